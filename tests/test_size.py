@@ -41,7 +41,7 @@ LIMITS: dict[str, Size] = {
     "buffers": Size(72, 1, 0, 0, 0, 0),
     "call_errors": Size(88, 1, 0, 0, 1, 0),
     "cli": Size(198, 1, 3, 0, 0, 0),
-    "codecs": Size(866, 8, 0, 0, 0, 0),
+    "codecs": Size(880, 8, 0, 0, 0, 0),
     "columns": Size(5313, 26, 0, 0, 1, 5),
     "content_equality": Size(70, 1, 0, 0, 0, 0),
     "errors": Size(216, 1, 0, 0, 0, 0),

@@ -14,8 +14,6 @@ from typing import Any, Literal, TypeAlias
 import imagecodecs
 import numpy as np
 
-from ray_h5.errors import MissingDependencyError
-
 FORMATS = "JPEG, PNG, WebP and TIFF"
 
 Mode: TypeAlias = Literal["RGB", "L", "unchanged"]
@@ -29,8 +27,10 @@ _ENDS = {"JPEG": b"\xff\xd9", "PNG": b"IEND\xaeB`\x82"}
 """The last bytes of an image. Within the data of a JPEG, FF is followed by 00, so that they are no part of it."""
 
 _SMALL_TILE = 1 << 20
-_BITS, _COLOURS, _PLANES = 258, 262, 284
+_WIDTH, _HEIGHT, _BITS, _COLOURS, _CHANNELS, _PLANES = 256, 257, 258, 262, 277, 284
 """Tags of TIFF. Those of the offsets of strips are 273, of their sizes 279, and of tiles 324, 325, 322 and 323."""
+
+_MOST_CHANNELS = 64
 
 _WHITE_IS_0, _PALETTE, _INK, _YCBCR = 0, 3, 5, 6
 
@@ -56,8 +56,6 @@ def decode_image(data: bytes, mode: Mode = "RGB", max_pixels: int | None = None)
     ------
     HeaderError
         If it cannot be decoded; the text says why.
-    MissingDependencyError
-        If Pillow is not installed.
     """
     image = _opened(data)
     width, height = image.size
@@ -93,17 +91,33 @@ def _opened(data: bytes) -> Any:
 @functools.cache
 def _openers() -> Mapping[bytes, Callable[[io.BytesIO], Any]]:
     """Return what reads the header of an image, by its first bytes."""
-    try:
-        from PIL.JpegImagePlugin import JpegImageFile
-        from PIL.PngImagePlugin import PngImageFile
-        from PIL.TiffImagePlugin import TiffImageFile
-        from PIL.WebPImagePlugin import WebPImageFile
-    except ImportError:
-        raise MissingDependencyError(
-            "images that are encoded need Pillow: pip install 'ray_h5[images]' on every node"
-        ) from None
-    tiff = dict.fromkeys((b"II\x2a\x00", b"MM\x00\x2a", b"II\x2b\x00", b"MM\x00\x2b"), TiffImageFile)
+    from PIL.JpegImagePlugin import JpegImageFile
+    from PIL.PngImagePlugin import PngImageFile
+    from PIL.WebPImagePlugin import WebPImageFile
+
+    tiff = dict.fromkeys((b"II\x2a\x00", b"MM\x00\x2a", b"II\x2b\x00", b"MM\x00\x2b"), _TiffHeader)
     return {b"\xff\xd8\xff": JpegImageFile, b"\x89PNG\r\n\x1a\n": PngImageFile, b"RIFF": WebPImageFile, **tiff}
+
+
+class _TiffHeader:
+    """The header of a TIFF: Pillow's own image refuses values for which it has no mode, such as float64."""
+
+    format = "TIFF"
+
+    def __init__(self, file: io.BytesIO) -> None:
+        from PIL.TiffImagePlugin import ImageFileDirectory_v2
+
+        head = file.read(8)
+        head += file.read(8) if 43 in head[2:4] else b""  # a BigTIFF
+        self.tag_v2 = ImageFileDirectory_v2(head)
+        file.seek(self.tag_v2.next)
+        self.tag_v2.load(file)
+        self.size = int(self.tag_v2[_WIDTH]), int(self.tag_v2[_HEIGHT])
+        channels, bits = int(self.tag_v2.get(_CHANNELS, 1)), max(self.tag_v2.get(_BITS, (1,)))
+        if min(self.size) < 1 or not 1 <= channels <= _MOST_CHANNELS or not 1 <= bits <= 64:
+            raise ValueError(
+                f"it claims {self.size[1]} x {self.size[0]} pixels with {channels} channels of {bits} bits"
+            )
 
 
 def _no_format(data: bytes) -> str:

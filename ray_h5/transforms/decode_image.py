@@ -98,8 +98,8 @@ class DecodeImage:
     ------
     OptionError
         If an option cannot be used.
-    ImageError, MissingDependencyError
-        When images are decoded: if one cannot be, or Pillow is not installed.
+    ImageError
+        When images are decoded: if one cannot be.
 
     Examples
     --------

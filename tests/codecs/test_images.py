@@ -106,11 +106,29 @@ def tiff(array):
 
 
 @encodes_tiff
-def test_floats_have_no_colours():
-    data = tiff(RNG.random((8, 9), dtype="f4"))
-    with pytest.raises(HeaderError, match=r"float32.*mode='unchanged'"):
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_floats_have_no_colours(dtype):
+    values = RNG.random((8, 9), dtype=dtype)
+    data = tiff(values)
+    with pytest.raises(HeaderError, match=rf"{values.dtype}.*mode='unchanged'"):
         decode_image(data)
-    assert decode_image(data, "unchanged").dtype == "f4"
+    assert np.array_equal(decode_image(data, "unchanged")[..., 0], values)
+
+
+@encodes_tiff
+@pytest.mark.parametrize(("dtype", "shape"), [("u1", (8, 9)), ("u2", (8, 9, 4)), ("u4", (8, 9)), ("i2", (8, 9))])
+def test_values_of_a_tiff_are_those_of_the_file(dtype, shape):
+    values = RNG.integers(0, 100, shape).astype(dtype)
+    assert np.array_equal(decode_image(tiff(values), "unchanged").reshape(shape), values)
+
+
+@encodes_tiff
+def test_a_tiff_that_claims_many_channels_takes_no_memory():
+    data = bytearray(tiff(RNG.integers(0, 100, (8, 9, 3), dtype="u1")))
+    samples = data.index(struct.pack("<HHI", 277, 3, 1))
+    data[samples + 8 : samples + 10] = struct.pack("<H", 60_000)
+    with pytest.raises(HeaderError, match="60000 channels"):
+        decode_image(bytes(data))
 
 
 def test_white_is_zero():
