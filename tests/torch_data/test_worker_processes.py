@@ -12,6 +12,8 @@ import pytest
 from ray_h5.torch_data import loader
 from ray_h5.torch_data.batches.processes import WorkerError
 
+from .conftest import error_of
+
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
 
@@ -37,14 +39,6 @@ def end_at_30(sample):
     if sample["x"] == 30:
         os._exit(3)
     return with_process(sample)
-
-
-def error_of(batches):
-    """Return the error without its traceback, which keeps an iteration: torch then waits 5 s for its workers."""
-    try:
-        list(batches)
-    except (ValueError, WorkerError) as exc:
-        return exc.with_traceback(None)
 
 
 def processes(batches):
