@@ -410,15 +410,13 @@ def build_index(
     lookup, cast = lookup or Lookup(), cast or Cast()
     try:
         index = _build(paths, wanted, lookup, cast)
-    except UNREADABLE as exc:
-        errors = unreadable_files(paths, lookup, Question(wanted))
+    except (*UNREADABLE, SchemaMismatchError) as exc:
+        errors = unreadable_files(paths, lookup, Question(wanted)) if isinstance(exc, UNREADABLE) else {}
         rest = [path for path in paths if path not in errors]
         if lookup.leaves_out and errors and rest:
             warn_of_unreadable(errors, len(paths))
             return build_index(rest, columns, lookup, cast, beside)
         index = _without_empty(paths, wanted, lookup, cast, error_of_unreadable(errors, exc, len(paths)))
-    except SchemaMismatchError as exc:
-        index = _without_empty(paths, wanted, lookup, cast, exc)
     _find_cast(index, [name for name in index.cast.dtypes if name not in beside])
     return index
 

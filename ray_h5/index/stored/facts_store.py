@@ -30,7 +30,8 @@ from ray_h5.index.stored.facts_as_bytes import (
 )
 from ray_h5.index.stored.memory import is_current
 from ray_h5.lru import LRU, first_time
-from ray_h5.storage.byte_source import FileIdentity, Identity
+from ray_h5.storage.byte_source import Identity
+from ray_h5.storage.local import identity_now
 from ray_h5.storage.storage_of_path import storage_of
 
 logger = logging.getLogger(__name__)
@@ -84,7 +85,7 @@ class IndexFile:
         common = self._alike.indices[number].as_py()
         if common not in self._common:
             self._common[common] = self._reader.facts(self._alike.dictionary[common].as_py())
-        values = {key: of_files[number].values for key, of_files in self._values if of_files[number].is_valid}
+        values = {key: lists[number].values for key, lists in self._values if lists[number].is_valid}
         facts = FileFacts(
             path,
             identity_of(msgspec.msgpack.decode(self._states[number].as_py())),
@@ -170,8 +171,9 @@ class FactsStore:
                 continue
             if "-" not in entry.name and first_time("index", self._index_dir):
                 index_files.distrust(entry.path, "an earlier version wrote it; it may be deleted")
-            if entry.name.startswith(f"{self._digest}-"):
-                found[entry.path] = FileIdentity.of(entry.stat(follow_symlinks=False))
+            # Without a state, another process took what it held.
+            if entry.name.startswith(f"{self._digest}-") and (state := identity_now(entry.path)) is not None:
+                found[entry.path] = state
         return found
 
     def _listed_in_store(self) -> dict[str, Identity]:
@@ -268,7 +270,7 @@ class FactsStore:
         with pa.ipc.new_stream(body, batch.schema) as stream:
             stream.write_batch(batch)
         if index_files.write_body(where, body.getvalue().to_pybytes()):
-            new = IndexFile(where, FileIdentity.of(os.stat(where)), batch, found)
+            new = IndexFile(where, identity_now(where), batch, found)
             _LOADED.put(where, new)
             # What `add` was given holds all that these say of its files.
             old = [each for each in self._files if found.keys() >= {*each.keys} or len(self._files) >= _MOST_FILES]
