@@ -9,29 +9,38 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ray_h5.hdf5.files.file_bytes import gather
+from ray_h5.hdf5.files.metadata_replay import replay
 from ray_h5.lru import LRU
 from ray_h5.read.arrays.box_column import BoxColumn, shared_jobs
 from ray_h5.read.arrays.selection import Selection
 from ray_h5.read.jobs import Job, Unplanned
-from ray_h5.read.read_parts import Part, joined_of, name_of
+from ray_h5.read.open_file import MAX_INDEX_BYTES, MAX_OTHERS, OpenFile, max_open
+from ray_h5.read.read_parts import FileRead, Part, joined_of, name_of
 from ray_h5.read.virtual_columns import VirtualColumn, linked
 
 if TYPE_CHECKING:
     from ray_h5.manifest.layout import ColumnLayout, SourceStates
     from ray_h5.read.arrays.joint_columns import JointColumn
-    from ray_h5.read.open_file import OpenFile
-    from ray_h5.read.read_parts import FileRead
 
 
 def _share(found: Sequence[JointColumn]) -> int:
     """Return the bytes of the index of a joint column, or its share of the descriptors, if that is more."""
-    from ray_h5.read.open_file import MAX_INDEX_BYTES, MAX_OTHERS, max_open
-
     return max([each.nbytes + len(each) * MAX_INDEX_BYTES // max_open(MAX_OTHERS) for each in found], default=0)
 
 
 JOINT_COLUMNS: LRU[Sequence[JointColumn]] = LRU(64, 256 << 20, _share, keeps_last=True)
 """Of virtual datasets, in all files, whose sources are read as one column: that, or nothing."""
+
+
+def jobs_of_read(file: OpenFile, read: FileRead, expected: Mapping[str, SourceStates]) -> list[Job]:
+    """Return the work of a read of a file, of whose columns some are `expected` to come from other files."""
+
+    def planned() -> list[Job]:
+        read.after.clear()
+        read.sources.clear()
+        return FilePlan(file, read, expected).jobs(read.parts)
+
+    return planned() if file.held is None else replay(planned)
 
 
 class FilePlan:
@@ -113,8 +122,6 @@ class FilePlan:
             self._place_virtual(part, layout, virtual)
 
     def _place_virtual(self, part: Part, layout: ColumnLayout, virtual: VirtualColumn) -> None:
-        from ray_h5.read.open_file import MAX_OTHERS, max_open
-
         file = self._file
         paths = virtual.paths_of(part)
         # Others decide which sources there are: a path without a file is one where libhdf5 looks first.

@@ -21,7 +21,7 @@ from ray_h5.hdf5.checks.changed_files import check_identity, check_same_sources,
 from ray_h5.hdf5.columns.chunk_lists import build_chunk_index
 from ray_h5.hdf5.columns.chunk_tree import listed_in_tree
 from ray_h5.hdf5.files.file_bytes import gather
-from ray_h5.hdf5.files.metadata_replay import HeldBytes, has_missed, replay, trim
+from ray_h5.hdf5.files.metadata_replay import HeldBytes, has_missed, trim
 from ray_h5.hdf5.files.open_library import OpenLibrary, now
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.files.other_files import OtherFiles
@@ -41,8 +41,6 @@ from ray_h5.read.arrays.converted_column import ConvertedColumn, HeapReader
 from ray_h5.read.arrays.direct_column import DirectColumn
 from ray_h5.read.arrays.joined_array_column import JoinedArrayColumn, class_sources, no_places
 from ray_h5.read.arrays.selection import Selection, TakenJoinedArray
-from ray_h5.read.file_plan import FilePlan
-from ray_h5.read.jobs import Job
 from ray_h5.read.native.chunk_lister import list_chunks
 from ray_h5.read.read_parts import Address
 from ray_h5.read.stored_items import StoredItems
@@ -55,7 +53,6 @@ if TYPE_CHECKING:
     from ray_h5.hdf5.groups.groups import GroupPattern
     from ray_h5.manifest.joined_arrays import GroupTable
     from ray_h5.manifest.layout import ColumnNotes, Encoding, Form
-    from ray_h5.read.read_parts import FileRead
     from ray_h5.storage.byte_source import ByteSource
 
 MAX_OPEN_FILES = 64
@@ -600,16 +597,6 @@ class OpenFile:
         return index
 
     # Values ----------------------------------------------------------------------------------
-
-    def jobs(self, read: FileRead, expected: Mapping[str, SourceStates]) -> list[Job]:
-        """Return the work of a read of the file, of whose columns some are `expected` to come from other files."""
-
-        def planned() -> list[Job]:
-            read.after.clear()
-            read.sources.clear()
-            return FilePlan(self, read, expected).jobs(read.parts)
-
-        return planned() if self.held is None else replay(planned)
 
     def source_column(self, name: str) -> tuple[Address, ColumnLayout]:
         """Return the address and the layout of a dataset, also of one with a single value."""

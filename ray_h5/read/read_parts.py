@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from ray_h5.read.casting import Casting, LostValue, as_casting, cast_error, chec
 
 if TYPE_CHECKING:
     from ray_h5.read.held_chunks import HeldChunks
-    from ray_h5.read.reader import RowReader
     from ray_h5.storage.byte_source import Identity
 
 
@@ -71,7 +70,7 @@ class FileRead:
         The decoded chunks that stay in memory.
     """
 
-    reader: RowReader
+    reader: Any  # its module imports this one
     parts: Sequence[Part]
     finish: Callable[[], None] | None = None
     after: list[Callable[[], None]] = field(default_factory=list)

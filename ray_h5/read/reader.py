@@ -33,6 +33,7 @@ from ray_h5.read.arguments import (
 )  # fmt: skip
 from ray_h5.read.casting import Casting
 from ray_h5.read.file_cache import open_file
+from ray_h5.read.file_plan import jobs_of_read
 from ray_h5.read.file_reads import run_together
 from ray_h5.read.jobs import Job, ReadStats
 from ray_h5.read.native.run_tables import new_times
@@ -475,7 +476,7 @@ class RowReader:
         """Return the work of a read of this file."""
         file = self._file()
         file.check_unchanged()
-        return file.jobs(read, self._expected())
+        return jobs_of_read(file, read, self._expected())
 
     def check_unchanged(self, read: FileRead) -> None:
         """Raise if the file, or another one that columns of a read come from, has changed since it was described."""
