@@ -23,10 +23,10 @@ def arrow_type(dtype: np.dtype) -> pa.DataType:
     """Return the Arrow type of a numpy type. Objects are strings; an axis is a list of fixed size."""
     if dtype.subdtype is not None:
         element, shape = dtype.subdtype
-        found = arrow_type(element)
+        type_ = arrow_type(element)
         for length in reversed(shape):
-            found = pa.list_(found, length)
-        return found
+            type_ = pa.list_(type_, length)
+        return type_
     if dtype.names is not None:
         return pa.struct([(name, arrow_type(dtype[name])) for name in dtype.names])
     if dtype.kind in "OS":
@@ -75,10 +75,10 @@ def to_arrow(array: np.ndarray, type_: pa.DataType) -> pa.Array:
 
 
 def _lists(array: np.ndarray, type_: pa.DataType) -> pa.Array:
-    missing = np.array([each is None for each in array], bool)  # where a group lacks the column
-    there = [each for each in array if each is not None]
+    missing = np.array([value is None for value in array], bool)  # where a group lacks the column
+    there = [value for value in array if value is not None]
     # Offsets of 64 bits: a block may hold more than 2**31 values.
-    offsets = np.concatenate([[0], np.cumsum([0 if each is None else len(each) for each in array], dtype=np.int64)])
+    offsets = np.concatenate([[0], np.cumsum([0 if value is None else len(value) for value in array], dtype=np.int64)])
     flat = np.concatenate(there) if there else np.empty(0, object)
     values = to_arrow(_native(flat, type_.value_type), type_.value_type)
     mask = pa.array(missing) if missing.any() else None
@@ -100,16 +100,16 @@ def _numpy_type(type_: pa.DataType) -> np.dtype:
     if pa.types.is_fixed_size_list(type_):
         return _numpy_type(type_.value_type)
     if pa.types.is_struct(type_):
-        return np.dtype([(each.name, _numpy_type(each.type), _axes(each.type)) for each in type_])
+        return np.dtype([(field.name, _numpy_type(field.type), _axes(field.type)) for field in type_])
     return np.dtype(type_.to_pandas_dtype())
 
 
 def binary_array(values: Sequence[bytes | None]) -> pa.LargeBinaryArray:
     """Return what ``pa.array(values, pa.large_binary())`` does, which imports pandas first: a quarter of a second."""
-    ends = np.cumsum([0, *(len(each or b"") for each in values)], dtype=np.int64)
-    is_there = np.array([each is not None for each in values], bool)
+    ends = np.cumsum([0, *(len(value or b"") for value in values)], dtype=np.int64)
+    is_there = np.array([value is not None for value in values], bool)
     valid = None if is_there.all() else pa.py_buffer(np.packbits(is_there, bitorder="little"))
-    buffers = [valid, pa.py_buffer(ends), pa.py_buffer(b"".join(each or b"" for each in values))]
+    buffers = [valid, pa.py_buffer(ends), pa.py_buffer(b"".join(value or b"" for value in values))]
     return pa.Array.from_buffers(pa.large_binary(), len(values), buffers)
 
 

@@ -51,7 +51,7 @@ def _run(ctx: click.Context) -> int:
         return int(commands.invoke(ctx))
     except RayH5Error as exc:
         command = commands.commands[str(ctx.invoked_subcommand)]
-        flags = {str(each.name): each.opts[0] for each in command.params if isinstance(each, Flag)}
+        flags = {str(param.name): param.opts[0] for param in command.params if isinstance(param, Flag)}
         return _failed(f"{type(exc).__name__}: {_with_flags(exc, flags)}")
 
 
@@ -83,7 +83,7 @@ def _command(name: str, text: str, flags: Sequence[click.Parameter]) -> Callable
     """Add a function to the commands; it gets the values of the flags by name."""
 
     def add(function: _Run) -> None:
-        commands.add_command(Command(name, callback=lambda **given: function(given), params=list(flags), help=text))
+        commands.add_command(Command(name, callback=lambda **values: function(values), params=list(flags), help=text))
 
     return add
 
@@ -100,29 +100,29 @@ _INSPECT = [
 
 
 @_command("inspect", "Show what files hold, and which layouts are slow to read.", [*file_flags(), *_INSPECT])
-def _inspect(given: Mapping[str, Any]) -> int:
-    return inspect.run(given, options_of(given))
+def _inspect(arguments: Mapping[str, Any]) -> int:
+    return inspect.run(arguments, options_of(arguments))
 
 
 _VALUES = Flag("predicate_columns", "--values", metavar="NAME ...", help="scalar columns that predicates will name")
 
 
 @_command("index", "Collect ahead the facts that planning needs about files.", [*file_flags("index_dir"), _VALUES])
-def _index(given: Mapping[str, Any]) -> int:
+def _index(arguments: Mapping[str, Any]) -> int:
 
     from ray_h5.index.file_options import FileOptions
 
-    folder = given["index_dir"]
+    folder = arguments["index_dir"]
     if "://" in folder:
         raise OptionError(
             f"--dir {folder}: an index in a store is only read. Make it in a folder on a disk, and copy that folder "
             "into the store."
         )
     began = time.perf_counter()
-    index = FileOptions.of(given["paths"], **options_of(given)).index()
-    found = index.values(given["predicate_columns"])
+    index = FileOptions.of(arguments["paths"], **options_of(arguments)).index()
+    columns = index.values(arguments["predicate_columns"])
     seconds = time.perf_counter() - began
-    values = f", values of {', '.join(found)}" if found else ""
+    values = f", values of {', '.join(columns)}" if columns else ""
     print(
         f"{counted(len(index.files), 'file')}, {counted(index.num_rows, 'row')}, "
         f"{counted(len(index.columns), 'column')}{values}: {seconds:.1f} s"
@@ -146,7 +146,7 @@ _REPACK = [
     Flag("--overwrite", section="Safety", is_flag=True, help="replace outputs that are there"),
     Flag("--threads", section="Safety", type=int, metavar="COUNT", help="threads that decode and encode"),
 ]
-_AS_IN_PYTHON = {str(each.name) for each in _REPACK} - {"auto", "no_verify", "no_measure"}
+_AS_IN_PYTHON = {str(flag.name) for flag in _REPACK} - {"auto", "no_verify", "no_measure"}
 
 
 @_command(
@@ -154,19 +154,19 @@ _AS_IN_PYTHON = {str(each.name) for each in _REPACK} - {"auto", "no_verify", "no
     "Rewrite files so that shuffled rows are read fast. OUT is a folder, a file if its name ends in .h5, or s3://...",
     [*file_flags(rows=False)[:1], _OUT, *file_flags(rows=False)[1:], *_REPACK],
 )
-def _repack(given: Mapping[str, Any]) -> int:
+def _repack(arguments: Mapping[str, Any]) -> int:
     from ray_h5.writing.repack.repack import repack
 
-    options = options_of(given)
-    options |= {name: given[name] for name in _AS_IN_PYTHON}
-    options |= {"verify": not given["no_verify"], "measure": not given["no_measure"]}
+    options = options_of(arguments)
+    options |= {name: arguments[name] for name in _AS_IN_PYTHON}
+    options |= {"verify": not arguments["no_verify"], "measure": not arguments["no_measure"]}
     with click.progressbar(length=1, show_pos=True, file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
 
         def progress(done: int, total: int) -> None:
             bar.length = total
             bar.update(done - bar.pos)
 
-        report = repack(given["paths"], given["out"], progress=progress, **options)
+        report = repack(arguments["paths"], arguments["out"], progress=progress, **options)
     print("\n".join(map(printable, str(report).split("\n"))))
     return 0
 
@@ -179,17 +179,17 @@ _BENCH = [
 
 
 @_command("bench", "How fast are these files: h5py, loader and Ray, in turn.", [*file_flags(), *_BENCH])
-def _bench(given: Mapping[str, Any]) -> int:
+def _bench(arguments: Mapping[str, Any]) -> int:
     from ray_h5 import bench
 
-    first, *others = given["paths"]
+    first, *others = arguments["paths"]
     if not others and not any(mark in first for mark in "./*") and not Path(first).exists():
         raise OptionError(
             f"ray-h5 bench {first}: expected files, folders or globs, as in ray-h5 bench data/*.h5. "
             "The benches of this project on generated files are `python -m tests.bench NAME`, in a clone."
         )
-    how: dict[str, Any] = {"batch_size": given["batch_size"], "seconds": given["seconds"]}
-    lines = bench.measure(given["paths"], **how, with_ray=not given["no_ray"], **options_of(given))
+    how: dict[str, Any] = {"batch_size": arguments["batch_size"], "seconds": arguments["seconds"]}
+    lines = bench.measure(arguments["paths"], **how, with_ray=not arguments["no_ray"], **options_of(arguments))
     print(bench.to_text(lines))
     return 0
 

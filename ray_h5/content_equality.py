@@ -33,12 +33,12 @@ class ComparedByContent:
         return hash((type(self), *(_hashable(part) for part in _parts(self))))
 
     def __repr__(self) -> str:
-        shown = (f"{each.name}={_shown(getattr(self, each.name))}" for each in fields(self) if each.repr)  # type: ignore[arg-type]
+        shown = (f"{field.name}={_shown(getattr(self, field.name))}" for field in fields(self) if field.repr)  # type: ignore[arg-type]
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
 def _parts(value: Any) -> Iterator[Any]:
-    return (getattr(value, each.name) for each in fields(value) if each.compare)
+    return (getattr(value, field.name) for field in fields(value) if field.compare)
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -66,5 +66,5 @@ def _shown(value: Any) -> str:
     if isinstance(value, (pa.Array, pa.ChunkedArray)):
         return f"<{len(value)} of {value.type}>"
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{name!r}: {_shown(each)}' for name, each in value.items())}}}"
+        return f"{{{', '.join(f'{name!r}: {_shown(item)}' for name, item in value.items())}}}"
     return repr(value)

@@ -41,8 +41,8 @@ class PerProcess(Generic[Value]):
 
 def _renew_all() -> None:
     # The child has one thread yet: nobody else asks for a value meanwhile.
-    for each in list(_instances):
-        each.renew()
+    for instance in list(_instances):
+        instance.renew()
 
 
 os.register_at_fork(after_in_child=_renew_all)

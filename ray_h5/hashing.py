@@ -96,12 +96,12 @@ def below(words: Words, bound: Any) -> np.ndarray:
 
 def hashed(key: RoundKeys, *words: np.ndarray) -> np.ndarray:
     """Return a uint64 hash of a key and of the integers at each place of some arrays."""
-    found = np.full(np.shape(words[0]), key[0], np.uint64)
+    hashes = np.full(np.shape(words[0]), key[0], np.uint64)
     for word, salt in zip(words, key[1:], strict=False):
-        found += np.asarray(word).astype(np.uint64) * np.uint64(GOLDEN)
-        mix_in_place(found)
-        found ^= np.uint64(salt)
-    return mix_in_place(found)
+        hashes += np.asarray(word).astype(np.uint64) * np.uint64(GOLDEN)
+        mix_in_place(hashes)
+        hashes ^= np.uint64(salt)
+    return mix_in_place(hashes)
 
 
 def uniform(hashes: np.ndarray) -> np.ndarray:
@@ -173,10 +173,10 @@ def _table(n: int, key: RoundKeys) -> np.ndarray:
 def _walk(values: np.ndarray, n: int, key: RoundKeys, backwards: bool) -> np.ndarray:
     bits = (n - 1).bit_length() // 2
     upper = -(-n >> bits)
-    found = np.asarray(values).astype(np.uint64).reshape(-1)
+    permuted = np.asarray(values).astype(np.uint64).reshape(-1)
     # Piece by piece: the intermediate values stay in the cache of the processor.
-    for start in range(0, len(found), _PIECE):
-        piece = found[start : start + _PIECE]
+    for start in range(0, len(permuted), _PIECE):
+        piece = permuted[start : start + _PIECE]
         _feistel(piece, bits, upper, key, backwards)
         beyond = np.flatnonzero(piece >= n)
         while len(beyond):
@@ -184,7 +184,7 @@ def _walk(values: np.ndarray, n: int, key: RoundKeys, backwards: bool) -> np.nda
             _feistel(again, bits, upper, key, backwards)
             piece[beyond] = again
             beyond = beyond[again >= n]
-    return found.astype(np.int64).reshape(np.shape(values))
+    return permuted.astype(np.int64).reshape(np.shape(values))
 
 
 def _feistel(values: np.ndarray, bits: int, upper: int, key: RoundKeys, backwards: bool) -> None:

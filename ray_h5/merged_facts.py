@@ -18,11 +18,11 @@ class Facts:
     __slots__ = ()
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
-    def merged(self, found: Self | None) -> Self:
+    def merged(self, later: Self | None) -> Self:
         """Return what is known here, and what was found since, of the same state of the file."""
-        if found is None:
+        if later is None:
             return self
-        both = {name: _merged(getattr(self, name), getattr(found, name)) for name in self.__dataclass_fields__}
+        both = {name: _merged(getattr(self, name), getattr(later, name)) for name in self.__dataclass_fields__}
         return replace(self, **both)
 
     def holds(self, other: Self) -> bool:
@@ -34,19 +34,19 @@ def _is_known(value: Any) -> bool:
     return value is not None and not (isinstance(value, int) and value == 0)
 
 
-def _merged(mine: Any, found: Any) -> Any:
-    if isinstance(found, Facts):
-        return found if mine is None else mine.merged(found)
-    if isinstance(found, Mapping):  # a new one, as readers add to theirs
-        inner = {name: each for name, each in found.items() if isinstance(each, (Facts, Mapping))}
+def _merged(mine: Any, later: Any) -> Any:
+    if isinstance(later, Facts):
+        return later if mine is None else mine.merged(later)
+    if isinstance(later, Mapping):  # a new one, as readers add to theirs
+        inner = {name: value for name, value in later.items() if isinstance(value, (Facts, Mapping))}
         known = mine or {}
-        return {**known, **found, **{name: _merged(known.get(name), each) for name, each in inner.items()}}
-    return found if _is_known(found) else mine
+        return {**known, **later, **{name: _merged(known.get(name), value) for name, value in inner.items()}}
+    return later if _is_known(later) else mine
 
 
 def _holds(mine: Any, other: Any) -> bool:
     if isinstance(other, Facts):
         return mine is not None and mine.holds(other)
     if isinstance(other, Mapping):
-        return mine is not None and all(name in mine and _holds(mine[name], each) for name, each in other.items())
+        return mine is not None and all(name in mine and _holds(mine[name], value) for name, value in other.items())
     return not _is_known(other) or _is_known(mine)

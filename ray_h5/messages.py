@@ -50,7 +50,7 @@ def near_names(name: str, names: Iterable[str], most: int = _MAX_LISTED) -> str:
         said = ", ".join(map(repr, several))
         return f" These are {len(several)} names: {said}. Write each by itself; in a command, spaces separate them."
     if near := _nearest(name, known):
-        return f" Did you mean {' or '.join(repr(each) for each in near)}?"
+        return f" Did you mean {' or '.join(repr(candidate) for candidate in near)}?"
     if not most:
         return ""
     shown = ", ".join(map(printable, known[:most])) + (", ..." if len(known) > most else "")
@@ -59,16 +59,16 @@ def near_names(name: str, names: Iterable[str], most: int = _MAX_LISTED) -> str:
 
 def _nearest(name: str, known: Sequence[str]) -> list[str]:
     """Return up to 3 names: those that end in `name` as a part of a path, else those that are about as alike as any."""
-    if inside := [each for each in known if each.endswith(f"/{name}")]:
+    if inside := [candidate for candidate in known if candidate.endswith(f"/{name}")]:
         return inside[:3]
     near = difflib.get_close_matches(name, known, n=3, cutoff=_ALIKE)
-    alike = [difflib.SequenceMatcher(None, each, name).ratio() for each in near]
-    return [each for each, ratio in zip(near, alike, strict=True) if ratio > alike[0] - _LESS_ALIKE]
+    alike = [difflib.SequenceMatcher(None, candidate, name).ratio() for candidate in near]
+    return [candidate for candidate, ratio in zip(near, alike, strict=True) if ratio > alike[0] - _LESS_ALIKE]
 
 
 def printable(text: str) -> str:
     """Return `text` with escapes for characters that a terminal would obey, or that cannot be written as UTF-8."""
-    return text if text.isprintable() else "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 _PACKAGE = "ray_h5"

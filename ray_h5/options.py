@@ -79,9 +79,9 @@ def as_bytes(name: str, value: object) -> int:
     OptionError
         If it is neither, or less than one byte.
     """
-    found = _BYTES.fullmatch(value) if isinstance(value, str) else None
-    if found is not None and found[2].lower() in _UNITS:
-        value = int(float(found[1]) * _UNITS[found[2].lower()])
+    match = _BYTES.fullmatch(value) if isinstance(value, str) else None
+    if match is not None and match[2].lower() in _UNITS:
+        value = int(float(match[1]) * _UNITS[match[2].lower()])
     if not is_integer(value) or value < 1:
         raise OptionError("expected a number of bytes, or a text such as '200GB' or '50GiB'", option=name, value=value)
     return int(value)
@@ -112,10 +112,10 @@ def takes_options_of(
 
     def listing(taker: _Taker) -> _Taker:
         signature = _with_options(inspect.signature(_called(taker)), inspect.signature(donor), instead)
-        found = _checking(taker, signature.parameters, instead)
-        _called(found).__signature__ = signature
-        found.__doc__ = _with_entries(taker, documented(donor), signature.parameters)
-        return cast("_Taker", found)
+        checked = _checking(taker, signature.parameters, instead)
+        _called(checked).__signature__ = signature
+        checked.__doc__ = _with_entries(taker, documented(donor), signature.parameters)
+        return cast("_Taker", checked)
 
     return listing
 
@@ -146,22 +146,22 @@ def _checking(taker: Any, known: Mapping[str, Parameter], instead: Mapping[str, 
 
     If it takes any name, whatever it passes them to checks them.
     """
-    any_name = any(each.kind is Parameter.VAR_KEYWORD for each in known.values())
+    any_name = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in known.values())
     called = _called(taker)
-    kinds = [each.kind for each in inspect.signature(called, follow_wrapped=False).parameters.values()]
+    kinds = [parameter.kind for parameter in inspect.signature(called, follow_wrapped=False).parameters.values()]
     by_position = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
     most = sys.maxsize if Parameter.VAR_POSITIONAL in kinds else sum(kind in by_position for kind in kinds)
     variable = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
     own = enumerate(inspect.signature(called).parameters.values())
-    needed = {each.name: at for at, each in own if each.default is each.empty and each.kind not in variable}
+    needed = {one.name: at for at, one in own if one.default is one.empty and one.kind not in variable}
 
     @functools.wraps(called)
-    def checked(*given: Any, **options: Any) -> Any:
-        if len(given) > most or not (any_name or options.keys() <= known.keys()):
-            raise refusal(taker.__name__, known, instead, options, len(given) - most)
-        if absent := [name for name, at in needed.items() if at >= min(len(given), most) and name not in options]:
+    def checked(*arguments: Any, **options: Any) -> Any:
+        if len(arguments) > most or not (any_name or options.keys() <= known.keys()):
+            raise refusal(taker.__name__, known, instead, options, len(arguments) - most)
+        if absent := [name for name, at in needed.items() if at >= min(len(arguments), most) and name not in options]:
             raise missing(taker.__name__, absent, documented(taker if isinstance(taker, type) else checked))
-        return called(*given, **options)
+        return called(*arguments, **options)
 
     if not isinstance(taker, type):
         return checked
@@ -170,13 +170,13 @@ def _checking(taker: Any, known: Mapping[str, Parameter], instead: Mapping[str, 
 
 
 def _with_options(own: inspect.Signature, others: inspect.Signature, instead: Mapping[str, str]) -> inspect.Signature:
-    parameters = [each for each in own.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
+    parameters = [parameter for parameter in own.parameters.values() if parameter.kind is not Parameter.VAR_KEYWORD]
     more = [
-        each.replace(kind=Parameter.KEYWORD_ONLY)
-        for name, each in others.parameters.items()
-        if each.default is not Parameter.empty and name not in own.parameters and name not in instead
+        parameter.replace(kind=Parameter.KEYWORD_ONLY)
+        for name, parameter in others.parameters.items()
+        if parameter.default is not Parameter.empty and name not in own.parameters and name not in instead
     ]
-    by_position = [each for each in parameters if each.kind is not Parameter.KEYWORD_ONLY]
+    by_position = [parameter for parameter in parameters if parameter.kind is not Parameter.KEYWORD_ONLY]
     return own.replace(parameters=[*by_position, *more, *parameters[len(by_position) :]])
 
 
@@ -185,8 +185,8 @@ _PARAMETERS = re.compile(r"(?<=\nParameters\n----------\n).*?(?=\n\n[A-Z][a-z ]+
 
 def documented(function: Callable[..., Any]) -> dict[str, str]:
     """Return the entries of the section "Parameters" of a docstring, by name; several names may have one entry."""
-    found = _PARAMETERS.search(inspect.cleandoc(function.__doc__ or ""))
-    entries = re.split(r"\n(?=\S)", found[0]) if found else []
+    section = _PARAMETERS.search(inspect.cleandoc(function.__doc__ or ""))
+    entries = re.split(r"\n(?=\S)", section[0]) if section else []
     return {name: entry for entry in entries for name in re.split(r" : |\n", entry)[0].split(", ")}
 
 

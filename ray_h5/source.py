@@ -179,27 +179,27 @@ class Source:
         for name, value in derived.items():
             object.__setattr__(self, name, value)
         self._check_names_of_columns()
-        if twice := [each.name for each in self.classes if each.name in self.cast.dtypes]:
+        if twice := [label.name for label in self.classes if label.name in self.cast.dtypes]:
             raise OptionError(
                 f"labels, dtypes: {twice[0]!r} is in both; numbers of classes are int64: leave it out of dtypes"
             )
 
     def _check_names_of_columns(self) -> None:
         """Raise for options that name the dataset of a column that `columns` calls otherwise. They would do nothing."""
-        called = {each.dataset: each.name for each in self.made if each.name != each.dataset}
+        called = {column.dataset: column.name for column in self.made if column.name != column.dataset}
         named = set(self.names or ())
-        for option, names in (("dtypes", self.cast.dtypes), ("labels", [each.name for each in self.classes])):
+        for option, names in (("dtypes", self.cast.dtypes), ("labels", [label.name for label in self.classes])):
             if wrong := next((name for name in names if name in called and name not in named), None):
                 said = f"{option}: {wrong!r} is a dataset, whose column is {called[wrong]!r} in columns="
                 raise OptionError(f"{said}; write {called[wrong]!r}")
 
     def _of_kinds(self) -> dict[str, Any]:
         """Return what is derived from options that plain files do not need; their modules are imported on use."""
-        found: dict[str, Any] = {}
+        derived: dict[str, Any] = {}
         if self.labels is not None:
             from ray_h5.columns.labels import as_labels
 
-            found["classes"] = as_labels(self.labels)
+            derived["classes"] = as_labels(self.labels)
         if self.rows is not None:
             from ray_h5.rows.groups_and_grids import as_kind
 
@@ -211,23 +211,23 @@ class Source:
         if self.columns is not None:
             from ray_h5.columns.derived_columns import split_columns
 
-            found["names"], found["made"] = split_columns(self.columns)
+            derived["names"], derived["made"] = split_columns(self.columns)
         if self.sidecar is not None or self.attrs != ():
             from ray_h5.tables.sidecar import as_attrs, as_sidecars
 
-            found["tables"], found["attributes"] = as_sidecars(self.sidecar), as_attrs(self.attrs)
-        return found
+            derived["tables"], derived["attributes"] = as_sidecars(self.sidecar), as_attrs(self.attrs)
+        return derived
 
     def _with_cache(self) -> Any:
         """Return `storage_options` with the cache that is given beside them."""
         options = self.storage_options
-        given = {"cache_dir": self.cache_dir, "cache_bytes": self.cache_bytes}
-        given = {name: value for name, value in given.items() if value is not None}
-        if not given or not isinstance(options, (Mapping, type(None))):
+        cache_options = {"cache_dir": self.cache_dir, "cache_bytes": self.cache_bytes}
+        cache_options = {name: value for name, value in cache_options.items() if value is not None}
+        if not cache_options or not isinstance(options, (Mapping, type(None))):
             return options
-        if twice := [name for name in given if name in (options or {})]:
+        if twice := [name for name in cache_options if name in (options or {})]:
             raise OptionError(f"{', '.join(twice)}: in storage_options, too; expected it once")
-        return {**(options or {}), **given}
+        return {**(options or {}), **cache_options}
 
 
 # The options again, as type checkers know keyword arguments. mypy compares them with those of `Source`.

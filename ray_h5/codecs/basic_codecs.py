@@ -91,10 +91,10 @@ class Fletcher32(Codec):
         if len(data) < 4:
             raise DecodeError(f"expected a checksum of 4 bytes, found {len(data)} bytes in all")
         body, stored = data[:-4], int.from_bytes(data[-4:].tobytes(), "little")
-        found = imagecodecs.h5checksum_fletcher32(body) if len(body) else 0
+        checksum = imagecodecs.h5checksum_fletcher32(body) if len(body) else 0
         # HDF5 before 1.6.3 added words in the byte order of the machine, which swaps the bytes of each half.
-        if stored not in {found, (found & 0x00FF00FF) << 8 | found >> 8 & 0x00FF00FF}:
-            raise DecodeError(f"the checksum is wrong: expected {stored:#010x}, found {found:#010x}")
+        if stored not in {checksum, (checksum & 0x00FF00FF) << 8 | checksum >> 8 & 0x00FF00FF}:
+            raise DecodeError(f"the checksum is wrong: expected {stored:#010x}, found {checksum:#010x}")
         return body
 
 

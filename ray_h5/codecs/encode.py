@@ -78,14 +78,14 @@ class Encoder:
         if not self.checksum:
             return stored, mask
         stored = np.frombuffer(stored, np.uint8)
-        found = imagecodecs.h5checksum_fletcher32(stored)
-        return np.concatenate([stored, np.frombuffer(found.to_bytes(4, "little"), np.uint8)]), mask
+        checksum = imagecodecs.h5checksum_fletcher32(stored)
+        return np.concatenate([stored, np.frombuffer(checksum.to_bytes(4, "little"), np.uint8)]), mask
 
     def _encoded(self, data: Bytes) -> tuple[Any, int]:
         if self.codec == "none":
             return data, 0
         if self.codec == "blosc":
-            found: Any = imagecodecs.blosc_encode(
+            encoded: Any = imagecodecs.blosc_encode(
                 data,
                 level=_BLOSC_LEVEL,
                 compressor="lz4",
@@ -93,23 +93,23 @@ class Encoder:
                 typesize=min(self.item_bytes, 255),
                 numthreads=1,
             )
-            return (found, 0) if len(found) < len(data) else (data, 1)
+            return (encoded, 0) if len(encoded) < len(data) else (data, 1)
         planes = self._planes(data) if self._shuffles else data
         if self.codec == "zstd":
-            found = imagecodecs.zstd_encode(planes, level=_ZSTD_LEVEL)
+            encoded = imagecodecs.zstd_encode(planes, level=_ZSTD_LEVEL)
         elif self.codec == "lz4":
-            found = imagecodecs.lz4h5_encode(planes)
+            encoded = imagecodecs.lz4h5_encode(planes)
         else:
-            found = imagecodecs.deflate_encode(planes, level=_GZIP_LEVEL)
-        return (found, 0) if len(found) < len(data) else (data, (1 << len(self._codec_steps)) - 1)
+            encoded = imagecodecs.deflate_encode(planes, level=_GZIP_LEVEL)
+        return (encoded, 0) if len(encoded) < len(data) else (data, (1 << len(self._codec_steps)) - 1)
 
     def _planes(self, data: Bytes) -> Bytes:
         """Return the first bytes of all values, then their second bytes, and so on."""
         return np.ascontiguousarray(data.reshape(-1, self.item_bytes).T).reshape(-1)
 
 
-def as_codec(given: object, *others: str) -> str:
+def as_codec(value: object, *others: str) -> str:
     """Return the value of the argument `codec`; `others` are further names that it may have."""
-    if isinstance(given, str) and given in (*CODEC_NAMES, *others):
-        return given
-    raise OptionError(f"codec={given!r}: expected one of {', '.join((*CODEC_NAMES, *others))}")
+    if isinstance(value, str) and value in (*CODEC_NAMES, *others):
+        return value
+    raise OptionError(f"codec={value!r}: expected one of {', '.join((*CODEC_NAMES, *others))}")

@@ -63,17 +63,17 @@ def decode_image(data: bytes, mode: Mode = "RGB", max_pixels: int | None = None)
         raise HeaderError(f"its header claims {height} x {width} pixels; expected at most max_pixels={max_pixels}")
     try:
         _check_whole(data, image)
-        found = _DECODERS[image.format](data, image)
+        pixels = _DECODERS[image.format](data, image)
     except HeaderError:
         raise
     except MemoryError:
         raise HeaderError(f"there is no memory for its {height} x {width} pixels") from None
     except Exception as exc:
         raise HeaderError(f"its {image.format} decoder says: {' '.join(str(exc).split())}") from exc
-    found = found[..., None] if found.ndim == 2 else found
-    if found.ndim != 3 or sorted(found.shape[:2]) != sorted((height, width)):
-        raise HeaderError(f"it decodes to shape {found.shape}; its header says {height} x {width}")
-    return found if mode == "unchanged" else _as_mode(found, image, mode)
+    pixels = pixels[..., None] if pixels.ndim == 2 else pixels
+    if pixels.ndim != 3 or sorted(pixels.shape[:2]) != sorted((height, width)):
+        raise HeaderError(f"it decodes to shape {pixels.shape}; its header says {height} x {width}")
+    return pixels if mode == "unchanged" else _as_mode(pixels, image, mode)
 
 
 def _opened(data: bytes) -> Any:
@@ -149,9 +149,9 @@ def _check_whole(data: bytes, image: Any) -> None:
 
 
 def _jpeg(data: bytes, image: Any) -> np.ndarray:
-    found = imagecodecs.jpeg8_decode(data, out=_room(image, len(image.getbands())))
+    pixels = imagecodecs.jpeg8_decode(data, out=_room(image, len(image.getbands())))
     is_inverted = image.mode == "CMYK" and "adobe" in image.info  # Adobe stores how much light is left
-    return 255 - found if is_inverted else found
+    return 255 - pixels if is_inverted else pixels
 
 
 def _room(image: Any, channels: int) -> np.ndarray:
@@ -183,51 +183,51 @@ def _tiff(data: bytes, image: Any) -> np.ndarray:
     colours = image.tag_v2.get(_COLOURS, 1)
     if colours in {_PALETTE, _INK, _YCBCR}:
         return imagecodecs.tiff_decode(data, asrgb=True)[..., :3]
-    found: Any = imagecodecs.tiff_decode(data)
-    if image.tag_v2.get(_PLANES) == 2 and found.ndim == 3:
-        found = np.moveaxis(found, 0, -1)
+    pixels: Any = imagecodecs.tiff_decode(data)
+    if image.tag_v2.get(_PLANES) == 2 and pixels.ndim == 3:
+        pixels = np.moveaxis(pixels, 0, -1)
     if colours == _WHITE_IS_0:
-        found = ~found if found.dtype.kind == "b" else np.iinfo(found.dtype).max - found
-    return found
+        pixels = ~pixels if pixels.dtype.kind == "b" else np.iinfo(pixels.dtype).max - pixels
+    return pixels
 
 
 _DECODERS = {"JPEG": _jpeg, "PNG": _png, "WEBP": _webp, "TIFF": _tiff}
 
 
-def _as_mode(found: np.ndarray, image: Any, mode: Mode) -> np.ndarray:
-    found = _as_bytes(found, image)
-    channels = found.shape[2]
+def _as_mode(pixels: np.ndarray, image: Any, mode: Mode) -> np.ndarray:
+    pixels = _as_bytes(pixels, image)
+    channels = pixels.shape[2]
     if image.format == "JPEG" and channels == 4:
-        found = _without_ink(found)
+        pixels = _without_ink(pixels)
     elif channels in {2, 4}:
-        found = found[..., : channels - 1]  # without alpha
+        pixels = pixels[..., : channels - 1]  # without alpha
     elif channels not in {1, 3}:
         raise HeaderError(f"it has {channels} channels; mode='unchanged' delivers them")
     if mode == "RGB":
-        return np.repeat(found, 3, axis=2) if found.shape[2] == 1 else found
-    return found if found.shape[2] == 1 else _grey(found)
+        return np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels
+    return pixels if pixels.shape[2] == 1 else _grey(pixels)
 
 
-def _as_bytes(found: np.ndarray, image: Any) -> np.ndarray:
+def _as_bytes(pixels: np.ndarray, image: Any) -> np.ndarray:
     """Return values as uint8: of more bits, the upper 8."""
-    if found.dtype == np.uint8:
-        return found
-    if found.dtype.kind == "b":
-        return found.astype(np.uint8) * np.uint8(255)
-    if found.dtype.kind != "u":
-        raise HeaderError(f"its values are {found.dtype}, of which no colours follow; mode='unchanged' delivers them")
-    bits = max(image.tag_v2.get(_BITS, (1,))) if image.format == "TIFF" else 8 * found.dtype.itemsize
-    return (found >> np.array(max(bits - 8, 0), found.dtype)).astype(np.uint8)
+    if pixels.dtype == np.uint8:
+        return pixels
+    if pixels.dtype.kind == "b":
+        return pixels.astype(np.uint8) * np.uint8(255)
+    if pixels.dtype.kind != "u":
+        raise HeaderError(f"its values are {pixels.dtype}, of which no colours follow; mode='unchanged' delivers them")
+    bits = max(image.tag_v2.get(_BITS, (1,))) if image.format == "TIFF" else 8 * pixels.dtype.itemsize
+    return (pixels >> np.array(max(bits - 8, 0), pixels.dtype)).astype(np.uint8)
 
 
-def _without_ink(found: np.ndarray) -> np.ndarray:
+def _without_ink(pixels: np.ndarray) -> np.ndarray:
     """Return cyan, magenta, yellow and black as red, green and blue, rounded as Pillow does."""
-    light = 255 - found[..., 3:].astype(np.int32)
-    product = found[..., :3] * light + 128
+    light = 255 - pixels[..., 3:].astype(np.int32)
+    product = pixels[..., :3] * light + 128
     return np.clip(light - ((product >> 8) + product >> 8), 0, 255).astype(np.uint8)
 
 
-def _grey(found: np.ndarray) -> np.ndarray:
+def _grey(pixels: np.ndarray) -> np.ndarray:
     """Return the luma of ITU-R 601-2, as Pillow computes it."""
     weights = np.array([19595, 38470, 7471], np.uint32)
-    return ((found @ weights + 0x8000) >> 16).astype(np.uint8)[..., None]
+    return ((pixels @ weights + 0x8000) >> 16).astype(np.uint8)[..., None]

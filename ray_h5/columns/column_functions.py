@@ -63,11 +63,13 @@ def ragged(
     ragged('units/spike_times', ends='units/spike_times_index')
     """
     content = as_path("ragged: content", content)
-    given = {"offsets": offsets, "ends": ends, "bounds": bounds, "starts": starts, "counts": counts}
-    paths = {option: as_path(f"ragged: {option}", each) for option, each in given.items() if each is not None}
+    options = {"offsets": offsets, "ends": ends, "bounds": bounds, "starts": starts, "counts": counts}
+    paths = {
+        option: as_path(f"ragged: {option}", dataset) for option, dataset in options.items() if dataset is not None
+    }
     if {*paths} not in ({"offsets"}, {"ends"}, {"bounds"}, {"counts"}, {"starts", "counts"}, {"starts", "ends"}):
         raise OptionError(
-            f"ragged({content!r}): found {', '.join(f'{each}=' for each in paths) or 'none of them'}; expected "
+            f"ragged({content!r}): found {', '.join(f'{path}=' for path in paths) or 'none of them'}; expected "
             "offsets=, a dataset with the first value of each row and the end of the last one; or ends=, with the end "
             "of each row; or bounds=, with pairs of both; or counts=, how many values each row has; or starts= with "
             "counts= or ends="
@@ -139,30 +141,30 @@ def csr(
 
 
 def _as_shape(group: str, shape: Any) -> tuple[int | None, int]:
-    found = tuple(shape) if isinstance(shape, Iterable) and not isinstance(shape, (str, bytes)) else ()
-    if len(found) == 2 and is_integer(found[1]) and found[1] >= 0:
-        if found[0] is None:
-            return None, int(found[1])
-        if is_integer(found[0]) and found[0] >= 0:
-            return int(found[0]), int(found[1])
+    parts = tuple(shape) if isinstance(shape, Iterable) and not isinstance(shape, (str, bytes)) else ()
+    if len(parts) == 2 and is_integer(parts[1]) and parts[1] >= 0:
+        if parts[0] is None:
+            return None, int(parts[1])
+        if is_integer(parts[0]) and parts[0] >= 0:
+            return int(parts[0]), int(parts[1])
     raise OptionError(f"csr({group!r}): shape={shape!r}: expected (rows, columns), such as (None, 2000)")
 
 
-def _as_list(what: str, given: Any) -> tuple[Any, ...]:
-    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
-        raise OptionError(f"{what}={given!r}: expected a list of positions or names")
-    found = tuple(given.tolist() if isinstance(given, np.ndarray) else given)
-    if not found:
+def _as_list(what: str, values: Any) -> tuple[Any, ...]:
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise OptionError(f"{what}={values!r}: expected a list of positions or names")
+    listed = tuple(values.tolist() if isinstance(values, np.ndarray) else values)
+    if not listed:
         raise OptionError(f"{what}: expected one position or more, found an empty list")
-    if all(isinstance(each, str) for each in found):
-        chosen: tuple[Any, ...] = tuple(map(str, found))
-    elif all(is_integer(each) and each >= 0 for each in found):
-        chosen = tuple(map(int, found))
+    if all(isinstance(entry, str) for entry in listed):
+        chosen: tuple[Any, ...] = tuple(map(str, listed))
+    elif all(is_integer(entry) and entry >= 0 for entry in listed):
+        chosen = tuple(map(int, listed))
     else:
-        wrong = next(each for each in found if not isinstance(each, str) and not (is_integer(each) and each >= 0))
+        wrong = next(entry for entry in listed if not isinstance(entry, str) and not (is_integer(entry) and entry >= 0))
         raise OptionError(f"{what}: expected positions from 0 on, or names alone; found {wrong!r}")
     if len(set(chosen)) < len(chosen):
-        double = next(each for each in chosen if chosen.count(each) > 1)
+        double = next(entry for entry in chosen if chosen.count(entry) > 1)
         raise OptionError(f"{what} lists {double!r} more than once; expected each position once")
     return chosen
 
@@ -198,13 +200,13 @@ def fields(dataset: str, names: Sequence[str]) -> Fields:
             f"fields({dataset!r}, {names!r}): expected a list of names, such as [{names!r}]. A single field without "
             f"an axis of its own is a column: columns=[{f'{dataset}/{names}'!r}]"
         )
-    found = tuple(names) if isinstance(names, Iterable) else ()
-    if not found or not all(isinstance(each, str) and each.strip("/") for each in found):
+    listed = tuple(names) if isinstance(names, Iterable) else ()
+    if not listed or not all(isinstance(name, str) and name.strip("/") for name in listed):
         raise OptionError(f"fields({dataset!r}): names={names!r}: expected a list of names of fields")
-    if len(set(found)) < len(found):
-        double = next(each for each in found if found.count(each) > 1)
+    if len(set(listed)) < len(listed):
+        double = next(name for name in listed if listed.count(name) > 1)
         raise OptionError(f"fields({dataset!r}): names lists {double!r} more than once; expected each field once")
-    return Fields(dataset, tuple(str(each).strip("/") for each in found))
+    return Fields(dataset, tuple(str(name).strip("/") for name in listed))
 
 
 @names_options
@@ -230,7 +232,7 @@ def joined(pattern: str, *, name: str | None = None) -> JoinedColumn:
     joined('entry/data/data_*', name='entry/data/data')
     """
     pattern = as_path("joined: pattern", pattern)
-    if not any(each in pattern for each in "*?["):
+    if not any(character in pattern for character in "*?["):
         raise OptionError(
             f"joined({pattern!r}): expected a glob, such as 'data/frames_*'; a dataset is a column itself"
         )
@@ -287,29 +289,29 @@ def part(
         raise OptionError(f"{what}: axes={axes!r}: expected {{axis: positions}}, such as {{0: [0, 5, 7]}}")
     if not axes and random is None:
         raise OptionError(f"{what}: expected {{axis: positions}}, such as {{0: [0, 5, 7]}}, or random=")
-    found: dict[int, Positions] = {}
-    for axis, given in (axes or {}).items():
+    positions: dict[int, Positions] = {}
+    for axis, value in (axes or {}).items():
         if not is_integer(axis) or axis < 0:
             raise OptionError(f"{what}: axis {axis!r}: expected the number of an axis of a row, from 0 on")
-        found[int(axis)] = _as_positions(f"{what}: axis {axis}", given)
-    has_names = any(isinstance(at, tuple) and isinstance(at[0], str) for at in found.values())
+        positions[int(axis)] = _as_positions(f"{what}: axis {axis}", value)
+    has_names = any(isinstance(at, tuple) and isinstance(at[0], str) for at in positions.values())
     if has_names and names is None:
         raise OptionError(f"{what}: names are listed: pass names= too, the dataset that has them, such as 'var/_index'")
     if names is not None and not has_names:
         raise OptionError(f"{what}: names={names!r} is used only with a list of names")
     if random is not None and (not is_integer(random) or random < 1):
         raise OptionError(f"{what}: random={random!r}: expected a number of entries, 1 or more")
-    if random is not None and 0 in found:
+    if random is not None and 0 in positions:
         raise OptionError(f"{what}: random={random} draws from axis 0; leave {{0: ...}} out")
-    at = tuple(sorted(found.items()))
+    at = tuple(sorted(positions.items()))
     named = None if names is None else as_path("part: names", names)
     return RowPart(of, at, named, None if random is None else int(random), as_integer("part: seed", seed, 0))
 
 
-def _as_positions(what: str, given: Any) -> Positions:
-    if isinstance(given, slice):
-        parts = (given.start, given.stop, given.step)
-        if not all(each is None or is_integer(each) for each in parts) or given.step == 0:
-            raise OptionError(f"{what}: {given!r}: expected a slice of integers")
-        return Cut(*(None if each is None else int(each) for each in parts))
-    return _as_list(what, given)
+def _as_positions(what: str, value: Any) -> Positions:
+    if isinstance(value, slice):
+        parts = (value.start, value.stop, value.step)
+        if not all(part is None or is_integer(part) for part in parts) or value.step == 0:
+            raise OptionError(f"{what}: {value!r}: expected a slice of integers")
+        return Cut(*(None if part is None else int(part) for part in parts))
+    return _as_list(what, value)

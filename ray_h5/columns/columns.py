@@ -56,9 +56,9 @@ class Parts:
 
     def read(self, reader: RowReader) -> list[np.ndarray]:
         """Return the values of each part, without axes of one."""
-        found = read_units(reader, self.values, int(self.lengths.sum()))
-        found = found.reshape(len(found)) if all(length == 1 for length in found.shape[1:]) else found
-        return np.split(found, self.starts[1:])
+        units = read_units(reader, self.values, int(self.lengths.sum()))
+        units = units.reshape(len(units)) if all(length == 1 for length in units.shape[1:]) else units
+        return np.split(units, self.starts[1:])
 
 
 class Columns(ABC):
@@ -81,7 +81,7 @@ class Columns(ABC):
     ) -> None:
         self.reader = reader
         self.path = reader.path
-        self.made = {each.name: each for each in columns}
+        self.made = {column.name: column for column in columns}
         self.decode_cf = decode_cf
         self.bounds: dict[str, Bounds] = {} if table is None else dict(table.bounds)
 
@@ -137,8 +137,8 @@ class Columns(ABC):
 
     def whole(self, name: str) -> str | MadeColumn | None:
         """Return how a column is described, or the one that it is a part of; None for others."""
-        given = self.made.get(name.strip("/"))
-        return given.whole if isinstance(given, RowPart) else given
+        column = self.made.get(name.strip("/"))
+        return column.whole if isinstance(column, RowPart) else column
 
     def dataset_of(self, name: str) -> str:
         """Return the dataset, group or field that a column is of; of most, it has the name."""
@@ -147,10 +147,10 @@ class Columns(ABC):
 
     def dataset_below_field(self, name: str) -> str:
         """Return the dataset that a column is of: of a field of compound values, the one above it."""
-        found = self.dataset_of(name).strip("/")
-        parts = found.split("/")
+        dataset = self.dataset_of(name).strip("/")
+        parts = dataset.split("/")
         above = ("/".join(parts[:count]) for count in range(1, len(parts)))
-        return next(filter(self.has, above), found)
+        return next(filter(self.has, above), dataset)
 
     def part(self, name: str) -> RowPart | None:
         """Return the part that a column is; None for whole values."""
@@ -220,10 +220,10 @@ class Columns(ABC):
         if not axes:
             return values
         if values.array.kind in {"list", "ragged"} or max(axes) >= len(shape):
-            found = f"rows of {values.array.kind} values" if values.array.kind in {"list", "ragged"} else f"{shape}"
+            shown = f"rows of {values.array.kind} values" if values.array.kind in {"list", "ragged"} else f"{shape}"
             raise UnsupportedColumnError(
                 f"{values.array.where}: {made} takes axis {max(axes) + first_axis} of rows; expected rows with so "
-                f"many axes, found {found}"
+                f"many axes, found {shown}"
             )
         return values.take(self._positions(made, axes, shape, first_axis))
 
@@ -268,7 +268,7 @@ class Columns(ABC):
     def csr(self, made: Csr) -> SparseRows:
         """Return the rows of a sparse matrix, of a file or of each group, one group after the other."""
         name = made.group
-        indices, data = (self._stored_parts(f"{name}/{each}") for each in ("indices", "data"))
+        indices, data = (self._stored_parts(f"{name}/{index}") for index in ("indices", "data"))
         check_types(f"{self.path}: sparse matrix {name!r}", indices.values.array, data.values.array)
 
         def check(bounds: Bounds, length: int, part: int) -> None:
@@ -297,20 +297,20 @@ class Columns(ABC):
         if self.groups is None and key in self.bounds:  # columns with the same bounds may have other content
             check(self.bounds[key], int(content.lengths[0]), 0)
         elif key not in self.bounds or of_groups not in self.bounds:
-            read = {option: self._plain_parts(each).read(self.reader) for option, each in made.given.items()}
+            read = {option: self._plain_parts(dataset).read(self.reader) for option, dataset in made.given.items()}
             said = " and ".join(map(repr, made.given.values()))
-            found = []
+            all_bounds = []
             for part, (first, length) in enumerate(zip(content.starts.tolist(), content.lengths.tolist(), strict=True)):
                 own = {option: values[part] for option, values in read.items()}
                 bounds = bounds_in(own, made, f"{self.where(part)}: column {made.name!r}, {said}")
                 check(bounds, length, part)
-                found.append(Bounds(bounds.starts + first, bounds.stops + first))
+                all_bounds.append(Bounds(bounds.starts + first, bounds.stops + first))
             nothing = np.empty(0, np.int64)
-            starts, stops = (np.concatenate([nothing, *(getattr(each, end) for each in found)])
+            starts, stops = (np.concatenate([nothing, *(getattr(part_bounds, end) for part_bounds in all_bounds)])
                              for end in ("starts", "stops"))  # fmt: skip
             self.bounds[key] = Bounds(starts, stops)
             if self.groups is not None:
-                ends = np.cumsum(np.array([len(each) for each in found], np.int64))
+                ends = np.cumsum(np.array([len(part_bounds) for part_bounds in all_bounds], np.int64))
                 self.bounds[of_groups] = Bounds(np.concatenate([nothing, [0], ends])[:-1].astype(np.int64), ends)
         return self.bounds[key]
 
@@ -322,12 +322,12 @@ class Columns(ABC):
             return width_of(reader, made, name, encoding, len(bounds))
 
         def widths() -> np.ndarray:
-            rows, found = self.bounds[rows_key(made.name)], []
+            rows, all_widths = self.bounds[rows_key(made.name)], []
             for part, count in enumerate((rows.stops - rows.starts).tolist()):
-                each = self._path(part, name)
-                encoding = checked_encoding(reader.path, made, each, reader.encoding(each))
-                found.append(width_of(reader, made, each, encoding, count))
-            return np.array(found, np.int64)
+                path = self._path(part, name)
+                encoding = checked_encoding(reader.path, made, path, reader.encoding(path))
+                all_widths.append(width_of(reader, made, path, encoding, count))
+            return np.array(all_widths, np.int64)
 
         key = f"{name}: widths in {groups[0]!r} and {len(groups) - 1} others; {made.shape}"
         of_groups = reader.fact(key, widths, of_file=True)

@@ -111,16 +111,16 @@ class EndToEnd(OneAxis):
 
     @property
     def array(self) -> ColumnLayout:
-        layouts = [each.array for each in self.parts]
-        dtypes = {each.dtype for each in layouts}
-        sources = dict.fromkeys(source for each in layouts for source in each.sources)
+        layouts = [layout.array for layout in self.parts]
+        dtypes = {layout.dtype for layout in layouts}
+        sources = dict.fromkeys(source for layout in layouts for source in layout.sources)
         return replace(
             layouts[0],
             name=self.name,
             shape=(int(self.starts[-1]), *layouts[0].row_shape),
             stored_dtype=np.result_type(*dtypes) if len(dtypes) > 1 else layouts[0].stored_dtype,
             sources=tuple(sources),
-            direct=all(each.direct for each in layouts),
+            direct=all(layout.direct for layout in layouts),
             fill=None,
             offset=None,
         )
@@ -144,9 +144,9 @@ def joined_values(path: str, made: JoinedColumn, table: GroupTable) -> Values:
         raise UnsupportedColumnError(f"{path}: {made}: these are groups, such as {table.names[0]!r}, and not datasets")
     shape = joined.unit_shape
     if shape is None or joined.single:
-        found = "single values" if joined.single else "rows of several shapes"
+        held = "single values" if joined.single else "rows of several shapes"
         raise UnsupportedColumnError(
-            f"{path}: {made}: the datasets have {found}; expected rows of one shape. For a row a dataset, pass "
+            f"{path}: {made}: the datasets have {held}; expected rows of one shape. For a row a dataset, pass "
             f"rows=ray_h5.Groups({made.pattern!r})."
         )
     layout = replace(joined.unit, name=made.name, shape=(int(joined.starts[-1]), *shape))

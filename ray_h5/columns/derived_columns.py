@@ -116,8 +116,8 @@ class Cut:
         return np.arange(*slice(self.start, self.stop, self.step).indices(length), dtype=np.int64)
 
     def __repr__(self) -> str:
-        given = [self.start, self.stop] if self.step is None else [self.start, self.stop, self.step]
-        return f"slice({', '.join(map(repr, given))})"
+        parts = [self.start, self.stop] if self.step is None else [self.start, self.stop, self.step]
+        return f"slice({', '.join(map(repr, parts))})"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -145,13 +145,13 @@ class RowEntries:
     def runs(self, lengths: np.ndarray, keys: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the entries of rows of these lengths as runs: the row of each, its first entry, and its length."""
         if isinstance(self.at, int):
-            runs = [np.array(runs_of_positions(each), np.int64) for each in self.drawn(lengths, keys)]
+            runs = [np.array(runs_of_positions(key), np.int64) for key in self.drawn(lengths, keys)]
             of = np.arange(len(lengths))
         else:
             known, of = np.unique(lengths, return_inverse=True)
             runs = [np.array(runs_of_positions(self._positions(int(n))), np.int64) for n in known]
-        many = np.array([len(each) for each in runs], np.int64)
-        whole = np.concatenate([*(each.reshape(-1, 2) for each in runs), np.empty((0, 2), np.int64)])
+        many = np.array([len(run) for run in runs], np.int64)
+        whole = np.concatenate([*(run.reshape(-1, 2) for run in runs), np.empty((0, 2), np.int64)])
         begins = np.cumsum(many) - many
         counts = many[of.reshape(-1)]
         at = units_of(begins[of.reshape(-1)], counts)
@@ -161,14 +161,14 @@ class RowEntries:
         """Return the entries that are drawn of rows, ascending, by the key of each row: uint64."""
         assert isinstance(self.at, int)
         assert keys is not None
-        found = []
+        draws = []
         for length, key in zip(lengths.tolist(), keys, strict=True):
             if length <= self.at:
-                found.append(np.arange(length))
+                draws.append(np.arange(length))
                 continue
             words = word_at(key, np.arange(length))
-            found.append(np.sort(np.argpartition(words, self.at)[: self.at]))
-        return found
+            draws.append(np.sort(np.argpartition(words, self.at)[: self.at]))
+        return draws
 
     def _positions(self, length: int) -> np.ndarray:
         if isinstance(self.at, Cut):
@@ -285,35 +285,37 @@ def split_columns(columns: Any) -> tuple[list[str] | None, tuple[MadeColumn, ...
         raise OptionError(f"columns={columns}: expected a list; write columns=[...]")
     if isinstance(columns, (str, bytes)) or not isinstance(columns, Iterable):
         return as_names(columns), ()
-    given = [_called(*each) for each in columns.items()] if isinstance(columns, Mapping) else list(columns)
-    special = [each for each in given if isinstance(each, _MADE)]
-    names = [each.name if isinstance(each, _MADE) else each for each in given]
-    for each in special:
-        if names.count(each.name) > 1:
-            other = f"Pass a mapping for two columns of one dataset: columns={{'a': {each!r}, 'b': ...}}"
-            if isinstance(each, JoinedColumn):
+    listed = [_called(*column) for column in columns.items()] if isinstance(columns, Mapping) else list(columns)
+    special = [column for column in listed if isinstance(column, _MADE)]
+    names = [column.name if isinstance(column, _MADE) else column for column in listed]
+    for column in special:
+        if names.count(column.name) > 1:
+            other = f"Pass a mapping for two columns of one dataset: columns={{'a': {column!r}, 'b': ...}}"
+            if isinstance(column, JoinedColumn):
                 other = "Pass joined(..., name=) for another name"
-            raise OptionError(f"columns: {each.name!r} is listed more than once; a column is made in one way. {other}")
-    read = {name: each for each in given for name in _read_by(each)}
-    for each in special:
-        if each.name in read and each.name != each.dataset and not isinstance(each, JoinedColumn):
             raise OptionError(
-                f"columns: {each!r}: {each.name!r} is also the name of a dataset that {read[each.name]!r} is made of. "
-                "Call the column otherwise."
+                f"columns: {column.name!r} is listed more than once; a column is made in one way. {other}"
+            )
+    read = {name: made for made in listed for name in _read_by(made)}
+    for column in special:
+        if column.name in read and column.name != column.dataset and not isinstance(column, JoinedColumn):
+            raise OptionError(
+                f"columns: {column!r}: {column.name!r} is also the name of a dataset that {read[column.name]!r} is "
+                "made of. Call the column otherwise."
             )
     return as_names(names), tuple(special)
 
 
-def _called(name: Any, given: Any) -> str | MadeColumn:
+def _called(name: Any, column: Any) -> str | MadeColumn:
     """Return a column under the name that a user calls it."""
     path = as_path("columns: a name", name)
-    if isinstance(given, JoinedColumn):
-        return replace(given, name=path)
-    if isinstance(given, (Ragged, Csr, Fields, RowPart)):
-        return given if given.name == path else replace(given, called=path)
-    of = as_path(f"columns: {name!r}", given)
+    if isinstance(column, JoinedColumn):
+        return replace(column, name=path)
+    if isinstance(column, (Ragged, Csr, Fields, RowPart)):
+        return column if column.name == path else replace(column, called=path)
+    of = as_path(f"columns: {name!r}", column)
     if "*" in of or "*" in path:
-        raise OptionError(f"columns: {name!r}: {given!r}: expected one column, not a pattern")
+        raise OptionError(f"columns: {name!r}: {column!r}: expected one column, not a pattern")
     return name if of == path else RowPart(of, called=path)
 
 
@@ -323,12 +325,12 @@ def _read_by(column: str | MadeColumn) -> list[str]:
         return []
     whole = column.of if isinstance(column, RowPart) else column
     others = [*whole.given.values()] if isinstance(whole, Ragged) else []
-    named = [getattr(each, "names", None) for each in (column, whole)]
-    return [column.dataset, *others, *(each for each in named if isinstance(each, str))]
+    named = [getattr(made, "names", None) for made in (column, whole)]
+    return [column.dataset, *others, *(dataset for dataset in named if isinstance(dataset, str))]
 
 
-def as_path(option: str, given: Any) -> str:
+def as_path(option: str, value: Any) -> str:
     """Return the name of a dataset or group; raise `OptionError` if it is none."""
-    if not isinstance(given, str) or not given.strip("/"):
-        raise OptionError(f"{option}={given!r}: expected the name of a dataset or group, such as 'events/x'")
-    return given.strip("/")
+    if not isinstance(value, str) or not value.strip("/"):
+        raise OptionError(f"{option}={value!r}: expected the name of a dataset or group, such as 'events/x'")
+    return value.strip("/")

@@ -164,7 +164,7 @@ class FileColumns(Columns):
                 self.reader.find([name], missing_ok=True)
             except UnsupportedColumnError as exc:
                 error = exc
-        if error is None or not is_single(error) or any(each in name for each in "*?["):
+        if error is None or not is_single(error) or any(character in name for character in "*?["):
             return None
         return self.reader.single(name)
 
@@ -206,8 +206,8 @@ class FileColumns(Columns):
 
     def group_table(self, pattern: str | Mapping[str, str], names: Sequence[str]) -> GroupTable:
         """Return the groups that match a pattern, or a pattern of each column, with their datasets of these names."""
-        given = pattern if isinstance(pattern, str) else tuple(pattern.items())
-        return self.reader.group_table(GroupPattern(given), names)[0]
+        patterns = pattern if isinstance(pattern, str) else tuple(pattern.items())
+        return self.reader.group_table(GroupPattern(patterns), names)[0]
 
     # What a column is made of ---------------------------------------------------------------------
 
@@ -241,10 +241,10 @@ class FileColumns(Columns):
             return stored_fields(self._dataset(made.dataset), made.names, made.name)
         if isinstance(made, Csr):
             return self.csr(made)
-        found = self._named(name)
+        values = self._named(name)
         if column != name and name in self.chunked:
             self.chunked[column] = self.chunked[name]
-        return found
+        return values
 
     def _named(self, name: str) -> Values:
         """Return the values of a column that the user names, and nothing more."""
@@ -256,8 +256,8 @@ class FileColumns(Columns):
                 return self._decoded(listed)
         plain = name.strip("/")
         encoding = self._encoding(plain)
-        if self._form == "pandas" and not self._can_find(plain) and (found := self._in_pandas(plain)) is not None:
-            return found
+        if self._form == "pandas" and not self._can_find(plain) and (in_pandas := self._in_pandas(plain)) is not None:
+            return in_pandas
         if encoding is None and ("/" in plain or self._form == "anndata") and not self._can_find(plain):
             return self._field(name)
         if encoding is None:
@@ -289,9 +289,9 @@ class FileColumns(Columns):
         """Return a column of a table of pandas; None for other names."""
         parts = name.split("/")
         for count in range(len(parts)):
-            found = self._encoding(frame := "/".join(parts[:count]))
-            if found is not None and found.kind == "pandas":
-                return pandas_values(self.reader, found, frame, "/".join(parts[count:]))
+            encoding = self._encoding(frame := "/".join(parts[:count]))
+            if encoding is not None and encoding.kind == "pandas":
+                return pandas_values(self.reader, encoding, frame, "/".join(parts[count:]))
         return None
 
     def _encoded(self, name: str, encoding: Encoding) -> Values:
@@ -311,16 +311,16 @@ class FileColumns(Columns):
         raise UnsupportedColumnError(f"{self.path}: {name!r} ({encoding.said}) is {what}")
 
     def ragged(self, made: Ragged) -> RaggedRows:
-        found = super().ragged(made)
-        self.chunked[made.name] = ChunkedBy(made.bounds_key, found.content.array.chunk_rows)
-        return found
+        rows = super().ragged(made)
+        self.chunked[made.name] = ChunkedBy(made.bounds_key, rows.content.array.chunk_rows)
+        return rows
 
     def csr(self, made: Csr) -> SparseRows:
         checked_encoding(self.path, made, made.group, self.reader.encoding(made.group))
-        found = super().csr(made)
-        chunk_rows = max(found.indices.array.chunk_rows, found.data.array.chunk_rows)
+        matrix = super().csr(made)
+        chunk_rows = max(matrix.indices.array.chunk_rows, matrix.data.array.chunk_rows)
         self.chunked[made.name] = ChunkedBy(made.rows.bounds_key, chunk_rows)
-        return found
+        return matrix
 
     def _plain_parts(self, name: str) -> Parts:
         return Parts.of_file(self._named(name))
@@ -350,21 +350,21 @@ class FileColumns(Columns):
         parts = path.split("/")
         for count in range(len(parts) - 1, 0, -1):
             with contextlib.suppress(UnsupportedColumnError):
-                if (found := self._find("/".join(parts[:count]))) is not None:
-                    return found, "/".join(parts[count:])
+                if (located := self._find("/".join(parts[:count]))) is not None:
+                    return located, "/".join(parts[count:])
         return None
 
     def _field(self, name: str) -> Values:
         """Return a field of compound values."""
-        found = self._compound(name.strip("/"))
+        compound = self._compound(name.strip("/"))
         if self._form == "anndata":
-            return self._field_of_anndata(name, found)
-        if found is None or found[0].dtype.names is None:
+            return self._field_of_anndata(name, compound)
+        if compound is None or compound[0].dtype.names is None:
             return self._decoded(self._find_field(name))  # raises, with near names
-        for lost, error in lost_fields(found[0]):
+        for lost, error in lost_fields(compound[0]):
             if f"{name.strip('/')}/".startswith(f"{lost}/"):
                 raise error
-        return stored_fields(found[0], (found[1],), name, is_one=True)
+        return stored_fields(compound[0], (compound[1],), name, is_one=True)
 
     def _find_field(self, name: str) -> ColumnLayout:
         """Raise the error of a field whose dataset cannot be read: that of the dataset."""
@@ -376,14 +376,14 @@ class FileColumns(Columns):
                 self._find_field(parent)
             raise
 
-    def _field_of_anndata(self, name: str, found: tuple[ColumnLayout, str] | None) -> Values:
+    def _field_of_anndata(self, name: str, compound: tuple[ColumnLayout, str] | None) -> Values:
         """Return a field of a table as AnnData before 0.7 wrote it: of ``obs``, it may have codes of categories."""
         parent = name.strip("/").rpartition("/")[0]
-        if found is None or found[0].dtype.names is None:
+        if compound is None or compound[0].dtype.names is None:
             of_rows = parent.split("/", maxsplit=1)[0] in {"", *OF_ROWS}
             known = self._names() if of_rows else [*self.reader.layout.columns]
             raise UnknownColumnError(f"{self.path}: no {name!r}.{near_names(name, known)}")
-        layout, field = found
+        layout, field = compound
         stored = stored_fields(layout, (field,), name, is_one=True)
         if layout.name.strip("/") not in OF_ROWS:
             return stored

@@ -47,8 +47,8 @@ class Classes:
     @property
     def by_value(self) -> dict[Value | None, int]:
         """The number of each value; None stands for all others."""
-        found: dict[Value | None, int] = dict(zip(self.values, self.numbers, strict=True))
-        return found if self.others is None else {**found, None: self.others}
+        numbers: dict[Value | None, int] = dict(zip(self.values, self.numbers, strict=True))
+        return numbers if self.others is None else {**numbers, None: self.others}
 
     @cached_property
     def _known(self) -> dict[object, int]:
@@ -64,27 +64,27 @@ class Classes:
             If a value has none.
         """
         if values.dtype.kind == "O":
-            given, at = values.ravel().tolist(), None
+            listed, at = values.ravel().tolist(), None
         else:
             different, at = np.unique(values, return_inverse=True)
-            given = different.tolist()
-        found = [self._known.get(value, self.others) for value in given]
-        if self.others is None and None in found:
-            wrong = found.index(None)
+            listed = different.tolist()
+        class_numbers = [self._known.get(value, self.others) for value in listed]
+        if self.others is None and None in class_numbers:
+            wrong = class_numbers.index(None)
             first = wrong if at is None else int(np.argmax(at.ravel() == wrong))
-            raise self._unknown(given[wrong], where(first // max(int(np.prod(values.shape[1:])), 1)))
-        numbers = np.array(found, np.int64)
+            raise self._unknown(listed[wrong], where(first // max(int(np.prod(values.shape[1:])), 1)))
+        numbers = np.array(class_numbers, np.int64)
         return (numbers if at is None else numbers[at]).reshape(values.shape)
 
     def _unknown(self, value: object, where: str) -> CastError:
         text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
         is_missing = value is None or value != value
-        found = "the value is missing" if is_missing else f"{text!r} is none of the {len(self.values)} classes"
-        near = "" if is_missing else near_names(str(text), [str(each) for each in self.values])
+        problem = "the value is missing" if is_missing else f"{text!r} is none of the {len(self.values)} classes"
+        near = "" if is_missing else near_names(str(text), [str(class_value) for class_value in self.values])
         entry = "..." if len(self.values) > _MAX_SHOWN else ", ".join(f"{v!r}: {n}" for v, n in self.by_value.items())
         rows = f"~where(**{{{self.name!r}: None}})" if is_missing else f"where(**{{{self.name!r}: [...]}})"
         return CastError(
-            f"{where}: column {self.name!r}: {found} of labels: {self}.{near} Leave such rows out with the predicate "
+            f"{where}: column {self.name!r}: {problem} of labels: {self}.{near} Leave such rows out with the predicate "
             f"{rows}; or pass labels={{{self.name!r}: {{{entry}, None: -1}}}}, which gives -1 to all other values and "
             "to missing ones."
         )
@@ -137,7 +137,7 @@ def as_labels(labels: object) -> tuple[Classes, ...]:
             f"labels={labels!r}: expected {{column: classes}}, such as {{'cell_type': ['B', 'T']}} or "
             "{'cell_type': 'auto'}"
         )
-    return tuple(_classes(name, given) for name, given in labels.items() if _is_name(name))
+    return tuple(_classes(name, value) for name, value in labels.items() if _is_name(name))
 
 
 def _is_name(name: object) -> bool:
@@ -146,19 +146,19 @@ def _is_name(name: object) -> bool:
     return True
 
 
-def _classes(name: str, given: object) -> Classes:
+def _classes(name: str, choice: object) -> Classes:
     where = f"labels={{{name!r}: ...}}"
-    if isinstance(given, str) or not isinstance(given, (Mapping, Sequence, np.ndarray)):
-        if isinstance(given, str) and given == "auto":
+    if isinstance(choice, str) or not isinstance(choice, (Mapping, Sequence, np.ndarray)):
+        if isinstance(choice, str) and choice == "auto":
             return Classes(name.strip("/"), (), ())
-        raise OptionError(f"{where}: expected 'auto', a list of values, or {{value: number}}, found {given!r}")
-    if isinstance(given, Mapping):
-        pairs = [(_value(where, value), number) for value, number in given.items()]
+        raise OptionError(f"{where}: expected 'auto', a list of values, or {{value: number}}, found {choice!r}")
+    if isinstance(choice, Mapping):
+        pairs = [(_value(where, value), number) for value, number in choice.items()]
         for value, number in pairs:
             if isinstance(number, bool) or not isinstance(number, (int, np.integer)):
                 raise OptionError(f"{where}: expected an integer as the number of {value!r}, found {number!r}")
     else:
-        pairs = [(_value(where, value), number) for number, value in enumerate(given)]
+        pairs = [(_value(where, value), number) for number, value in enumerate(choice)]
         if any(value is None for value, _ in pairs):
             raise OptionError(f"{where}: None is no class; for -1 as the number of all others, pass {{..., None: -1}}")
     values = [value for value, _ in pairs if value is not None]
@@ -173,17 +173,17 @@ def _classes(name: str, given: object) -> Classes:
 
 
 def _value(where: str, value: Any) -> Value | None:
-    found = value.item() if isinstance(value, np.generic) else value
-    found = found.decode() if isinstance(found, bytes) else found
-    if found is not None and not isinstance(found, (str, int)):
+    plain = value.item() if isinstance(value, np.generic) else value
+    plain = plain.decode() if isinstance(plain, bytes) else plain
+    if plain is not None and not isinstance(plain, (str, int)):
         raise OptionError(f"{where}: expected text or integers as classes, found {value!r}")
-    return found
+    return plain
 
 
 def classes_of(name: str, values: Iterable[Value], others: int | None) -> Classes:
     """Return the classes of a column whose values are these: numbered from 0 on, sorted."""
-    found = {*values}
-    if len({isinstance(value, str) for value in found}) > 1:
+    different = {*values}
+    if len({isinstance(value, str) for value in different}) > 1:
         raise OptionError(f"labels={{{name!r}: ...}}: the files hold text and numbers; pass the classes in a list")
-    ordered = sorted(found)
+    ordered = sorted(different)
     return Classes(name, tuple(ordered), tuple(range(len(ordered))), others)

@@ -58,10 +58,10 @@ class RowTable(Facts):
     @property
     def nbytes(self) -> int:
         """Bytes in memory, about."""
-        bounds = sum(each.starts.nbytes + each.stops.nbytes for each in self.bounds.values())
-        bounds += sum(each.nbytes for each in (self.chosen, self.chosen_counts) if each is not None)
-        bounds += sum(each.nbytes for each in self.joined.values())
-        bounds += sum(each.nbytes for each in self.times.values())
+        bounds = sum(bound.starts.nbytes + bound.stops.nbytes for bound in self.bounds.values())
+        bounds += sum(array.nbytes for array in (self.chosen, self.chosen_counts) if array is not None)
+        bounds += sum(array.nbytes for array in self.joined.values())
+        bounds += sum(time.nbytes for time in self.times.values())
         return bounds + self.lengths.nbytes + (0 if self.groups is None else self.groups.nbytes)
 
     @property

@@ -87,9 +87,9 @@ class ColumnSpec:
                 "it; or leave it out with columns=[...]."
             )
         if has_long_double(held):
-            found = f"dtype {held}" if layout.element is None else f"arrays of {held} of varying length"
+            shown = f"dtype {held}" if layout.element is None else f"arrays of {held} of varying length"
             raise UnsupportedColumnError(
-                f"{layout.where} has {found}, whose long doubles Arrow and torch lack. RowReader reads it; or write "
+                f"{layout.where} has {shown}, whose long doubles Arrow and torch lack. RowReader reads it; or write "
                 "them as float64 (complex128)."
             )
         if (odd := odd_time(layout.dtype)) is not None:
@@ -135,10 +135,10 @@ class ColumnSpec:
     @property
     def value_type(self) -> pa.DataType:
         """Arrow type of one value. Rows of several values that tensors cannot hold are lists of fixed size."""
-        found = self._item_type
+        type_ = self._item_type
         for length in () if self.kind in TENSOR_KINDS else reversed(self.row_shape):
-            found = pa.list_(found, length)
-        return found
+            type_ = pa.list_(type_, length)
+        return type_
 
     @property
     def _item_type(self) -> pa.DataType:
@@ -328,14 +328,14 @@ def scalar_to_arrow(
 @lru_cache(maxsize=256)
 def has_long_double(dtype: np.dtype) -> bool:
     """Return whether values are, or contain, long doubles, which Arrow and torch lack."""
-    return any(each.kind in "fc" and real_dtype(each).itemsize > 8 for each in _plain(dtype))
+    return any(leaf.kind in "fc" and real_dtype(leaf).itemsize > 8 for leaf in _plain(dtype))
 
 
 @lru_cache(maxsize=256)
 def odd_time(dtype: np.dtype) -> np.dtype | None:
     """Return the dtype of times in a unit that Arrow lacks or misreads; None if there are none."""
     units = {"M": _ARROW_UNITS | {("D", 1)}, "m": _ARROW_UNITS}
-    odd = (each for each in _plain(dtype) if each.kind in units and np.datetime_data(each) not in units[each.kind])
+    odd = (leaf for leaf in _plain(dtype) if leaf.kind in units and np.datetime_data(leaf) not in units[leaf.kind])
     return next(odd, None)
 
 

@@ -90,18 +90,18 @@ class Stored(OneAxis):
         if not (members := self._members):
             return self.layout.dtype, ()
         types = [split_array(dtype) for dtype, _ in members]
-        dtype = np.result_type(*(each.newbyteorder("=") for each, _ in types)) if self.fields else types[0][0]
+        dtype = np.result_type(*(kind.newbyteorder("=") for kind, _ in types)) if self.fields else types[0][0]
         return dtype.newbyteorder("="), ((len(types),) if self.fields else ()) + types[0][1]
 
     @property
     def array(self) -> ColumnLayout:
-        found = self.layout
+        layout = self.layout
         if self.field is not None or self.fields:
             dtype, axes = self._type
-            shape, chunk = (*found.shape, *axes), found.chunk_shape
-            enum = [(name, value) for name, value in found.enum if name.startswith(f"{self.field}.")]
-            found = replace(
-                found,
+            shape, chunk = (*layout.shape, *axes), layout.chunk_shape
+            enum = [(name, value) for name, value in layout.enum if name.startswith(f"{self.field}.")]
+            layout = replace(
+                layout,
                 name=self.name,
                 kind=_kind_of(dtype),
                 shape=shape,
@@ -114,11 +114,11 @@ class Stored(OneAxis):
                 offset=None,
             )
         if self.taken:
-            found = reshaped(found, *self._lengths, *found.shape[len(self.layout.shape) :])
-        return found
+            layout = reshaped(layout, *self._lengths, *layout.shape[len(self.layout.shape) :])
+        return layout
 
-    def _positions(self, found: ColumnLayout) -> Positions:
-        return (*self.taken, *[None] * (len(found.row_shape) - len(self.taken)))
+    def _positions(self, layout: ColumnLayout) -> Positions:
+        return (*self.taken, *[None] * (len(layout.row_shape) - len(self.taken)))
 
     @property
     def _lengths(self) -> tuple[int, ...]:
@@ -190,17 +190,17 @@ class Stored(OneAxis):
         many = self.address if isinstance(self.address, JoinedArray) else None
         of = (self.layout,) if many is None else many.layouts
         is_decoded = (many is None or not many.single) and all(
-            each.direct and each.storage in {"contiguous", "chunked"} for each in of
+            layout.direct and layout.storage in {"contiguous", "chunked"} for layout in of
         )
-        is_alike = len({(each.stored_dtype, each.row_shape) for each in of}) == 1
+        is_alike = len({(layout.stored_dtype, layout.row_shape) for layout in of}) == 1
         if not (self._is_part and is_decoded and is_alike) or self._is_reversed:
             return None
         dtype = of[0].stored_dtype
         of_value: list[tuple[int, int]] = []
         if members := self._members_of(dtype):  # that of many datasets of other chunks is not as they are stored
-            is_alike = len({each for each, _ in members}) == 1
-            of_value = [(at, each.itemsize) for each, at in members]
-            dtype = split_array(members[0][0])[0] if is_alike else np.dtype([("", each) for each, _ in members])
+            is_alike = len({member for member, _ in members}) == 1
+            of_value = [(at, member.itemsize) for member, at in members]
+            dtype = split_array(members[0][0])[0] if is_alike else np.dtype([("", member) for member, _ in members])
         rows = replace(self._selection, of_value=tuple(of_value), dtype=dtype)
         if rows.shape:
             return rows
@@ -239,10 +239,10 @@ class Stored(OneAxis):
         """Return fields of compound values of their own types, in their order, as one array."""
         assert values.dtype.names is not None
         dtype, axes = self._type
-        found = np.empty((*values.shape, *axes), dtype)
+        numbers = np.empty((*values.shape, *axes), dtype)
         for at, name in enumerate(values.dtype.names):
-            found[(slice(None),) * values.ndim + (at,)] = values[name]
-        return found
+            numbers[(slice(None),) * values.ndim + (at,)] = values[name]
+        return numbers
 
     def _parts_of(self, values: np.ndarray) -> np.ndarray:
         """Return the fields and positions of whole values."""
@@ -250,10 +250,10 @@ class Stored(OneAxis):
             values = _field_values(values, self.field)
         elif self.fields:
             dtype, axes = self._type
-            found = np.empty((*values.shape, *axes), dtype)
+            numbers = np.empty((*values.shape, *axes), dtype)
             for at, name in enumerate(self.fields):
-                found[(slice(None),) * values.ndim + (at,)] = _field_values(values, name)
-            values = found
+                numbers[(slice(None),) * values.ndim + (at,)] = _field_values(values, name)
+            values = numbers
         return picked(values, self.taken)
 
     def where(self, name: str, unit: int) -> str:
@@ -360,11 +360,11 @@ def field_of(dtype: np.dtype, path: str) -> tuple[np.dtype, int]:
                 return base, fields[one["field"]][1] + int(one["at"]) * base.itemsize
         if (name := "/".join(parts[:count])) not in fields:
             continue
-        found, at = fields[name][:2]
+        field_type, at = fields[name][:2]
         if count == len(parts):
-            return found, at
+            return field_type, at
         with contextlib.suppress(KeyError):
-            below, further = field_of(found, "/".join(parts[count:]))
+            below, further = field_of(field_type, "/".join(parts[count:]))
             return below, at + further
     raise KeyError(*(dtype.names or ()))
 
@@ -375,8 +375,8 @@ def _field_values(values: np.ndarray, path: str) -> np.ndarray:
     parts = path.split("/")
     for count in range(len(parts), 0, -1):
         if (name := "/".join(parts[:count])) in (values.dtype.names or ()):
-            found = values[name]
-            return found if count == len(parts) else _field_values(found, "/".join(parts[count:]))
+            inner = values[name]
+            return inner if count == len(parts) else _field_values(inner, "/".join(parts[count:]))
     raise KeyError(path)
 
 

@@ -48,14 +48,14 @@ class Times:
     def first(self, recordings: np.ndarray, times: np.ndarray) -> np.ndarray:
         """Return the first sample that is not before each time, of arrays of one shape."""
         if self.is_regular:
-            found = np.ceil((times - self.starts[recordings]) * self.rates[recordings] - LIKE_A_NUMBER)
-            return np.clip(found, 0, self.counts[recordings]).astype(np.int64)
+            steps = np.ceil((times - self.starts[recordings]) * self.rates[recordings] - LIKE_A_NUMBER)
+            return np.clip(steps, 0, self.counts[recordings]).astype(np.int64)
         firsts, flat = self._firsts, np.ravel(times)
-        found = np.empty(len(flat), np.int64)
+        steps = np.empty(len(flat), np.int64)
         for recording, places in by_part(np.ravel(recordings)):
             own = self.listed[firsts[recording] : firsts[recording] + self.counts[recording]]
-            found[places] = np.searchsorted(own, flat[places] - self.steps[recording] * LIKE_A_NUMBER)
-        return found.reshape(np.shape(times))
+            steps[places] = np.searchsorted(own, flat[places] - self.steps[recording] * LIKE_A_NUMBER)
+        return steps.reshape(np.shape(times))
 
     @property
     def _firsts(self) -> np.ndarray:
@@ -64,4 +64,4 @@ class Times:
     @property
     def nbytes(self) -> int:
         """Bytes in memory."""
-        return sum(each.nbytes for each in (self.counts, self.steps, self.rates, self.starts, self.listed))
+        return sum(array.nbytes for array in (self.counts, self.steps, self.rates, self.starts, self.listed))

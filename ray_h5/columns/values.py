@@ -44,13 +44,13 @@ class Reading:
     @classmethod
     def together(cls, readings: Sequence[Reading]) -> Reading:
         """Return several readings as one."""
-        finishes = [each.finish for each in readings if each.finish is not None]
+        finishes = [reading.finish for reading in readings if reading.finish is not None]
 
         def finish() -> None:
-            for each in finishes:
-                each()
+            for finish_one in finishes:
+                finish_one()
 
-        return cls([part for each in readings for part in each.parts], finish if finishes else None)
+        return cls([part for reading in readings for part in reading.parts], finish if finishes else None)
 
     def then(self, finish: Finish) -> Reading:
         """Return the same reading, with one more thing done at the end."""
@@ -183,12 +183,12 @@ class Taken(OneAxis):
 
     @property
     def array(self) -> ColumnLayout:
-        found = self.values.array
-        positions = (*self.taken, *[None] * (len(found.row_shape) - len(self.taken)))
-        shape = [n if at is None else len(at) for n, at in zip(found.row_shape, positions, strict=True)]
+        stored_array = self.values.array
+        positions = (*self.taken, *[None] * (len(stored_array.row_shape) - len(self.taken)))
+        shape = [n if at is None else len(at) for n, at in zip(stored_array.row_shape, positions, strict=True)]
         if self.entries is not None:
             shape[0] = int(self.entries.counts(np.array(shape[:1]))[0])
-        return reshaped(found, *shape)
+        return reshaped(stored_array, *shape)
 
     def blank(self, dtype: np.dtype) -> Any:
         return self.values.blank(dtype)
@@ -197,8 +197,8 @@ class Taken(OneAxis):
         return replace(self, taken=composed(self.taken, taken))
 
     def reading(self, units: Units, out: np.ndarray) -> Reading:
-        wanted, found = units.listed(), self.values.array
-        whole = empty((len(wanted), *found.row_shape), out.dtype, found.where)
+        wanted, array = units.listed(), self.values.array
+        whole = empty((len(wanted), *array.row_shape), out.dtype, array.where)
 
         def finish() -> None:
             kept = picked(whole, self.taken)

@@ -83,16 +83,16 @@ def numbers(data: bytes, at: int, count: int, width: int) -> tuple[int, ...]:
 
 def address(data: bytes, at: int, width: int = 8) -> int | None:
     """Return an address; None for one that is undefined."""
-    found = number(data, at, width)
-    return None if found == (1 << 8 * width) - 1 else found
+    value = number(data, at, width)
+    return None if value == (1 << 8 * width) - 1 else value
 
 
 def exactly(read: ReadBytes, at: int, count: int) -> bytes:
     """Return bytes that must be there."""
-    found = read(at, count)
-    if len(found) != count:
-        raise FormatError(f"{len(found)} bytes at {at}, expected {count}")
-    return found
+    data = read(at, count)
+    if len(data) != count:
+        raise FormatError(f"{len(data)} bytes at {at}, expected {count}")
+    return data
 
 
 # Superblock -------------------------------------------------------------------------------
@@ -147,13 +147,13 @@ def superblock(head: bytes) -> Superblock:
     if (code := _CODES.get(widths.address)) is None:
         raise FormatError("addresses of an odd width")
     try:
-        found = _superblock_parts(version, code, widths.address).unpack_from(head, 9)
+        fields = _superblock_parts(version, code, widths.address).unpack_from(head, 9)
     except struct.error:
         raise FormatError("a superblock that is cut off") from None
     if version >= 2:
-        flags, base, extension, end, root = found
+        flags, base, extension, end, root = fields
         return Superblock(version, widths, flags, base, extension, end, root)
-    *versions, leaf, node, flags, tree, base, free, end, driver, root, kept, one, other = found
+    *versions, leaf, node, flags, tree, base, free, end, driver, root, kept, one, other = fields
     rest = *versions, leaf, node, tree if version else USUAL_ENTRIES // 2, driver
     return Superblock(version, widths, flags, base, free, end, root, (kept, one, other), rest)
 
@@ -220,7 +220,7 @@ def object_header(read: ReadBytes, at: int, widths: Widths) -> tuple[int, list[M
     return claimed, messages
 
 
-def messages_in(block: bytes, where: int, prefix: int, found: list[Message]) -> list[bytes]:
+def messages_in(block: bytes, where: int, prefix: int, messages: list[Message]) -> list[bytes]:
     """Add the messages of a block of an object header that begins at an address; return those that lead to others."""
     at, end, continued = 0, len(block), []
     unpack, last = (_PREFIX_1 if prefix == 8 else _PREFIX_2).unpack_from, end - prefix
@@ -228,9 +228,9 @@ def messages_in(block: bytes, where: int, prefix: int, found: list[Message]) -> 
         kind, size, flags = unpack(block, at)
         body = at + prefix
         at = body + size
-        if at > end or len(found) > _MOST_MESSAGES:
+        if at > end or len(messages) > _MOST_MESSAGES:
             raise FormatError(f"a message of {size} bytes in a block of {end}, or too many messages")
-        found.append((kind, flags, block[body:at], where + body))
+        messages.append((kind, flags, block[body:at], where + body))
         if kind == _CONTINUATION:
             continued.append(block[body:at])
     if prefix == 8 and at != end:

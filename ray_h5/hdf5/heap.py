@@ -49,7 +49,7 @@ class _Collection(NamedTuple):
 
 
 _collections: LRU[_Collection] = LRU(
-    1 << 16, _KEPT_BYTES, lambda found: len(found.data) + found.begins.itemsize * len(found.begins)
+    1 << 16, _KEPT_BYTES, lambda collection: len(collection.data) + collection.begins.itemsize * len(collection.begins)
 )
 """Those that were read last, of all files."""
 
@@ -87,14 +87,14 @@ class Heap:
         DamagedHeapError
             If one is not there, or has another size than its length times `unit_bytes`.
         """
-        found: list[bytes] = []
+        items: list[bytes] = []
         for first in range(0, len(references), _AT_ONCE):
             some = references[first : first + _AT_ONCE]
             addresses = {address for _, address, _ in some if address}
             # Of a remote file, all collections are missed together.
             there = dict(gather(lambda address: (address, self._collection(address)), addresses))
-            found += gather(partial(self._value_of, there, unit_bytes), some)
-        return found
+            items += gather(partial(self._value_of, there, unit_bytes), some)
+        return items
 
     def _value_of(
         self, collections: Mapping[int, _Collection], unit_bytes: int, reference: tuple[int, int, int]
@@ -118,15 +118,15 @@ class Heap:
         return data[begin : begin + claimed] if begin + claimed <= len(data) else self._read(address + begin, claimed)
 
     def _collection(self, address: int) -> _Collection:
-        found = None if self._key is None else _collections.get((self._key, address))
-        if found is None:
+        collection = None if self._key is None else _collections.get((self._key, address))
+        if collection is None:
             try:
-                found = self._walked(address)
+                collection = self._walked(address)
             except DamagedHeapError as exc:
                 raise DamagedHeapError(f"the heap at byte {address} is damaged: {exc}") from None
             if self._key is not None:
-                _collections.put((self._key, address), found)
-        return found
+                _collections.put((self._key, address), collection)
+        return collection
 
     def _walked(self, address: int) -> _Collection:
         """Return a collection, its objects as libhdf5 finds them."""

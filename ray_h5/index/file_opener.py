@@ -69,11 +69,13 @@ class Scope:
         )  # fmt: skip
         if windows is not None:
             check_episodes(rows, windows)
-        has_groups, ranges = isinstance(rows, Groups), [each for each in columns if is_range(each)]
+        has_groups, ranges = isinstance(rows, Groups), [column for column in columns if is_range(column)]
         if rows is not None and rows.is_block and (ranges or axes == "reversed"):
-            given = f"columns: {ranges[0]}" if ranges else "axes='reversed'"
-            raise OptionError(f"{given}: with rows=Patches(...), blocks are of arrays as they are stored; leave it out")
-        if rows is not None and (end_to_end := [each for each in columns if isinstance(each, JoinedColumn)]):
+            option = f"columns: {ranges[0]}" if ranges else "axes='reversed'"
+            raise OptionError(
+                f"{option}: with rows=Patches(...), blocks are of arrays as they are stored; leave it out"
+            )
+        if rows is not None and (end_to_end := [column for column in columns if isinstance(column, JoinedColumn)]):
             raise OptionError(f"columns: {end_to_end[0]}: its rows lie along the first axis; leave rows={rows} out")
         if rows is not None and rows.episode and windows is None and ranges:
             raise OptionError(
@@ -88,7 +90,7 @@ class Scope:
         if axes not in {"stored", "reversed"}:
             raise OptionError(f"axes={axes!r}: expected 'stored' or 'reversed'")
         # Columns that are more than parts of the rows of a dataset.
-        others = [each for each in columns if not isinstance(each, RowPart) or not isinstance(each.of, str)]
+        others = [column for column in columns if not isinstance(column, RowPart) or not isinstance(column.of, str)]
         if axes == "reversed" and (has_groups or others or decode_cf):
             other = rows if has_groups else next(iter((*others, "decode_cf=True")))
             raise OptionError(f"axes='reversed': rows lie along the last axis; leave it out, or {other}")
@@ -112,14 +114,14 @@ class Scope:
     @property
     def drawn_columns(self) -> frozenset[str]:
         """The columns of which each epoch has other entries."""
-        return frozenset(each.name for each in self.columns if getattr(each, "random", None) is not None)
+        return frozenset(column.name for column in self.columns if getattr(column, "random", None) is not None)
 
     def unread(self, names: Iterable[str], columns: Iterable[str]) -> set[str]:
         """Return those of `names` that are no datasets that some columns are read from, as far as names say so."""
         windows = () if self.windows is None else self.windows.columns
-        sources = {each.source for each in windows}
+        sources = {window.source for window in windows}
         if self.columns:
-            sources |= {each.dataset for each in self.columns}
+            sources |= {column.dataset for column in self.columns}
         return {*names} - {*columns} - sources
 
     def naming(self, columns: Iterable[str] | None) -> Scope:
@@ -127,7 +129,7 @@ class Scope:
         if columns is None or not isinstance(self.rows, Grid):
             return self
         windows = () if self.windows is None else self.windows.columns
-        sources = {each.name: each.source for each in windows}
+        sources = {window.name: window.source for window in windows}
         return replace(self, rows=self.rows.naming([*(sources.get(n, n) for n in columns), *sources.values()]))
 
     def reader(self, path: str, expect: FileState | None = None, known: Manifest | None = None) -> RowReader:

@@ -85,17 +85,17 @@ class FileOptions:
         """
         ensure_handler()
         source = Source(paths, **options)
-        found = _Places.of(source)
-        scope = Scope.of(source, found.storage, threads)
+        places = _Places.of(source)
+        scope = Scope.of(source, places.storage, threads)
         folder = None
         if source.index_dir is not None:
-            folder = check_index_dir(source.index_dir, in_store=found.takes_index)
-        how = source.file_extensions, source.ignore_missing_paths, found.filesystem, found.storage
-        files = find_files(found.paths, *how)
+            folder = check_index_dir(source.index_dir, in_store=places.takes_index)
+        how = source.file_extensions, source.ignore_missing_paths, places.filesystem, places.storage
+        files = find_files(places.paths, *how)
         scope = scope if scope.rows is None else replace(scope, rows=naming_files(scope.rows, files.paths))
-        if found.beside:
-            scope = replace(scope, zipped=_zipped(files.paths, find_files(found.beside, *how).paths))
-        local_only = is_local_only([*found.paths, *found.beside])
+        if places.beside:
+            scope = replace(scope, zipped=_zipped(files.paths, find_files(places.beside, *how).paths))
+        local_only = is_local_only([*places.paths, *places.beside])
         return cls(source, files.paths, scope, folder, source.cast, local_only, files.states)
 
     def _matching(self, names: Sequence[str] | None) -> list[str] | None:
@@ -112,14 +112,14 @@ class FileOptions:
             return list(names)
         path, layout = first
         known = [*layout.columns, *layout.refused]
-        found: dict[str, None] = {}
+        chosen: dict[str, None] = {}
         for name in names:
             is_name = not _is_pattern(name) or name in known
-            matching = [name] if is_name else [each for each in known if matches(each, name)]
+            matching = [name] if is_name else [column for column in known if matches(column, name)]
             if not matching:
                 raise UnknownColumnError(f"{path}: no column matches {name!r}.{near_names(name, known)}")
-            found.update(dict.fromkeys(matching))
-        return list(found)
+            chosen.update(dict.fromkeys(matching))
+        return list(chosen)
 
     def _first_readable(self) -> tuple[str, FileLayout] | None:
         """Return the first file that can be read, and its layout. `plan` reports the others, or leaves them out."""
@@ -131,9 +131,9 @@ class FileOptions:
     def _state(self, path: str) -> FileState | None:
         return FileState(self.states[path]) if path in self.states else None
 
-    def that_run(self, found: Iterable[Suggestion], paths: Sequence[str]) -> Iterator[Suggestion]:
+    def that_run(self, suggestions: Iterable[Suggestion], paths: Sequence[str]) -> Iterator[Suggestion]:
         """Yield the suggestions whose call reads some of the files, and those without a call."""
-        return suggestions_that_run(found, replace(self, paths=list(dict.fromkeys(paths)))._plan_as)
+        return suggestions_that_run(suggestions, replace(self, paths=list(dict.fromkeys(paths)))._plan_as)
 
     def _plan_as(self, **options: Any) -> RowIndex:
         """Plan the same files with other options that say what their rows are."""
@@ -154,8 +154,8 @@ class FileOptions:
             if not exc.suggestions:
                 raise
             # The error is of one file. To try the calls on all of many would take as long as to read them.
-            found = [*self.that_run(exc.suggestions, [self.paths[0], self.paths[-1]])]
-            advice = [each.as_advice for each in [*found[:-1][:_MAX_ADVICE], *found[-1:]]]
+            runnable = [*self.that_run(exc.suggestions, [self.paths[0], self.paths[-1]])]
+            advice = [suggestion.as_advice for suggestion in [*runnable[:-1][:_MAX_ADVICE], *runnable[-1:]]]
             raise SchemaMismatchError("\n".join([str(exc), *advice])) from None
 
     def plan(self, columns: Columns | None = None, spread: Spread = read_ahead) -> RowIndex:
@@ -200,14 +200,14 @@ class _Places(NamedTuple):
         paths = list_paths(source.paths)
         beside = [] if source.zip_files is None else list_paths(source.zip_files)
         if source.filesystem is None:
-            paths, beside = ([on_hub(path, listed=True) for path in each] for each in (paths, beside))
+            paths, beside = ([on_hub(path, listed=True) for path in place] for place in (paths, beside))
         else:
             from ray_h5.storage.stores.file_systems import FileSystemStorage, remote_filesystem
 
             if (remote := remote_filesystem(source.filesystem)) is not None:
                 storage = storage_for(source.storage_options, [], remote)
                 assert isinstance(storage, FileSystemStorage)
-                urls, others = ([storage.url(os.fspath(path)) for path in each] for each in (paths, beside))
+                urls, others = ([storage.url(os.fspath(path)) for path in place] for place in (paths, beside))
                 return cls(urls, others, None, storage, takes_index=False)
         tables = [on_hub(path, listed=True) for table in source.tables for path in list_paths(table.path)]
         texts = [text for path in (*paths, *beside, *tables) if isinstance(text := os.fspath(path), str)]
@@ -237,13 +237,13 @@ def _zipped(paths: Sequence[str], others: Sequence[str]) -> dict[str, str]:
 
 
 def _is_pattern(name: str) -> bool:
-    return any(each in name for each in "*?[")
+    return any(character in name for character in "*?[")
 
 
 def matches(name: str, pattern: str) -> bool:
     """Return whether the path of a column matches a pattern, level by level: a star stands for a part of one name."""
     parts, wanted = name.strip("/").split("/"), pattern.strip("/").split("/")
-    return len(parts) == len(wanted) and all(fnmatchcase(*each) for each in zip(parts, wanted, strict=True))
+    return len(parts) == len(wanted) and all(fnmatchcase(*pair) for pair in zip(parts, wanted, strict=True))
 
 
 def _with_labels(index: RowIndex, labels: Iterable[Classes], *, of_some: bool) -> RowIndex:
@@ -265,26 +265,26 @@ def _with_labels(index: RowIndex, labels: Iterable[Classes], *, of_some: bool) -
     UnknownColumnError
         If it does not exist.
     """
-    found = []
+    with_classes = []
     names = {name.strip("/"): name for name in index.names}
-    for given in labels:
-        if given.name not in names:
+    for labelled in labels:
+        if labelled.name not in names:
             try:
-                index.find([given.name])
+                index.find([labelled.name])
             except UnknownColumnError:
-                raise UnknownColumnError(f"labels: {no_column([given.name], index.names)}") from None
+                raise UnknownColumnError(f"labels: {no_column([labelled.name], index.names)}") from None
             if of_some:
                 continue
             raise OptionError(
-                f"labels: column {given.name!r} is not delivered. Write columns=[..., {given.name!r}], or leave it out "
-                "of labels; predicates and balance compare the values without it."
+                f"labels: column {labelled.name!r} is not delivered. Write columns=[..., {labelled.name!r}], or leave "
+                "it out of labels; predicates and balance compare the values without it."
             )
-        asked = replace(given, name=names[given.name])
+        asked = replace(labelled, name=names[labelled.name])
         asked.spec(index.find([asked.name])[asked.name])
-        found.append(asked if asked.values else _of_files(index, asked))
-        if not asked.values and first_time("labels", asked.name, str(found[-1]), *index.files.all_paths()):
-            logger.info("labels: %s: %s", asked.name, found[-1])
-    return replace(index, labels=tuple(found)) if found else index
+        with_classes.append(asked if asked.values else _of_files(index, asked))
+        if not asked.values and first_time("labels", asked.name, str(with_classes[-1]), *index.files.all_paths()):
+            logger.info("labels: %s: %s", asked.name, with_classes[-1])
+    return replace(index, labels=tuple(with_classes)) if with_classes else index
 
 
 def _of_files(index: RowIndex, asked: Classes) -> Classes:
@@ -292,11 +292,11 @@ def _of_files(index: RowIndex, asked: Classes) -> Classes:
     name = asked.name
     if name in index.columns:
         facts = [
-            each.columns[name] for each in index.lookup.ask(index.files.all_paths(), Question(tuple(index.columns)))
+            column.columns[name] for column in index.lookup.ask(index.files.all_paths(), Question(tuple(index.columns)))
         ]
-        texts = (each.spec.element is not None and each.spec.element.kind in "OSU" for each in facts)
-        if all(each.spec.kind == "category" and each.enum for each in facts) and all(texts):
-            return classes_of(name, (value for each in facts for value, _ in each.enum), asked.others)
+        texts = (file_facts.spec.element is not None and file_facts.spec.element.kind in "OSU" for file_facts in facts)
+        if all(file_facts.spec.kind == "category" and file_facts.enum for file_facts in facts) and all(texts):
+            return classes_of(name, (value for file_facts in facts for value, _ in file_facts.enum), asked.others)
     spec = index.find([name])[name]
     if not spec.has_one_value:
         raise OptionError(
@@ -310,4 +310,4 @@ def _of_files(index: RowIndex, asked: Classes) -> Classes:
             "which finds the classes and gives -1 to missing values; or list the classes, and leave such rows out with "
             f"the predicate ~where(**{{{name!r}: None}})."
         )
-    return classes_of(name, (each for each in values if each is not None), asked.others)
+    return classes_of(name, (value for value in values if value is not None), asked.others)

@@ -211,9 +211,9 @@ def _classes(column: pa.ChunkedArray) -> np.ndarray:
     values = column.combine_chunks()
     has_value = values.is_valid().to_numpy(zero_copy_only=False)
     numbers = np.unique(values.drop_null().to_numpy(zero_copy_only=False), return_inverse=True)[1]
-    found = np.full(len(values), numbers.max(initial=-1) + 1)
-    found[has_value] = numbers
-    return found
+    codes = np.full(len(values), numbers.max(initial=-1) + 1)
+    codes[has_value] = numbers
+    return codes
 
 
 def _encoded(column: pa.Array, name: str) -> tuple[list[Any], np.ndarray]:
@@ -225,9 +225,9 @@ def _encoded(column: pa.Array, name: str) -> tuple[list[Any], np.ndarray]:
         encoded = column.dictionary_encode()
     except pa.ArrowNotImplementedError as exc:
         raise OptionError(f"kfold: group={name!r}: values of type {column.type} cannot be compared") from exc
-    found = encoded.dictionary
+    dictionary = encoded.dictionary
     # Python's times have no nanoseconds.
-    values = list(found.to_numpy(zero_copy_only=False)) if pa.types.is_temporal(kind) else found.to_pylist()
+    values = list(dictionary.to_numpy(zero_copy_only=False)) if pa.types.is_temporal(kind) else dictionary.to_pylist()
     return values, encoded.indices.to_numpy()
 
 

@@ -42,9 +42,9 @@ def fold_of_rows(files: FileTable, kept: np.ndarray, labels: pa.ChunkedArray | N
         codes = labels.combine_chunks().dictionary_encode().indices.fill_null(-1).to_numpy()
         # Rows of one label follow each other, so they are dealt to the folds in turn.
         order = order[np.argsort(codes[order], kind="stable")]
-    found = np.full(files.num_rows, -1)
-    found[order] = np.arange(len(kept)) % k
-    return found
+    folds = np.full(files.num_rows, -1)
+    folds[order] = np.arange(len(kept)) % k
+    return folds
 
 
 def digest_of_folds(files: FileTable, folds: np.ndarray) -> str:

@@ -58,9 +58,9 @@ def read_ahead(work: Callable[[list[str]], list[FileFacts]], batches: Sequence[l
         for batch, following in zip_longest(batches, batches[1:], fillvalue=()):
             heads = [pool.submit(_fetch, path) for path in (following if waits else ())]
             before = _waits()
-            found = work(list(batch))
+            facts = work(list(batch))
             waits = waits or _waits() - before >= _WAITS_A_FILE * len(batch)  # threads make it wait, too
-            yield found
+            yield facts
             for head in heads:
                 head.cancel()
 
@@ -140,11 +140,11 @@ class Lookup:
             for facts in answers:
                 # Equal facts of many files share one object, to save memory.
                 shared = columns.setdefault(tuple(facts.columns.items()), facts.columns)
-                sources = tuple(origins.setdefault(each, each) for each in facts.origins)
-                known[facts.path] = found = replace(facts, columns=shared, origins=sources)
-                MEMORY.put(found, self.scope)
+                sources = tuple(origins.setdefault(origin, origin) for origin in facts.origins)
+                known[facts.path] = shared_facts = replace(facts, columns=shared, origins=sources)
+                MEMORY.put(shared_facts, self.scope)
                 if store is not None:
-                    store.add(found)
+                    store.add(shared_facts)
             progress.add(len(answers))
         if store is not None:
             store.save()
@@ -228,5 +228,5 @@ class Found:
         return Found(self.columns, sources=self.sources)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        is_small = sum(each.nbytes for each in self.values.values()) <= _MAX_CARRIED_BYTES
+        is_small = sum(values_of_one.nbytes for values_of_one in self.values.values()) <= _MAX_CARRIED_BYTES
         return Found, (self.columns, self.values if is_small else {}, self.sources)

@@ -18,25 +18,25 @@ def data_of_rows(index: RowIndex) -> dict[str, str]:
     rows: they may have been moved, or written with other chunks.
     """
     scope = index.scope
-    found = {
+    data = {
         "columns": _columns(index),
         "group": scope.group.strip("/"),
         "rows": "" if scope.rows is None else repr(scope.rows),
         "windows": "" if scope.windows is None else scope.windows.in_steps(),
         "decode_cf": "True" if scope.decode_cf else "",
         "axes": scope.axes if scope.axes != "stored" else "",
-        "labels": ", ".join(f"{each.name!r}: {each.by_value}" for each in index.labels),
+        "labels": ", ".join(f"{label.name!r}: {label.by_value}" for label in index.labels),
         "zip_files": f"with names of digest {digest_of_names(_beside(index))}" if scope.zipped else "",
         "drawn in": _drawn_in(index),
         "tables": "" if index.joined is None else _tables(index, index.joined),
     }
-    return {option: _short(text) for option, text in found.items() if text}
+    return {option: _short(text) for option, text in data.items() if text}
 
 
 def _columns(index: RowIndex) -> str:
     """Return the columns that are delivered: how they are made, and their types with the casts of the user."""
     # H5Dataset casts types that torch lacks, and Ray does not: a run may go on in the other one.
-    cast, made = Cast(index.cast.dtypes), {each.name: each for each in index.scope.columns}
+    cast, made = Cast(index.cast.dtypes), {column.name: column for column in index.scope.columns}
     specs = index.find(index.names)
     return ", ".join(f"{made.get(name, name)!r} {cast(specs[name])}" for name in sorted(index.names))
 
@@ -49,7 +49,7 @@ def _drawn_in(index: RowIndex) -> str:
     """Return what blocks are drawn in, in each file: of arrays of other lengths, the same draws are other blocks."""
     is_drawn, cut = index.scope.rows is not None and index.scope.rows.is_drawn, len(index.files.folder)
     pairs = zip(index.files.all_paths(), index.tables, strict=True) if is_drawn else []
-    return "; ".join(f"{path[cut:]} {each}" for path, table in pairs if table is not None for each in table.entries)
+    return "; ".join(f"{path[cut:]} {entry}" for path, table in pairs if table is not None for entry in table.entries)
 
 
 def _tables(index: RowIndex, joined: TableColumns) -> str:

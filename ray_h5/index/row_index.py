@@ -165,13 +165,13 @@ class RowIndex(ComparedByContent):
         widest = max(self._wide(), key=lambda spec: spec.row_bytes).name
         if self.chunk_rows[widest] == 1:
             return None
-        found = []
+        chunk_bounds = []
         for table, first in zip(self.tables, self.files.starts.tolist(), strict=False):
             chunked = None if table is None else table.chunked_by.get(widest)
             if table is None or chunked is None or chunked.key not in table.bounds:
                 return None
-            found.append(chunk_group_starts(table.bounds[chunked.key], chunked.size, chunks) + first)
-        return np.concatenate(found)
+            chunk_bounds.append(chunk_group_starts(table.bounds[chunked.key], chunked.size, chunks) + first)
+        return np.concatenate(chunk_bounds)
 
     def rows_of_files(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the number that each row has among the rows of all files, and the first number of each file.
@@ -217,7 +217,7 @@ class RowIndex(ComparedByContent):
     @property
     def outputs(self) -> dict[str, ColumnSpec]:
         """The specs of all `names` as batches have them: labels are numbers."""
-        numbered, delivered = {each.name: each for each in self.labels}, self.delivered
+        numbered, delivered = {label.name: label for label in self.labels}, self.delivered
         specs = {name: delivered[name] for name in self.names}
         return {name: numbered[name].spec(spec) if name in numbered else spec for name, spec in specs.items()}
 
@@ -274,7 +274,9 @@ class RowIndex(ComparedByContent):
     def _names_of_enums(self, names: Sequence[str]) -> str:
         """Return sentences, to be appended, with the names of enums, whose integers predicates compare."""
         (facts,) = self.lookup.ask([self.files.path(0)], Question(tuple(names)))
-        enums = {name: each.enum for name, each in facts.columns.items() if each.enum and each.spec.kind == "number"}
+        enums = {
+            name: column.enum for name, column in facts.columns.items() if column.enum and column.spec.kind == "number"
+        }
         return "".join(
             f". {name!r} is an enum, whose integers are compared: {few([f'{label}={value}' for label, value in enum])}"
             for name, enum in enums.items()
@@ -285,7 +287,7 @@ class RowIndex(ComparedByContent):
         drawn = self.scope.drawn_columns
         for name in names if drawn else ():
             _, criterion = parse_virtual(name) or ("", None)
-            wrong = [] if isinstance(criterion, Length) else [each for each in read_for(name) if each in drawn]
+            wrong = [] if isinstance(criterion, Length) else [column for column in read_for(name) if column in drawn]
             if wrong:
                 raise PredicateError(
                     f"column {wrong[0]!r} is a part(..., random=), whose values are others in each epoch: they choose "
@@ -297,9 +299,9 @@ class RowIndex(ComparedByContent):
         column, criterion = parse_virtual(spec.name) or ("", None)
         if not isinstance(criterion, AnyEqual):
             return spec
-        found = self.find([name for name in read_for(spec.name) if name in self.cast.dtypes])
-        cast = [self.cast(each) for each in found.values()]
-        casts = tuple((each.name, each.dtype.str, each.casting) for each in cast if each.kind in TENSOR_KINDS)
+        specs = self.find([name for name in read_for(spec.name) if name in self.cast.dtypes])
+        cast = [self.cast(spec) for spec in specs.values()]
+        casts = tuple((spec.name, spec.dtype.str, spec.casting) for spec in cast if spec.kind in TENSOR_KINDS)
         return virtual_spec(virtual_name(column, replace(criterion, casts=casts)))
 
     def _of_tables(self, columns: Sequence[ColumnSpec]) -> dict[ColumnSpec, pa.ChunkedArray]:
@@ -336,7 +338,7 @@ class RowIndex(ComparedByContent):
     def sources_of(self, names: Iterable[str]) -> SourceTable:
         """Return the source files of columns, and of the columns that virtual ones are computed from."""
         known = self.found.sources
-        return SourceTable.of({each: known[each] for name in names for each in read_for(name) if each in known})
+        return SourceTable.of({column: known[column] for name in names for column in read_for(name) if column in known})
 
     def _add_sources(self, sources: Sources) -> None:
         """Add the sources of columns; raise if those of columns that are known changed."""
@@ -357,8 +359,8 @@ class RowIndex(ComparedByContent):
         for file, path in enumerate(self.files.all_paths()):
             planned, storage = self.files.identity(file), storage_of(path, self.scope.storage)
             check_identity(path, planned, storage.seen(path, planned) or storage.check(path))
-        found = [sources.source(number) for number in range(len(sources.paths))]
-        if found and not all(each_waiting(lambda each: self._state_now(each[0]) == each[1], found)):
+        states = [sources.source(number) for number in range(len(sources.paths))]
+        if states and not all(each_waiting(lambda source: self._state_now(source[0]) == source[1], states)):
             for file, path in enumerate(self.files.all_paths()):
                 state = FileState(self.files.identity(file), sources.of_file(file))
                 check_state(path, state, self.lookup.scope.storage)
@@ -369,7 +371,7 @@ class RowIndex(ComparedByContent):
 
 def columns_beside(names: Collection[str], asked: Iterable[str]) -> str:
     """Return what an error about one of the columns `asked` lacks: those of tables and attributes, and near ones."""
-    near = next(filter(None, (near_names(each, names, 0) for each in asked if each not in names)), "")
+    near = next(filter(None, (near_names(column, names, 0) for column in asked if column not in names)), "")
     return f" Columns of tables and attributes: {few(list(names))}.{near}" if names else ""
 
 
@@ -439,38 +441,49 @@ def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup
     facts = lookup.ask(paths, Question(columns))
     windows = lookup.scope.windows
     if lookup.scope.rows is not None and lookup.scope.rows.episode and windows is not None and windows.at is None:
-        names = [name for each in facts for name in each.chosen(columns)]
-        check_steps(paths, [each.table for each in facts], names, windows)
+        names = [name for file_facts in facts for name in file_facts.chosen(columns)]
+        check_steps(paths, [file_facts.table for file_facts in facts], names, windows)
     if windows is not None and windows.at is not None:
-        check_widths(paths, [each.table for each in facts], windows, columns)
-    if columns is None and any(each.left_out for each in facts):
+        check_widths(paths, [file_facts.table for file_facts in facts], windows, columns)
+    if columns is None and any(file_facts.left_out for file_facts in facts):
         warn_of_left_out(facts)
     common = common_columns(facts, columns, lookup.scope, cast)
     files = FileTable.of(
-        paths, [each.identity for each in facts], [_num_rows(each, columns, lookup.scope) for each in facts]
+        paths,
+        [file_facts.identity for file_facts in facts],
+        [_num_rows(file_facts, columns, lookup.scope) for file_facts in facts],
     )
     if not files.num_rows and lookup.scope.rows is not None and lookup.scope.rows.is_block:
         check_any_block(paths, lookup.scope.rows)
-    chunk_rows = {name: max(each.columns[name].chunk_rows for each in facts) for name in common}
-    tables = tuple(each.table for each in facts) if any(each.table is not None for each in facts) else ()
+    chunk_rows = {name: max(file_facts.columns[name].chunk_rows for file_facts in facts) for name in common}
+    tables = (
+        tuple(file_facts.table for file_facts in facts)
+        if any(file_facts.table is not None for file_facts in facts)
+        else ()
+    )
     varying = frozenset(name for name in common if lookup.scope.by_axis and _varies(facts, common[name]))
     if varying:  # rows are arrays of their own, which readers without a table do not deliver
         nothing = RowTable()
-        tables = tuple(nothing if each.table is None else each.table for each in facts)
+        tables = tuple(nothing if file_facts.table is None else file_facts.table for file_facts in facts)
     if lookup.scope.windows is not None:
         check_any_row(paths, tables, lookup.scope.windows)
     known = tuple(
-        each.known.without(lookup.scope.unread(each.columns, common)) if each.known else each.known for each in facts
+        file_facts.known.without(lookup.scope.unread(file_facts.columns, common))
+        if file_facts.known
+        else file_facts.known
+        for file_facts in facts
     )
-    found = Found(sources=sources_of([each.origins for each in facts], common))
+    looked_up = Found(sources=sources_of([file_facts.origins for file_facts in facts], common))
     return RowIndex(
-        files, common, chunk_rows, lookup, cast, found, tables, known=known if any(known) else (), varying=varying
+        files, common, chunk_rows, lookup, cast, looked_up, tables, known=known if any(known) else (), varying=varying
     )
 
 
 def _varies(facts: Sequence[FileFacts], common: ColumnSpec) -> bool:
     """Return whether rows of a column differ in shape from file to file, and not in each file."""
-    return common.kind == "ragged" and any(each.columns[common.name].spec.kind != "ragged" for each in facts)
+    return common.kind == "ragged" and any(
+        file_facts.columns[common.name].spec.kind != "ragged" for file_facts in facts
+    )
 
 
 def _num_rows(facts: FileFacts, columns: tuple[str, ...] | None, scope: Scope) -> int:
@@ -503,11 +516,11 @@ def _without_empty(
     return index
 
 
-def _check_same_rows(index: RowIndex, found: FileTable, names: Sequence[str]) -> None:
+def _check_same_rows(index: RowIndex, files: FileTable, names: Sequence[str]) -> None:
     expected = index.files
-    for file in expected.differ(found).tolist():
-        check_identity(expected.path(file), expected.identity(file), found.identity(file))
-    wanted, has = np.diff(expected.starts), np.diff(found.starts)
+    for file in expected.differ(files).tolist():
+        check_identity(expected.path(file), expected.identity(file), files.identity(file))
+    wanted, has = np.diff(expected.starts), np.diff(files.starts)
     for file in np.flatnonzero(wanted != has)[:1].tolist():
         with index.scope.open(expected.path(file), FileState(expected.identity(file))) as reader:
             check_planned(reader, next(iter(index.columns)), int(wanted[file]))

@@ -24,27 +24,27 @@ _MAX_ROW_BYTES = 64 << 20
 """A column with larger rows is planned and not read."""
 
 _MAKERS: Mapping[str, Callable[..., Any]] = {
-    each.__name__: each for each in (Files, Grid, Groups, Patches, Windows, csr, joined, ragged, range)
+    maker.__name__: maker for maker in (Files, Grid, Groups, Patches, Windows, csr, joined, ragged, range)
 }
 
 
-def suggestions_that_run(found: Iterable[Suggestion], plan: Callable[..., RowIndex]) -> Iterator[Suggestion]:
+def suggestions_that_run(suggestions: Iterable[Suggestion], plan: Callable[..., RowIndex]) -> Iterator[Suggestion]:
     """Yield the suggestions whose call reads the files, and those without a call; `plan` plans a call."""
-    for each in found:
+    for suggestion in suggestions:
         try:
-            if each.options:
-                _read_ends(plan(**arguments_of(each.options)))
+            if suggestion.options:
+                _read_ends(plan(**arguments_of(suggestion.options)))
         except RayH5Error as exc:
-            logger.debug("not suggested: %s: %s", each.options, exc)
+            logger.debug("not suggested: %s: %s", suggestion.options, exc)
         else:
-            yield each
+            yield suggestion
 
 
 def arguments_of(options: str) -> dict[str, Any]:
     """Return the arguments of a call, such as ``rows=ray_h5.Groups('demo_*')``."""
     call = ast.parse(f"read_h5({options})", mode="eval").body
     assert isinstance(call, ast.Call)
-    return {str(each.arg): value_of(each.value) for each in call.keywords}
+    return {str(keyword.arg): value_of(keyword.value) for keyword in call.keywords}
 
 
 def value_of(node: ast.expr) -> Any:
@@ -57,12 +57,12 @@ def value_of(node: ast.expr) -> Any:
     """
     if isinstance(node, ast.Call):
         name = node.func.attr if isinstance(node.func, ast.Attribute) else ast.unparse(node.func)
-        named = {str(each.arg): value_of(each.value) for each in node.keywords}
+        named = {str(keyword.arg): value_of(keyword.value) for keyword in node.keywords}
         return _MAKERS[name](*map(value_of, node.args), **named)
     if isinstance(node, ast.List):
         return [*map(value_of, node.elts)]
     if isinstance(node, ast.Dict):
-        keys = [ast.literal_eval(each) for each in node.keys if each is not None]
+        keys = [ast.literal_eval(key) for key in node.keys if key is not None]
         return dict(zip(keys, map(value_of, node.values), strict=True))
     return ast.literal_eval(node)
 
@@ -80,7 +80,7 @@ def _read_ends(index: RowIndex) -> None:
     if not len(filled):
         raise SchemaMismatchError("expected rows, found none")
     names = [name for name, spec in index.columns.items() if spec.row_bytes <= _MAX_ROW_BYTES]
-    ranges = [each for each in index.scope.columns if isinstance(each, Ragged) and index.scope.rows is None]
+    ranges = [column for column in index.scope.columns if isinstance(column, Ragged) and index.scope.rows is None]
     for file, row in ((int(filled[0]), 0), (int(filled[-1]), int(counts[filled[-1]]) - 1)):
         table = index.tables[file] if index.tables else None
         with index.open(file) as reader:

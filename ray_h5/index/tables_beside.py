@@ -81,34 +81,34 @@ def index_with_tables(
         If a table cannot be read or joined.
     """
     wanted = None if columns is None else list(dict.fromkeys(as_names(columns)))
-    tables = [_Beside.of(each, lookup, wanted) for each in sidecars]
-    lengths = [name + LENGTH for each in tables if each.slices for name in each.slices.columns_of(wanted or ())]
-    shown = [[name for name in each.columns if name not in each.hidden] for each in tables]
+    tables = [_Beside.of(sidecar, lookup, wanted) for sidecar in sidecars]
+    lengths = [name + LENGTH for table in tables if table.slices for name in table.slices.columns_of(wanted or ())]
+    shown = [[name for name in table.columns if name not in table.hidden] for table in tables]
     named = _all_names([*shown, dict.fromkeys(attrs), lengths])
     try:
-        joining = [each.sidecar for each in tables if each.slices is None]
+        joining = [table.sidecar for table in tables if table.slices is None]
         index = _index_of_files(paths, wanted, named, lookup, cast, joining)
     except UnknownColumnError as exc:
         raise UnknownColumnError(f"{exc}{columns_beside(named, [*(wanted or ()), *cast.dtypes])}") from None
     except SchemaMismatchError:
-        for each in tables:
-            _check_sliced(each.slices, paths, lookup)
+        for table in tables:
+            _check_sliced(table.slices, paths, lookup)
         raise
     _check_not_in_files(index, named, tables)
-    keys = [key for each in tables for key in each.hidden]
+    keys = [key for table in tables for key in table.hidden]
     taken = {*named, *(key for key in keys if keys.count(key) > 1 or _in_files(index, [key]))}
-    found, defaults, kept = dict[str, TableColumn](), list[str](), list[np.ndarray]()
-    for each in tables:
-        each.columns = {name: column for name, column in each.columns.items() if name not in each.hidden & taken}
-        lines, of_slices = _lines_of_table(index, each)
-        found |= each.with_lines(lines) | of_slices
-        defaults += [*each.defaults, *of_slices]
-        if each.sidecar.missing == "drop":
+    by_name, defaults, kept = dict[str, TableColumn](), list[str](), list[np.ndarray]()
+    for table in tables:
+        table.columns = {name: column for name, column in table.columns.items() if name not in table.hidden & taken}
+        lines, of_slices = _lines_of_table(index, table)
+        by_name |= table.with_lines(lines) | of_slices
+        defaults += [*table.defaults, *of_slices]
+        if table.sidecar.missing == "drop":
             kept.append(np.flatnonzero(lines.of(index.files, None) >= 0))
     of_attributes = _of_attributes(index, attrs) if attrs else {}
     rows = reduce(lambda one, other: np.intersect1d(one, other, assume_unique=True), kept) if kept else None
     names = tuple(wanted) if wanted is not None else (*index.columns, *defaults, *of_attributes)
-    joined = TableColumns(found | of_attributes, None if rows is None or len(rows) == index.num_rows else rows)
+    joined = TableColumns(by_name | of_attributes, None if rows is None or len(rows) == index.num_rows else rows)
     index = replace(index, joined=joined, chosen=names)
     index.find([name for name in cast.dtypes if name in named])  # raises for a column that is nowhere
     return index
@@ -116,7 +116,7 @@ def index_with_tables(
 
 def _columns_of(sidecar: Sidecar, table: Table, wanted: Sequence[str] | None) -> dict[str, tuple[str, ColumnSpec]]:
     """Return the columns of a table by the names that they get."""
-    found, left_out = {}, []
+    columns, left_out = {}, []
     # The files have such a key under the same name; pandas writes an index without a name.
     keys = {"", *(key for key, on in zip(sidecar.keys, sidecar.row_keys, strict=True) if key == on)}
     for stored, kind in table.types.items():
@@ -124,7 +124,7 @@ def _columns_of(sidecar: Sidecar, table: Table, wanted: Sequence[str] | None) ->
         if stored in keys:
             continue
         if (spec := spec_of(name, kind)) is not None:
-            found[name] = stored, spec
+            columns[name] = stored, spec
         elif name in (wanted or ()):
             raise UnsupportedColumnError(
                 f"{table.name}: column {stored!r} has type {kind}, which numpy and torch lack. Write it as numbers or "
@@ -134,7 +134,7 @@ def _columns_of(sidecar: Sidecar, table: Table, wanted: Sequence[str] | None) ->
             left_out.append(f"{stored} ({kind})")
     if left_out and wanted is None:
         logger.warning("%s: left out columns of types that numpy and torch lack: %s", table.name, few(left_out))
-    return found
+    return columns
 
 
 def _all_names(parts: Sequence[Collection[str]]) -> list[str]:
@@ -161,7 +161,7 @@ def _index_of_files(
     of_files = None if wanted is None else [name for name in wanted if name not in beside]
     if of_files is None or of_files:
         return build_index(paths, of_files, lookup, cast, beside)
-    for name in (each for sidecar in sidecars for each in sidecar.row_keys if each not in (*_PLACES, GROUP)):
+    for name in (key for sidecar in sidecars for key in sidecar.row_keys if key not in (*_PLACES, GROUP)):
         return build_index(paths, [name], lookup, cast, beside)
     return build_index(paths, None, lookup, cast, beside)
 
@@ -169,7 +169,7 @@ def _index_of_files(
 def _check_not_in_files(index: RowIndex, named: Sequence[str], beside: Sequence[_Beside]) -> None:
     """Raise if a column of a table has the name of a column of the files, or of something else in them."""
     if there := _in_files(index, named):
-        tables = few([each.table.name for each in beside]) or "attrs="
+        tables = few([one.table.name for one in beside]) or "attrs="
         raise OptionError(
             f"columns {few([repr(name) for name in there])} are in the files and in {tables}. Give those of the table "
             "other names: Sidecar(..., prefix='table/'), or attrs={'new name': 'attribute'}."
@@ -179,14 +179,14 @@ def _check_not_in_files(index: RowIndex, named: Sequence[str], beside: Sequence[
 def _in_files(index: RowIndex, names: Sequence[str]) -> list[str]:
     """Return those of some names that something in the files has."""
     asked = tuple(name for name in names if name not in index.columns)
-    found: Collection[str] = ()
+    in_files: Collection[str] = ()
     try:
         if asked and len(index.files):
             (first,) = index.lookup.ask([index.files.path(0)], Question(asked))
-            found = first.columns
+            in_files = first.columns
     except UnsupportedColumnError:
         return [*names] if len(names) == 1 else [name for name in names if _in_files(index, [name])]
-    return [name for name in names if name in index.columns or name in found]
+    return [name for name in names if name in index.columns or name in in_files]
 
 
 def _lines_of_table(index: RowIndex, beside: _Beside) -> tuple[Lines, dict[str, TableColumn]]:
@@ -235,7 +235,7 @@ def _lines(index: RowIndex, sidecar: Sidecar, table: Table) -> Lines:
 def _of_rows(parts: Sequence[RowKeys], starts: np.ndarray) -> list[RowKeys]:
     """Return parts of keys with a value for each row, also where files have one each."""
     file_of_row = pa.array(np.repeat(np.arange(len(starts) - 1), np.diff(starts)))
-    return [replace(each, values=each.values.take(file_of_row)) if each.kind == "path" else each for each in parts]
+    return [replace(part, values=part.values.take(file_of_row)) if part.kind == "path" else part for part in parts]
 
 
 def _by_place(
@@ -243,12 +243,12 @@ def _by_place(
 ) -> Lines:
     """Return the lines of rows by their numbers; warn of lines with numbers that no row has."""
     rows, starts = index.rows_of_files()
-    numbers = {name: pa.array(each) for name, each in _numbers(np.arange(starts[-1]), starts).items()}
+    numbers = {name: pa.array(numbers_of) for name, numbers_of in _numbers(np.arange(starts[-1]), starts).items()}
     # All rows of the files: with windows, lines of steps without a window are not surplus.
-    every = [replace(each, values=numbers[each.name]) if each.kind == "number" else each for each in parts]
-    found = lines_of(_of_rows(every, starts), keys, sidecar.keys, table.name)
+    every = [replace(part, values=numbers[part.name]) if part.kind == "number" else part for part in parts]
+    lines = lines_of(_of_rows(every, starts), keys, sidecar.keys, table.name)
     is_used = np.zeros(len(keys[0]), bool)
-    is_used[found[found >= 0]] = True
+    is_used[lines[lines >= 0]] = True
     for part, key, name in zip(parts, keys, sidecar.keys, strict=True):
         if part.kind == "path":  # the table may have lines of other files
             encoded = key.dictionary_encode()
@@ -264,7 +264,7 @@ def _by_place(
             "%s: %d of %d lines are of no row, as the files have %s; their keys %s: %s%s",
             table.name, len(surplus), len(is_used), what, names, ", ".join(shown), more,
         )  # fmt: skip
-    return Lines(found[rows])
+    return Lines(lines[rows])
 
 
 def _numbers(rows: np.ndarray, starts: np.ndarray) -> dict[str, np.ndarray]:
@@ -331,7 +331,7 @@ def _check_missing(index: RowIndex, sidecar: Sidecar, table: Table, lines: Lines
         columns = [one_array(table.column(key)).slice(0, 3) for key in sidecar.keys]
         raise SchemaMismatchError(
             f"{table.name}: none of the {count} {what} has a line. Keys of the {what}: {few(keys)}. Keys of the table: "
-            f"{few([_shown(each) for each in zip(*columns, strict=True)])}."
+            f"{few([_shown(column) for column in zip(*columns, strict=True)])}."
         )
     raise SchemaMismatchError(
         f"{table.name}: {count} of {total} {what} have no line; {among}: {few(keys)}. Add lines for them; or "
@@ -344,8 +344,8 @@ def _shown_keys(index: RowIndex, sidecar: Sidecar, rows: np.ndarray) -> list[str
     columns = [_row_keys(index, name) for name in sidecar.row_keys]
     if not all(part.kind == "path" for part in columns):
         columns = _of_rows(columns, index.files.starts)
-    found = dict.fromkeys(_shown([part.values[row] for part in columns]) for row in rows[:_MAX_SHOWN].tolist())
-    return list(found)[:_MAX_LISTED]
+    keys_shown = dict.fromkeys(_shown([part.values[row] for part in columns]) for row in rows[:_MAX_SHOWN].tolist())
+    return list(keys_shown)[:_MAX_LISTED]
 
 
 def _shown(key: Sequence[pa.Scalar]) -> str:
@@ -359,28 +359,30 @@ def _of_attributes(index: RowIndex, attrs: Mapping[str, str]) -> dict[str, Table
     facts = index.lookup.ask(index.files.all_paths(), Question(tuple(index.columns), attributes=wanted))
     columns = {}
     for name, attribute in attrs.items():
-        columns[name] = _common_values(attribute, [(each.path, each.attributes[attribute]) for each in facts])
+        columns[name] = _common_values(
+            attribute, [(file_facts.path, file_facts.attributes[attribute]) for file_facts in facts]
+        )
     table = Table.of("attributes of the files", columns)
     specs, lines = {name: spec_of(name, kind) for name, kind in table.types.items()}, Lines(np.arange(len(facts)), True)
     return {name: TableColumn(table, name, spec, lines) for name, spec in specs.items() if spec is not None}
 
 
-def _common_values(attribute: str, found: Sequence[tuple[str, pa.Array]]) -> pa.ChunkedArray:
+def _common_values(attribute: str, values_by_file: Sequence[tuple[str, pa.Array]]) -> pa.ChunkedArray:
     """Return an attribute of all files, in a type that holds all values."""
-    are_text = [pa.types.is_large_string(values.type) for _, values in found]
+    are_text = [pa.types.is_large_string(values.type) for _, values in values_by_file]
     if len(set(are_text)) > 1:
-        text, number = found[are_text.index(True)][0], found[are_text.index(False)][0]
+        text, number = values_by_file[are_text.index(True)][0], values_by_file[are_text.index(False)][0]
         raise SchemaMismatchError(
             f"attribute {attribute!r} is a text in {text} and a number in {number}; leave it out of attrs=[...]"
         )
     if are_text[0]:
-        return pa.chunked_array([values for _, values in found])
-    arrays = [values.to_numpy(zero_copy_only=False) for _, values in found]
-    dtype = np.result_type(*{each.dtype for each in arrays})
-    for (path, _), each in zip(found, arrays, strict=True):
-        if each.dtype.kind in "iu" and each.astype(dtype).tolist() != each.tolist():
+        return pa.chunked_array([values for _, values in values_by_file])
+    arrays = [values.to_numpy(zero_copy_only=False) for _, values in values_by_file]
+    dtype = np.result_type(*{array.dtype for array in arrays})
+    for (path, _), array in zip(values_by_file, arrays, strict=True):
+        if array.dtype.kind in "iu" and array.astype(dtype).tolist() != array.tolist():
             raise SchemaMismatchError(
-                f"{path}: attribute {attribute!r} is {each[0]}, which {dtype} cannot hold, the dtype of all files "
+                f"{path}: attribute {attribute!r} is {array[0]}, which {dtype} cannot hold, the dtype of all files "
                 "together; leave it out of attrs=[...]"
             )
-    return pa.chunked_array([pa.array(np.concatenate([each.astype(dtype) for each in arrays]))])
+    return pa.chunked_array([pa.array(np.concatenate([array.astype(dtype) for array in arrays]))])

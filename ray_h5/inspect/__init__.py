@@ -16,7 +16,7 @@ from ray_h5.errors import OptionError
 from ray_h5.messages import printable
 
 
-def run(given: Mapping[str, Any], options: Mapping[str, Any]) -> int:
+def run(arguments: Mapping[str, Any], options: Mapping[str, Any]) -> int:
     """Inspect files; the exit status is 1 if `read_h5` refuses them, and no call is suggested.
 
     Parameters
@@ -30,18 +30,18 @@ def run(given: Mapping[str, Any], options: Mapping[str, Any]) -> int:
     from ray_h5.inspect.measure import inspect_files
     from ray_h5.inspect.text import to_text
 
-    page = given["html"]
-    files = FileOptions.of(given["paths"], **options)
+    page = arguments["html"]
+    files = FileOptions.of(arguments["paths"], **options)
     if page is not None and os.path.realpath(page) in map(os.path.realpath, files.paths):
         raise OptionError(
             "this is one of the files that are read; expected another name, such as a.html", option="html", value=page
         )
-    report = inspect_files(files, given["shuffle"])
-    print(json.dumps(report.to_dict(), indent=2) if given["as_json"] else to_text(report, files.source.names or ()))
+    report = inspect_files(files, arguments["shuffle"])
+    print(json.dumps(report.to_dict(), indent=2) if arguments["as_json"] else to_text(report, files.source.names or ()))
     if page is not None:
         from ray_h5.inspect.page import to_html
 
-        Path(page).write_text(to_html(report, files, given["paths"], options), encoding="utf-8")
+        Path(page).write_text(to_html(report, files, arguments["paths"], options), encoding="utf-8")
         print(f"ray-h5: the page is in {printable(os.path.abspath(page))}", file=sys.stderr)
     is_read = report.ok or (files.source.ignore_unreadable_files and report.problem is None)
     return 0 if is_read or (files.source.names is None and report.has_call) else 1

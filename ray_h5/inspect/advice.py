@@ -83,5 +83,5 @@ def faults_of(layout: ColumnLayout) -> dict[str, str]:
     }
     if nbytes > _HUGE_BYTES:
         texts["large"] = f"a chunk is {nbytes >> 20} MiB, and each thread that reads holds one. Write {good_rows} each."
-    found = chunk_faults(rows, nbytes, chunks, bool(layout.pipeline.steps), grid.per_row > 1)
-    return {fault: texts[fault] for fault in found}
+    faults = chunk_faults(rows, nbytes, chunks, bool(layout.pipeline.steps), grid.per_row > 1)
+    return {fault: texts[fault] for fault in faults}

@@ -31,14 +31,14 @@ class Command(click.Command):
     """A command whose flags may take several values, and whose help has sections."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        several = {flag for each in self.params if isinstance(each, Flag) and each.takes_several for flag in each.opts}
+        several = {name for flag in self.params if isinstance(flag, Flag) and flag.takes_several for name in flag.opts}
         return super().parse_args(ctx, _repeated(args, several))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
-        for each in self.get_params(ctx):
-            if isinstance(each, click.Option) and (record := each.get_help_record(ctx)) is not None:
-                sections.setdefault(getattr(each, "section", "Options"), []).append(record)
+        for param in self.get_params(ctx):
+            if isinstance(param, click.Option) and (record := param.get_help_record(ctx)) is not None:
+                sections.setdefault(getattr(param, "section", "Options"), []).append(record)
         for title, records in sections.items():
             with formatter.section(title):
                 formatter.write_dl(records)
@@ -182,7 +182,7 @@ def _row_flags() -> list[click.Parameter]:
     ]
 
 
-def options_of(given: Mapping[str, Any]) -> dict[str, Any]:
+def options_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of `Source` in what the parameters of `file_flags` returned."""
     from ray_h5.tables.sidecar import Sidecar
 
@@ -193,57 +193,57 @@ def options_of(given: Mapping[str, Any]) -> dict[str, Any]:
         "labels": lambda pairs: {name: text if text == "auto" else text.split(",") for name, text in pairs},
         "sidecar": lambda tables: [Sidecar(path, on=column) for path, column in tables],
     }
-    chosen = {name: given[name] for name in _SOURCE if given.get(name) not in (None, (), False)}
+    chosen = {name: arguments[name] for name in _SOURCE if arguments.get(name) not in (None, (), False)}
     options = {
         name: makers.get(name, list)(value) if isinstance(value, tuple) else value for name, value in chosen.items()
     }
-    if "grid" not in given:
+    if "grid" not in arguments:
         return options
-    _check_row_flags(given)
-    rows = _rows(given, options)
-    return {**options, "rows": rows, "windows": _windows(given) if given["windows"] else None}
+    _check_row_flags(arguments)
+    rows = _rows(arguments, options)
+    return {**options, "rows": rows, "windows": _windows(arguments) if arguments["windows"] else None}
 
 
-def _check_row_flags(given: Mapping[str, Any]) -> None:
-    kinds = [_flag(name) for name in ("groups", "grid", "each_file", "patches") if given[name]]
+def _check_row_flags(arguments: Mapping[str, Any]) -> None:
+    kinds = [_flag(name) for name in ("groups", "grid", "each_file", "patches") if arguments[name]]
     if len(kinds) > 1 and kinds != ["--groups", "--patches"]:
         raise OptionError(f"{' and '.join(kinds)}: a row is one or the other")
-    if given["key"] and not {*kinds} & {"--groups", "--each-file", "--patches"}:
+    if arguments["key"] and not {*kinds} & {"--groups", "--each-file", "--patches"}:
         raise OptionError("--key is of groups or files: pass --groups, --each-file or --patches too")
     for name in ("patch_stride", "per_file"):
-        if given[name] is not None and not given["patches"]:
+        if arguments[name] is not None and not arguments["patches"]:
             raise OptionError(f"{_flag(name)} is of blocks: pass --patches too")
 
 
-def _rows(given: Mapping[str, Any], options: dict[str, Any]) -> Any:
+def _rows(arguments: Mapping[str, Any], options: dict[str, Any]) -> Any:
     """Return the row kind, or None; attributes of groups are taken out of `options`."""
     from ray_h5.rows.groups_and_grids import Files, Grid, Groups
     from ray_h5.rows.patches import Patches
 
-    groups, key = _pattern(given["groups"]), given["key"]
-    if given["patches"]:
-        steps = given["patch_stride"]
+    groups, key = _pattern(arguments["groups"]), arguments["key"]
+    if arguments["patches"]:
+        steps, shapes = arguments["patch_stride"], dict(arguments["patches"])
         stride = steps[0] if steps and len(steps) == 1 else steps
-        return Patches(dict(given["patches"]), stride=stride, per_file=given["per_file"], key=key, groups=groups)
+        return Patches(shapes, stride=stride, per_file=arguments["per_file"], key=key, groups=groups)
     if groups is not None:
         return Groups(groups, attrs=tuple(options.pop("attrs", ())), key=key)
-    if given["each_file"]:
+    if arguments["each_file"]:
         return Files(key=key)
-    return None if given["grid"] is None else Grid(given["grid"])
+    return None if arguments["grid"] is None else Grid(arguments["grid"])
 
 
 def _pattern(globs: Sequence[str]) -> str | dict[str, str] | None:
     """Return the pattern of ``--groups``: one glob, or globs of columns."""
     if len(globs) < 2:
         return globs[0] if globs else None
-    if not all("=" in each for each in globs):
+    if not all("=" in glob for glob in globs):
         raise OptionError(f"--groups {' '.join(globs)}: expected one glob, in quotes, or COLUMN=GLOB for each column")
-    return dict(each.split("=", 1) for each in globs)
+    return dict(glob.split("=", 1) for glob in globs)
 
 
-def _windows(given: Mapping[str, Any]) -> Any:
+def _windows(arguments: Mapping[str, Any]) -> Any:
     from ray_h5.rows.windows import Windows
 
-    pad = given["pad"]
-    options = {name: given[name] for name in ("stride", *_OF_WINDOWS) if given[name] not in (None, ())}
-    return Windows(dict(given["windows"]), pad=pad[0] if len(pad) == 1 else pad, **options)
+    pad = arguments["pad"]
+    options = {name: arguments[name] for name in ("stride", *_OF_WINDOWS) if arguments[name] not in (None, ())}
+    return Windows(dict(arguments["windows"]), pad=pad[0] if len(pad) == 1 else pad, **options)

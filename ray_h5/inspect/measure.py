@@ -66,7 +66,7 @@ def inspect_files(files: FileOptions, shuffle: str | None = None) -> Report:
         raise errors[files.paths[0]]
     index, problem = None, None
     try:
-        index = replace(files, paths=[each.path for each in reports]).plan()
+        index = replace(files, paths=[report.path for report in reports]).plan()
     except RayH5Error as exc:
         problem = Unreadable.of("read_h5", exc)
     return Report(
@@ -86,8 +86,8 @@ def _suggestions(files: FileOptions, reports: Sequence[FileReport]) -> tuple[Sug
         return ()
     first = reports[0]
     with _opened(first.path, files.scope, files.states.get(first.path)) as reader:
-        found = suggestions(_tree(first, reader, reports))
-    return tuple(files.that_run(found, [each.path for each in reports]))
+        tried = suggestions(_tree(first, reader, reports))
+    return tuple(files.that_run(tried, [report.path for report in reports]))
 
 
 def _tree(first: FileReport, reader: FileReader, reports: Sequence[FileReport]) -> FileTree:
@@ -95,20 +95,20 @@ def _tree(first: FileReport, reader: FileReader, reports: Sequence[FileReport]) 
     seen = _seen(first)
     return FileTree(
         seen,
-        tuple(dict.fromkeys(each.name for file in reports for each in file.refused)),
+        tuple(dict.fromkeys(refused.name for file in reports for refused in file.refused)),
         files=len(reports),
-        rows_differ=len({max((each.rows for each in file.columns), default=0) for file in reports}) > 1,
+        rows_differ=len({max((column.rows for column in file.columns), default=0) for file in reports}) > 1,
         of_matlab=is_of_matlab(first.path),
-        of_cf=tuple(each.name for each in first.columns if each.follows_cf),
+        of_cf=tuple(column.name for column in first.columns if column.follows_cf),
         datasets=datasets,
-        single_values=any(each.message.endswith(SINGLE_VALUE) for each in first.refused),
+        single_values=any(refused.message.endswith(SINGLE_VALUE) for refused in first.refused),
         attributes_of=lambda path: _attributes(reader, path),
-        elsewhere={name: each for file in reports for name, each in _seen(file).items() if name not in seen},
+        elsewhere={name: dataset for file in reports for name, dataset in _seen(file).items() if name not in seen},
     )
 
 
 def _seen(file: FileReport) -> dict[str, Seen]:
-    return {each.name: Seen(each.dtype, (each.rows, *each.row_shape)) for each in file.columns if each.left_out is None}
+    return {col.name: Seen(col.dtype, (col.rows, *col.row_shape)) for col in file.columns if col.left_out is None}
 
 
 def _attributes(reader: FileReader, path: str = "") -> tuple[str, ...]:
@@ -129,15 +129,15 @@ def _inspect_file(path: str, scope: Scope, listed: ObjectIdentity | None) -> Fil
         notes = reader.notes(list(layout.columns))
         columns = (
             *(
-                _column(each, stored.get(name), notes[name], is_stored=scope.by_axis)
-                for name, each in layout.columns.items()
+                _column(column, stored.get(name), notes[name], is_stored=scope.by_axis)
+                for name, column in layout.columns.items()
             ),
-            *(_column(each, None, ColumnNotes()) for each in referred),
+            *(_column(column, None, ColumnNotes()) for column in referred),
         )
         left = {name: error for name, error in layout.refused.items() if not getattr(error, "is_encoded", False)}
         refused = tuple(Unreadable.of(name, error) for name, error in left.items())
         if isinstance(reader, RowReader):
-            reader.manifest([name for name, each in layout.columns.items() if each.is_decoded])
+            reader.manifest([name for name, column in layout.columns.items() if column.is_decoded])
         return FileReport(path, scope.group, layout.identity.size, columns, refused, _attributes(reader))
 
 
@@ -145,20 +145,20 @@ def _referred(reader: FileReader) -> list[ColumnLayout]:
     """Return the columns whose rows are what references lead to, such as cell arrays of MATLAB."""
     if not isinstance(reader, RowReader):
         return []
-    view, found = RowView(reader, None, None), []
+    view, encoded = RowView(reader, None, None), []
     for name, error in reader.layout.refused.items():
         if getattr(error, "is_encoded", False):
             with suppress(RayH5Error):  # read_h5 says why it leaves it out
-                found.append(view.find([name])[name])
-    return found
+                encoded.append(view.find([name])[name])
+    return encoded
 
 
 def _stored_bytes(reports: Sequence[FileReport], index: RowIndex) -> int:
-    return sum(each.stored_bytes for report in reports for each in report.columns if each.name in index.columns)
+    return sum(column.stored_bytes for report in reports for column in report.columns if column.name in index.columns)
 
 
 def _delivery(index: RowIndex) -> Delivery:
-    specs, classes = index.outputs, {each.name: f" ({each})" for each in index.labels}
+    specs, classes = index.outputs, {label.name: f" ({label})" for label in index.labels}
     row_bytes = sum(spec.row_bytes for spec in specs.values())
     block_rows = choose_block_rows(row_bytes, index.num_rows, None, None)
     columns = {name: f"{spec}{classes.get(name, '')}" for name, spec in specs.items()}

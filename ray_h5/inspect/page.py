@@ -60,9 +60,9 @@ def to_html(report: Report, files: FileOptions, paths: Sequence[str], options: M
         What was asked for, for the call.
     """
     first = report.files[0]
-    opened = dataclasses.replace(files, paths=[each.path for each in report.files])
+    opened = dataclasses.replace(files, paths=[file.path for file in report.files])
     index = None if report.delivery is None else opened.index()
-    columns = [each for each in first.columns if index is None or each.name in index.names] or list(first.columns)
+    columns = [column for column in first.columns if index is None or column.name in index.names] or list(first.columns)
     repacks = list(_repacks(columns))
     tables: dict[str, Rows] = {}
     if index is not None and index.num_rows:
@@ -79,7 +79,7 @@ def to_html(report: Report, files: FileOptions, paths: Sequence[str], options: M
         sections=list(sections(report, files.source.names or ())),
         tables=tables.items(),
         repack=f"ray-h5 repack {' '.join(map(shlex.quote, paths))} repacked/" if len(repacks) > 1 else "",
-        layouts=[(each.name, Chunks.of(each)) for each in columns[:_MOST_COLUMNS]],
+        layouts=[(column.name, Chunks.of(column)) for column in columns[:_MOST_COLUMNS]],
         width=WIDTH,
         height=HEIGHT,
     )
@@ -93,14 +93,14 @@ def _printable(value: Any) -> Any:
 
 def _arguments(paths: Sequence[str], options: Mapping[str, Any], columns: Sequence[str]) -> str:
     """Return the arguments of a call as Python; a few columns are named if the options name none."""
-    given = {name: value for name, value in options.items() if value not in (None, (), [], {})}
-    is_plain = not {"attrs", "sidecar", "windows", "rows"} & given.keys()  # their columns come by themselves
-    if "columns" not in given and is_plain and len(columns) <= _NAMED_COLUMNS:
-        given = {"columns": list(columns), **given}
-    if "storage_options" in given:
+    written = {name: value for name, value in options.items() if value not in (None, (), [], {})}
+    is_plain = not {"attrs", "sidecar", "windows", "rows"} & written.keys()  # their columns come by themselves
+    if "columns" not in written and is_plain and len(columns) <= _NAMED_COLUMNS:
+        written = {"columns": list(columns), **written}
+    if "storage_options" in written:
         # They may be secret.
-        given["storage_options"] = dict.fromkeys(given["storage_options"], ...)
-    lines = [_code(paths[0] if len(paths) == 1 else list(paths)), *(f"{k}={_code(v)}" for k, v in given.items())]
+        written["storage_options"] = dict.fromkeys(written["storage_options"], ...)
+    lines = [_code(paths[0] if len(paths) == 1 else list(paths)), *(f"{k}={_code(v)}" for k, v in written.items())]
     return "\n" + "".join(f"    {line},\n" for line in [*lines, "shuffle=True"])
 
 
@@ -109,13 +109,13 @@ def _code(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(_code, value))}]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{name!r}: {_code(each)}" for name, each in value.items()) + "}"
+        return "{" + ", ".join(f"{name!r}: {_code(item)}" for name, item in value.items()) + "}"
     if not dataclasses.is_dataclass(value):
         own = type(value).__module__.startswith("ray_h5.")
         return "..." if value is ... else f"ray_h5.{value!r}" if own else repr(value)
-    given = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
+    values = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
     defaults = {field.name: field.default for field in dataclasses.fields(value)}
-    kept = [f"{name}={_code(each)}" for name, each in given.items() if each != defaults[name]]
+    kept = [f"{name}={_code(value)}" for name, value in values.items() if value != defaults[name]]
     return f"ray_h5.{type(value).__name__}({', '.join(kept)})"
 
 
@@ -263,14 +263,14 @@ def _picture(array: Array) -> Drawn:
     """Return an image in colour, or of the first matrix in grey."""
     shape = array.shape
     if is_picture(array):
-        found, shown = _smaller(pixels(array)), "in colour"
-        found = found if found.dtype == np.uint8 else found * 255
+        picture, shown = _smaller(pixels(array)), "in colour"
+        picture = picture if picture.dtype == np.uint8 else picture * 255
     else:
         while array.ndim > 2:
             array = array[..., 0] if array.shape[-1] == 1 else array[0]
         values, shown = _scaled(_smaller(array))
-        found = np.repeat(np.nan_to_num(values * 255, nan=128)[..., None], 3, axis=-1)
-    return Drawn(f"shape {shape}, {shown}", _uri(png(found.astype(np.uint8)), "png") if found.size else "")
+        picture = np.repeat(np.nan_to_num(values * 255, nan=128)[..., None], 3, axis=-1)
+    return Drawn(f"shape {shape}, {shown}", _uri(png(picture.astype(np.uint8)), "png") if picture.size else "")
 
 
 def _smaller(array: Array) -> Array:

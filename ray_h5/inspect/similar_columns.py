@@ -77,17 +77,17 @@ def leaves(nodes: Sequence[ColumnNode]) -> Iterator[tuple[str, ColumnNode]]:
     """Yield the nodes of columns, each with its full name, such as ``demo_0 ... demo_9/x``."""
     for above, node in walk(nodes):
         if node.columns:
-            yield "/".join(each.name for each in (*above, node)), node
+            yield "/".join(node_above.name for node_above in (*above, node)), node
 
 
 def _nodes(tree: Mapping[str, Any], keys: Mapping[str, Hashable], *, any_name: bool) -> list[ColumnNode]:
     nodes = []
-    for name, found in tree.items():
-        if isinstance(found, str):
-            nodes.append(ColumnNode((name,), (found,), (), keys[found]))
+    for name, subtree in tree.items():
+        if isinstance(subtree, str):
+            nodes.append(ColumnNode((name,), (subtree,), (), keys[subtree]))
         else:
-            below = tuple(_nodes(found, keys, any_name=any_name))
-            nodes.append(ColumnNode((name[:-1],), (), below, tuple((_mark(each), each.key) for each in below)))
+            below = tuple(_nodes(subtree, keys, any_name=any_name))
+            nodes.append(ColumnNode((name[:-1],), (), below, tuple((_mark(node), node.key) for node in below)))
     # First nodes whose names differ by a number, such as lead_1 and lead_2; then groups of any names, such as patients.
     nodes = _joined(nodes, lambda node: (_mark(node, one=False), bool(node.below), node.key))
     return _joined(nodes, lambda node: (bool(node.below), node.key) if any_name or node.below else id(node))

@@ -79,7 +79,7 @@ def store_report(costs: dict[str, OpenCost], index: RowIndex | None, stored_byte
     """
     if not costs:
         return None
-    path = max(costs, key=lambda each: costs[each].requests)
+    path = max(costs, key=lambda path_of: costs[path_of].requests)
     epochs = () if index is None or not index.num_rows else tuple(_epochs(index, stored_bytes))
     return StoreReport(costs[path], path, epochs)
 
@@ -99,8 +99,8 @@ def _epoch(plan: ReadPlan, order: str, stored_bytes: int) -> EpochCost:
     starts = np.unique(np.linspace(0, plan.num_rows - rows, _SAMPLED_BLOCKS).astype(int)).tolist()
     costs = [request_cost(plan, plan.at(np.arange(start, start + rows), 0)) for start in starts]
     share = plan.num_rows / (rows * len(starts))
-    nbytes = round(sum(each.bytes_read for each in costs) * share)
-    requests = max(1, round(sum(each.requests for each in costs) * share))
+    nbytes = round(sum(cost.bytes_read for cost in costs) * share)
+    requests = max(1, round(sum(cost.requests for cost in costs) * share))
     return EpochCost(order, requests, nbytes, nbytes / max(1, stored_bytes))
 
 
@@ -109,7 +109,7 @@ def request_cost(plan: ReadPlan, row_ids: np.ndarray) -> ReadStats:
 
     Values of varying length, such as strings, are not counted.
     """
-    arrays = {each.name: empty((len(row_ids), *each.row_shape), each.dtype) for each in plan.columns}
+    arrays = {column.name: empty((len(row_ids), *column.row_shape), column.dtype) for column in plan.columns}
 
     def planned(file: int, places: np.ndarray) -> FileRead:
         return plan.open(file).planned(arrays, row_ids[places] - plan.files.starts[file], places, **plan.read_options)

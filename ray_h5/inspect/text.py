@@ -52,17 +52,17 @@ def sections(report: Report, columns: Sequence[str] = ()) -> Iterator[Section]:
     first = report.files[0]
     if len(report.files) + len(report.unreadable) > 1:
         yield Section(_summary(report))
-        listed = [f"{printable(each.name)}: {_said(each, [each.name])}" for each in report.unreadable]
+        listed = [f"{printable(file.name)}: {_said(file, [file.name])}" for file in report.unreadable]
         yield from _section(f"{counted(len(report.unreadable), 'file')} cannot be opened:", listed)
         yield Section("")
     yield _tree(first, frozenset(name.strip("/") for name in columns))
     yield from _notes(first)
     yield from _section("Cannot be read:", _refused(first))
-    left_out = [(each.name, _reason(first, each.name, each.left_out)) for each in first.columns if each.left_out]
+    left_out = [(col.name, _reason(first, col.name, col.left_out)) for col in first.columns if col.left_out]
     yield from _section("Left out by read_h5 and H5Dataset:", _together(left_out))
-    members = [(each.name, _members(each)) for each in first.columns if each.enum]
+    members = [(column.name, _members(column)) for column in first.columns if column.enum]
     yield from _section("Names of values:", _together(members))
-    yield from _section("Advice:", [*(each.as_call for each in report.suggestions), *_advice(first.columns)])
+    yield from _section("Advice:", [*(advice.as_call for advice in report.suggestions), *_advice(first.columns)])
     if report.problem is not None:
         yield from _section("read_h5 refuses this:", [_said(report.problem, [file.path for file in report.files])])
     if report.delivery is not None:
@@ -92,7 +92,7 @@ def _said(trouble: Unreadable, paths: Iterable[str]) -> str:
 
 
 def _summary(report: Report) -> str:
-    names = {file.path: [(each.name, each.dtype, each.row_shape) for each in file.columns] for file in report.files}
+    names = {file.path: [(col.name, col.dtype, col.row_shape) for col in file.columns] for file in report.files}
     alike = sum(columns == names[report.files[0].path] for columns in names.values())
     if len(report.files) == 1:
         have = "it is shown below"
@@ -154,7 +154,7 @@ def _chunk_rows(columns: Sequence[ColumnReport]) -> str:
         return columns[0].storage
     rows, others = [shape[0] for shape in shapes], {shape[1:] for shape in shapes}
     # An array type adds axes to the row that chunks do not have.
-    whole = all(each == columns[0].row_shape[: len(each)] for each in others)
+    whole = all(other == columns[0].row_shape[: len(other)] for other in others)
     parts = _axes(others.pop()) if len(others) == 1 else "parts"
     return _range(rows) if whole else f"{_range(rows)} of {parts}"
 
@@ -172,7 +172,7 @@ def _axes(shape: Sequence[int | None]) -> str:
 
 
 def _notes(file: FileReport) -> Iterator[Section]:
-    names = [each.name for each in file.refused if each.message.endswith(SINGLE_VALUE)]
+    names = [column.name for column in file.refused if column.message.endswith(SINGLE_VALUE)]
     if names:
         are = "which is no column" if len(names) == 1 else "which are no columns"
         shown = few([name for name, _ in leaves(merge_similar(dict.fromkeys(names)))])
@@ -183,8 +183,8 @@ def _notes(file: FileReport) -> Iterator[Section]:
 
 
 def _refused(file: FileReport) -> list[str]:
-    refused = [each for each in file.refused if not each.message.endswith(SINGLE_VALUE)]
-    return _together((each.name, f"{each.error}: {_reason(file, each.name, each.message)}") for each in refused)
+    refused = [column for column in file.refused if not column.message.endswith(SINGLE_VALUE)]
+    return _together((col.name, f"{col.error}: {_reason(file, col.name, col.message)}") for col in refused)
 
 
 def _reason(file: FileReport, name: str, message: str) -> str:
@@ -197,8 +197,8 @@ def _members(column: ColumnReport) -> str:
 
 
 def _advice(columns: Sequence[ColumnReport]) -> Iterator[str]:
-    yield from _together((each.name, text) for each in columns for text in each.advice)
-    if any(each.is_slow for each in columns):
+    yield from _together((column.name, text) for column in columns for text in column.advice)
+    if any(column.is_slow for column in columns):
         yield "ray-h5 repack writes files with such chunks: see docs/writing.md."
 
 
@@ -237,14 +237,14 @@ def _of_store(report: StoreReport) -> Iterator[str]:
         f"opened with {counted(cost.requests, 'request')} of {size(cost.nbytes)} in all, in "
         f"{counted(cost.rounds, 'round')} ({report.path}); none with index_dir, from the second run on"
     )
-    for each in report.epochs:
+    for epoch in report.epochs:
         yield (
-            f"an epoch {each.order}: about {counted(each.requests, 'request')}, {size(each.nbytes)}, {each.waste:.1f} "
-            "times the bytes of the rows"
+            f"an epoch {epoch.order}: about {counted(epoch.requests, 'request')}, {size(epoch.nbytes)}, "
+            f"{epoch.waste:.1f} times the bytes of the rows"
         )
     if cost.requests > _FEW_REQUESTS or cost.rounds > _FEW_ROUNDS:
         # Each page is fetched by a request of its own: one that holds all metadata is best.
-        page = next((each for each in _PAGES if each >= cost.nbytes), _PAGES[-1])
+        page = next((page_bytes for page_bytes in _PAGES if page_bytes >= cost.nbytes), _PAGES[-1])
         yield (
             f"its metadata is in many places. To gather it in pages: `h5repack -S PAGE -G {page} in.h5 out.h5`, or "
             f'write with h5py.File(path, "w", fs_strategy="page", fs_page_size={page})'

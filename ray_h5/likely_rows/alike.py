@@ -107,28 +107,28 @@ def likely_samples(columns: Mapping[str, Seen], others: Iterable[str] = ()) -> l
         *above, last = name.split("/")
         if len(above) < len(levels):
             levels[len(above)].append(_Node((*above, last), False, {}))
-    found: dict[tuple[str, ...], tuple[int, int, Alike]] = {}
+    repeats: dict[tuple[str, ...], tuple[int, int, Alike]] = {}
     for depth, level in enumerate(levels):
-        here = [each for each in level if each.is_group or each.seen is not None]
+        here = [node for node in level if node.is_group or node.seen is not None]
         for members in _of_equal_columns(here):
             if not _are_samples(members, here):
                 continue
             alike = _alike(members, level)
-            covered = sum(len(each.holds) or 1 for each in members)
-            found.setdefault(alike.paths, (covered, depth, alike))
+            covered = sum(len(member.holds) or 1 for member in members)
+            repeats.setdefault(alike.paths, (covered, depth, alike))
     # A level that has all columns of the one above is what repeats; otherwise the one with more columns is.
-    return [alike for _, _, alike in sorted(found.values(), key=lambda each: (-each[0], -each[1]))]
+    return [alike for _, _, alike in sorted(repeats.values(), key=lambda repeat: (-repeat[0], -repeat[1]))]
 
 
 def _levels(columns: Mapping[str, Seen]) -> list[list[_Node]]:
     """Return the groups and datasets of each depth."""
     nodes: dict[tuple[bool, tuple[str, ...]], _Node] = {}
-    for name, each in columns.items():
+    for name, column in columns.items():
         path = tuple(name.split("/", MAX_DEPTH))
-        nodes[False, path] = _Node(path, False, {}, each)
+        nodes[False, path] = _Node(path, False, {}, column)
         for depth in range(1, len(path)):
             group = nodes.setdefault((True, path[:depth]), _Node(path[:depth], True, {}))
-            group.holds["/".join(path[depth:])] = each.dtype, len(each.shape)
+            group.holds["/".join(path[depth:])] = column.dtype, len(column.shape)
     levels: list[list[_Node]] = [[] for _ in range(max((len(path) for _, path in nodes), default=0))]
     for (_, path), node in nodes.items():
         levels[len(path) - 1].append(node)
@@ -143,49 +143,49 @@ def _of_equal_columns(level: Sequence[_Node]) -> Iterator[list[_Node]]:
     by_names: dict[Hashable, list[_Node]] = {}
     by_columns: dict[Hashable, list[_Node]] = {}
     by_mark: dict[Hashable, list[_Node]] = {}
-    for each in level:
-        like: Hashable = frozenset(each.holds.items())
-        if each.seen is not None:
+    for node in level:
+        like: Hashable = frozenset(node.holds.items())
+        if node.seen is not None:
             # Images of one size in a group; recordings may differ in length, and in how many stations they have.
-            like = each.seen.dtype, len(each.seen.shape)
-        elif each.mark != each.name:
-            by_mark.setdefault((each.path[:-1], each.mark), []).append(each)
-        by_names.setdefault((each.is_group, like, each.mark), []).append(each)
-        by_columns.setdefault((each.is_group, like), []).append(each)
+            like = node.seen.dtype, len(node.seen.shape)
+        elif node.mark != node.name:
+            by_mark.setdefault((node.path[:-1], node.mark), []).append(node)
+        by_names.setdefault((node.is_group, like, node.mark), []).append(node)
+        by_columns.setdefault((node.is_group, like), []).append(node)
     yield from (members for members in by_names.values() if len(members) > 1)
     for members in by_columns.values():
         # A series of numbered datasets in one group, and a few others elsewhere that are like them: it is alike.
-        series = [each for each in members if each.seen is not None and each.mark != each.name]
-        parents = {each.path[:-1] for each in series}
-        at_home = sum(each.path[:-1] in parents for each in members)
+        series = [member for member in members if member.seen is not None and member.mark != member.name]
+        parents = {node.path[:-1] for node in series}
+        at_home = sum(member.path[:-1] in parents for member in members)
         is_series = len(parents) == 1 and at_home == len(series) < len(members) < 2 * len(series)
         if len(members) > 1 and not is_series:
             yield members
     for members in by_mark.values():
-        if any(each.holds != members[0].holds for each in members) and _common(members):
+        if any(member.holds != members[0].holds for member in members) and _common(members):
             yield members
 
 
 def _common(members: Sequence[_Node]) -> list[str]:
     """Return the columns that all groups have."""
     shared = dict(members[0].holds)
-    for each in members[1:]:
-        shared = {name: like for name, like in shared.items() if each.holds.get(name) == like}
+    for member in members[1:]:
+        shared = {name: like for name, like in shared.items() if member.holds.get(name) == like}
     return sorted(shared)
 
 
 def _alike(members: Sequence[_Node], level: Sequence[_Node]) -> Alike:
     is_group = members[0].is_group
-    own = {each.path for each in members}
-    pattern, matched = pattern_of(sorted(own), [each.path for each in level if each.path not in own])
-    others = [each for each in level if each.path in matched]
+    own = {member.path for member in members}
+    pattern, matched = pattern_of(sorted(own), [node.path for node in level if node.path not in own])
+    others = [node for node in level if node.path in matched]
     # Groups that the pattern matches too are rows as well, if they have columns in common.
     together = [*members, *others]
-    is_joined = is_group and all(each.is_group for each in others) and bool(_common(together))
+    is_joined = is_group and all(node.is_group for node in others) and bool(_common(together))
     if others and is_joined:
         members = together
-    columns = _common(members) if any(each.holds != members[0].holds for each in members) else ()
-    paths = sorted(("/".join(each.path) for each in members), key=natural_key)
+    columns = _common(members) if any(member.holds != members[0].holds for member in members) else ()
+    paths = sorted(("/".join(member.path) for member in members), key=natural_key)
     return Alike(tuple(paths), is_group, pattern, tuple(columns), not others or is_joined)
 
 
@@ -195,15 +195,15 @@ def _alike(members: Sequence[_Node], level: Sequence[_Node]) -> Alike:
 def _are_samples(members: Sequence[_Node], level: Sequence[_Node]) -> bool:
     """Return whether groups or datasets that are alike are samples."""
     by_parent: dict[tuple[str, ...], list[_Node]] = {}
-    for each in members:
-        by_parent.setdefault(each.path[:-1], []).append(each)
-    if any(each.name in SPLITS for each in members):
+    for member in members:
+        by_parent.setdefault(member.path[:-1], []).append(member)
+    if any(member.name in SPLITS for member in members):
         return False
     if len(by_parent) > 1 and _names_vary(by_parent, level):
         return True
     siblings = max(by_parent.values(), key=len)
-    parent, names = siblings[0].path[:-1], [each.name for each in siblings]
-    others = [each for each in level if each.path[:-1] == parent and each.name not in {*names}]
+    parent, names = siblings[0].path[:-1], [sibling.name for sibling in siblings]
+    others = [node for node in level if node.path[:-1] == parent and node.name not in {*names}]
     if len(names) < 2:
         return False
     return _are_groups(names) if members[0].is_group else _are_datasets(siblings, names, others)
@@ -211,12 +211,12 @@ def _are_samples(members: Sequence[_Node], level: Sequence[_Node]) -> bool:
 
 def _names_vary(by_parent: Mapping[tuple[str, ...], Sequence[_Node]], level: Sequence[_Node]) -> bool:
     """Return whether groups hold nothing but these, under other names in each: parts of a sample keep their names."""
-    children = Counter(each.path[:-1] for each in level)
-    names = [{each.name for each in nodes} for nodes in by_parent.values()]
+    children = Counter(node.path[:-1] for node in level)
+    names = [{node.name for node in nodes} for nodes in by_parent.values()]
     parents, own = {parent[-1] for parent in by_parent if parent}, set().union(*names)
     is_counted = all(map(_has_number, parents)) or all(map(_has_number, own)) or len(by_parent) >= _NAMED_GROUPS
     is_whole = all(children[parent] == len(nodes) for parent, nodes in by_parent.items())
-    return is_whole and any(each != names[0] for each in names) and is_counted and not _said(parents | own) & PARTS
+    return is_whole and any(name != names[0] for name in names) and is_counted and not _said(parents | own) & PARTS
 
 
 def _are_groups(names: Sequence[str]) -> bool:
@@ -230,11 +230,11 @@ def _are_groups(names: Sequence[str]) -> bool:
 
 def _are_datasets(siblings: Sequence[_Node], names: Sequence[str], others: Sequence[_Node]) -> bool:
     """Return whether datasets of one type are samples, and not columns: as their names and lengths say."""
-    shapes = [each.seen.shape for each in siblings if each.seen is not None]
+    shapes = [sibling.seen.shape for sibling in siblings if sibling.seen is not None]
     lengths, said, many = {shape[0] for shape in shapes}, _said(names), len(names) >= _MANY
     is_shared = len({shape[1:] for shape in shapes}) == len(lengths) == 1
     # A column that is no axis, such as a label, has a value for each row: the rows are samples already.
-    has_rows = any(each.seen is not None and each.seen.shape[0] in lengths and not _is_axis(each) for each in others)
+    has_rows = any(node.seen is not None and node.seen.shape[0] in lengths and not _is_axis(node) for node in others)
     if _one_mark(names):
         if not said & PARTS and (said & SAMPLES or not said):
             return True
@@ -272,8 +272,8 @@ def _counted(names: Sequence[str]) -> str:
     """Return the word before the first number that differs."""
     one, other = (re.split(r"(\d+)", name) for name in names[:2])
     at = next((i for i in range(1, len(one), 2) if one[i : i + 1] != other[i : i + 1]), 1)
-    found = [word for part in one[:at:2] for word in words(part)]
-    return found[-1] if found else ""
+    series_words = [word for part in one[:at:2] for word in words(part)]
+    return series_words[-1] if series_words else ""
 
 
 def _are_short(names: Sequence[str]) -> bool:

@@ -20,7 +20,7 @@ def pattern_of(
         The names of each path.
     """
     globs = [_glob(sorted(set(names))) for names in zip(*paths, strict=True)]
-    return "/".join(globs), frozenset(each for each in others if all(map(fnmatch.fnmatchcase, each, globs)))
+    return "/".join(globs), frozenset(path for path in others if all(map(fnmatch.fnmatchcase, path, globs)))
 
 
 def _glob(names: Sequence[str]) -> str:

@@ -34,9 +34,9 @@ def ragged_columns(columns: Mapping[str, Seen]) -> Iterator[tuple[str, list[str]
             continue
         length, content_names = main_columns(content)
         ragged = [f"ray_h5.ragged({name!r}, {bounds.option})" for name in sorted(content_names)]
-        of_bounds = {name for each in known for name in each.names}
+        of_bounds = {name for bounds_of_rows in known for name in bounds_of_rows.names}
         beside = sorted(
-            repr(name) for name, each in columns.items() if each.rows == bounds.rows and name not in of_bounds
+            repr(name) for name, column in columns.items() if column.rows == bounds.rows and name not in of_bounds
         )
         rows = counted(bounds.rows, "row")
         said = f"{' and '.join(bounds.names)}: these may say where each of {rows} is among {length} values"
@@ -48,11 +48,11 @@ def _values_of(columns: Mapping[str, Seen], bounds: _Bounds, *, is_alone: bool) 
 
     ``INDEX/camera/first`` is about ``INSTRUMENT/camera/image``. Only without other bounds may values be anywhere.
     """
-    longer = {name: each for name, each in columns.items() if each.rows > bounds.rows + 1 and name not in bounds.names}
+    longer = {name: seen for name, seen in columns.items() if seen.rows > bounds.rows + 1 and name not in bounds.names}
     own = _group(bounds.names[0])
     source = own.partition("/")[2]
-    near = {name: each for name, each in longer.items() if _group(name) == own}
-    of_source = {name: each for name, each in longer.items() if source and _group(name).partition("/")[2] == source}
+    near = {name: column for name, column in longer.items() if _group(name) == own}
+    of_source = {name: column for name, column in longer.items() if source and _group(name).partition("/")[2] == source}
     return near or of_source or (longer if is_alone else {})
 
 
@@ -61,7 +61,7 @@ def _with_index(columns: Mapping[str, Seen], indexed: Sequence[str]) -> tuple[st
     first = max(indexed, key=lambda name: columns[name].values)
     rows = columns[f"{first}_index"].rows
     beside = [name for name in indexed if _group(name) == _group(first) and columns[f"{name}_index"].rows == rows]
-    taken = {each for name in beside for each in (name, f"{name}_index")}
+    taken = {dataset for name in beside for dataset in (name, f"{name}_index")}
     said = f"{first}_index has the end of each row of {first}, of {counted(columns[first].rows, 'value')}"
     ragged = (f"ray_h5.ragged({name!r}, ends={name + '_index'!r})" for name in beside)
     others = columns.keys() - taken
@@ -76,17 +76,17 @@ def _is_indexed(columns: Mapping[str, Seen], name: str) -> bool:
 
 
 def _bounds(columns: Mapping[str, Seen]) -> Iterator[_Bounds]:
-    for name, each in columns.items():
+    for name, column in columns.items():
         said = {*words(last(name))}
-        if said & OFFSETS and _is_integer(each, 1):
-            yield _Bounds((name,), f"offsets={name!r}", each.rows - 1)
-        if said & BOUNDS and _is_integer(each, 2) and each.shape[1] == 2:
-            yield _Bounds((name,), f"bounds={name!r}", each.rows)
-        if said & STARTS and _is_integer(each, 1):
+        if said & OFFSETS and _is_integer(column, 1):
+            yield _Bounds((name,), f"offsets={name!r}", column.rows - 1)
+        if said & BOUNDS and _is_integer(column, 2) and column.shape[1] == 2:
+            yield _Bounds((name,), f"bounds={name!r}", column.rows)
+        if said & STARTS and _is_integer(column, 1):
             for other, seen in columns.items():
                 counts = COUNTS & {*words(last(other))} and _is_integer(seen, 1)
-                if counts and seen.rows == each.rows and _group(other) == _group(name):
-                    yield _Bounds((name, other), f"starts={name!r}, counts={other!r}", each.rows)
+                if counts and seen.rows == column.rows and _group(other) == _group(name):
+                    yield _Bounds((name, other), f"starts={name!r}, counts={other!r}", column.rows)
 
 
 def _group(name: str) -> str:

@@ -19,9 +19,9 @@ _FEW_NUMBERS = 16
 
 def is_image(columns: Mapping[str, Seen]) -> bool:
     """Return whether the columns of a file are likely one image, with its mask or labels: their rows are its lines."""
-    sides = {each.shape[:2] for each in columns.values()}
+    sides = {column.shape[:2] for column in columns.values()}
     side = [n or 0 for n in min(sides, key=len)]
-    is_flat = all(len(each.shape) == len("HW") or _has_channels(each.shape) for each in columns.values())
+    is_flat = all(len(column.shape) == len("HW") or _has_channels(column.shape) for column in columns.values())
     is_named = any(OF_IMAGES & {*words(name)} for name in columns)
     is_picture = len(side) == len("HW") and min(side) >= _IMAGE_SIDE and max(side) <= _IMAGE_RATIO * min(side)
     return len(columns) >= _IMAGE_COLUMNS and len(sides) == 1 and is_picture and is_flat and is_named
@@ -33,7 +33,7 @@ def _has_channels(shape: Sequence[int | None]) -> bool:
 
 def is_bag(columns: Mapping[str, Seen]) -> bool:
     """Return whether the columns of a file are likely one bag of features, without a label a row."""
-    is_labelled = any(len(each.shape) == 1 for each in columns.values())
+    is_labelled = any(len(column.shape) == 1 for column in columns.values())
     return not is_labelled and any(FEATURES & {*words(name)} for name in columns)
 
 
@@ -42,17 +42,17 @@ def block_of(columns: Mapping[str, Seen], *, differ: bool = False) -> dict[str, 
 
     With `differ`, files have other shapes, and names say less.
     """
-    volumes = {name: each for name, each in columns.items() if len(each.shape) >= _VOLUME_AXES}
+    volumes = {name: column for name, column in columns.items() if len(column.shape) >= _VOLUME_AXES}
     if not volumes:
         return {}
     named = any(OF_VOLUMES & (set(words(name)) | {*name.lower().split("/")}) for name in columns)
-    shape = min((each.shape for each in volumes.values()), key=len)[:_VOLUME_AXES]
+    shape = min((volume.shape for volume in volumes.values()), key=len)[:_VOLUME_AXES]
     # Channels before the axes of a volume, such as those of BraTS, beside an array without them.
-    channels = [each for each in volumes.values() if each.shape != shape and each.shape[1:] == shape]
-    plain = all(each.shape == shape or each in channels for each in volumes.values())
+    channels = [volume for volume in volumes.values() if volume.shape != shape and volume.shape[1:] == shape]
+    plain = all(volume.shape == shape or volume in channels for volume in volumes.values())
     if not plain or not (named or differ or channels) or None in shape[1:] or shape[0] is None:
         return {}
-    if any(_has_rows(each, shape[0]) for name, each in columns.items() if name not in volumes):
+    if any(_has_rows(column, shape[0]) for name, column in columns.items() if name not in volumes):
         return {}
     if sum((n or 0) >= _VOLUME_SIDE for n in shape) < _VOLUME_AXES - 1:
         return {}
@@ -60,16 +60,16 @@ def block_of(columns: Mapping[str, Seen], *, differ: bool = False) -> dict[str, 
     return dict.fromkeys(volumes, block)
 
 
-def _has_rows(each: Seen, planes: int) -> bool:
+def _has_rows(column: Seen, planes: int) -> bool:
     """Return whether a column is more than a few numbers about a volume, such as its spacing."""
-    return len(each.shape) != 1 or each.rows == planes or each.rows > _FEW_NUMBERS
+    return len(column.shape) != 1 or column.rows == planes or column.rows > _FEW_NUMBERS
 
 
 def time_axis(columns: Mapping[str, Seen]) -> tuple[str, str] | None:
     """Return a column whose second axis is as long as a column of times, and that column; None if there are none."""
-    times = {each.rows: name for name, each in columns.items() if len(each.shape) == 1 and last(name) in TIMES}
-    for name, each in columns.items():
-        if len(each.shape) > 1 and (time := times.get(each.shape[1] or -1)) is not None and each.rows not in times:
+    times = {seen.rows: name for name, seen in columns.items() if len(seen.shape) == 1 and last(name) in TIMES}
+    for name, seen in columns.items():
+        if len(seen.shape) > 1 and (time := times.get(seen.shape[1] or -1)) is not None and seen.rows not in times:
             return name, time
     return None
 
@@ -80,11 +80,11 @@ def along_last_axis(columns: Mapping[str, Seen], *, any_of: bool = False) -> tup
     With `any_of`, some columns are enough: those with the most values.
     """
     by_length: dict[int, list[str]] = {}
-    for name, each in columns.items():
-        by_length.setdefault(each.shape[-1] or 0, []).append(name)
+    for name, column in columns.items():
+        by_length.setdefault(column.shape[-1] or 0, []).append(name)
     if not by_length:
         return None
-    rows, names = max(by_length.items(), key=lambda each: sum(columns[name].values for name in each[1]))
+    rows, names = max(by_length.items(), key=lambda group: sum(columns[name].values for name in group[1]))
     differ = len({columns[name].rows for name in names}) > 1
     # Arrays that differ in their first axis alone are more often samples of several lengths.
     differ = differ and (any_of or len({len(columns[name].shape) for name in names}) > 1)
@@ -96,6 +96,6 @@ def along_last_axis(columns: Mapping[str, Seen], *, any_of: bool = False) -> tup
 def main_columns(columns: Mapping[str, Seen]) -> tuple[int, list[str]]:
     """Return the length of the first axis and the names of the columns of one length that have the most values."""
     by_length: dict[int, list[str]] = {}
-    for name, each in columns.items():
-        by_length.setdefault(each.rows, []).append(name)
-    return max(by_length.items(), key=lambda each: sum(columns[name].values for name in each[1]))
+    for name, column in columns.items():
+        by_length.setdefault(column.rows, []).append(name)
+    return max(by_length.items(), key=lambda group: sum(columns[name].values for name in group[1]))

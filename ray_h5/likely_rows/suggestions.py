@@ -28,12 +28,12 @@ def suggestions(tree: FileTree) -> list[Suggestion]:
     if pairs := [*side_by_side(everywhere)]:
         return pairs
     rules = (_sparse, _times, _reversed, _ragged, _files, _volumes, _main, _episodes, _cf)
-    found = [*samples(everywhere), *(each for rule in rules for each in rule(tree))]
+    listed = [*samples(everywhere), *(suggestion for rule in rules for suggestion in rule(tree))]
     whole = "rows=ray_h5.Files()"
-    if len(tree.lengths) > 1 and not any(each.options == whole for each in found):
+    if len(tree.lengths) > 1 and not any(suggestion.options == whole for suggestion in listed):
         said = f"first axes of {counted(len(tree.lengths), 'length')}"
-        found.append(Suggestion(said, "if each file is one sample, a bag of features or a volume", whole))
-    return found
+        listed.append(Suggestion(said, "if each file is one sample, a bag of features or a volume", whole))
+    return listed
 
 
 def _single_values(tree: FileTree) -> Iterator[Suggestion]:
@@ -51,34 +51,34 @@ def _single_values(tree: FileTree) -> Iterator[Suggestion]:
 def _sparse(tree: FileTree) -> Iterator[Suggestion]:
     """Yield sparse matrices that nothing says to be some."""
     ends = [name.removesuffix("/indptr") for name in tree.columns if name.endswith("/indptr")]
-    groups = sorted(each for each in ends if {f"{each}/data", f"{each}/indices"} <= tree.columns.keys())
+    groups = sorted(end for end in ends if {f"{end}/data", f"{end}/indices"} <= tree.columns.keys())
     if not groups:
         return
     group, said = groups[0], f"{few(list(map(repr, groups)), FEW)} holds a sparse matrix"
     rows, shape = tree.columns[f"{group}/indptr"].rows - 1, ""
     if f"{group}/shape" not in tree.columns:
         # Names of the other axis, such as those of genes.
-        parts = {f"{group}/{each}" for each in ("data", "indices", "indptr")}
+        parts = {f"{group}/{index}" for index in ("data", "indices", "indptr")}
         lengths = {
-            each.rows
-            for name, each in tree.columns.items()
-            if len(each.shape) == 1 and each.rows != rows and name not in parts and each.is_text
+            column.rows
+            for name, column in tree.columns.items()
+            if len(column.shape) == 1 and column.rows != rows and name not in parts and column.is_text
         }
         if len(lengths) != 1:
             more = f"it has no shape, and nothing says how many columns there are: csr({group!r}, shape=({rows}, ...))"
             yield Suggestion(said, is_surprise=True, more=more)
             return
         shape = f", shape={(rows if tree.files < 2 else None, lengths.pop())!r}"
-    beside = [repr(name) for name, each in tree.columns.items() if each.rows == rows]
+    beside = [repr(name) for name, column in tree.columns.items() if column.rows == rows]
     columns = ", ".join([f"ray_h5.csr({group!r}{shape})", *beside])
     yield Suggestion(said, "for its rows", f"columns=[{columns}]", True)
 
 
 def _times(tree: FileTree) -> Iterator[Suggestion]:
     """Yield the grid of columns with an axis of time after the first axis."""
-    found = time_axis(tree.columns)
-    if found is not None:
-        name, time = found
+    axis_found = time_axis(tree.columns)
+    if axis_found is not None:
+        name, time = axis_found
         said = f"{name} of {tree.columns[name].shape}: the second axis is as long as {time!r}"
         yield Suggestion(said, "if each of its steps is a sample", "rows=ray_h5.Grid(2)")
 
@@ -87,9 +87,9 @@ def _reversed(tree: FileTree) -> Iterator[Suggestion]:
     """Yield the last axis as rows, where columns share it and not the first."""
     if len(tree.lengths) < 2:
         return
-    found = along_last_axis(tree.columns, any_of=tree.of_matlab)
-    if found is not None:
-        rows, names = found
+    along_last = along_last_axis(tree.columns, any_of=tree.of_matlab)
+    if along_last is not None:
+        rows, names = along_last
         columns = f", columns={sorted(names)!r}" if len(names) < len(tree.columns) else ""
         said = f"{few(names, FEW)}: the last axes have one length, {rows}, and the first ones several"
         yield Suggestion(said, "if rows lie along the last axis", f"axes='reversed'{columns}", True)
@@ -146,23 +146,23 @@ def _episodes(tree: FileTree) -> Iterator[Suggestion]:
     """Yield windows of rows that are steps of episodes."""
     step = of_steps(tree.columns)
     steps = tree.columns[step].rows
-    numbers = {name: each.rows for name, each in tree.columns.items() if len(each.shape) == 1}
+    numbers = {name: column.rows for name, column in tree.columns.items() if len(column.shape) == 1}
     # Of each episode there is one value, or of each step.
     of_episodes = {"episode_ends": ENDS, "episode_lengths": EPISODE_LENGTHS, "episode_starts": EPISODE_STARTS}
-    found = [
+    episode_names = [
         (sorted(name for name, rows in numbers.items() if last(name) in known and rows < steps), option)
         for option, known in of_episodes.items()
     ]
-    found.append(
+    episode_names.append(
         (sorted(name for name, rows in numbers.items() if last(name) in EPISODES and rows == steps), "episode")
     )
-    columns, option = next(((names, f"{option}={names[0]!r}") for names, option in found if names), ([], ""))
+    columns, option = next(((names, f"{option}={names[0]!r}") for names, option in episode_names if names), ([], ""))
     if not columns:
         columns = [name for name, rows in numbers.items() if last(name) in FLAGS and "/" not in name and rows == steps]
         option = f"episode_flags={columns!r}"
     if not columns:
         return
-    others = sorted(name for name, each in tree.columns.items() if each.rows == steps)
+    others = sorted(name for name, column in tree.columns.items() if column.rows == steps)
     chosen = f", columns={others!r}" if len(tree.lengths) > 1 and len(others) <= MAX_COPIED else ""
     yield Suggestion(
         f"{', '.join(columns)}: rows may be steps of episodes", "for windows of an episode",

@@ -89,7 +89,7 @@ class FileTree:
     @property
     def lengths(self) -> set[int]:
         """The lengths of first axes."""
-        return {each.rows for each in self.columns.values()}
+        return {column.rows for column in self.columns.values()}
 
 
 def nested(columns: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,10 +98,10 @@ def nested(columns: Mapping[str, Any]) -> dict[str, Any]:
     A group may be a column too, and have others below it: the sparse matrix of a 10x file, and its barcodes.
     """
     tree: dict[str, Any] = {}
-    for name, found in columns.items():
+    for name, path in columns.items():
         *groups, last = name.split("/", MAX_DEPTH)
         here = tree
         for group in groups:
             here = here.setdefault(group + "/", {})
-        here[last] = found
+        here[last] = path
     return tree

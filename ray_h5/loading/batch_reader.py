@@ -94,12 +94,12 @@ class BatchReader(Generic[Made]):
         source, share = self.source, self.share
         arrays = call.read(source.new_arrays, source.read_into)
         row_ids, _ = source.split(call.indices)
-        keys, found, start = source.step_numbers(row_ids), [], 0
+        keys, batches, start = source.step_numbers(row_ids), [], 0
         for batch in call.batches:
             here = slice(start, start + len(batch))
             of_batch = {name: values[here] for name, values in arrays.items()}
             rows = BlockRows(row_ids[here], of_batch, key_numbers=None if keys is None else keys[here])
             block = Block(rows, batch.positions, share.epoch, share.order.seed)
-            found.append(block if self.make is None else self.make(block))
+            batches.append(block if self.make is None else self.make(block))
             start += len(batch)
-        return found
+        return batches

@@ -94,10 +94,10 @@ class Share:
 
     def indices(self, positions: np.ndarray) -> np.ndarray:
         """Return the selected indices at some positions: int64; with their draws, as `later_draws` does."""
-        found = self.order.selected_indices(positions % self.order.epoch_rows, self.epoch)
+        selected = self.order.selected_indices(positions % self.order.epoch_rows, self.epoch)
         if not self.is_drawn:
-            return found
-        return later_draws(found, self.order.draw_numbers(positions, self.epoch), self.order.num_rows)
+            return selected
+        return later_draws(selected, self.order.draw_numbers(positions, self.epoch), self.order.num_rows)
 
     def pieces(self, rows: int = 1) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield positions and selected indices of what is left to read, some thousand at once: a multiple of `rows`."""

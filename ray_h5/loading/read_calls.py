@@ -107,7 +107,7 @@ class Call(Generic[Batch]):
     @property
     def indices(self) -> np.ndarray:
         """The rows of the batches."""
-        return _joined([each.indices for each in self.batches])
+        return _joined([batch.indices for batch in self.batches])
 
     def read(
         self, new: Callable[[int], dict[str, np.ndarray]], read: Callable[[dict[str, np.ndarray], np.ndarray], object]
@@ -126,7 +126,7 @@ class Call(Generic[Batch]):
 
 
 def _joined(parts: Iterable[Sequence[int] | np.ndarray]) -> np.ndarray:
-    some = [np.asarray(each) for each in parts if len(each)]
+    some = [np.asarray(part) for part in parts if len(part)]
     return np.concatenate(some) if some else np.empty(0, np.int64)
 
 
@@ -296,7 +296,7 @@ class Calls(Generic[Batch]):
 def finished(reads: Iterator[list[Result]], finish: Callable[[Result], Made]) -> Iterator[Made]:
     """Yield batches as `finish` makes them. One of which it raises an error is not done, and no other is read."""
     try:
-        for each in itertools.chain.from_iterable(reads):
-            yield finish(each)
+        for request in itertools.chain.from_iterable(reads):
+            yield finish(request)
     finally:
         reads.close()  # type: ignore[attr-defined]

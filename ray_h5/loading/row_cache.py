@@ -166,10 +166,10 @@ def _owned_rows(values: np.ndarray) -> np.ndarray:
         return values
     if values.dtype != object:
         return copy.deepcopy(values)
-    found = np.empty_like(values)
+    copied = np.empty_like(values)
     for place, value in np.ndenumerate(values):
-        found[place] = value if type(value) is str else owned(value)
-    return found
+        copied[place] = value if type(value) is str else owned(value)
+    return copied
 
 
 def owned(value: Any) -> Any:
@@ -183,16 +183,16 @@ def owned(value: Any) -> Any:
 
 def check_file(path: str, expected: Identity, storage: Storage) -> Identity:
     """Raise a StaleIndexError if a file changed whose rows are held; return its state: the ctime may differ."""
-    found = _seen(path, expected, storage)
-    if found is not None and found != expected:
-        check_identity(path, expected, found)
-    return found or expected
+    state = _seen(path, expected, storage)
+    if state is not None and state != expected:
+        check_identity(path, expected, state)
+    return state or expected
 
 
 def is_unchanged(path: str, expected: Identity | None, storage: Storage) -> bool:
     """Return whether a file that columns come from is as it was; None stands for a file that did not exist."""
-    found = _seen(path, expected, storage)
-    return found == expected or only_ctime_differs(expected, found)
+    state = _seen(path, expected, storage)
+    return state == expected or only_ctime_differs(expected, state)
 
 
 def _seen(path: str, expected: Identity | None, storage: Storage) -> Identity | None:
@@ -208,6 +208,6 @@ def _seen(path: str, expected: Identity | None, storage: Storage) -> Identity | 
 
 def columns_that_fit(row_bytes: Mapping[Any, int], num_rows: int, max_bytes: int) -> list[Any]:
     """Return the columns with the smallest rows, all that fit together with all their rows into `max_bytes`."""
-    names = sorted(row_bytes, key=lambda each: row_bytes[each])
+    names = sorted(row_bytes, key=lambda column: row_bytes[column])
     ends = itertools.accumulate(row_bytes[name] * num_rows for name in names)
     return [name for name, end in zip(names, ends, strict=True) if end <= max_bytes]

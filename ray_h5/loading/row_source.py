@@ -90,7 +90,7 @@ class RowSource:
         self._kept_bytes = None if kept_bytes is None else as_integer("kept_bytes", kept_bytes, 0)
         # An open file in a store needs no descriptor, only memory for what is known of it.
         self._readers: LRU[FileReader] = LRU(
-            self._storage.kept_open, MAX_INDEX_BYTES, lambda each: each.base.known_bytes
+            self._storage.kept_open, MAX_INDEX_BYTES, lambda reader: reader.base.known_bytes
         )
         self._states: LRU[tuple[str, Identity]] = LRU(_MAX_STATES)
         self._times = new_times()
@@ -150,15 +150,15 @@ class RowSource:
 
     @property
     def _names(self) -> list[str]:
-        return [each.name for each in self.plan.of_files]
+        return [file.name for file in self.plan.of_files]
 
     def batch_specs(self, count: int) -> dict[str, Spec]:
         """Return shape and dtype of an array for `count` rows of each column."""
-        return {each.name: ((count, *each.row_shape), each.dtype) for each in self.plan.columns}
+        return {column.name: ((count, *column.row_shape), column.dtype) for column in self.plan.columns}
 
     def new_arrays(self, count: int) -> dict[str, np.ndarray]:
         """Return uninitialised arrays for `count` rows of each column of the files."""
-        return {each.name: empty((count, *each.row_shape), each.dtype) for each in self.plan.of_files}
+        return {file.name: empty((count, *file.row_shape), file.dtype) for file in self.plan.of_files}
 
     def read_into(self, out: Mapping[str, np.ndarray], indices: np.ndarray) -> None:
         """Read rows into arrays, row i at place i, each file by one call.
@@ -202,12 +202,12 @@ class RowSource:
         plan = self.plan
         if plan.scope.windows is None:
             return None
-        found = np.empty(len(row_ids), np.int64)
+        steps = np.empty(len(row_ids), np.int64)
         for file, here in by_file(plan.files, row_ids):
             reader = self._reader(file)
             assert not isinstance(reader, RowReader)
-            found[here] = reader.step_numbers(row_ids[here] - plan.files.starts[file]) + plan.step_starts[file]
-        return found
+            steps[here] = reader.step_numbers(row_ids[here] - plan.files.starts[file]) + plan.step_starts[file]
+        return steps
 
     @contextlib.contextmanager
     def sharing_chunks(self) -> Iterator[None]:
@@ -262,11 +262,11 @@ class RowSource:
             self._bound_chunks()
             return RowCache({}, 0)
         specs = self.plan.of_files
-        row_bytes = {each.name: each.row_bytes for each in specs if each.kind not in {"list", "ragged", "sparse"}}
+        row_bytes = {spec.name: spec.row_bytes for spec in specs if spec.kind not in {"list", "ragged", "sparse"}}
         fitting = {*columns_that_fit(row_bytes, num_rows, max_bytes // self._processes())}
-        kept = [each for each in specs if self._kept_rows or each.name in fitting]
-        bounds = {each.name: self._kept_rows for each in kept if each.name not in fitting}
-        return RowCache({each.name: (each.row_shape, each.dtype) for each in kept}, num_rows, bounds)
+        kept = [spec for spec in specs if self._kept_rows or spec.name in fitting]
+        bounds = {spec.name: self._kept_rows for spec in kept if spec.name not in fitting}
+        return RowCache({spec.name: (spec.row_shape, spec.dtype) for spec in kept}, num_rows, bounds)
 
     def _check_files(self, touched: list[int]) -> None:
         """Make sure that files are unchanged, whether rows of them were read or lay in memory."""
@@ -276,10 +276,10 @@ class RowSource:
             if state is None:
                 state = files.path(file), files.identity(file)
                 self._states.put(file, state)
-            if (found := check_file(*state, storage)) != state[1]:
+            if (state_now := check_file(*state, storage)) != state[1]:
                 self._reader(file).base.opened.check_unchanged()  # it looks at its columns and chunks again
                 self._cached.value.joint.clear()
-                self._states.put(file, (state[0], found))
+                self._states.put(file, (state[0], state_now))
         if self.plan.sources.columns:
             self._check_sources(touched)
 
@@ -303,7 +303,7 @@ class RowSource:
             return self._planned(file, rest, row_ids[here] - starts[file], places[here], drawn)
 
         if rest:  # the reader looks at the state of each file before and after
-            run_reads([partial(planned, *each) for each in by_file(self.plan.files, row_ids)], self._times)
+            run_reads([partial(planned, *id_) for id_ in by_file(self.plan.files, row_ids)], self._times)
 
     def _read_together(self, out: Mapping[str, np.ndarray], row_ids: np.ndarray, places: np.ndarray) -> set[str]:
         """Read the columns that are alike in all files: rows of all of them are planned at once; return their names.
@@ -344,7 +344,7 @@ class RowSource:
                 return None
             from ray_h5.read.arrays.joint_columns import JointFiles  # one file needs none of it
 
-            plain = [each.opened for each in readers if isinstance(each, RowReader)]
+            plain = [reader.opened for reader in readers if isinstance(reader, RowReader)]
             joints[names] = JointFiles.of(plain, out) if len(plain) == len(readers) else None
         return joints[names]
 

@@ -69,11 +69,11 @@ class ChunkGrid:
 
     def sticks_out(self, numbers: np.ndarray) -> np.ndarray:
         """Return for each chunk whether it extends past the end of an axis."""
-        found = np.zeros(len(numbers), bool)
+        is_partial = np.zeros(len(numbers), bool)
         cells = np.unravel_index(numbers, self.counts)
         for cell, size, length in zip(cells, self.chunk_shape, self.shape, strict=True):
-            found |= (cell + 1) * size > length
-        return found
+            is_partial |= (cell + 1) * size > length
+        return is_partial
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,7 +97,7 @@ class ChunkIndex(ComparedByContent):
     @property
     def nbytes(self) -> int:
         """Bytes in memory."""
-        return sum(each.nbytes for each in (self.numbers, self.offsets, self.sizes, self.masks))
+        return sum(array.nbytes for array in (self.numbers, self.offsets, self.sizes, self.masks))
 
     def locate(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return offsets, sizes and masks of chunks; the offset of a missing chunk is `UNALLOCATED`."""

@@ -101,9 +101,9 @@ class FileTable(StateTable):
         return int(self.identities[self.etags.is_valid().to_numpy(zero_copy_only=False), 0].sum())
 
     def identity(self, file: int) -> Identity:
-        found = self.state(file)
-        assert found is not None
-        return found
+        state = self.state(file)
+        assert state is not None
+        return state
 
     def where(self, row_id: int) -> str:
         """Return the place of a row, for messages."""
@@ -149,14 +149,14 @@ def _folder_of(paths: Sequence[bytes]) -> bytes:
 
 def state_columns(paths: Sequence[str], states: Sequence[Identity | None]) -> dict[str, Any]:
     """Return the fields of a `StateTable` of some files, by name."""
-    numbers = [_as_numbers(each) for each in states]
-    fields = np.array([each[:3] for each in numbers], np.int64).reshape(-1, 3)
-    inodes = np.array([each[3] for each in numbers], np.uint64).view(np.int64)  # some are 2**63 and more
-    tags = [each.etag.encode() if isinstance(each, ObjectIdentity) else None for each in states]
+    numbers = [_as_numbers(state) for state in states]
+    fields = np.array([number[:3] for number in numbers], np.int64).reshape(-1, 3)
+    inodes = np.array([number[3] for number in numbers], np.uint64).view(np.int64)  # some are 2**63 and more
+    tags = [state.etag.encode() if isinstance(state, ObjectIdentity) else None for state in states]
     return {
         "paths": binary_array([path.encode("utf-8", "surrogateescape") for path in paths]),
         "identities": np.column_stack([fields, inodes]),
-        "etags": binary_array(tags if any(each is not None for each in tags) else []),
+        "etags": binary_array(tags if any(tag is not None for tag in tags) else []),
     }
 
 

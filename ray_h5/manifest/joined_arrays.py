@@ -58,9 +58,9 @@ class Texts(Sequence[bytes]):
     def take(self, at: np.ndarray) -> np.ndarray:
         """Return some texts, as an array of objects."""
         begins = np.where(at > 0, self.ends[at - 1], 0).tolist() if len(self) else []
-        found = np.empty(len(at), object)
-        found[:] = [self.data[a:b] for a, b in zip(begins, self.ends[at].tolist(), strict=True)]
-        return found
+        texts = np.empty(len(at), object)
+        texts[:] = [self.data[a:b] for a, b in zip(begins, self.ends[at].tolist(), strict=True)]
+        return texts
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,18 +164,18 @@ class JoinedArray:
     @property
     def is_chunked(self) -> np.ndarray:
         """bool: whether each dataset consists of chunks that are read without libhdf5."""
-        of_class = np.array([each.is_decoded and each.storage == "chunked" for each in self.layouts])
+        of_class = np.array([layout.is_decoded and layout.storage == "chunked" for layout in self.layouts])
         return of_class[self.class_of] & self.is_there
 
     @cached_property
     def first_chunks(self) -> np.ndarray:
         """int64: the number of the first chunk of each dataset; the last entry is how many there may be."""
         rows, per_row = np.ones((2, len(self.layouts)), np.int64)
-        for number, each in enumerate(self.layouts):
-            if each.chunk_shape:
-                rows[number] = each.chunk_shape[0]
+        for number, layout in enumerate(self.layouts):
+            if layout.chunk_shape:
+                rows[number] = layout.chunk_shape[0]
                 per_row[number] = math.prod(
-                    -(-n // c) for n, c in zip(each.row_shape, each.chunk_shape[1:], strict=False)
+                    -(-n // c) for n, c in zip(layout.row_shape, layout.chunk_shape[1:], strict=False)
                 )
         counts = -(-self.lengths // rows[self.class_of]) * per_row[self.class_of] * self.is_chunked
         return np.concatenate([[0], np.cumsum(counts)])
@@ -185,7 +185,7 @@ class JoinedArray:
         """Bytes in memory, about, without the paths."""
         arrays = self.class_of, self.shapes, self.offsets, self.is_there, self.lengths, self.starts
         packed = 0 if self.chunks is None else len(self.chunks.data)
-        return sum(each.nbytes for each in arrays) + len(self.layouts) * LAYOUT_BYTES + packed
+        return sum(array.nbytes for array in arrays) + len(self.layouts) * LAYOUT_BYTES + packed
 
     @cached_property
     def unit_shape(self) -> tuple[int, ...] | None:
@@ -244,7 +244,8 @@ class GroupTable(Facts):
     def nbytes(self) -> int:
         """Bytes in memory, about. Columns share the paths of groups."""
         texts = {
-            id(each): each.nbytes for each in (self.names.groups, *(c.paths.groups for c in self.columns.values()))
+            id(column): column.nbytes
+            for column in (self.names.groups, *(c.paths.groups for c in self.columns.values()))
         }
         held = (*self.columns.values(), *self.attributes.values())
-        return sum(texts.values()) + sum(each.nbytes for each in held)
+        return sum(texts.values()) + sum(array.nbytes for array in held)

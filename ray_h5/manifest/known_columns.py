@@ -40,10 +40,10 @@ class PackedIndex:
 
     @classmethod
     def of(cls, index: ChunkIndex) -> PackedIndex:
-        parts = [np.array(each, "<i8") for each in (index.numbers, index.offsets, index.sizes)]
-        for each in parts:
-            each[1:] -= each[:-1].copy()
-        whole = b"".join([*(each.tobytes() for each in parts), index.masks.astype("<u4").tobytes()])
+        parts = [np.array(array, "<i8") for array in (index.numbers, index.offsets, index.sizes)]
+        for part in parts:
+            part[1:] -= part[:-1].copy()
+        whole = b"".join([*(part.tobytes() for part in parts), index.masks.astype("<u4").tobytes()])
         return cls(len(index.numbers), imagecodecs.zstd_encode(whole, level=_LEVEL))
 
     def unpacked(self, most: int, file_bytes: int) -> ChunkIndex:
@@ -68,7 +68,7 @@ class PackedIndex:
         ):
             raise ValueError("a chunk index of chunks that are not in the file")
         masks = np.frombuffer(whole, "<u4", offset=24 * self.count)
-        numbers, offsets, sizes = (np.ascontiguousarray(each, np.int64) for each in (numbers, offsets, sizes))
+        numbers, offsets, sizes = (np.ascontiguousarray(array, np.int64) for array in (numbers, offsets, sizes))
         return ChunkIndex(numbers, offsets, sizes, masks)
 
     def chunks(self, where: str, most: int, file_bytes: int) -> ChunkIndex:
@@ -108,15 +108,15 @@ class KnownColumn(Facts):
         is_chunked = self.layout.is_decoded and self.layout.storage == "chunked"
         return self.notes is not None and (self.elsewhere is not None or self.index is not None or not is_chunked)
 
-    def merged(self, found: KnownColumn | None) -> KnownColumn:
+    def merged(self, later: KnownColumn | None) -> KnownColumn:
         """Return the one that is whole; else what was found since."""
-        return self if found is None or (self.is_whole and not found.is_whole) else found
+        return self if later is None or (self.is_whole and not later.is_whole) else later
 
     @property
     def indexes(self) -> list[PackedIndex]:
         """All chunk indexes that it has, with those of the datasets that its values are in."""
-        there = [] if self.elsewhere is None else [each.known for each in self.elsewhere.columns if each.known]
-        return [*([] if self.index is None else [self.index]), *(each for known in there for each in known.indexes)]
+        there = [] if self.elsewhere is None else [column.known for column in self.elsewhere.columns if column.known]
+        return [*([] if self.index is None else [self.index]), *(index for known in there for index in known.indexes)]
 
     def chunks(self, path: str, file_bytes: int) -> ChunkIndex:
         """Return the chunk index of a chunked column."""
@@ -174,5 +174,5 @@ class Elsewhere:
     def with_known(self, known: list[KnownColumn | None]) -> Elsewhere:
         """Return the same with what is known of each dataset."""
         return replace(
-            self, columns=tuple(replace(each, known=of) for each, of in zip(self.columns, known, strict=True))
+            self, columns=tuple(replace(column, known=of) for column, of in zip(self.columns, known, strict=True))
         )

@@ -55,12 +55,12 @@ class Manifest(Facts):
 
     def without(self, names: Collection[str]) -> Manifest:
         """Return the same without some datasets."""
-        return replace(self, columns={name: each for name, each in self.columns.items() if name not in names})
+        return replace(self, columns={name: column for name, column in self.columns.items() if name not in names})
 
     @property
     def nbytes(self) -> int:
         """Bytes in memory, about."""
-        packed = sum(len(index.data) for each in self.columns.values() for index in each.indexes)
-        texts = (len(text) + _OBJECT_BYTES for each in self.values.values() if each.dtype.hasobject for text in each)
-        arrays = sum(each.nbytes for each in self.values.values()) + sum(texts)
+        packed = sum(len(index.data) for column in self.columns.values() for index in column.indexes)
+        texts = (len(text) + _OBJECT_BYTES for array in self.values.values() if array.dtype.hasobject for text in array)
+        arrays = sum(array.nbytes for array in self.values.values()) + sum(texts)
         return len(self.columns) * LAYOUT_BYTES + packed + arrays

@@ -140,10 +140,10 @@ class Order(ComparedByContent):
             return self.draws.selected_indices(positions, self.shuffle.seed, epoch)
         # One long sequence of permutations, cut into epochs.
         passes, positions = np.divmod(positions + epoch * count, self.num_rows)
-        found = np.empty_like(positions)
+        permuted = np.empty_like(positions)
         for number, here in by_part(passes):
-            found[here] = self._permuted(positions[here], number)
-        return found
+            permuted[here] = self._permuted(positions[here], number)
+        return permuted
 
     def _permuted(self, positions: np.ndarray, epoch: int) -> np.ndarray:
         if self.chunk_groups is None:
@@ -154,12 +154,12 @@ class Order(ComparedByContent):
         return self.chunk_groups.selected_indices(positions, self._key(epoch, _CHUNK_GROUPS))
 
     def _within_windows(self, positions: np.ndarray, size: int, epoch: int) -> np.ndarray:
-        found = np.empty_like(positions)
+        permuted = np.empty_like(positions)
         for window, here in by_part(positions // size):
             start = window * size
             length = min(size, self.num_rows - start)
-            found[here] = start + permute(positions[here] - start, length, self._key(epoch, _WITHIN_WINDOW, window))
-        return found
+            permuted[here] = start + permute(positions[here] - start, length, self._key(epoch, _WITHIN_WINDOW, window))
+        return permuted
 
     def _key(self, epoch: int, *purpose: int) -> RoundKeys:
         assert self.shuffle is not None

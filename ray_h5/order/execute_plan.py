@@ -56,7 +56,7 @@ def read_rows(plan: ReadPlan, row_ids: np.ndarray, draws: np.ndarray | None = No
     StaleIndexError, MissingSourceError
         If a file, or a source of its columns or of the selection, changed since the plan was made.
     """
-    arrays = {each.name: empty((len(row_ids), *each.row_shape), each.dtype) for each in plan.of_files}
+    arrays = {file.name: empty((len(row_ids), *file.row_shape), file.dtype) for file in plan.of_files}
     keys = None if plan.scope.windows is None else np.empty(len(row_ids), np.int64)
     if not arrays and keys is None:
         for file, _ in by_file(plan.files, row_ids) if plan.selection is not None else ():

@@ -78,16 +78,16 @@ class Fingerprint:
             )
 
     @classmethod
-    def from_dict(cls, found: Any) -> Fingerprint:
+    def from_dict(cls, state: Any) -> Fingerprint:
         """Return the fingerprint that `to_dict` described."""
-        names = {each.name for each in fields(cls)}
+        names = {field.name for field in fields(cls)}
         # Those with a default came later: orders that have nothing of them are the same without.
-        needed = {each.name for each in fields(cls) if each.default is each.default_factory is MISSING}
-        if isinstance(found, Mapping) and found.get("parts") == []:  # an earlier version stored that
-            found = {name: value for name, value in found.items() if name != "parts"}
-        if not isinstance(found, Mapping) or not needed <= set(found) <= names:
-            raise PositionError(f"Position: plan: expected {', '.join(sorted(names))}, found {found!r}")
-        return cls(**found)
+        needed = {field.name for field in fields(cls) if field.default is field.default_factory is MISSING}
+        if isinstance(state, Mapping) and state.get("parts") == []:  # an earlier version stored that
+            state = {name: value for name, value in state.items() if name != "parts"}
+        if not isinstance(state, Mapping) or not needed <= set(state) <= names:
+            raise PositionError(f"Position: plan: expected {', '.join(sorted(names))}, found {state!r}")
+        return cls(**state)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fingerprint as plain values."""
@@ -95,14 +95,16 @@ class Fingerprint:
 
     def differences(self, other: Fingerprint) -> list[str]:
         """Return how another one differs, each in the form ``"3 files, not 4"``: the value of this one first."""
-        differ = {each.name for each in fields(self) if getattr(self, each.name) != getattr(other, each.name)}
+        differ = {field.name for field in fields(self) if getattr(self, field.name) != getattr(other, field.name)}
         found = [
-            text.format(*(_shown(name, getattr(each, name)) for each in (self, other)))
+            text.format(*(_shown(name, getattr(fingerprint, name)) for fingerprint in (self, other)))
             for name, (text, unless) in _DIFFERENCES.items()
             if name in differ and not differ & unless
         ]
         if "selection" in differ:
-            mine, theirs = (f"{'' if each.selection else 'all '}{each.num_rows} rows" for each in (self, other))
+            mine, theirs = (
+                f"{'' if fingerprint.selection else 'all '}{fingerprint.num_rows} rows" for fingerprint in (self, other)
+            )
             theirs = "but not the same" if mine == theirs else f"not {theirs}"
             found.append(f"a predicate that selects {mine}, {theirs}")
         return found + [

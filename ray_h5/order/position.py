@@ -72,12 +72,12 @@ class Position:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the position as plain values, for JSON or a checkpoint; `load_state_dict` of a sampler takes them."""
-        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        state = {field.name: getattr(self, field.name) for field in fields(self)}
         left = None if self.left is None else self.left.to_dict()
-        return {**found, "left": left, "tail": _listed(self.tail), "plan": self.plan.to_dict()}
+        return {**state, "left": left, "tail": _listed(self.tail), "plan": self.plan.to_dict()}
 
     @classmethod
-    def from_dict(cls, found: PositionLike) -> Position:
+    def from_dict(cls, state: PositionLike) -> Position:
         """Return the position that `to_dict`, or `state_dict` of a sampler or loader, described.
 
         Raises
@@ -85,25 +85,25 @@ class Position:
         PositionError
             If `found` is neither that nor a position.
         """
-        if isinstance(found, Position):
-            return found
-        names = {each.name for each in fields(cls)}
-        if isinstance(found, Mapping) and (found.get("earlier") or "within" in found):
+        if isinstance(state, Position):
+            return state
+        names = {field.name for field in fields(cls)}
+        if isinstance(state, Mapping) and (state.get("earlier") or "within" in state):
             raise PositionError(
                 "Position: found a state that a sampler of an earlier version saved, or a run that it had resumed, "
-                f"which does not say what is left. Begin the epoch again: set_epoch({found.get('epoch')!r})"
+                f"which does not say what is left. Begin the epoch again: set_epoch({state.get('epoch')!r})"
             )
-        if isinstance(found, Mapping) and "left" not in found:
-            found = {"left": None, **found} if "earlier" in found else found
-        if not isinstance(found, Mapping) or names != set(found) - {"plan_hash", "earlier"}:
+        if isinstance(state, Mapping) and "left" not in state:
+            state = {"left": None, **state} if "earlier" in state else state
+        if not isinstance(state, Mapping) or names != set(state) - {"plan_hash", "earlier"}:
             raise PositionError(
                 f"Position: expected a Position, or the dict of to_dict() or state_dict() with "
-                f"{', '.join(sorted(names))}; found {found!r}"
+                f"{', '.join(sorted(names))}; found {state!r}"
             )
-        others = {name: found[name] for name in ("seed", "epoch", "rows", "world_size", "block_rows")}
-        plan = Fingerprint.from_dict(found["plan"])
-        tail = _tail_of(found["tail"])
-        left = None if found["left"] is None else Left.from_dict(found["left"], tail)
+        others = {name: state[name] for name in ("seed", "epoch", "rows", "world_size", "block_rows")}
+        plan = Fingerprint.from_dict(state["plan"])
+        tail = _tail_of(state["tail"])
+        left = None if state["left"] is None else Left.from_dict(state["left"], tail)
         return cls(**others, plan=plan, left=left, tail=tail)
 
     def checked_order(self, plan: Fingerprint, order: Order) -> Order:
@@ -116,14 +116,14 @@ class Position:
             differs.
         """
         order = order.with_drawn_seed(self.seed)
-        found = self.plan.differences(plan)
+        changes = self.plan.differences(plan)
         if order.shuffle is not None and self.plan.unit is not None and self.seed != order.seed:
-            found.insert(0, f"seed {self.seed}, not {order.seed}")
-        if found:
+            changes.insert(0, f"seed {self.seed}, not {order.seed}")
+        if changes:
             raise PositionError(
                 "the position is of other files, other data of rows, another predicate or another shuffle than this "
                 "dataset. What differs: "
-                f"{'; '.join(found)}. Read the data as the run before did, with "
+                f"{'; '.join(changes)}. Read the data as the run before did, with "
                 f"shuffle={self.plan.shuffle(self.seed)}, or start the epoch again without a position."
             )
         self.left_under(self.tail, order.epoch_rows)

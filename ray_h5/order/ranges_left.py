@@ -98,17 +98,20 @@ class Left:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain values; the tail is a part of the position."""
-        return {"ranges": [list(each) for each in self.ranges], "dropped": [list(each) for each in self.dropped]}
+        return {
+            "ranges": [list(bounds) for bounds in self.ranges],
+            "dropped": [list(bounds) for bounds in self.dropped],
+        }
 
     @classmethod
-    def from_dict(cls, found: Any, tail: Tail | None) -> Left:
+    def from_dict(cls, state: Any, tail: Tail | None) -> Left:
         """Return what `to_dict` described."""
         try:
-            ranges, dropped = (tuple((int(a), int(b)) for a, b in found[name]) for name in ("ranges", "dropped"))
+            ranges, dropped = (tuple((int(a), int(b)) for a, b in state[name]) for name in ("ranges", "dropped"))
         except (TypeError, ValueError, KeyError):
             ranges = dropped = ((0, 0),)
         if not all(0 <= start < stop for start, stop in (*ranges, *dropped)):
-            raise PositionError(f"Position: left={found!r}: expected ranges of positions: [[first, last + 1], ...]")
+            raise PositionError(f"Position: left={state!r}: expected ranges of positions: [[first, last + 1], ...]")
         return cls(ranges, tail, dropped)
 
 
@@ -118,13 +121,13 @@ def _count(ranges: Ranges) -> int:
 
 def _joined(ranges: Iterable[tuple[int, int]]) -> Ranges:
     """Return ranges without those that are empty; one that begins where the one before it ends is a part of that."""
-    found: list[tuple[int, int]] = []
+    joined: list[tuple[int, int]] = []
     for start, stop in ranges:
-        if found and start < stop and found[-1][1] == start:
-            found[-1] = found[-1][0], stop
+        if joined and start < stop and joined[-1][1] == start:
+            joined[-1] = joined[-1][0], stop
         elif start < stop:
-            found.append((start, stop))
-    return tuple(found)
+            joined.append((start, stop))
+    return tuple(joined)
 
 
 def _part(ranges: Ranges, first: int, last: int) -> Iterator[tuple[int, int]]:

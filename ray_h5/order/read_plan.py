@@ -90,7 +90,11 @@ class ReadPlan(ComparedByContent):
     def of_files(self) -> tuple[ColumnSpec, ...]:
         """The columns that are read from the files."""
         joined = self.joined
-        return self.columns if joined is None else tuple(each for each in self.columns if each.name not in joined.specs)
+        return (
+            self.columns
+            if joined is None
+            else tuple(column for column in self.columns if column.name not in joined.specs)
+        )
 
     @property
     def num_rows(self) -> int:
@@ -167,10 +171,10 @@ class ReadPlan(ComparedByContent):
         planned_columns = {column.name: column for column in self.of_files}
         for name, layout in reader.find(list(planned_columns)).items():
             expected = planned_columns[name]
-            found = ColumnSpec.of(layout)
-            if layout.num_rows != rows or not expected.is_read_from(found, name in self.cast):
+            spec = ColumnSpec.of(layout)
+            if layout.num_rows != rows or not expected.is_read_from(spec, name in self.cast):
                 planned = f"{rows} rows of {expected}"
-                raise StaleIndexError(wrong_index(layout, planned, f"{layout.num_rows} of {found}"))
+                raise StaleIndexError(wrong_index(layout, planned, f"{layout.num_rows} of {spec}"))
 
     @cached_property
     def step_starts(self) -> np.ndarray:
@@ -182,7 +186,7 @@ class ReadPlan(ComparedByContent):
     def is_drawn(self) -> bool:
         """Whether each epoch has other values of the same rows."""
         return (self.scope.rows is not None and self.scope.rows.is_drawn) or any(
-            each.name in self.scope.drawn_columns for each in self.columns
+            column.name in self.scope.drawn_columns for column in self.columns
         )
 
     def row_ids(self, selected: np.ndarray) -> np.ndarray:
@@ -250,8 +254,8 @@ def make_plan(
     joined = None if index.joined is None else index.joined.planned(columns, index.files, selection, index.labels)
     scope = replace(index.scope, labels=index.labels)
     unread = index.scope.unread(index.columns, [column.name for column in columns])
-    known = tuple(each.without(unread) for each in index.known)
-    chunk_rows = {each.name: index.chunk_rows[each.name] for each in columns if each.name in index.chunk_rows}
+    known = tuple(manifest.without(unread) for manifest in index.known)
+    chunk_rows = {column.name: index.chunk_rows[column.name] for column in columns if column.name in index.chunk_rows}
     return ReadPlan(
         index.files,
         columns,
@@ -293,5 +297,7 @@ def _cast_columns(index: RowIndex, columns: Sequence[ColumnSpec]) -> frozenset[s
     if type(index.cast) is not Cast:  # a subclass may cast any column
         return frozenset(column.name for column in columns)
     stored = index.columns
-    changed = {each.name for each in columns if each.name not in stored or stored[each.name].dtype != each.dtype}
+    changed = {
+        column.name for column in columns if column.name not in stored or stored[column.name].dtype != column.dtype
+    }
     return frozenset(changed | index.cast.dtypes.keys())

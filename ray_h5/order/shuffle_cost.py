@@ -89,8 +89,8 @@ def _chunks_with_rows(plan: ReadPlan, size: int) -> int:
         return -(-plan.files.num_rows // size)
     count, last = 0, -1
     for first in range(0, len(plan.selection), _MOST_ROWS):
-        found = np.unique(plan.selection[first : first + _MOST_ROWS] // size)
-        count, last = count + len(found) - int(found[0] == last), int(found[-1])
+        windows = np.unique(plan.selection[first : first + _MOST_ROWS] // size)
+        count, last = count + len(windows) - int(windows[0] == last), int(windows[-1])
     return count
 
 

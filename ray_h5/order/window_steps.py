@@ -25,20 +25,20 @@ def steps_plan(plan: ReadPlan, names: Collection[str]) -> ReadPlan:
     """
     windows = plan.scope.windows
     assert windows is not None
-    (offsets,) = {each.offsets for each in windows.columns if each.name in names}
+    (offsets,) = {column.offsets for column in windows.columns if column.name in names}
     starts = plan.files.starts
     selected = plan.selection
-    lengths = [np.empty(0, np.int64) if each is None else each.lengths for each in plan.tables]
-    step_starts = np.cumsum([0, *(each.sum() for each in lengths)], dtype=np.int64)
-    found = []
+    lengths = [np.empty(0, np.int64) if table is None else table.lengths for table in plan.tables]
+    step_starts = np.cumsum([0, *(length.sum() for length in lengths)], dtype=np.int64)
+    numbers = []
     for file, of_episodes in enumerate(lengths):
         if selected is None:
             rows = np.arange(starts[file + 1] - starts[file])
         else:
             low, high = np.searchsorted(selected, starts[file : file + 2])
             rows = selected[low:high] - starts[file]
-        found.append(_steps(rows, of_episodes, windows, offsets) + step_starts[file])
-    steps = np.concatenate([*found, np.empty(0, np.int64)])
+        numbers.append(_steps(rows, of_episodes, windows, offsets) + step_starts[file])
+    steps = np.concatenate([*numbers, np.empty(0, np.int64)])
     columns = tuple(
         replace(spec, row_shape=(1, *spec.row_shape[1:])) if spec.name in names else spec for spec in plan.of_files
     )

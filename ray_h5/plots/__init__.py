@@ -278,7 +278,7 @@ def plot_epochs(rows_per_second: Mapping[str, Sequence[float]], waiting: Mapping
     """
     for option, named in (("rows_per_second", rows_per_second), ("waiting", waiting)):
         lists = named.values() if isinstance(named, Mapping) else [None]
-        if any(np.ndim(each) != 1 or np.asarray(each).dtype.kind not in "biuf" for each in lists):
+        if any(np.ndim(values) != 1 or np.asarray(values).dtype.kind not in "biuf" for values in lists):
             raise OptionError("expected {name: a list of numbers, an epoch each}", option=option, value=named)
     if any(not 0 <= part <= 1 for parts in waiting.values() for part in parts):
         raise OptionError("waiting: expected parts of the time of an epoch, 0 to 1 (seconds waited / seconds)")
@@ -286,7 +286,7 @@ def plot_epochs(rows_per_second: Mapping[str, Sequence[float]], waiting: Mapping
     speed, waits = figure.subplots(1, 2)
     for panel, runs, unit in ((speed, rows_per_second, 1), (waits, waiting, 100)):
         for name, figures in runs.items():
-            panel.plot([unit * each for each in figures], marker="o", markersize=4, label=name)
+            panel.plot([unit * figure for figure in figures], marker="o", markersize=4, label=name)
         panel.xaxis.get_major_locator().set_params(integer=True)
         if runs:
             add_legend(panel, panel.lines)

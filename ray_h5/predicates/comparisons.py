@@ -30,26 +30,28 @@ def one_of(values: pa.ChunkedArray, wanted: Sequence[Any]) -> pa.ChunkedArray:
     pyarrow.ArrowException, TypeError
         If the types cannot be compared.
     """
-    kind, others = values.type, [each for each in wanted if each is not None]
+    kind, others = values.type, [value for value in wanted if value is not None]
     if _is_number(kind):
-        held = [each for each in map(_number, others) if each == each]  # NaN equals nothing
+        held = [number for number in map(_number, others) if number == number]  # NaN equals nothing
         if pa.types.is_integer(kind):
             # No value of the column equals a number that its type does not hold.
             least, most = _range_of(kind)
-            held = [int(each) for each in held if least <= each <= most and each == int(each)]
+            held = [int(number) for number in held if least <= number <= most and number == int(number)]
         elif pa.types.is_floating(kind):
             # What is looked up is compared bit by bit: -0.0 becomes 0.0.
-            held, values = [_float(each, kind) + 0 for each in held], pc.add(values, pa.scalar(0, kind))
-        elif not all(each in (0, 1) for each in held):
+            held, values = [_float(number, kind) + 0 for number in held], pc.add(values, pa.scalar(0, kind))
+        elif not all(number in (0, 1) for number in held):
             raise TypeError("a boolean is True or False")
-        found = pc.is_in(values, value_set=pa.array(list(map(bool, held)) if pa.types.is_boolean(kind) else held, kind))
+        is_equal = pc.is_in(
+            values, value_set=pa.array(list(map(bool, held)) if pa.types.is_boolean(kind) else held, kind)
+        )
     elif pa.types.is_temporal(kind) or pa.types.is_decimal(kind):
         each_equal = (pc.equal(values, _exact(other)) for other in others)
-        found = reduce(pc.or_kleene, each_equal, _always(values, passes=False))
+        is_equal = reduce(pc.or_kleene, each_equal, _always(values, passes=False))
     else:
-        found = pc.is_in(values, value_set=pa.array(others) if others else pa.array([], kind))
+        is_equal = pc.is_in(values, value_set=pa.array(others) if others else pa.array([], kind))
     of_null = pa.scalar(True if len(others) < len(wanted) else None, pa.bool_())
-    return pc.if_else(pc.is_valid(values), found, of_null)
+    return pc.if_else(pc.is_valid(values), is_equal, of_null)
 
 
 def between(values: pa.ChunkedArray, low: Any, high: Any) -> pa.ChunkedArray:
@@ -150,7 +152,7 @@ _HELD: tuple[tuple[Callable[[pa.DataType], bool], str, str], ...] = (
 
 
 def _held(kind: pa.DataType) -> str:
-    _, held, others = next(each for each in _HELD if each[0](kind))
+    _, held, others = next(entry for entry in _HELD if entry[0](kind))
     return f"{held} compared with {others} only"
 
 

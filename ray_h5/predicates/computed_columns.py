@@ -41,12 +41,12 @@ def compute(reader: FileReader, num_rows: int, column: str, criterion: Derived) 
 def _lengths(reader: FileReader, num_rows: int, column: str) -> np.ndarray:
     """Return the lengths of rows. Lists of HDF5 say them beside the values alone, so that they are read for it."""
     layout = reader.find([column])[column]
-    found = np.empty(num_rows, np.int64)
+    lengths = np.empty(num_rows, np.int64)
     for piece in _pieces(num_rows, [layout]):
         rows = empty((piece.stop - piece.start,), np.dtype(object), layout.where)
         reader.read_into({column: rows}, piece)
-        found[piece] = [0 if each is None else len(each) for each in rows]
-    return found
+        lengths[piece] = [0 if row is None else len(row) for row in rows]
+    return lengths
 
 
 def occurs(values: np.ndarray, valid: np.ndarray | None, column: str, criterion: AnyEqual) -> np.ndarray:
@@ -57,7 +57,7 @@ def occurs(values: np.ndarray, valid: np.ndarray | None, column: str, criterion:
     PredicateError
         As `compute` does.
     """
-    forms = [_form(each) for each in (values, valid) if each is not None]
+    forms = [_form(values_or_valid) for values_or_valid in (values, valid) if values_or_valid is not None]
     _check_shapes(f"any_equal({criterion.value!r}): column {column!r}", forms, criterion)
     return _occurs(values, valid, criterion.value)
 
@@ -78,15 +78,15 @@ def _any_equal(reader: FileReader, num_rows: int, column: str, criterion: AnyEqu
             raise PredicateError(
                 f"{reader.path}: any_equal: column {layout.name!r} has {layout.num_rows} rows, the others {num_rows}"
             )
-    found = empty((num_rows,), np.dtype(bool), layouts[column].where)
+    is_true = empty((num_rows,), np.dtype(bool), layouts[column].where)
     for piece in _pieces(num_rows, list(layouts.values())):
         arrays = {
             name: empty((piece.stop - piece.start, *layout.row_shape), dtypes.get(name, layout.dtype), layout.where)
             for name, layout in layouts.items()
         }
         reader.read_into(arrays, piece, casting=casting)
-        found[piece] = _occurs(arrays[column], arrays.get(criterion.valid or ""), criterion.value)
-    return found
+        is_true[piece] = _occurs(arrays[column], arrays.get(criterion.valid or ""), criterion.value)
+    return is_true
 
 
 def _occurs(values: np.ndarray, valid: np.ndarray | None, wanted: float) -> np.ndarray:
@@ -141,10 +141,10 @@ def _row_mask(reader: FileReader, num_rows: int, column: str) -> np.ndarray:
     if layout.kind == "bool":
         if len(values) != expected:
             raise PredicateError(f"{where} has {len(values)} entries; expected one for each of the {expected} {what}")
-        found = values.astype(bool)
+        is_chosen = values.astype(bool)
     else:
-        found = _listed(values, expected, what, where, column)
-    return found if windowed is None else found[windowed.step_numbers(np.arange(num_rows))]
+        is_chosen = _listed(values, expected, what, where, column)
+    return is_chosen if windowed is None else is_chosen[windowed.step_numbers(np.arange(num_rows))]
 
 
 def _listed(values: np.ndarray, count: int, what: str, where: str, column: str) -> np.ndarray:
@@ -152,15 +152,15 @@ def _listed(values: np.ndarray, count: int, what: str, where: str, column: str) 
     outside = values[(values < 0) | (values >= count)]
     if len(outside):
         raise PredicateError(f"{where} lists row {outside[0]}; the file has {count} {what}")
-    found = empty((count,), np.dtype(bool), where)
-    found[:] = False
-    found[values.astype(np.int64)] = True
-    if np.count_nonzero(found) != len(values):
+    is_chosen = empty((count,), np.dtype(bool), where)
+    is_chosen[:] = False
+    is_chosen[values.astype(np.int64)] = True
+    if np.count_nonzero(is_chosen) != len(values):
         raise PredicateError(
             f"{where} lists a row more than once; expected row numbers, each once. If its 0 and 1 say which rows to "
             f"take, choose them with where(**{{{column!r}: 1}})."
         )
-    return found
+    return is_chosen
 
 
 def _pieces(num_rows: int, layouts: Sequence[ColumnLayout]) -> Iterator[slice]:

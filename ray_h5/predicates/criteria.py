@@ -165,7 +165,7 @@ def where(*unnamed: object, **criteria: Any) -> pc.Expression:
     A comparison with null is null, and drops the row: ``~where(x=1)`` and ``~where(x=[1, 2])`` choose no nulls, either.
     ``where(x=None)`` and a list with None choose them. A comparison with NaN is false, so ``~where(x=1)`` keeps NaN.
     """
-    return reduce(and_, (each.expression for each in as_criteria(criteria, unnamed)))
+    return reduce(and_, (criterion.expression for criterion in as_criteria(criteria, unnamed)))
 
 
 def as_criteria(criteria: Mapping[str, Any], unnamed: Sequence[object] = ()) -> list[Criterion]:
@@ -218,9 +218,9 @@ def passes(name: str, wanted: Compared, values: pa.ChunkedArray, kind: pa.DataTy
         If the types cannot be compared.
     """
     others = [*wanted.values]
-    given = [value for value in others if value is not None]
-    if (pa.types.is_timestamp(kind) or pa.types.is_date(kind)) and given and all(map(_is_dated, given)):
-        for text in given:
+    compared = [value for value in others if value is not None]
+    if (pa.types.is_timestamp(kind) or pa.types.is_date(kind)) and compared and all(map(_is_dated, compared)):
+        for text in compared:
             if _MONTH.fullmatch(text):
                 raise _month(name, text, kind)
         others = [None if text is None else _plain(_as_time(text)) for text in others]
@@ -234,7 +234,7 @@ def _checked(name: str, wanted: Any) -> Derived:
     if wanted is None:
         return Compared("equal", (None,))
     values = _values(wanted)
-    if isinstance(wanted, tuple) and len(wanted) == 2 and any(isinstance(each, float) for each in values or ()):
+    if isinstance(wanted, tuple) and len(wanted) == 2 and any(isinstance(value, float) for value in values or ()):
         raise PredicateError(
             f"where({name}={wanted!r}): a pair of numbers may be a range or two values. Write between{wanted!r} for "
             f"values from one to the other, or the list {[*wanted]!r} for these two alone."

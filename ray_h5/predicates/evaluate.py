@@ -37,7 +37,7 @@ def as_expression(predicate: Any) -> pc.Expression:
     except (TypeError, ValueError) as exc:
         raise PredicateError(f"predicate: {exc}") from exc
     if not isinstance(expression, pc.Expression):
-        pairs = isinstance(predicate, (tuple, list)) and any(isinstance(each, pc.Expression) for each in predicate)
+        pairs = isinstance(predicate, (tuple, list)) and any(isinstance(part, pc.Expression) for part in predicate)
         hint = ". Of a pair of kfold, pass one: pair[0] are the rows to train on, pair[1] those to validate on"
         raise OptionError(
             f"predicate: expected an expression such as where(label=1), found {type(predicate).__name__}"
@@ -105,7 +105,7 @@ def check_there(names: Iterable[str], columns: Collection[str]) -> None:
     UnknownColumnError
         If one is missing; the message lists near names.
     """
-    for name in (each for named in names for each in read_for(named)):
+    for name in (column for named in names for column in read_for(named)):
         if name not in columns:
             raise UnknownColumnError(f"predicate: {no_column([name], columns)}")
 
@@ -135,7 +135,7 @@ def passing(expression: pc.Expression, columns: Mapping[str, Any], num_rows: int
     try:
         return _mask(expression, _comparable(table))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as exc:
-        types = ", ".join(f"{each.name}: {each.type}" for each in table.schema)
+        types = ", ".join(f"{field.name}: {field.type}" for field in table.schema)
         said = str(exc).splitlines()[0]
         raise PredicateError(f"predicate: {in_words(expression)} cannot be evaluated on {types}: {said}") from exc
 
@@ -160,10 +160,10 @@ def _mask(expression: pc.Expression, table: pa.Table) -> pa.ChunkedArray:
 
     source = Declaration("table_source", TableSourceNodeOptions(table))
     computed = Declaration("project", ProjectNodeOptions([expression], ["value"]), [source])
-    found = computed.to_table(use_threads=False)["value"]  # threads would not keep the order
-    if not pa.types.is_boolean(found.type):
-        raise pa.ArrowTypeError(f"expected a boolean a row, found {found.type}")
-    return found
+    passes = computed.to_table(use_threads=False)["value"]  # threads would not keep the order
+    if not pa.types.is_boolean(passes.type):
+        raise pa.ArrowTypeError(f"expected a boolean a row, found {passes.type}")
+    return passes
 
 
 def comparable_type(kind: pa.DataType) -> pa.DataType:

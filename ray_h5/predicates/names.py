@@ -30,7 +30,7 @@ def names_in(expression: pc.Expression) -> list[str]:
         (written,) = expression.__reduce__()[1]
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as exc:
         raise PredicateError(f"predicate: {expression}: the columns that it names are not known: {exc}") from exc
-    found: dict[str, None] = {}
+    columns: dict[str, None] = {}
     inner = 0  # names of fields of structures, which follow that of the column
     for key, value in _metadata(pa.ipc.open_file(written).schema):
         if key == "nested_field_ref":
@@ -38,9 +38,9 @@ def names_in(expression: pc.Expression) -> list[str]:
         elif key == "field_ref" and inner > 0:
             inner -= 1
         elif key == "field_ref":
-            found[value] = None
+            columns[value] = None
             inner = -inner - 1 if inner else 0
-    return [*found]
+    return [*columns]
 
 
 def columns_of(expression: pc.Expression) -> list[str]:

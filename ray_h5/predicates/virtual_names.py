@@ -103,12 +103,12 @@ Derived = AnyEqual | RowMask | Compared | RowFold | FileFold | Length
 """A criterion that is a column of its own: one boolean a row, or its length, computed from the files."""
 
 
-_KINDS = {each.__name__: each for each in (AnyEqual, RowMask, Compared, RowFold, FileFold, Length)}
+_KINDS = {criterion.__name__: criterion for criterion in (AnyEqual, RowMask, Compared, RowFold, FileFold, Length)}
 
 
 def virtual_name(column: str, criterion: Derived) -> str:
     """Return the name of the virtual column that a criterion stands for."""
-    parts = [getattr(criterion, each.name) for each in fields(criterion)]
+    parts = [getattr(criterion, field.name) for field in fields(criterion)]
     return _PREFIX + json.dumps([type(criterion).__name__, column, *map(_as_json, parts)])
 
 
@@ -131,7 +131,7 @@ def virtual_spec(name: str) -> ColumnSpec:
 
 def _as_json(value: Any) -> Any:
     """Return a value as JSON has it; of values that it lacks, such as times, the Arrow array as text."""
-    if not isinstance(value, tuple) or all(each is None or type(each) in _IN_JSON for each in value):
+    if not isinstance(value, tuple) or all(item is None or type(item) in _IN_JSON for item in value):
         return value
     batch = pa.record_batch([pa.array(value)], [""])
     sink = pa.BufferOutputStream()
@@ -146,7 +146,7 @@ def _of_json(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     with pa.ipc.open_stream(base64.b64decode(value["arrow"])) as stream:
-        return tuple(each if each.is_valid else None for each in stream.read_all().column(0))
+        return tuple(value if value.is_valid else None for value in stream.read_all().column(0))
 
 
 def read_for(name: str) -> list[str]:

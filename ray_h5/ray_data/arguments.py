@@ -30,14 +30,14 @@ def as_shuffle(shuffle: ShuffleLike) -> Shuffle | None:
     if isinstance(shuffle, FileShuffleConfig):
         return _as_file_shuffle(shuffle)
     if shuffle is not True:
-        found = shuffling.as_shuffle(shuffle)
-        if found is not None and found.batch_values is not None:
+        checked = shuffling.as_shuffle(shuffle)
+        if checked is not None and checked.batch_values is not None:
             raise OptionError(
-                f"Shuffle: batch_values={found.batch_values}: batches of Ray Data have equally many rows. It is for "
+                f"Shuffle: batch_values={checked.batch_values}: batches of Ray Data have equally many rows. It is for "
                 "loader(...) and OrderBatchSampler in plain PyTorch; leave it out, by_length still brings rows of "
                 "similar length together."
             )
-        return found
+        return checked
     drawn = Shuffle(seed=None)
     logger.info("shuffle=True: seed %d; pass shuffle=Shuffle(seed=%d) for the same orders", *[drawn.seed] * 2)
     return drawn
@@ -78,14 +78,14 @@ def as_resources(concurrency: object, num_cpus: object, memory: object, ray_remo
         raise OptionError(
             f"ray_remote_args={ray_remote_args!r}: expected a dict, such as {{'scheduling_strategy': ...}}"
         )
-    found = {
+    options = {
         "concurrency": None if concurrency is None else as_integer("concurrency", concurrency, 1),
         "num_cpus": _as_amount("num_cpus", num_cpus),
         # Ray runs a step that reserves 0 bytes apart from one that reserves none.
         "memory": _as_amount("memory", memory) or None,
         **(ray_remote_args or {}),
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def remote_options(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:

@@ -38,14 +38,14 @@ class DatasetLoader:
         pin_memory: bool = False,
         pad: PadLike = None,
     ) -> None:
-        found = recipe_of(ds)
-        if isinstance(found, str):
+        answer = recipe_of(ds)
+        if isinstance(answer, str):
             raise OptionError(
-                f"loader: this dataset cannot be read without tasks of Ray: {found}. Write "
+                f"loader: this dataset cannot be read without tasks of Ray: {answer}. Write "
                 "ds.iter_torch_batches(batch_size=...); or give loader the dataset before that step, and do it in the "
                 "loop."
             )
-        source, recipe = found
+        source, recipe = answer
         self.batch_size, self._drop_last = batch_size, drop_last
         self._collate = TorchCollate(pin_memory=pin_memory and can_pin(), padding=pad)
         epochs = source.epochs.for_workers(world_size)

@@ -125,7 +125,7 @@ class H5Datasource(Datasource):
     @property
     def labels(self) -> dict[str, dict[Any, int]]:
         """The number of each class, by column; None stands for all other values."""
-        return {each.name: each.by_value for each in self._index.labels}
+        return {label.name: label.by_value for label in self._index.labels}
 
     # Ray calls these while it optimizes a plan ----------------------------------------------
 
@@ -145,7 +145,7 @@ class H5Datasource(Datasource):
         remote = self._index.files.remote_bytes()
         if not remote:
             return None
-        row_bytes, num_rows = sum(each.row_bytes for each in self._columns.values()), self._index.num_rows
+        row_bytes, num_rows = sum(column.row_bytes for column in self._columns.values()), self._index.num_rows
         block = row_bytes * min(num_rows, choose_block_rows(row_bytes, num_rows, *self._block_size))
         # A block is there twice: as arrays, and for the object store.
         return _WORKER_BYTES + min(IN_FLIGHT_BYTES, remote) + 2 * block
@@ -183,8 +183,8 @@ class H5Datasource(Datasource):
     def offsets_of(self, name: str) -> tuple[int, ...] | None:
         """Return the offsets of a column of windows; None for other columns."""
         windows = self._index.scope.windows
-        found = () if windows is None or windows.at is not None else windows.columns
-        return next((each.offsets for each in found if each.name == name and name in self._columns), None)
+        columns = () if windows is None or windows.at is not None else windows.columns
+        return next((column.offsets for column in columns if column.name == name and name in self._columns), None)
 
     def steps_once(self, names: Sequence[str]) -> H5Datasource:
         """Return a datasource that reads each step of some columns of windows once, though windows overlap."""
@@ -263,8 +263,8 @@ class H5Datasource(Datasource):
         if self.get_projection_map() is not None:
             check_there(names, self._names)
         known = {**self._delivered, **self._added}
-        found = {name: known[name] for name in names if name in known}
-        return {**found, **self._index.find([name for name in names if name not in found])}
+        specs = {name: known[name] for name in names if name in known}
+        return {**specs, **self._index.find([name for name in names if name not in specs])}
 
     def _select(self, predicate: pc.Expression) -> np.ndarray:
         places = place_values(self._index.files, self._predicate_specs.keys() & self._added.keys())
@@ -302,18 +302,18 @@ def labels_of(ds: Dataset) -> dict[str, dict[Any, int]]:
     """
     if not isinstance(ds, Dataset):
         raise OptionError(f"labels_of: expected a dataset of read_h5, found a {type(ds).__name__}")
-    return {name: classes for each in sources_of(ds) for name, classes in each.labels.items()}
+    return {name: classes for datasource in sources_of(ds) for name, classes in datasource.labels.items()}
 
 
 def sources_of(ds: Dataset) -> list[H5Datasource]:
     """Return the `read_h5` that a dataset is made of."""
-    return [each for each in datasources(ds) if isinstance(each, H5Datasource)]
+    return [datasource for datasource in datasources(ds) if isinstance(datasource, H5Datasource)]
 
 
 def with_sources(ds: Dataset, change: Callable[[H5Datasource], H5Datasource], *, whole_blocks: bool = False) -> Dataset:
     """Return a dataset over changed `read_h5`; with `whole_blocks`, one block comes of each."""
     over = in_whole_blocks if whole_blocks else with_datasources
-    return over(ds, lambda each: change(each) if isinstance(each, H5Datasource) else each)
+    return over(ds, lambda datasource: change(datasource) if isinstance(datasource, H5Datasource) else datasource)
 
 
 def by_elements(ds: Dataset, columns: Sequence[str], reduced: Collection[str]) -> list[tuple[Dataset, list[str]]]:

@@ -56,10 +56,10 @@ class EpochSetting:
     def of(cls, epoch: int, position: PositionLike | None) -> EpochSetting:
         """Return the setting that the arguments of `set_epoch` mean."""
         epoch = as_integer("set_epoch: epoch", epoch, 0)
-        found = None if position is None else Position.from_dict(position)
-        if found is not None and found.epoch != epoch:
-            raise PositionError(f"set_epoch: the position is of epoch {found.epoch}, not of {epoch}")
-        return cls(epoch, found)
+        checked = None if position is None else Position.from_dict(position)
+        if checked is not None and checked.epoch != epoch:
+            raise PositionError(f"set_epoch: the position is of epoch {checked.epoch}, not of {epoch}")
+        return cls(epoch, checked)
 
     def __str__(self) -> str:
         if self.position is None or not self.position.has_begun:
@@ -234,9 +234,9 @@ class Epochs:
 def check_agreement(asked: Mapping[str, object], workers: int, silent: int = 0) -> None:
     """Raise an OptionError if workers ask for different epochs or positions; `silent` of them ask for none."""
     first, *rest = asked.values()
-    if not silent and all(each == first for each in rest):
+    if not silent and all(answer == first for answer in rest):
         return
-    said = [f"{name} for {each}" for name, each in asked.items()]
+    said = [f"{name} for {answer}" for name, answer in asked.items()]
     raise OptionError(
         f"the {workers} workers that share a dataset ask for different epochs or positions of it: "
         f"{', '.join(said + [f'{silent} others for nothing'] * bool(silent))}. Pass the same epoch and position to "
@@ -278,9 +278,9 @@ class Executions:
     """A callback of Ray, which makes one for each execution and calls it once the datasources have made their tasks."""
 
     def before_execution_starts(self, executor: Any) -> None:
-        found, _BEGUN.executions = _BEGUN.executions, []
+        begun, _BEGUN.executions = _BEGUN.executions, []
         execution = execution_of(executor)
-        for epochs, key in found:
+        for epochs, key in begun:
             epochs.started(key, execution)
         wait_for_limits(executor)
 
@@ -373,5 +373,5 @@ def _at_epochs(dataset: Dataset | DataIterator, function: Callable[..., Any], *a
 
 def _at_each(ds: Dataset, function: Callable[..., Any], *arguments: Any) -> list[Any]:
     # All copies of a datasource share its epochs, also those that Ray makes when it pushes filters into the reading.
-    found = [getattr(each, "epochs", None) for each in datasources(ds, optimized=False)]
-    return [function(each, *arguments) for each in found if isinstance(each, Epochs)]
+    all_epochs = [getattr(datasource, "epochs", None) for datasource in datasources(ds, optimized=False)]
+    return [function(epochs, *arguments) for epochs in all_epochs if isinstance(epochs, Epochs)]

@@ -40,20 +40,20 @@ class PlanCache:
 
     def get(self, key: Key, make: Callable[[], ReadPlan]) -> ReadPlan:
         """Return a plan; call `make` if it is not in the cache, or if its predicate has no fingerprint."""
-        found = None if key[0] is None else self._plans.get(key)
-        if found is None:
-            found = key, make()
-            self._plans.put(key, found)
-        return found[1]
+        plan_of_key = None if key[0] is None else self._plans.get(key)
+        if plan_of_key is None:
+            plan_of_key = key, make()
+            self._plans.put(key, plan_of_key)
+        return plan_of_key[1]
 
     def reference(self, key: Key, plan: ReadPlan) -> ray.ObjectRef[ReadPlan]:
         """Return a reference to a plan in Ray's object store, where it is put once a session."""
         place = _session(), key
-        found = None if key[0] is None else self._references.get(place)
-        if found is None:
-            found = ray.put(plan)
-            self._references.put(place, found)
-        return found
+        stored = None if key[0] is None else self._references.get(place)
+        if stored is None:
+            stored = ray.put(plan)
+            self._references.put(place, stored)
+        return stored
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Without references, which are valid in this process, or in its cluster, alone.

@@ -40,8 +40,8 @@ class RowChooser:
             )
         if isinstance(criterion.wanted, AnyEqual):
             values, *valid = map(as_array, criterion.columns, columns)
-            found = occurs(values, valid[0] if valid else None, criterion.column, criterion.wanted)
-            return _like(pa.chunked_array([pa.array(found)]), columns[0])
+            occurring = occurs(values, valid[0] if valid else None, criterion.column, criterion.wanted)
+            return _like(pa.chunked_array([pa.array(occurring)]), columns[0])
         assert isinstance(criterion.wanted, Compared)
         values = _scalars(columns[0], criterion.column)
         passes = compared(criterion.column, criterion.wanted, {criterion.column: values})
@@ -69,7 +69,7 @@ def _scalars(column: BlockColumn, name: str) -> pa.Array | pa.ChunkedArray:
 def _without_axes(values: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:
     """Return tensors of one value each as these values."""
     chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
-    return pa.chunked_array([pc.list_flatten(each.storage) for each in chunks], values.type.storage_type.value_type)
+    return pa.chunked_array([pc.list_flatten(chunk.storage) for chunk in chunks], values.type.storage_type.value_type)
 
 
 def _like(passes: pa.ChunkedArray, column: BlockColumn) -> BlockColumn:
@@ -84,15 +84,15 @@ def column_names(expression: Expr) -> frozenset[str]:
     if isinstance(expression, ColumnExpr):
         return frozenset({expression.name})
     if isinstance(expression, UDFExpr) and isinstance(expression.fn, RowChooser):
-        return frozenset({expression.fn.criterion.over([str(each.name) for each in expression.args]).named})
-    found: set[str] = set()
-    for each in dataclasses.fields(expression):
-        value = getattr(expression, each.name)
+        return frozenset({expression.fn.criterion.over([str(arg.name) for arg in expression.args]).named})
+    names: set[str] = set()
+    for field in dataclasses.fields(expression):
+        value = getattr(expression, field.name)
         parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else [value]
         for part in parts:
             if isinstance(part, Expr):
-                found |= column_names(part)
-    return frozenset(found)
+                names |= column_names(part)
+    return frozenset(names)
 
 
 def as_expr(criterion: Criterion) -> Expr:
@@ -104,6 +104,6 @@ def as_expr(criterion: Criterion) -> Expr:
     )
 
 
-def _pushed(*given: Any) -> pc.Expression:
-    *columns, chooser = given
+def _pushed(*arguments: Any) -> pc.Expression:
+    *columns, chooser = arguments
     return chooser.pushed(*columns)

@@ -36,18 +36,18 @@ def operators(ds: Dataset) -> list[Any]:
 
 
 def _below(operator: Any) -> list[Any]:
-    found, todo = [], [operator]
+    operators_below, todo = [], [operator]
     while todo:
         operator = todo.pop()
-        found.append(operator)
+        operators_below.append(operator)
         todo += operator.input_dependencies
-    return found
+    return operators_below
 
 
 def datasources(ds: Dataset, *, optimized: bool = True) -> list[Datasource]:
     """Return the datasources that a dataset reads; by default with the filters and columns pushed into them."""
-    found = operators(ds) if optimized else _below(ds._logical_plan.dag)
-    return [operator.datasource for operator in found if hasattr(operator, "datasource")]
+    operators_read = operators(ds) if optimized else _below(ds._logical_plan.dag)
+    return [operator.datasource for operator in operators_read if hasattr(operator, "datasource")]
 
 
 def row_count_changers(operators: Iterable[Any]) -> list[str]:
@@ -194,7 +194,7 @@ def execution_of(executor: Any) -> Execution:
     return Execution(
         peeks=names[-1].startswith("limit="),
         reducers=tuple(name for name in names if "Aggregate" in name or name.endswith("Write")),
-        combiners=tuple(each.name for each in operators if len(each.input_dependencies) > 1),
+        combiners=tuple(operator.name for operator in operators if len(operator.input_dependencies) > 1),
     )
 
 
@@ -256,8 +256,8 @@ def of_dataset(shard: DataIterator, function: Callable[..., T], *arguments: Any)
     """Return `function` of the dataset of a shard; it is called in the process that executes the dataset."""
     if not is_split(shard):
         return function(shard._base_dataset, *arguments)
-    found: T = ray.get(shard._coord_actor.__ray_call__.remote(_of_base, function, *arguments))
-    return found
+    result: T = ray.get(shard._coord_actor.__ray_call__.remote(_of_base, function, *arguments))
+    return result
 
 
 def _of_base(owner: Any, function: Callable[..., T], *arguments: Any) -> T:
@@ -270,8 +270,8 @@ def _of_base(owner: Any, function: Callable[..., T], *arguments: Any) -> T:
 def task_cpus(ds: Dataset) -> float:
     """Return the most CPUs that a task of a dataset reserves; 0 for data in memory."""
     options = [operator.ray_remote_args or {} for operator in operators(ds) if hasattr(operator, "ray_remote_args")]
-    cpus = [each.get("num_cpus") for each in options]
-    return float(max((1 if each is None else each for each in cpus), default=0))
+    cpus = [option.get("num_cpus") for option in options]
+    return float(max((1 if cpu is None else cpu for cpu in cpus), default=0))
 
 
 def may_grow() -> bool:

@@ -168,8 +168,8 @@ def in_tasks(
 ) -> Iterator[list[FileFacts]]:
     """Look up files here for a while; those that are left in Ray tasks, one for each list of paths."""
     until = time.monotonic() + _HERE_S
-    for done, found in enumerate(read_ahead(work, path_lists), 1):
-        yield found
+    for done, result in enumerate(read_ahead(work, path_lists), 1):
+        yield result
         if time.monotonic() > until and done < len(path_lists):
             yield from _spread(work, path_lists[done:])
             return

@@ -50,14 +50,14 @@ def _indices(rows: slice, num_rows: int) -> tuple[int, int, int]:
         raise OptionError(f"rows={rows}: expected a slice of integers, of a step other than 0") from exc
 
 
-def _one_axis(option: str, given: Any, kinds: str, expected: str) -> np.ndarray:
+def _one_axis(option: str, value: Any, kinds: str, expected: str) -> np.ndarray:
     try:
-        found = np.asarray(given)
+        array = np.asarray(value)
     except ValueError as exc:
         raise OptionError(f"{option}: expected {expected}, found lists of several lengths") from exc
-    if found.ndim != 1 or (found.size and found.dtype.kind not in kinds):
-        raise OptionError(f"{option}: expected {expected}, found {found.dtype} {found.shape}")
-    return found
+    if array.ndim != 1 or (array.size and array.dtype.kind not in kinds):
+        raise OptionError(f"{option}: expected {expected}, found {array.dtype} {array.shape}")
+    return array
 
 
 def as_places(places: Sequence[int] | np.ndarray) -> np.ndarray:

@@ -76,9 +76,9 @@ def checked(column: str, out: np.ndarray, stored: np.dtype, casting: Casting) ->
     """Return the output of a column of dtype `stored`, checked if some of its values may be lost there."""
     if casting == "unsafe" or not {stored.kind, out.dtype.kind} <= set("biufc") or keeps_all(stored, out.dtype):
         return out
-    found = out.view(CheckedOutput)
-    found.column, found.address, found.casting = column, out.ctypes.data, casting
-    return found
+    output = out.view(CheckedOutput)
+    output.column, output.address, output.casting = column, out.ctypes.data, casting
+    return output
 
 
 def cast_error(where: str, value: Any, dtype: np.dtype) -> CastError:
@@ -116,13 +116,13 @@ def lost(values: np.ndarray, dtype: np.dtype, casting: Casting = "checked") -> n
             exact = np.float64 if values.dtype.itemsize < np.dtype(np.float64).itemsize else values.dtype
             wide = values.astype(exact, copy=False)
             return ~((wide >= float(low)) & (wide < float(high + 1)) & (np.trunc(wide) == wide))
-        found = np.zeros(values.shape, bool)
+        is_lost = np.zeros(values.shape, bool)
         least, most = _limits(values.dtype)
         if low > least:
-            found |= values < low
+            is_lost |= values < low
         if high < most:
-            found |= values > high
-        return found
+            is_lost |= values > high
+        return is_lost
 
 
 def _equals_integer(cast: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -138,9 +138,9 @@ def _first_lost(values: np.ndarray, dtype: np.dtype, casting: Casting) -> tuple[
     if not values.size or _within(values, dtype):
         return None
     for start, piece in _pieces(values):
-        found = lost(piece, dtype, casting)
-        if found.any():
-            at = np.unravel_index(int(np.argmax(found)), piece.shape)
+        is_lost = lost(piece, dtype, casting)
+        if is_lost.any():
+            at = np.unravel_index(int(np.argmax(is_lost)), piece.shape)
             return (int(at[0]) + start, *map(int, at[1:])) if values.ndim else ()
     return None
 

@@ -30,13 +30,13 @@ def open_file(
     """
     access = Access(path, group, policy, swmr, storage, beside)
     # With swmr too: a reader made after rows were added finds them.
-    found = expect if isinstance(expect, ObjectIdentity) else access.storage.check(access.path)
+    identity = expect if isinstance(expect, ObjectIdentity) else access.storage.check(access.path)
     opened = FILES.get(access)
     # The cache is not locked here: a source may be on a mount that does not answer.
-    if opened is not None and only_ctime_differs(opened.identity, found):
-        opened.look_again(found, is_planned=only_ctime_differs(expect, found))
-    if opened is None or opened.identity != found or not opened.is_usable(None if expect is None else sources):
-        opened = OpenFile(access, found)
+    if opened is not None and only_ctime_differs(opened.identity, identity):
+        opened.look_again(identity, is_planned=only_ctime_differs(expect, identity))
+    if opened is None or opened.identity != identity or not opened.is_usable(None if expect is None else sources):
+        opened = OpenFile(access, identity)
     FILES.max_items = max_open()
     # Readers that still hold an evicted file keep it open.
     FILES.put(access, opened)

@@ -156,10 +156,10 @@ class _State:
     def find(self, keys: Sequence[Key]) -> list[tuple[_Block, int] | None]:
         """Return for each key the block and the address of its chunk, if it is held; they count as used."""
         with self._lock:
-            found = list(map(self._places.get, keys))
-            for block in dict.fromkeys(place[0] for place in found if place is not None):
+            places = list(map(self._places.get, keys))
+            for block in dict.fromkeys(place[0] for place in places if place is not None):
                 self._blocks.move_to_end(block)
-        return found
+        return places
 
     def hold(self, new: Sequence[tuple[_Block, list[int]]], max_bytes: int) -> None:
         """Add blocks, with the addresses of their chunks, and drop those used least recently if they are too many."""
@@ -179,8 +179,8 @@ class _State:
 def _keys(job: TableJob) -> tuple[np.ndarray, list[Key]]:
     """Return which jobs decode chunks that are held, and their keys."""
     table, jobs = job.table, job.table.jobs
-    counts = np.diff([each.stop for each in table.origins], prepend=0)
-    columns = np.repeat([-1 if each.held is None else each.held.number for each in table.origins], counts)
+    counts = np.diff([origin.stop for origin in table.origins], prepend=0)
+    columns = np.repeat([-1 if origin.held is None else origin.held.number for origin in table.origins], counts)
     # Chunks that are decoded into their places are needed once.
     is_decoded = (jobs[Field.PIPELINE] != RAW) & (jobs[Field.DESTINATION] == 0) & (jobs[Field.FILE] >= 0)
     at = np.flatnonzero(is_decoded & (columns >= 0))
@@ -192,14 +192,14 @@ def _planned(
 ) -> tuple[TableJob, list[tuple[_Block, list[int]]]]:
     """Return the work with the chunks that are held copied from there, and others decoded to where they can stay."""
     table, jobs = job.table, job.table.jobs
-    found = state.find(keys)
-    held = [place for place in found if place is not None]
-    is_held = np.array([place is not None for place in found], bool)
+    places = state.find(keys)
+    held = [place for place in places if place is not None]
+    is_held = np.array([place is not None for place in places], bool)
     there = at[is_held]
     jobs[Field.FILE, there], jobs[Field.PIPELINE, there] = IN_MEMORY, RAW
     jobs[Field.OFFSET, there] = np.array([address for _, address in held], np.int64)
     jobs[Field.SIZE, there] = jobs[Field.DECODED, there]
-    new = _new_blocks([key for key, place in zip(keys, found, strict=True) if place is None], max_bytes)
+    new = _new_blocks([key for key, place in zip(keys, places, strict=True) if place is None], max_bytes)
     decoded = [address for _, addresses in new for address in addresses]
     jobs[Field.DESTINATION, at[~is_held][: len(decoded)]] = decoded
     blocks = {block for block, _ in [*held, *new]}

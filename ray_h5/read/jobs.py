@@ -86,9 +86,9 @@ class TableJob:
         return self.table.ranges
 
     def __call__(self, worker: Worker) -> None:
-        for each in self.table.origins:
-            if each.held is not None:
-                each.held.chunks.run(self, worker)
+        for origin in self.table.origins:
+            if origin.held is not None:
+                origin.held.chunks.run(self, worker)
                 return
         self.run_alone(worker)
 
@@ -160,7 +160,7 @@ class Asking:
 
 def ranges_of(jobs: Sequence[Job]) -> list[Span]:
     """Return the byte ranges that jobs read."""
-    return [each for job in jobs if isinstance(job, (TableJob, Unplanned)) for each in job.ranges]
+    return [byte_range for job in jobs if isinstance(job, (TableJob, Unplanned)) for byte_range in job.ranges]
 
 
 def run_jobs(jobs: Sequence[Job], worker: Worker) -> None:

@@ -48,7 +48,7 @@ def error_of_lengths(
             "as an image with a name, pass rows=ray_h5.Groups('*'); if each file is one, rows=ray_h5.Files()."
         )
     of_matlab = is_of_matlab(path, None if head is None else head())
-    seen = {name: Seen(str(each.dtype), tuple(each.shape)) for name, each in columns.items()}
+    seen = {name: Seen(str(column.dtype), tuple(column.shape)) for name, column in columns.items()}
     most = _FEW_LISTED if len(lengths) > _MAX_LISTED else _MAX_LISTED  # many samples have lengths of their own
     listed = [f"  {n} rows: {_to_copy(names)}" for n, names in sorted(lengths.items())]
     if len(listed) > most:
@@ -59,8 +59,8 @@ def error_of_lengths(
         *(f"{_to_copy(names)}: from {few(list(paths))}." for paths, names in _by_file(columns, sources).items()),
         _MATLAB if of_matlab else "",
     ]
-    found = f"{path}: expected columns with one common first axis, found {len(lengths)} lengths:"
-    error = SchemaMismatchError("\n".join([found, *listed, *filter(None, hints)]))
+    message = f"{path}: expected columns with one common first axis, found {len(lengths)} lengths:"
+    error = SchemaMismatchError("\n".join([message, *listed, *filter(None, hints)]))
     error.suggestions = tuple(suggestions(FileTree(seen, of_matlab=of_matlab)))
     return error
 
@@ -69,12 +69,12 @@ def _by_file(
     columns: Mapping[str, HasRows], sources: Mapping[str, SourceStates] | None
 ) -> dict[tuple[str, ...], list[str]]:
     """Return the columns that come from other files, by these."""
-    found: dict[tuple[str, ...], list[str]] = {}
+    names_by_paths: dict[tuple[str, ...], list[str]] = {}
     for name, column in columns.items():
         states = getattr(column, "sources", ()) if sources is None else sources.get(name, ())
         if paths := tuple(path for path, _ in states):
-            found.setdefault(paths, []).append(name)
-    return found
+            names_by_paths.setdefault(paths, []).append(name)
+    return names_by_paths
 
 
 def _to_copy(names: Sequence[str]) -> str:
@@ -96,7 +96,7 @@ def groups_with(name: str, columns: Iterable[str]) -> list[str]:
     """Return the groups of one parent that have a column `name`; none if they are too few to be alike."""
     ending = f"/{name}"
     parents: dict[str, list[str]] = {}
-    for group in (each[: -len(ending)] for each in columns if each.endswith(ending)):
+    for group in (column[: -len(ending)] for column in columns if column.endswith(ending)):
         parents.setdefault(group.rpartition("/")[0], []).append(group)
     groups = max(parents.values(), key=len, default=[])
     return groups if len(groups) >= _LEAST_GROUPS else []
@@ -106,7 +106,7 @@ def pattern_of_groups(groups: Sequence[str], columns: Iterable[str]) -> str:
     """Return a glob for groups of one parent, which matches as few others as possible."""
     paths = [tuple(group.split("/")) for group in groups]
     depth = len(paths[0])
-    others = {tuple(each.split("/")[:depth]) for each in columns if each.count("/") >= depth} - {*paths}
+    others = {tuple(column.split("/")[:depth]) for column in columns if column.count("/") >= depth} - {*paths}
     return pattern_of(paths, sorted(others))[0]
 
 

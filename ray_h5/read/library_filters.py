@@ -33,11 +33,11 @@ def decode_by_library(steps: Sequence[FilterStep], data: Bytes, out: Bytes) -> N
         step, before = steps[at], steps[:at]
         if step.id in _UNDONE_HERE:
             stored = _undone(step, stored, most)
-        elif all(each.id in UNCOMPRESSED for each in before):
-            size = len(out) + 4 * sum(each.id == FLETCHER32 for each in before)
+        elif all(step.id in UNCOMPRESSED for step in before):
+            size = len(out) + 4 * sum(step.id == FLETCHER32 for step in before)
             stored = _decoded(step, stored, np.empty(size, np.uint8) if before else out)
-        elif {each.id for each in steps[: at + 1]} & _CHECKED:
-            raise DecodeError(f"{'+'.join(each.name for each in steps[: at + 1])} is not decoded")
+        elif {step.id for step in steps[: at + 1]} & _CHECKED:
+            raise DecodeError(f"{'+'.join(step.name for step in steps[: at + 1])} is not decoded")
         else:  # the size in between is not known
             stored = _by_library(steps[: at + 1], stored, out)
             break
@@ -65,14 +65,14 @@ def _of_szip(steps: Sequence[FilterStep], stored: Bytes, out: Bytes) -> Bytes:
     padded = -(-line // block) * block
     line_bytes, padded_bytes = (pixels * bits // planes // 8 for pixels in (line, padded))
     lines, rest = divmod(len(out), line_bytes)
-    found = np.empty(lines * padded_bytes + rest, np.uint8)
+    padded_out = np.empty(lines * padded_bytes + rest, np.uint8)
     parameters = {"pixels_per_block": block, "bits_per_pixel": bits // planes, "pixels_per_scanline": padded}
     decode, error = imagecodecs.szip_decode, imagecodecs.SzipError
-    fill(found, stored[4:], "szip", decode, error, options_mask=options, **parameters)
+    fill(padded_out, stored[4:], "szip", decode, error, options_mask=options, **parameters)
     if padded > line:
-        whole = found[: lines * padded_bytes].reshape(lines, padded_bytes)[:, :line_bytes]
-        found = np.concatenate([whole.reshape(-1), found[lines * padded_bytes :]])
-    out.reshape(-1, planes)[:] = found.reshape(planes, -1).T
+        whole = padded_out[: lines * padded_bytes].reshape(lines, padded_bytes)[:, :line_bytes]
+        padded_out = np.concatenate([whole.reshape(-1), padded_out[lines * padded_bytes :]])
+    out.reshape(-1, planes)[:] = padded_out.reshape(planes, -1).T
     return out
 
 

@@ -201,9 +201,9 @@ class OpenFile:
                     self.manifest.columns[name] = column
                     if column.elsewhere is not None:
                         self._expect(layout.sources)
-                        for each in column.elsewhere.columns:
-                            if each.known is not None:
-                                self.file_of(each.path).adopt(Manifest(columns={each.name: each.known}))
+                        for other in column.elsewhere.columns:
+                            if other.known is not None:
+                                self.file_of(other.path).adopt(Manifest(columns={other.name: other.known}))
 
     def complete(self, names: Iterable[str]) -> None:
         """Find out all that reads of some columns need to know."""
@@ -257,10 +257,10 @@ class OpenFile:
             if headers is not None:
                 return headers.column(name)
         with self.library() as library:
-            found = library.tree.column(name)
+            layout = library.tree.column(name)
         if headers is not None:
-            headers.learn({name: found}, self._is_same)
-        return found
+            headers.learn({name: layout}, self._is_same)
+        return layout
 
     def find(self, names: Sequence[str]) -> dict[str, ColumnLayout | UnknownColumnError]:
         """Return the layouts of columns, and the errors of those that do not exist."""
@@ -327,11 +327,11 @@ class OpenFile:
             if headers is not None:
                 return headers.describe()
         with self.library() as library:
-            found = describe(library.tree)
+            described = describe(library.tree)
             self._sought.update(library.tree.sought)
         if headers is not None:
-            headers.learn(found[0], self._is_same)
-        return found
+            headers.learn(described[0], self._is_same)
+        return described
 
     def notes(self, names: Iterable[str]) -> dict[str, ColumnNotes]:
         """Return what the file says about the values of columns."""
@@ -351,11 +351,11 @@ class OpenFile:
         with self.library() as library:
             dataset = library.dataset(name)
             with translated(self.path, f"reading the attributes of column {name!r}"):
-                found = notes_of(dataset)
+                notes = notes_of(dataset)
         with contextlib.suppress(FormatError):
             if headers is not None and self._is_same():
-                learn_notes(headers, name, found)
-        return found
+                learn_notes(headers, name, notes)
+        return notes
 
     def group_table(
         self, pattern: GroupPattern, columns: Sequence[str] | None
@@ -410,8 +410,8 @@ class OpenFile:
         known = self.manifest.attributes.get(column, {})
         if not known.keys() >= {*names}:
             with self.library() as library, translated(self.path, f"reading the attributes of column {column!r}"):
-                found = short_attributes(library.dataset(column), names)
-            known = {**known, **{name: found.get(name) for name in names}}
+                values = short_attributes(library.dataset(column), names)
+            known = {**known, **{name: values.get(name) for name in names}}
             if self.held is not None:
                 self.manifest.attributes[column] = known
         return {name: value for name in names if (value := known[name]) is not None}
@@ -422,8 +422,8 @@ class OpenFile:
 
         with self.library() as library, translated(self.path, "listing its attributes"):
             group, trail = library.tree.enter()
-            found = trail.follow(group, path, where="below the group") if path else group
-            return names_of_values(found)
+            group_there = trail.follow(group, path, where="below the group") if path else group
+            return names_of_values(group_there)
 
     def attributes(self, names: Sequence[str]) -> dict[str, np.ndarray | bytes]:
         """Return attributes of the group."""
@@ -494,9 +494,9 @@ class OpenFile:
         opened = OTHERS.get(access)
         if opened is not None and opened.identity == known and opened.is_current():
             return opened  # its name is looked at once it is read
-        found = access.storage.check(path)
-        if opened is None or opened.identity != found or not opened.is_current():
-            opened = OpenFile(access, found)
+        identity = access.storage.check(path)
+        if opened is None or opened.identity != identity or not opened.is_current():
+            opened = OpenFile(access, identity)
             OTHERS.max_items = max_open(MAX_OTHERS)
             OTHERS.put(access, opened)
         # It was opened by its name, which may lead to another file by now.
@@ -516,8 +516,8 @@ class OpenFile:
         Their states are those at the time when the column was described, or now if it was not described yet.
         """
         if (known := self.manifest.columns.get(name)) is not None:
-            found, look = known.layout.sources, self.access.storage.identity
-            check_same_sources(self.path, name, expected, found, swmr=self.access.swmr, look=look)
+            sources, look = known.layout.sources, self.access.storage.identity
+            check_same_sources(self.path, name, expected, sources, swmr=self.access.swmr, look=look)
         elif self.others is not None:  # each request says which state it wants
             self.others.expect(expected)
         else:
@@ -525,11 +525,11 @@ class OpenFile:
 
     def check_unchanged(self, sources: SourcesRead = NO_SOURCES) -> None:
         """Raise if the file has changed since it was described, or another one that rows of a column come from."""
-        found = self.byte_source.identity()
-        if found != self.identity:
-            check_identity(self.path, self.identity, found, swmr=self.access.swmr)
+        identity = self.byte_source.identity()
+        if identity != self.identity:
+            check_identity(self.path, self.identity, identity, swmr=self.access.swmr)
             if not self.access.swmr:
-                self.look_again(found)
+                self.look_again(identity)
         if self.others is not None:
             for file in self.others.opened(sources):
                 check_identity(file.path, file.identity, file.byte_source.identity())
@@ -537,19 +537,19 @@ class OpenFile:
         for path, (name, state) in sources.items():
             check_sources_now(self.path, name, [(path, state)], swmr=self.access.swmr)
 
-    def look_again(self, found: Identity, *, is_planned: bool = True) -> None:
+    def look_again(self, identity: Identity, *, is_planned: bool = True) -> None:
         """Describe the file again, of which only the ctime is another one.
 
         If its columns and chunks are as before, it stays open. Otherwise it changed, which is an error if a plan was
         made for the file as it was.
         """
-        again = OpenFile(self.access, found)
+        again = OpenFile(self.access, identity)
         with self._lock, again.library():
-            is_same = again.identity == found and all(
+            is_same = again.identity == identity and all(
                 again.column(name) == known.layout for name, known in self.manifest.columns.items()
             )
             if is_same and all(again.index_of(name) == index for name, index in self._indexes.items()):
-                self.identity, self._headers = found, None
+                self.identity, self._headers = identity, None
                 # They were made of what is not compared.
                 self._readers.clear()
                 self._joined_arrays.clear()
@@ -568,7 +568,7 @@ class OpenFile:
         if self.others is not None:
             return self.others.are_current()
         with self._lock:
-            columns = (each for known in self.manifest.columns.values() for each in known.layout.sources)
+            columns = (source for known in self.manifest.columns.values() for source in known.layout.sources)
             sources = {*self._sought.items(), *columns, *self._states.items()}
         try:
             return all(identity_now(path) == known for path, known in sources)
@@ -632,13 +632,13 @@ class OpenFile:
         """Return the reader of a column; its errors say that the column `where` leads to the file, if one does."""
         if isinstance(address, (JoinedArray, TakenJoinedArray)):
             return self._joined_array_reader(address)
-        if (found := self._readers.get((where, address))) is None:
+        if (known_reader := self._readers.get((where, address))) is None:
             selection = Selection(address) if isinstance(address, str) else address
             with self._lock, self.library():
-                found = self._reader_of(selection, f"{where} leads to {self.path}" if where else self.path)
+                known_reader = self._reader_of(selection, f"{where} leads to {self.path}" if where else self.path)
                 if not where or isinstance(address, str):  # there may be any number of others
-                    self._readers[where, address] = found
-        return found
+                    self._readers[where, address] = known_reader
+        return known_reader
 
     def _reader_of(self, selection: Selection, where: str) -> DirectColumn | BoxColumn | ConvertedColumn:
         layout = self.column(selection.name)
@@ -672,13 +672,15 @@ class OpenFile:
     def _joined_array_reader(self, address: JoinedArray | TakenJoinedArray) -> JoinedArrayColumn:
         joined, taken = (address, None) if isinstance(address, JoinedArray) else (address.joined, address.taken)
         if (known := self._joined_arrays.get(joined)) is None:
-            found = {at: StoredItems.of(layout) for at, layout in enumerate(joined.layouts) if layout.file_type}
-            layouts = tuple(found[at].layout if at in found else layout for at, layout in enumerate(joined.layouts))
-            stored, chunks = replace(joined, layouts=layouts) if found else joined, None
+            stored_items = {at: StoredItems.of(layout) for at, layout in enumerate(joined.layouts) if layout.file_type}
+            layouts = tuple(
+                stored_items[at].layout if at in stored_items else layout for at, layout in enumerate(joined.layouts)
+            )
+            stored, chunks = replace(joined, layouts=layouts) if stored_items else joined, None
             if joined.chunks is not None:
                 where, most = f"{self.path}: column {joined.name!r}", int(joined.first_chunks[-1])
                 chunks = self._counted(joined.chunks.chunks(where, most, self._size()))
-            converted = {at: (items, self._heap_of(items)) for at, items in found.items()}
+            converted = {at: (items, self._heap_of(items)) for at, items in stored_items.items()}
             known = stored, class_sources(self.path, stored, self.byte_source), converted, chunks
             self._joined_arrays[joined] = known
         stored, sources, converted, chunks = known

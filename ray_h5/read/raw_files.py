@@ -41,8 +41,8 @@ class RawFiles:
     def read_ranges(self, spans: Sequence[Span], then: Then) -> None:
         """Read spans one after the other, and pass each to `then`."""
         for number, (offset, nbytes) in enumerate(spans):
-            self.read_into(offset, found := memoryview(bytearray(nbytes)))
-            then(number, found)
+            self.read_into(offset, data := memoryview(bytearray(nbytes)))
+            then(number, data)
 
     def on_disk(self, spans: Sequence[Span]) -> list[bool]:
         """Return for byte ranges whether each is on a local disk."""

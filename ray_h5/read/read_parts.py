@@ -39,8 +39,8 @@ class Part:
 
 def joined_of(address: Address) -> JoinedArray | None:
     """Return the datasets of a column of many; None for one."""
-    found = address.joined if isinstance(address, TakenJoinedArray) else address
-    return found if isinstance(found, JoinedArray) else None
+    joined = address.joined if isinstance(address, TakenJoinedArray) else address
+    return joined if isinstance(joined, JoinedArray) else None
 
 
 def name_of(address: Address) -> str | None:
@@ -94,17 +94,19 @@ def outputs(
     }
 
 
-def lost_in(reads: Sequence[tuple[str, Sequence[Part]]], found: LostValue) -> CastError:
+def lost_in(reads: Sequence[tuple[str, Sequence[Part]]], lost_value: LostValue) -> CastError:
     """Return the error for a value that its array cannot hold: where it is in which file, and what to do.
 
     `reads` are the files and the parts of the reads that ran together.
     """
-    listed = ((path, each, each.request.listed()) for path, parts in reads for each in parts if found.is_of(each.out))
-    rows = ((path, part, some.rows[some.places == found.place]) for path, part, some in listed)
+    listed = (
+        (path, part, part.request.listed()) for path, parts in reads for part in parts if lost_value.is_of(part.out)
+    )
+    rows = ((path, part, some.rows[some.places == lost_value.place]) for path, part, some in listed)
     path, part, row = next((path, part, int(some[0])) for path, part, some in rows if len(some))
-    where = f"{path}: column {found.column!r}, row {row}"
+    where = f"{path}: column {lost_value.column!r}, row {row}"
     if (joined := joined_of(part.address)) is not None:
         dataset = int(joined.datasets_of(np.array([row]))[0])
         path = next((other for other, _ in joined.layouts[0].sources), path)
         where = f"{path}: dataset {joined.paths[dataset]!r}, index {row - int(joined.starts[dataset])}"
-    return cast_error(where, found.value, part.out.dtype)
+    return cast_error(where, lost_value.value, part.out.dtype)

@@ -94,9 +94,9 @@ class RowReader:
                 f"group={group!r}: expected the name of one group; columns of several are read from the group above "
                 "them, by names such as 'a/x' and 'b/x'"
             )
-        given = on_hub(os.fsdecode(path))
-        self.path = whole_path(given)
-        self._storage = _storage_of(storage_options, given)
+        address = on_hub(os.fsdecode(path))
+        self.path = whole_path(address)
+        self._storage = _storage_of(storage_options, address)
         self._known = Manifest() if known is None else Manifest().merged(known)  # its own: values are added
         # What a store was asked is kept, for others to know it too.
         self._is_fetched = storage_of(self.path, self._storage).is_fetched
@@ -127,7 +127,7 @@ class RowReader:
     @property
     def known_bytes(self) -> int:
         """Bytes of the chunk indexes of the columns that are known, once they are unpacked."""
-        return sum(index.nbytes for each in self._known.columns.values() for index in each.indexes)
+        return sum(index.nbytes for column in self._known.columns.values() for index in column.indexes)
 
     @property
     def opened(self) -> OpenFile:
@@ -226,16 +226,16 @@ class RowReader:
         UnsupportedColumnError, CodecUnavailableError, ExternalDataError, MissingSourceError
             If a column cannot be read.
         """
-        found, absent = self._retrying(partial(self._find, as_names(names), missing_ok))
+        layouts, absent = self._retrying(partial(self._find, as_names(names), missing_ok))
         if self._is_fetched:
-            self._asked.update(dict.fromkeys(found))
+            self._asked.update(dict.fromkeys(layouts))
         if absent and not missing_ok:
             name, error = next(iter(absent.items()))
             from ray_h5.read.length_errors import hint_of
 
             names = [*self.layout.columns, *self.layout.refused]
             raise UnknownColumnError(f"{error}.{hint_of(name, names, self.attribute_names())}") from None
-        return found
+        return layouts
 
     def read(self, columns: Sequence[str], rows: Rows = slice(None)) -> dict[str, np.ndarray]:
         """Read rows of columns.
@@ -264,7 +264,10 @@ class RowReader:
         if not layouts:
             return {}
         wanted = as_request(rows, self.rows_of(layouts), self.path)
-        out = {name: empty((len(wanted), *each.row_shape), each.dtype, each.where) for name, each in layouts.items()}
+        out = {
+            name: empty((len(wanted), *layout.row_shape), layout.dtype, layout.where)
+            for name, layout in layouts.items()
+        }
         self.run(FileRead(self, [Part(name, wanted, array) for name, array in out.items()] if len(wanted) else []))
         return out
 
@@ -294,10 +297,10 @@ class RowReader:
         A file of a few KB can claim any number of values: those that were never written take nothing.
         """
         layouts = list(layouts)
-        sources = {path: state for each in layouts for path, state in each.sources if state is not None}
+        sources = {path: state for layout in layouts for path, state in layout.sources if state is not None}
         stored = self.identity.size + sum(state.size for state in sources.values())
         if nbytes > (most := max(_ALWAYS_BYTES, _TIMES_OF_FILE * stored)):
-            names = ", ".join(repr(each.name) for each in layouts)
+            names = ", ".join(repr(layout.name) for layout in layouts)
             raise OutOfMemoryError(
                 f"{self.path}: column {names}, of shape {layouts[0].shape}: planning needs all of its values, which "
                 f"take about {nbytes} bytes of memory; expected at most {most}, as the file has {stored} bytes. If the "
@@ -380,13 +383,13 @@ class RowReader:
     ) -> tuple[dict[str, ColumnLayout], dict[str, UnknownColumnError]]:
         file = self._file()
         both = file.find([name for name in names if name not in file.manifest.absent] if missing_ok else names)
-        absent = {name: each for name, each in both.items() if isinstance(each, UnknownColumnError)}
-        found = {name: each for name, each in both.items() if not isinstance(each, UnknownColumnError)}
+        absent = {name: layout for name, layout in both.items() if isinstance(layout, UnknownColumnError)}
+        layouts = {name: layout for name, layout in both.items() if not isinstance(layout, UnknownColumnError)}
         expected = self._expected()
-        for name in found:
+        for name in layouts:
             if name in expected:
                 file.check_sources(name, expected[name])
-        return found, absent
+        return layouts, absent
 
     def manifest(self, columns: Iterable[str] = ()) -> Manifest:
         """Return what another reader has to know of a remote file to ask for the data of columns alone.
@@ -560,10 +563,10 @@ class RowReader:
         return f"RowReader({self.path!r}, group={self.group!r}, threads={self.threads})"
 
 
-def _storage_of(given: object, path: str) -> Storage:
-    if hasattr(given, "opened_at_once"):  # isinstance takes 0.1 ms for a protocol
-        return cast("Storage", given)
-    return storage_for(given, [path])
+def _storage_of(storage_options: object, path: str) -> Storage:
+    if hasattr(storage_options, "opened_at_once"):  # isinstance takes 0.1 ms for a protocol
+        return cast("Storage", storage_options)
+    return storage_for(storage_options, [path])
 
 
 def _no_file() -> OpenFile | None:

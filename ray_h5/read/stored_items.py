@@ -138,27 +138,27 @@ def converted(
 
 def _array(decode: Decode, shape: tuple[int, ...], items: np.ndarray, heap: Heap) -> np.ndarray:
     count = math.prod(shape)
-    found = decode(np.ascontiguousarray(items).reshape(len(items) * count, -1), heap)
-    return found.reshape(len(items), *shape, *found.shape[1:])
+    decoded = decode(np.ascontiguousarray(items).reshape(len(items) * count, -1), heap)
+    return decoded.reshape(len(items), *shape, *decoded.shape[1:])
 
 
 def _texts(reference: np.dtype, items: np.ndarray, heap: Heap) -> np.ndarray:
-    found = np.empty(len(items), object)
+    texts = np.empty(len(items), object)
     # h5py takes text up to the first NUL.
     values = heap.values(np.ascontiguousarray(items).view(reference).reshape(-1).tolist(), 1)
-    found[:] = [value.partition(b"\0")[0] if b"\0" in value else value for value in values]
-    return found
+    texts[:] = [value.partition(b"\0")[0] if b"\0" in value else value for value in values]
+    return texts
 
 
 def _lists(
     reference: np.dtype, decode: Decode, unit_bytes: int, element: np.dtype, items: np.ndarray, heap: Heap
 ) -> np.ndarray:
-    found = np.empty(len(items), object)
+    lists = np.empty(len(items), object)
     values = heap.values(np.ascontiguousarray(items).view(reference).reshape(-1).tolist(), unit_bytes)
     for at, value in enumerate(values):
         stored = np.frombuffer(value, np.uint8).reshape(-1, unit_bytes)
-        found[at] = np.array(decode(stored, heap), element)
-    return found
+        lists[at] = np.array(decode(stored, heap), element)
+    return lists
 
 
 def _compound(type_id: h5py.h5t.TypeID, dtype: np.dtype, width: int) -> Decode:
@@ -177,10 +177,10 @@ def _compound(type_id: h5py.h5t.TypeID, dtype: np.dtype, width: int) -> Decode:
 
 
 def _fields(fields: list[tuple[str, int, int, Decode]], dtype: np.dtype, items: np.ndarray, heap: Heap) -> np.ndarray:
-    found = np.zeros(len(items), dtype)
+    values = np.zeros(len(items), dtype)
     for name, begin, nbytes, decode in fields:
-        found[name] = decode(np.ascontiguousarray(items[:, begin : begin + nbytes]), heap)
-    return found
+        values[name] = decode(np.ascontiguousarray(items[:, begin : begin + nbytes]), heap)
+    return values
 
 
 def _as_stored(fill: np.ndarray, type_id: h5py.h5t.TypeID) -> bytes:

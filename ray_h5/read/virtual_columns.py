@@ -77,22 +77,22 @@ class _Source:
         cls, file: FileOf, column: OtherColumn, selections: tuple[Indices, Indices | None], layout: ColumnLayout
     ) -> _Source:
         """Return a mapping of a virtual dataset, given what it selects here and there."""
-        address, found = file(column.path).source_column(column.name)
+        address, source = file(column.path).source_column(column.name)
         here, there = selections
         inner = len(layout.shape) - len(here)  # the axes of an array type
-        shape = found.shape[: len(found.shape) - inner]
+        shape = source.shape[: len(source.shape) - inner]
         there = there or tuple(map(Along.all_of, shape))
         here, there = _ended(here, there, layout.shape, shape)
-        leads = f"{layout.where} leads to {found.where}"
-        kinds = {layout.dtype.kind, found.dtype.kind}
-        converts = kinds <= set("iufc") or (kinds <= set("biufc") and keeps_all(found.dtype, layout.dtype))
-        if layout.kind != found.kind or not (converts or layout.dtype == found.dtype):
+        leads = f"{layout.where} leads to {source.where}"
+        kinds = {layout.dtype.kind, source.dtype.kind}
+        converts = kinds <= set("iufc") or (kinds <= set("biufc") and keeps_all(source.dtype, layout.dtype))
+        if layout.kind != source.kind or not (converts or layout.dtype == source.dtype):
             raise UnsupportedColumnError(
-                f"{leads}, which has values of another type: expected {layout.dtype}, found {found.dtype}. Write the "
+                f"{leads}, which has values of another type: expected {layout.dtype}, found {source.dtype}. Write the "
                 "virtual dataset again with the type of its sources."
             )
         extents = [*zip(here, layout.shape, strict=False), *zip(there, shape, strict=False)]
-        inner_shapes = layout.shape[len(here) :], found.shape[len(shape) :]
+        inner_shapes = layout.shape[len(here) :], source.shape[len(shape) :]
         if (
             len(there) != len(shape)
             or size_of(here) != size_of(there)
@@ -100,16 +100,16 @@ class _Source:
             or any(along.end > length for along, length in extents)
         ):
             raise CorruptFileError(
-                f"{leads}, which has another shape than the virtual dataset says, {found.shape}: there would be no "
+                f"{leads}, which has another shape than the virtual dataset says, {source.shape}: there would be no "
                 "values for some rows. Write the virtual dataset again for its source."
             )
-        axes = _lined_up([len(each) for each in here], [len(each) for each in there])
+        axes = _lined_up([len(indices) for indices in here], [len(indices) for indices in there])
         if axes is None:
             raise UnsupportedColumnError(
                 f"{leads}, whose values have other axes there: expected {tuple(map(len, here))}, found "
                 f"{tuple(map(len, there))}. {_COPY}"
             )
-        return cls(column.path, address, found, here, there, axes)
+        return cls(column.path, address, source, here, there, axes)
 
     def positions(self, taken: Sequence[Run]) -> list[np.ndarray]:
         """Return the indices along each axis of the source, given the places along those of the virtual dataset."""
@@ -122,10 +122,10 @@ class _Source:
     def taken(self, positions: Sequence[np.ndarray]) -> Address:
         """Return the address of what is taken at some indices of the axes after the first."""
         runs = [
-            None if len(each) == n and (np.diff(each) == 1).all() else runs_of_positions(each)
-            for each, n in zip(positions[1:], self.layout.row_shape, strict=False)
+            None if len(position) == n and (np.diff(position) == 1).all() else runs_of_positions(position)
+            for position, n in zip(positions[1:], self.layout.row_shape, strict=False)
         ]
-        if not isinstance(self.address, str) or all(each is None for each in runs):
+        if not isinstance(self.address, str) or all(run is None for run in runs):
             return self.address
         return Selection(self.address, taken=(None, *runs))
 
@@ -136,28 +136,29 @@ class _Source:
             self.layout.direct
             and self.axes == {axis: axis for axis in range(len(self.there))}
             and len(self.here) == len(self.there)
-            and all(len(each[0]) == each[0].end - each[0].begin for each in (self.here, self.there))
-            and all(each.is_all_of(n) for each, n in zip(self.there[1:], self.layout.row_shape, strict=False))
+            and all(len(indices[0]) == indices[0].end - indices[0].begin for indices in (self.here, self.there))
+            and all(indices.is_all_of(n) for indices, n in zip(self.there[1:], self.layout.row_shape, strict=False))
         )
 
 
-def _ended(here: Indices, there: Indices, shape: Sequence[int], found: Sequence[int]) -> tuple[Indices, Indices]:
+def _ended(here: Indices, there: Indices, shape: Sequence[int], shape_there: Sequence[int]) -> tuple[Indices, Indices]:
     """Return selections as far as both datasets go: those without an end have as many indices as both have."""
 
     def most(selection: Indices, shape: Sequence[int]) -> int:
         """Return how many indices an endless selection has along its axis; any number, if it has none."""
         return min(
             (
-                max(0, -(-(n - each.first) // each.stride))
-                for each, n in zip(selection, shape, strict=False)
-                if each.is_endless
+                max(0, -(-(n - indices.first) // indices.stride))
+                for indices, n in zip(selection, shape, strict=False)
+                if indices.is_endless
             ),
             default=ENDLESS,
         )
 
-    count = min(most(here, shape), most(there, found))
+    count = min(most(here, shape), most(there, shape_there))
     both = [
-        [replace(each, count=count) if each.is_endless else each for each in selection] for selection in (here, there)
+        [replace(indices, count=count) if indices.is_endless else indices for indices in selection]
+        for selection in (here, there)
     ]
     return tuple(both[0]), tuple(both[1])
 
@@ -251,14 +252,14 @@ class VirtualColumn:
         def source(mapping: tuple[int, Indices, Indices | None]) -> _Source:
             return _Source.of(file, elsewhere.columns[mapping[0]], mapping[1:], layout)
 
-        sources = [each for each in gather(source, elsewhere.mappings) if size_of(each.here)]
-        bounds = np.array([(each.here[0].begin, each.here[0].end) for each in sources], np.int64).reshape(-1, 2)
+        sources = [mapping for mapping in gather(source, elsewhere.mappings) if size_of(mapping.here)]
+        bounds = np.array([(source.here[0].begin, source.here[0].end) for source in sources], np.int64).reshape(-1, 2)
         return cls(layout, sources, bounds, _fill(elsewhere, layout))
 
     @cached_property
     def paths(self) -> frozenset[str]:
         """The files that values come from."""
-        return frozenset(each.path for each in self.sources)
+        return frozenset(source.path for source in self.sources)
 
     @cached_property
     def _parted(self) -> list[int]:
@@ -267,12 +268,12 @@ class VirtualColumn:
         return [
             axis
             for axis, length in enumerate(shape)
-            if not all(axis >= len(each.here) or each.here[axis].is_all_of(length) for each in self.sources)
+            if not all(axis >= len(source.here) or source.here[axis].is_all_of(length) for source in self.sources)
         ]
 
     def joint(self, file: FileOf) -> JointColumn | None:
         """Return the sources of a stack as one column, if they are alike and each mapping is a block of its source."""
-        if not (self._are_apart and all(each.is_block_of_rows for each in self.sources)):
+        if not (self._are_apart and all(source.is_block_of_rows for source in self.sources)):
             return None
         columns: list[DirectColumn] = []
         for source in self.sources:
@@ -289,13 +290,13 @@ class VirtualColumn:
 
     def _mappings_of(self, rows: np.ndarray) -> np.ndarray:
         """Return the number of the mapping that has each row, if they are apart; -1 for none."""
-        found = np.searchsorted(self.bounds[:, 0], rows, side="right") - 1
-        return np.where((found >= 0) & (rows < self.bounds[found, 1]), found, -1)
+        mappings = np.searchsorted(self.bounds[:, 0], rows, side="right") - 1
+        return np.where((mappings >= 0) & (rows < self.bounds[mappings, 1]), mappings, -1)
 
     @cached_property
     def _shifts(self) -> np.ndarray:
         """The row of a source, less that of the stack, for each mapping."""
-        return np.array([each.there[0].begin - each.here[0].begin for each in self.sources], np.int64)
+        return np.array([source.there[0].begin - source.here[0].begin for source in self.sources], np.int64)
 
     def joint_jobs(self, joint: JointColumn, part: Part) -> list[Job]:
         """Return the work of a part of a read of a stack."""
@@ -319,7 +320,7 @@ class VirtualColumn:
         rows = part.request.listed()
         edges = np.searchsorted(rows.rows, np.sort(self.bounds[:, 0])[most::most]).tolist()
         cuts = [(low, high) for low, high in itertools.pairwise([0, *edges, len(rows)]) if low < high]
-        return [replace(part, request=rows.select(slice(*each))) for each in cuts]
+        return [replace(part, request=rows.select(slice(*cut))) for cut in cuts]
 
     def parts(self, part: Part, after: After) -> Iterator[Spread]:
         """Yield the parts that fill the output; what is left to do once they are read is added to `after`."""
@@ -370,8 +371,8 @@ def _pieces(source: _Source, box: _Box, where: str, after: After) -> Iterator[tu
 
     With each come the numbers of its indices in the box, and where it is along each axis of the output.
     """
-    found = source.here[box.axis].places(box.indices)
-    (at,) = np.nonzero(found >= 0)
+    places_here = source.here[box.axis].places(box.indices)
+    (at,) = np.nonzero(places_here >= 0)
     if not at.size:
         return
     in_box = [[(0, high - low, 0, 1)] for low, high in box.ranges]  # the axes of an array type are read as a whole
@@ -382,11 +383,11 @@ def _pieces(source: _Source, box: _Box, where: str, after: After) -> Iterator[tu
     if box.axis not in source.axes:  # one index: it is read once, and repeated where it was asked for again
         repeats = len(at) > 1
     elif not is_by_row:
-        split = RowRuns.split((np.diff(found[at]) != 1) | (np.diff(box.places[at]) != 1))
+        split = RowRuns.split((np.diff(places_here[at]) != 1) | (np.diff(box.places[at]) != 1))
         runs = [at[a:b] for a, b in zip(split.start.tolist(), split.stop.tolist(), strict=True)]
     for some in runs:
         count = len(some) if box.axis in source.axes else 1
-        in_box[box.axis] = [(int(found[some[0]]), count, int(box.places[some[0]]), 1)]
+        in_box[box.axis] = [(int(places_here[some[0]]), count, int(box.places[some[0]]), 1)]
         for taken in itertools.product(*in_box):
             index = [slice(begin, begin + (n - 1) * step + 1, step) for _, n, begin, step in taken]
             whole = [*index[: box.axis], slice(None), *index[box.axis + 1 :]]
@@ -396,7 +397,7 @@ def _pieces(source: _Source, box: _Box, where: str, after: After) -> Iterator[tu
             positions = source.positions(taken)
             rows = request_of(positions[0])
             if is_by_row:
-                rows = request_of(source.there[0].at(found[some]), box.places[some])
+                rows = request_of(source.there[0].at(places_here[some]), box.places[some])
             if not keeps_all(source.layout.dtype, view.dtype):
                 places = box.places[some] if is_by_row else slice(None)
                 stored = np.empty(view[places].shape, source.layout.dtype)
@@ -439,7 +440,7 @@ def _taken(taken: Sequence[Runs | None], values: np.ndarray) -> np.ndarray:
 
 def _convert(stored: np.ndarray, view: np.ndarray, places: Any) -> None:
     """Put values of a source into a virtual dataset of another type, as libhdf5 converts them."""
-    source, to = (h5py.h5t.py_create(each.dtype) for each in (stored, view))
+    source, to = (h5py.h5t.py_create(array.dtype) for array in (stored, view))
     items = np.ascontiguousarray(stored).reshape(-1, 1).view(np.uint8)
     view[places] = converted(source, to, view.dtype, items).reshape(stored.shape)
 
@@ -460,8 +461,8 @@ def _fill(elsewhere: Elsewhere, layout: ColumnLayout) -> Any:
 
 def _empty(dtype: np.dtype) -> Any:
     """Return a compound value of zeros and empty texts."""
-    found = np.zeros((), dtype)
+    value = np.zeros((), dtype)
     for name in dtype.names or ():
         field = dtype[name].base
-        found[name] = b"" if field.kind == "O" else _empty(field)
-    return found
+        value[name] = b"" if field.kind == "O" else _empty(field)
+    return value

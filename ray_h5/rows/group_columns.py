@@ -116,7 +116,9 @@ class GroupColumns(Columns):
         made = self._range(name)
         if made is None:
             return [self.dataset_of(name)]
-        return [made.content] if isinstance(made, Ragged) else [f"{made.group}/{each}" for each in ("indices", "data")]
+        return (
+            [made.content] if isinstance(made, Ragged) else [f"{made.group}/{index}" for index in ("indices", "data")]
+        )
 
     def _encode(self, name: str) -> None:
         """Make a column of the datasets of an encoded member of each group, if the groups have one of that name.
@@ -168,9 +170,9 @@ class GroupColumns(Columns):
         parts = name.strip("/").split("/")
         for count in range(len(parts) - 1, 0, -1):
             table, _ = self.reader.group_table(self._pattern, [dataset := "/".join(parts[:count])])
-            found = table.columns.get(dataset)
-            if found is not None and found.dtype.names is not None:
-                self._groups = replace(self.known, columns={**self.known.columns, name: replace(found, name=name)})
+            joined = table.columns.get(dataset)
+            if joined is not None and joined.dtype.names is not None:
+                self._groups = replace(self.known, columns={**self.known.columns, name: replace(joined, name=name)})
                 return
 
     def _fields(self, name: str, joined: JoinedArray) -> Values | None:
@@ -218,8 +220,8 @@ class GroupColumns(Columns):
 
     def _values(self, name: str, joined: JoinedArray) -> Values:
         if name not in self._values_of:
-            found = self._fields(name, joined) or self._encoded(name, joined)
-            self._values_of[name] = found or self._decoded(joined)
+            values = self._fields(name, joined) or self._encoded(name, joined)
+            self._values_of[name] = values or self._decoded(joined)
         return self._values_of[name]
 
     def _decoded(self, joined: JoinedArray) -> Values:
@@ -245,9 +247,9 @@ class GroupColumns(Columns):
         """Return the attributes of each dataset as a text; an empty one stands for those of the dataset before."""
         texts, last = [b""] * len(joined), b""
         for group in np.flatnonzero(joined.is_there).tolist():
-            found = text_of_attributes(self.reader.values_of_attributes(joined.paths[group], CF_ATTRIBUTES))
-            if found != last:
-                texts[group] = last = found
+            text = text_of_attributes(self.reader.values_of_attributes(joined.paths[group], CF_ATTRIBUTES))
+            if text != last:
+                texts[group] = last = text
         return Texts.of(texts)
 
     def datasets(self, name: str) -> tuple[Values, JoinedArray]:
@@ -258,8 +260,12 @@ class GroupColumns(Columns):
         """Return the datasets of a column; raise `UnknownColumnError` if there are none."""
         self.prepare([name])
         known = self.known.columns
-        dataset, found = self.dataset_of(name), known.get(name)
-        if dataset != name and dataset in known and (found is None or found.paths is not known[dataset].paths):
+        dataset, known_column = self.dataset_of(name), known.get(name)
+        if (
+            dataset != name
+            and dataset in known
+            and (known_column is None or known_column.paths is not known[dataset].paths)
+        ):
             # A column of another name has the paths of its dataset, as one of a field.
             self._groups = replace(self.known, columns={**known, name: replace(known[dataset], name=name)})
         if name in self.known.columns:
@@ -296,7 +302,7 @@ class GroupColumns(Columns):
             values, rows = self._rows_of(made)
             return Parts(values, rows.starts, rows.stops - rows.starts, values.array.chunk_rows)
         joined = self.joined(name)
-        chunk_rows = max(each.chunk_rows for each in joined.layouts)
+        chunk_rows = max(layout.chunk_rows for layout in joined.layouts)
         return Parts(
             self._units(name, joined), joined.starts[:-1], joined.lengths, chunk_rows, joined, is_single(joined)
         )
@@ -325,8 +331,8 @@ class GroupColumns(Columns):
         key, others = rows_key(made.name), made.rows if isinstance(made, Csr) else made
         names = [] if key in self.bounds else [*others.given.values()]
         self.prepare([*names, *self._datasets_of(made.name)])
-        found = self.csr(made) if isinstance(made, Csr) else self.ragged(made)
-        return self.of_units(made.name, found), self.bounds[key]
+        values = self.csr(made) if isinstance(made, Csr) else self.ragged(made)
+        return self.of_units(made.name, values), self.bounds[key]
 
     def _stored_parts(self, name: str) -> Parts:
         joined = self.joined(name)

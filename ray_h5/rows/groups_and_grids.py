@@ -45,8 +45,8 @@ def naming_files(kind: RowKind, paths: Sequence[str]) -> RowKind:
     names = [(*path.parts[:-1], path.stem) for path in map(PurePosixPath, {*paths})]
     for folders in range(max(map(len, names), default=0)):
         if len({name[-1 - folders :] for name in names}) == len(names):
-            object.__setattr__(found := replace(kind), "_folders", folders)  # type: ignore[type-var]
-            return found
+            object.__setattr__(named := replace(kind), "_folders", folders)  # type: ignore[type-var]
+            return named
     twice = next(name for name in names if names.count(name) > 1)
     raise OptionError(f"key={key!r}: two files {'/'.join(twice)!r} differ only by extension. Rename or leave out one")
 
@@ -57,10 +57,10 @@ def check_pattern(option: str, pattern: Any) -> None:
         return
     if not isinstance(pattern, Mapping) or not pattern:
         raise OptionError(f"{option}={pattern!r}: expected a glob over paths, such as 'data/demo_*'")
-    if not all(isinstance(each, str) and each.strip("/") for pair in pattern.items() for each in pair):
+    if not all(isinstance(text, str) and text.strip("/") for pair in pattern.items() for text in pair):
         raise OptionError(f"{option}={pattern!r}: expected {{column: glob}}, such as {{'image': 'images/*'}}")
-    signs = {tuple(re.findall(r"\*+|\?|\[", each)) for each in pattern.values()}
-    if len(signs) > 1 or not (found := signs.pop()) or "**" in found:
+    signs = {tuple(re.findall(r"\*+|\?|\[", glob)) for glob in pattern.values()}
+    if len(signs) > 1 or not (pattern_signs := signs.pop()) or "**" in pattern_signs:
         raise OptionError(
             f"{option}={pattern!r}: expected the same signs in each glob, one or more of *, ? and [...], such as "
             "{'image': 'images/*', 'mask': 'masks/*'}: what they stand for names a row. '**' is for one pattern alone."
@@ -122,9 +122,9 @@ class Groups(RowKind):
         if isinstance(self.attrs, str):
             raise OptionError(f"Groups: attrs={self.attrs!r}: expected a list of names; write attrs=[{self.attrs!r}]")
         object.__setattr__(self, "attrs", tuple(self.attrs))
-        for each in self.attrs:
-            if not isinstance(each, str):
-                raise OptionError(f"Groups: attrs: expected names of attributes, found {each!r}")
+        for attr in self.attrs:
+            if not isinstance(attr, str):
+                raise OptionError(f"Groups: attrs: expected names of attributes, found {attr!r}")
         if self.key is not None and not (isinstance(self.key, str) and self.key):
             raise OptionError(f"Groups: key={self.key!r}: expected the name of a column")
         own = [*self.attrs, *([] if self.key is None else [self.key])]
@@ -189,15 +189,15 @@ class Grid(RowKind):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "axes", as_integer("Grid: axes", self.axes, 1))
-        given = {} if self.of is None else self.of
-        if not isinstance(given, Mapping):
-            raise OptionError(f"Grid: of={given!r}: expected {{column: row axes}}, such as {{'time': (1,)}}")
+        axes_of = {} if self.of is None else self.of
+        if not isinstance(axes_of, Mapping):
+            raise OptionError(f"Grid: of={axes_of!r}: expected {{column: row axes}}, such as {{'time': (1,)}}")
         known = []
-        for name, axes in given.items():
+        for name, axes in axes_of.items():
             if not isinstance(name, str):
-                raise OptionError(f"Grid: of={given!r}: expected names of columns, found {name!r}")
+                raise OptionError(f"Grid: of={axes_of!r}: expected names of columns, found {name!r}")
             wanted: tuple[Any, ...] = tuple(axes) if isinstance(axes, Iterable) else (axes,)
-            if list(wanted) != sorted({each for each in wanted if isinstance(each, int) and 0 <= each < self.axes}):
+            if list(wanted) != sorted({axis for axis in wanted if isinstance(axis, int) and 0 <= axis < self.axes}):
                 raise OptionError(
                     f"Grid: of={{{name!r}: {axes!r}}}: expected row axes from 0 to {self.axes - 1}, ascending, such as "
                     "(1,); () for a constant"
@@ -221,9 +221,9 @@ class Grid(RowKind):
 
     def naming(self, columns: Iterable[str]) -> Grid:
         """Return the grid of these columns."""
-        found = Grid(self.axes, self.of, self.include_axes)
-        object.__setattr__(found, "_named", tuple(sorted({name.strip("/") for name in columns})))
-        return found
+        grid = Grid(self.axes, self.of, self.include_axes)
+        object.__setattr__(grid, "_named", tuple(sorted({name.strip("/") for name in columns})))
+        return grid
 
 
 @names_options
@@ -283,11 +283,11 @@ def check_episodes(rows: RowKind | None, windows: Windows | None) -> None:
             f"Windows: at={windows.at!r} is for rows along the first axis, Groups and Files; with rows={rows}, leave "
             "it out."
         )
-    given = windows.episodes
-    if rows is not None and (named := next(iter(given), None)):
+    options = windows.episodes
+    if rows is not None and (named := next(iter(options), None)):
         what = f"each {rows.episode} is an episode" if rows.episode else "the last row axis is the time of an episode"
         raise OptionError(
-            f"Windows: {named}={given[named]!r} is for rows along the first axis; with rows={rows}, {what}. Leave it "
+            f"Windows: {named}={options[named]!r} is for rows along the first axis; with rows={rows}, {what}. Leave it "
             "out."
         )
     for option in ("per_step", "constants"):

@@ -82,12 +82,16 @@ class Patches(RowKind):
     """The column with the place of the block."""
 
     def __post_init__(self) -> None:
-        given = self.shapes
-        if not isinstance(given, Mapping) or not given or not all(isinstance(name, str) for name in given):
-            raise OptionError(f"Patches: shapes={given!r}: expected {{array: shape of a block}}")
-        shapes = {name.strip("/"): _integers("shapes", shape, 1) for name, shape in given.items()}
+        shapes_given = self.shapes
+        if (
+            not isinstance(shapes_given, Mapping)
+            or not shapes_given
+            or not all(isinstance(name, str) for name in shapes_given)
+        ):
+            raise OptionError(f"Patches: shapes={shapes_given!r}: expected {{array: shape of a block}}")
+        shapes = {name.strip("/"): _integers("shapes", shape, 1) for name, shape in shapes_given.items()}
         if len(set(shapes.values())) > 1:
-            raise OptionError(f"Patches: shapes={dict(given)!r}: expected one shape for all arrays")
+            raise OptionError(f"Patches: shapes={dict(shapes_given)!r}: expected one shape for all arrays")
         block = next(iter(shapes.values()))
         self._set("shapes", _Frozen(shapes))
         if self.stride is not None:
@@ -105,11 +109,11 @@ class Patches(RowKind):
                 f"Patches: axes={axes!r}: expected axes of {', '.join(shapes)}"
                 + (f", found {unknown[0]!r}" if isinstance(axes, Mapping) else "")
             )
-        found = {name.strip("/"): _integers("axes", each, 0, len(block)) for name, each in axes.items()}
-        for name, each in found.items():
-            if list(each) != sorted(set(each)):
-                raise OptionError(f"Patches: axes={{{name!r}: {each}}}: expected axes that ascend")
-        self._set("axes", _Frozen(found) if found else None)
+        checked = {name.strip("/"): _integers("axes", axis, 0, len(block)) for name, axis in axes.items()}
+        for name, axes_of in checked.items():
+            if list(axes_of) != sorted(set(axes_of)):
+                raise OptionError(f"Patches: axes={{{name!r}: {axes_of}}}: expected axes that ascend")
+        self._set("axes", _Frozen(checked) if checked else None)
         if self.pad not in {"inside", "zero"}:
             raise OptionError(f"Patches: pad={self.pad!r}: expected 'inside' or 'zero'")
         if self.key is not None and not (isinstance(self.key, str) and self.key):
@@ -164,28 +168,28 @@ class _Frozen(dict[str, Any]):
         return repr(dict(self))
 
 
-def _integers(option: str, given: Any, least: int, count: int | None = None) -> tuple[int, ...]:
-    wanted = tuple(given) if isinstance(given, Iterable) and not isinstance(given, (str, bytes)) else ()
-    is_right = wanted and all(is_integer(each) and each >= least for each in wanted)
+def _integers(option: str, value: Any, least: int, count: int | None = None) -> tuple[int, ...]:
+    wanted = tuple(value) if isinstance(value, Iterable) and not isinstance(value, (str, bytes)) else ()
+    is_right = wanted and all(is_integer(number) and number >= least for number in wanted)
     if not is_right or (count is not None and len(wanted) != count):
         many = "one or more" if count is None else f"{count}"
         raise OptionError(
-            f"Patches: {option}={given!r}: expected {many} integers of {least} or more, one for each axis"
+            f"Patches: {option}={value!r}: expected {many} integers of {least} or more, one for each axis"
         )
     return tuple(map(int, wanted))
 
 
-def _classes(given: Any) -> tuple[str, tuple[int, ...]]:
-    if not isinstance(given, (tuple, list)) or len(given) != len(("name", "classes")) or not isinstance(given[0], str):
-        raise OptionError(f"Patches: where_any={given!r}: expected an array and its classes, such as ('label', [1, 2])")
-    name, classes = given
+def _classes(value: Any) -> tuple[str, tuple[int, ...]]:
+    if not isinstance(value, (tuple, list)) or len(value) != len(("name", "classes")) or not isinstance(value[0], str):
+        raise OptionError(f"Patches: where_any={value!r}: expected an array and its classes, such as ('label', [1, 2])")
+    name, classes = value
     listed = [classes] if is_integer(classes) else classes
     if isinstance(listed, (str, bytes)) or not isinstance(listed, Iterable):
-        raise OptionError(f"Patches: where_any={given!r}: expected a list of classes, such as [1, 2]")
+        raise OptionError(f"Patches: where_any={value!r}: expected a list of classes, such as [1, 2]")
     chosen = tuple(listed)
-    if not chosen or not all(is_integer(each) for each in chosen):
-        raise OptionError(f"Patches: where_any={given!r}: expected integers as classes")
-    return name.strip("/"), tuple(sorted({int(each) for each in chosen}))
+    if not chosen or not all(is_integer(class_) for class_ in chosen):
+        raise OptionError(f"Patches: where_any={value!r}: expected integers as classes")
+    return name.strip("/"), tuple(sorted({int(class_) for class_ in chosen}))
 
 
 def check_any_block(paths: Sequence[str], kind: RowKind) -> None:

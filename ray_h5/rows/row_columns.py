@@ -97,11 +97,11 @@ class Steps(OneAxis):
             return self._array_of_shapes(self.joined)
         assert width is not None
         if array.kind == "sparse":
-            found = layout_of_rows(self.name, array, (1,), 1, self.path)
-            return replace(found, ragged_shape=(width, *array.ragged_shape), item_bytes=width * array.item_bytes)
-        found = layout_of_rows(self.name, array, (1, width, *array.row_shape), 1, self.path)
+            layout = layout_of_rows(self.name, array, (1,), 1, self.path)
+            return replace(layout, ragged_shape=(width, *array.ragged_shape), item_bytes=width * array.item_bytes)
+        layout = layout_of_rows(self.name, array, (1, width, *array.row_shape), 1, self.path)
         if array.kind != "ragged":
-            return found
+            return layout
         if None in array.ragged_shape[1:]:
             raise UnsupportedColumnError(
                 f"{self.path}: Windows: column {self.name!r} holds arrays that differ along several axes, "
@@ -110,7 +110,7 @@ class Steps(OneAxis):
             )
         assert array.element is not None
         element = np.dtype((array.element, tuple(int(n or 0) for n in array.ragged_shape[1:])))
-        return replace(found, kind="list", element=element)
+        return replace(layout, kind="list", element=element)
 
     def _array_of_shapes(self, joined: JoinedArray) -> ColumnLayout:
         array, fields = self.content.array, axes_of_fields(self.content, joined)

@@ -64,22 +64,24 @@ class RowReader(reader.RowReader):
     (3, 43, 300)
     """
 
-    def __new__(cls, *given: Any, rows: RowKind | None = None, windows: Windows | None = None, **options: Any) -> Any:
+    def __new__(cls, *args: Any, rows: RowKind | None = None, windows: Windows | None = None, **options: Any) -> Any:
         """Return a reader of the file, or of its rows of a kind."""
         if rows is None and windows is None:
             return super().__new__(cls)
         kind, over = as_kind(rows), as_windows(windows)
         check_episodes(kind, over)
-        return RowView(reader.RowReader(*given, **options), kind, over)
+        return RowView(reader.RowReader(*args, **options), kind, over)
 
 
 def _signature() -> inspect.Signature:
     """Return the signature of a reader of a file, with the options of rows."""
-    found = inspect.signature(reader.RowReader)
+    signature = inspect.signature(reader.RowReader)
     own = [inspect.signature(RowReader.__new__).parameters[name] for name in ("rows", "windows")]
-    given = [each for each in found.parameters.values() if each.kind is each.POSITIONAL_OR_KEYWORD]
-    named = [each for each in found.parameters.values() if each.kind is each.KEYWORD_ONLY]
-    return found.replace(parameters=[*given, *own, *named])
+    positional = [
+        parameter for parameter in signature.parameters.values() if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+    ]
+    named = [parameter for parameter in signature.parameters.values() if parameter.kind is parameter.KEYWORD_ONLY]
+    return signature.replace(parameters=[*positional, *own, *named])
 
 
 RowReader.__signature__ = _signature()  # type: ignore[attr-defined]

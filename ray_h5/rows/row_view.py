@@ -87,22 +87,22 @@ class RowView:
         labels: Sequence[Classes] = (),
         name: str = "",
     ) -> None:
-        found = FileColumns(reader, columns, table, decode_cf=decode_cf, is_reversed=is_reversed)
+        columns_of_file = FileColumns(reader, columns, table, decode_cf=decode_cf, is_reversed=is_reversed)
         made_of = functools.partial(RowView, reader, kind, windows, table, columns, labels=labels, name=name)
         self._made_of = functools.partial(made_of, decode_cf=decode_cf, is_reversed=is_reversed)
         self._name = name or reader.path.rpartition("/")[2]
         self._reader = reader
-        self._labels = {each.name: each for each in labels}
+        self._labels = {label.name: label for label in labels}
         self._unlabelled: dict[str, ColumnLayout] = {}
         self._layouts: dict[str, ColumnLayout] = {}
         self._columns: dict[str, RowColumn] = {}
         self._whole: dict[tuple[str, ...], WholeDatasets | None] = {}
-        self._rows: RowsOfKind = _rows_of_kind(found, kind, windows, table, self._name)
+        self._rows: RowsOfKind = _rows_of_kind(columns_of_file, kind, windows, table, self._name)
         self._steps = self._rows if isinstance(self._rows, WindowRows) else None
         self._rows_are_groups = kind is not None and kind.has_groups
         self._is_drawn = kind is not None and kind.is_drawn
         self._seeds = {
-            each.name: each.seed for each in columns if isinstance(each, RowPart) and each.random is not None
+            column.name: column.seed for column in columns if isinstance(column, RowPart) and column.random is not None
         }
         self._rows_are_episodes = kind is not None and bool(kind.episode)
         self._by_axis = kind is None and windows is None
@@ -156,16 +156,16 @@ class RowView:
 
     def find(self, names: Sequence[str], *, missing_ok: bool = False) -> dict[str, ColumnLayout]:
         """Return the layouts of columns, by name; `missing_ok` leaves out names that do not exist."""
-        found: dict[str, ColumnLayout] = {}
+        layouts: dict[str, ColumnLayout] = {}
         wanted = as_names(names)
         self._rows.prepare(name for name in wanted if name not in {EPISODE, GROUP})
         for name in wanted:
             try:
-                found[name] = self._described(name)
+                layouts[name] = self._described(name)
             except UnknownColumnError:
                 if not missing_ok:
                     raise
-        return found
+        return layouts
 
     def _described(self, name: str) -> ColumnLayout:
         if name not in self._layouts:
@@ -186,7 +186,7 @@ class RowView:
             raise
 
     def _episode(self, name: str, prefix: bytes) -> RowColumn:
-        texts = objects(prefix + each for each in self._rows.episode_names())
+        texts = objects(prefix + name for name in self._rows.episode_names())
         values = InMemory.of(name, texts.take, object)
         if isinstance(self._rows, EpisodeRows) and (self._rows_are_groups or self.has_windows):
             return RowColumn(name, values, self._rows.episodes_of)
@@ -198,7 +198,10 @@ class RowView:
         """Read rows of columns, as `RowReader.read`."""
         layouts = self.find(columns)
         wanted = as_rows(rows, self._rows_of(layouts), self.path)
-        out = {name: empty((len(wanted), *each.row_shape), each.dtype, each.where) for name, each in layouts.items()}
+        out = {
+            name: empty((len(wanted), *layout.row_shape), layout.dtype, layout.where)
+            for name, layout in layouts.items()
+        }
         if isinstance(rows, slice) or not self._read_whole(out, wanted):
             self._reader.run(self._planned(out, wanted, np.arange(len(wanted), dtype=np.int64)))
         return out
@@ -227,8 +230,8 @@ class RowView:
     def _whole_datasets(self, out: Mapping[str, np.ndarray]) -> WholeDatasets | None:
         if not out or not self._rows_are_groups or self._reader.threads != 1 or self._reader.is_fetched:
             return None
-        found = [whole_joined_array(self._columns[name]) for name in out]
-        columns = [each for each in found if each is not None]
+        whole = [whole_joined_array(self._columns[name]) for name in out]
+        columns = [joined for joined in whole if joined is not None]
         if len(columns) < len(out) or {*self._seeds, *self._unlabelled} & out.keys():
             return None
         return WholeDatasets.of(columns, [*out.values()])
@@ -295,8 +298,8 @@ class RowView:
 
         def finish() -> None:
             with self._naming_columns():
-                for each in finishes:
-                    each()
+                for finish_one in finishes:
+                    finish_one()
 
         return FileRead(self._reader, parts, finish)
 
@@ -347,7 +350,11 @@ class RowView:
     def stored_bytes(self, columns: Sequence[str]) -> dict[str, int]:
         """Return how many bytes columns take in the file: those that are a dataset, or a field of its values."""
         self.find(columns)
-        of = {name: found for name in columns if self._by_axis and (found := stored_part(self._columns[name]))}
+        of = {
+            name: part_of_dataset
+            for name in columns
+            if self._by_axis and (part_of_dataset := stored_part(self._columns[name]))
+        }
         stored = self._reader.stored_bytes([dataset for dataset, _ in of.values()])
         return {name: round(stored[dataset] * share) for name, (dataset, share) in of.items()}
 
@@ -374,16 +381,16 @@ class RowView:
         for number, name in enumerate(known):
             by_last.setdefault(name.rsplit(b"/", 1)[-1], []).append(number)
         wanted: set[int] = set()
-        for given in names:
-            name = given.strip(b"/")
-            found = [numbers[name]] if name in numbers else by_last.get(name, [])
-            if len(found) != 1:
-                several = f"several groups are: {few([_text(known[each]) for each in found])}"
-                near = near_names(_text(name), [_text(each) for each in known])
+        for listed in names:
+            name = listed.strip(b"/")
+            matching = [numbers[name]] if name in numbers else by_last.get(name, [])
+            if len(matching) != 1:
+                several = f"several groups are: {few([_text(known[number]) for number in matching])}"
+                near = near_names(_text(name), [_text(number) for number in known])
                 raise PredicateError(
-                    f"{where} lists {_text(name)!r}, which {several if found else f'is no group of rows.{near}'}"
+                    f"{where} lists {_text(name)!r}, which {several if matching else f'is no group of rows.{near}'}"
                 )
-            number = found[0]
+            number = matching[0]
             if number in wanted:
                 raise PredicateError(f"{where} lists {_text(name)!r} more than once")
             wanted.add(number)
@@ -399,7 +406,9 @@ class RowView:
 
     def __repr__(self) -> str:
         _, kind, windows, *_ = self._made_of.args
-        options = [f"{name}={each!r}" for name, each in (("rows", kind), ("windows", windows)) if each is not None]
+        options = [
+            f"{name}={window!r}" for name, window in (("rows", kind), ("windows", windows)) if window is not None
+        ]
         return f"RowReader({', '.join([repr(self.path), *options])})"
 
     def __enter__(self) -> Self:

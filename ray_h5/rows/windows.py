@@ -141,42 +141,42 @@ class Windows:
         self.holds = _as_names("holds", holds)
         self.per_step, self.constants = _as_names("per_step", per_step), _as_names("constants", constants)
         self._check_times()
-        given = {name: _source_of(name, each) for name, each in offsets.items()}
+        pairs = {name: _source_of(name, value) for name, value in offsets.items()}
         self.columns = tuple(
-            _window_column(name, *each, fps) if at is None else _timed_column(name, *each)
-            for name, each in given.items()
+            _window_column(name, *pair, fps) if at is None else _timed_column(name, *pair)
+            for name, pair in pairs.items()
         )
         self._check_columns()
         # The repr names index files, and numpy shortens that of a long array.
         self._given = {
-            name: _plain(each) if source == name else (source, _plain(each)) for name, (source, each) in given.items()
+            name: _plain(pair) if source == name else (source, _plain(pair)) for name, (source, pair) in pairs.items()
         }
 
     def _check_episodes(self) -> None:
         for option, value in self.episodes.items():
             if option != "episode_flags" and not isinstance(value, str):
                 raise OptionError(f"Windows: {option}={value!r}: expected the name of a column")
-        if len(given := [*self.episodes]) > 1:
-            raise OptionError(f"Windows: {' and '.join(given)} both say where episodes end; pass one of them")
+        if len(options := [*self.episodes]) > 1:
+            raise OptionError(f"Windows: {' and '.join(options)} both say where episodes end; pass one of them")
 
     def _check_columns(self) -> None:
         if both := sorted({*self.per_step} & {*self.constants}):
             raise OptionError(f"Windows: {both[0]!r} is in per_step and in constants; a column is one of them")
-        windowed = [name for each in self.columns for name in (each.name, each.source)]
+        windowed = [name for column in self.columns for name in (column.name, column.source)]
         if named := [name for name in windowed if name in {*self.per_step, *self.constants}]:
             raise OptionError(f"Windows: {named[0]!r} has offsets; leave it out of per_step and constants")
-        marks = {each.name + IS_PAD for each in self.columns} if self.marks_padding else set()
-        if doubles := [each.name for each in self.columns if each.name in marks]:
+        marks = {column.name + IS_PAD for column in self.columns} if self.marks_padding else set()
+        if doubles := [column.name for column in self.columns if column.name in marks]:
             raise OptionError(f"Windows: {doubles[0]!r} is the column that marks padding of another one; rename it")
 
     def _check_times(self) -> None:
         if self.holds and self.at is None:
             raise OptionError("Windows: holds= is used only with at=, where columns have times of their own")
-        given = [*self.episodes, *(["episode_length"] if self.episode_length else [])]
-        if self.at is not None and given:
+        options = [*self.episodes, *(["episode_length"] if self.episode_length else [])]
+        if self.at is not None and options:
             raise OptionError(
-                f"Windows: at= and {given[0]}=: each file is one recording, or each group with rows=Groups(...); leave "
-                "one of both out"
+                f"Windows: at= and {options[0]}=: each file is one recording, or each group with rows=Groups(...); "
+                "leave one of both out"
             )
         if self.at is not None and self.per_step:
             raise OptionError("Windows: at= and per_step=: with at=, columns have times of their own; leave it out")
@@ -184,7 +184,7 @@ class Windows:
     @property
     def episodes(self) -> dict[str, Any]:
         """The option that says where episodes of rows along the first axis end, if any."""
-        given = {
+        options_given = {
             "episode": self.episode,
             "episode_ends": self.episode_ends,
             "episode_flags": list(self.episode_flags) or None,
@@ -192,17 +192,17 @@ class Windows:
             "episode_lengths": self.episode_lengths,
             "episode_bounds": self.episode_bounds,
         }
-        return {option: value for option, value in given.items() if value is not None}
+        return {option: value for option, value in options_given.items() if value is not None}
 
     @property
     def least(self) -> int:
         """The lowest offset of all columns."""
-        return min((step for each in self.columns for step in each.offsets), default=0)
+        return min((step for column in self.columns for step in column.offsets), default=0)
 
     @property
     def most(self) -> int:
         """The highest offset of all columns."""
-        return max((step for each in self.columns for step in each.offsets), default=0)
+        return max((step for column in self.columns for step in column.offsets), default=0)
 
     @property
     def marks_padding(self) -> bool:
@@ -212,7 +212,7 @@ class Windows:
     def single_steps(self) -> Windows:
         """Return windows with each step of each episode as a row of its own."""
         return Windows(
-            {each.name: (each.source, [0]) for each in self.columns},
+            {column.name: (column.source, [0]) for column in self.columns},
             **self.episodes,
             episode_length=self.episode_length,
             per_step=self.per_step,
@@ -225,8 +225,8 @@ class Windows:
         return self.at if isinstance(self.at, str) else dict(self.at).get(column, "")
 
     def _key(self) -> tuple[Any, ...]:
-        given = (self.columns, self.stride, self.pad, repr(self.episodes), self.episode_length)
-        return (*given, self.per_step, self.constants, self.at, self.holds, self.fps if self.at is not None else None)
+        values = (self.columns, self.stride, self.pad, repr(self.episodes), self.episode_length)
+        return (*values, self.per_step, self.constants, self.at, self.holds, self.fps if self.at is not None else None)
 
     def __eq__(self, other: object) -> bool:
         return self._key() == other._key() if isinstance(other, Windows) else NotImplemented
@@ -241,11 +241,11 @@ class Windows:
     def in_steps(self) -> str:
         """Return what rows are, as text: the same for offsets that are the same steps, however they are written."""
         # With times, the first column says which rows there are.
-        columns = self.columns if self.at is not None else sorted(self.columns, key=lambda each: each.name)
-        given = {each.name: (each.source, each.span or each.seconds or each.offsets) for each in columns}
-        return self._text(given, {"fps": (self.fps, None)} if self.at is not None else {})
+        columns = self.columns if self.at is not None else sorted(self.columns, key=lambda column: column.name)
+        offsets = {column.name: (column.source, column.span or column.seconds or column.offsets) for column in columns}
+        return self._text(offsets, {"fps": (self.fps, None)} if self.at is not None else {})
 
-    def _text(self, given: Mapping[str, Any], more: Mapping[str, tuple[Any, Any]]) -> str:
+    def _text(self, offsets: Mapping[str, Any], more: Mapping[str, tuple[Any, Any]]) -> str:
         """Return windows as text, without the options that have their default; `more` has options and defaults."""
         pad = self.pad[0] if self.pad[0] == self.pad[1] else self.pad
         options: dict[str, tuple[Any, Any]] = {
@@ -257,98 +257,101 @@ class Windows:
             "episode_length": (self.episode_length, None),
             **more,
         }
-        shown = [repr(given), *(f"{name}={value!r}" for name, (value, default) in options.items() if value != default)]
+        shown = [
+            repr(offsets),
+            *(f"{name}={value!r}" for name, (value, default) in options.items() if value != default),
+        ]
         return f"Windows({', '.join(shown)})"
 
 
 def _as_names(option: str, names: Any) -> tuple[str, ...]:
-    found = (None,) if isinstance(names, str) or not isinstance(names, Iterable) else tuple(names)
-    if not all(isinstance(each, str) for each in found):
+    listed = (None,) if isinstance(names, str) or not isinstance(names, Iterable) else tuple(names)
+    if not all(isinstance(name, str) for name in listed):
         raise OptionError(f"Windows: {option}={names!r}: expected a list of names of columns")
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(listed))
 
 
 def _as_pads(pad: Any) -> tuple[Pad, Pad]:
     pads = tuple(pad) if isinstance(pad, (tuple, list)) else (pad, pad)
-    if len(pads) != 2 or not all(isinstance(each, str) and each in _PADS for each in pads):
+    if len(pads) != 2 or not all(isinstance(pad, str) and pad in _PADS for pad in pads):
         raise OptionError(
             f"Windows: pad={pad!r}: expected 'edge', 'zero' or 'drop', or a pair of them for the beginning and the end"
         )
     return cast("tuple[Pad, Pad]", pads)
 
 
-def _source_of(name: Any, given: Any) -> tuple[str, Any]:
+def _source_of(name: Any, steps: Any) -> tuple[str, Any]:
     """Return the column that a window is read from, and its offsets, which can be read more than once."""
     if not isinstance(name, str):
         raise OptionError(f"Windows: expected the name of a column, found {name!r}")
-    is_pair = isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str)
-    source, offsets = given if is_pair else (name, given)
+    is_pair = isinstance(steps, tuple) and len(steps) == 2 and isinstance(steps[0], str)
+    source, offsets = steps if is_pair else (name, steps)
     return source, list(offsets) if isinstance(offsets, Iterator) else offsets
 
 
-def _each(given: Any) -> list[Any]:
+def _each(steps: Any) -> list[Any]:
     """Return offsets one by one; none if they are no numbers and no list."""
-    listed = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else []
-    return [given] if is_number(given) else listed
+    listed = list(steps) if isinstance(steps, Iterable) and not isinstance(steps, str) else []
+    return [steps] if is_number(steps) else listed
 
 
-def _window_column(name: str, source: str, given: Any, fps: float | None) -> WindowColumn:
-    if is_integer(given):
+def _window_column(name: str, source: str, steps: Any, fps: float | None) -> WindowColumn:
+    if is_integer(steps):
         raise OptionError(
-            f"Windows: offsets of {name!r}: expected one or more steps, found {given!r}. Write [{given}] for that one "
-            "step" + (f", or range({given}) for {given} steps" if given > 0 else "")
+            f"Windows: offsets of {name!r}: expected one or more steps, found {steps!r}. Write [{steps}] for that one "
+            "step" + (f", or range({steps}) for {steps} steps" if steps > 0 else "")
         )
-    if not (found := _each(given)):
+    if not (steps := _each(steps)):
         raise OptionError(
             f"Windows: offsets of {name!r}: expected one or more steps, such as range(0, 16) or [-1, 0], "
-            f"found {given!r}"
+            f"found {steps!r}"
         )
-    return WindowColumn(name, source, tuple(_as_steps(name, each, fps) for each in found))
+    return WindowColumn(name, source, tuple(_as_steps(name, step, fps) for step in steps))
 
 
-def _timed_column(name: str, source: str, given: Any) -> WindowColumn:
+def _timed_column(name: str, source: str, steps: Any) -> WindowColumn:
     """Return a column with times of its own."""
-    if isinstance(given, slice):
-        ends = (given.start, given.stop)
-        if given.step is not None or not all(is_number(each) and math.isfinite(each) for each in ends):
-            raise OptionError(f"Windows: offsets of {name!r}: {given!r}: expected slice(from, to), in seconds")
+    if isinstance(steps, slice):
+        ends = (steps.start, steps.stop)
+        if steps.step is not None or not all(is_number(end) and math.isfinite(end) for end in ends):
+            raise OptionError(f"Windows: offsets of {name!r}: {steps!r}: expected slice(from, to), in seconds")
         if ends[0] >= ends[1]:
-            raise OptionError(f"Windows: offsets of {name!r}: {given!r} is empty")
+            raise OptionError(f"Windows: offsets of {name!r}: {steps!r} is empty")
         return WindowColumn(name, source, (), span=(float(ends[0]), float(ends[1])))
-    found = _each(given)
-    if not found or not all(is_number(each) and math.isfinite(each) for each in found):
+    seconds = _each(steps)
+    if not seconds or not all(is_number(second) and math.isfinite(second) for second in seconds):
         raise OptionError(
             f"Windows: offsets of {name!r}: expected seconds, such as [-0.1, 0], or slice(-1, 1) for all samples, "
-            f"found {given!r}"
+            f"found {steps!r}"
         )
-    return WindowColumn(name, source, (), tuple(map(float, found)))
+    return WindowColumn(name, source, (), tuple(map(float, seconds)))
 
 
 def _as_times(at: Any) -> Any:
     if at is None or (isinstance(at, str) and at.strip("/")):
         return at
-    found: list[tuple[str, Any]] = []
+    listed: list[tuple[str, Any]] = []
     for column, times in at.items() if isinstance(at, Mapping) else ():
         is_pair = isinstance(times, (tuple, list)) and len(times) == 2 and all(map(is_number, times))
         if is_pair and all(map(math.isfinite, times)) and times[0] > 0:
-            found.append((str(column), (float(times[0]), float(times[1]))))
+            listed.append((str(column), (float(times[0]), float(times[1]))))
         elif isinstance(times, str) and times.strip("/"):
-            found.append((str(column), times))
+            listed.append((str(column), times))
         else:
             raise OptionError(
                 f"Windows: at: {column!r}: {times!r}: expected a dataset, or (rate, first time): finite numbers, and a "
                 "rate above 0"
             )
-    if not found:
+    if not listed:
         raise OptionError(f"Windows: at={at!r}: expected the name of a dataset, such as 'timestamps', or a mapping")
-    return tuple(found)
+    return tuple(listed)
 
 
-def _plain(given: Any) -> Any:
+def _plain(offsets: Any) -> Any:
     """Return offsets as a user would write them: numbers of Python, in a list."""
-    if isinstance(given, (range, slice)) or is_number(given):
-        return given
-    return [each.item() if isinstance(each, np.generic) else each for each in given]
+    if isinstance(offsets, (range, slice)) or is_number(offsets):
+        return offsets
+    return [offset.item() if isinstance(offset, np.generic) else offset for offset in offsets]
 
 
 def _as_steps(name: str, offset: Any, fps: float | None) -> int:
@@ -384,10 +387,10 @@ def _steps_of_seconds(name: str, offset: Any, fps: float) -> int:
     return steps
 
 
-def _as_flags(given: Any) -> tuple[str, ...]:
-    if given is None:
+def _as_flags(names_given: Any) -> tuple[str, ...]:
+    if names_given is None:
         return ()
-    names = _as_names("episode_flags", [given] if isinstance(given, str) else given)
+    names = _as_names("episode_flags", [names_given] if isinstance(names_given, str) else names_given)
     if not names:
         raise OptionError("Windows: episode_flags=[]: expected the names of one or more columns")
     return names

@@ -33,8 +33,8 @@ _SIGNATURE = re.compile(r"(?:sig|signature|token|credential)=", re.IGNORECASE)
 
 def scheme_of(path: str) -> str:
     """Return the scheme of a URL, in lower case; "" if `path` is none."""
-    found = _SCHEME.match(path)
-    return found[1].lower() if found else ""
+    match = _SCHEME.match(path)
+    return match[1].lower() if match else ""
 
 
 def is_url(path: str) -> bool:
@@ -59,9 +59,9 @@ def split_urls(paths: Iterable[str]) -> tuple[list[str], list[str]]:
 
 def check_slashes(path: str) -> None:
     """Raise for a URL that has lost a slash: it would be a local path, such as ``./s3:/bucket``."""
-    found = _ONE_SLASH.match(path)
-    if found and found[1].lower() in SCHEMES and not os.path.lexists(path):
-        scheme, rest = f"{found[1]}://", path[found.end() :]
+    match = _ONE_SLASH.match(path)
+    if match and match[1].lower() in SCHEMES and not os.path.lexists(path):
+        scheme, rest = f"{match[1]}://", path[match.end() :]
         raise OptionError(
             f"{shown(scheme + rest)}: a URL begins with {scheme}. Pass it as a text: pathlib.Path takes one of the "
             "slashes away."
@@ -101,7 +101,7 @@ class Address:
         scheme = scheme_of(url)
         if scheme not in SCHEMES:
             raise OptionError(
-                f"{shown(url)}: expected a path, or a URL of {', '.join(f'{each}://' for each in SCHEMES)}, found "
+                f"{shown(url)}: expected a path, or a URL of {', '.join(f'{known}://' for known in SCHEMES)}, found "
                 f"{scheme}://.{near_names(scheme, SCHEMES)} Or pass filesystem= a file system of fsspec or pyarrow."
             )
         rest = url[len(scheme) + 3 :]
@@ -180,7 +180,7 @@ def check_key(url: str, key: str) -> None:
             f"{shown(url)}: a name with an empty part, '.' or '..' between slashes cannot be read. Copy the object to "
             "another name."
         )
-    if any(ord(each) < 32 or ord(each) == 127 for each in key):
+    if any(ord(character) < 32 or ord(character) == 127 for character in key):
         raise OptionError(f"{shown(url)!r}: a name with a NUL or another control character cannot be read")
     try:
         key.encode()

@@ -131,11 +131,11 @@ class BlockCache:
                 self._counted_at = now
             if self._taken + wanted > most:
                 self._make_room(most - wanted)
-            found = min(count, max(0, most - self._taken - further_bytes) // BLOCK_BYTES)
-            self._taken += (further_bytes + found * BLOCK_BYTES) if found else 0
-            if found < count:
+            free = min(count, max(0, most - self._taken - further_bytes) // BLOCK_BYTES)
+            self._taken += (further_bytes + free * BLOCK_BYTES) if free else 0
+            if free < count:
                 self._paused_until = now + _FULL_PAUSE_S
-            return found
+            return free
 
     def _make_room(self, most: int) -> None:
         """Remove files that nobody used since this process uses the cache, until at most so many bytes are taken."""
@@ -149,14 +149,14 @@ class BlockCache:
 
     def _files(self) -> list[tuple[float, int, str]]:
         """Return when the files that caches made were used, their bytes and paths. Others may lie there, and stay."""
-        found = []
+        files = []
         with os.scandir(self._folder) as entries:
             for entry in entries:
                 with contextlib.suppress(FileNotFoundError):  # another process removed it
                     if _NAMES.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
                         stat = entry.stat()
-                        found.append((stat.st_mtime, stat.st_blocks * 512, entry.path))
-        return sorted(found)
+                        files.append((stat.st_mtime, stat.st_blocks * 512, entry.path))
+        return sorted(files)
 
     def fail(self, doing: str, exc: Exception) -> None:
         """Write nothing for a minute, and warn once: many threads may fail at the same time."""
@@ -188,7 +188,7 @@ class CachedFile:
         with contextlib.suppress(OSError):  # a read warns
             if (file := self._opened()) is not None:
                 blocks = (self._blocks(offset, min(nbytes, self._size - offset)) for offset, nbytes in spans)
-                return [bool(_records(file, *each)["is_there"].all()) for each in blocks]
+                return [bool(_records(file, *block)["is_there"].all()) for block in blocks]
         return [False for _ in spans]
 
     def get(self, offset: int, nbytes: int) -> memoryview:
@@ -220,17 +220,17 @@ class CachedFile:
 
     def _read(self, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the bytes of some blocks, and which of the blocks are right; the bytes of others mean nothing."""
-        found = np.zeros(min(end * BLOCK_BYTES, self._size) - first * BLOCK_BYTES, np.uint8)
+        data = np.zeros(min(end * BLOCK_BYTES, self._size) - first * BLOCK_BYTES, np.uint8)
         is_right = np.zeros(end - first, bool)
         try:
             if (file := self._opened()) is not None:
                 records = _records(file, first, end)
                 if records["is_there"].any():
-                    file.read_most(self._record_bytes + first * BLOCK_BYTES, found.data)
-                    is_right = (self._crcs(found.data) == records["crc"]) & (records["is_there"] != 0)
+                    file.read_most(self._record_bytes + first * BLOCK_BYTES, data.data)
+                    is_right = (self._crcs(data.data) == records["crc"]) & (records["is_there"] != 0)
         except OSError as exc:
             self._cache.fail("reading", exc)
-        return found, is_right
+        return data, is_right
 
     def _write(self, first: int, data: memoryview) -> None:
         """Write blocks, as many as there is room for, and then their records. It raises nothing: rows can be read."""

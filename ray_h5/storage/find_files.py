@@ -90,10 +90,10 @@ def find_files(
     searches: dict[str, LocalSearch | RemoteSearch] = dict.fromkeys(texts, local)
     if urls := [path for path in searches if is_url(path)]:
         searches |= dict.fromkeys(urls, RemoteSearch(urls, storage, endings))
-    found = {path: search.find(path) for path, search in searches.items()}
-    taken = [files for files in found.values() if files is not None]
+    files_of = {path: search.find(path) for path, search in searches.items()}
+    taken = [files for files in files_of.values() if files is not None]
     states = {name: state for files in taken for name, state in files.files.items()}
-    missing = [path for path, files in found.items() if files is None]
+    missing = [path for path, files in files_of.items() if files is None]
     if missing and not ignore_missing_paths:
         notes = [searches[path].note(path) for path in missing]
         raise missing_paths(notes, may_go_on=ignore_missing_paths is not None and bool(states))
@@ -106,8 +106,8 @@ def find_files(
 
 def is_local_only(paths: PathLike | Sequence[PathLike]) -> bool:
     """Return whether a path begins with ``local://``: only the node of the driver has the file."""
-    given = [paths] if isinstance(paths, (str, os.PathLike)) else paths
-    return any(os.fspath(each).lower().startswith("local://") for each in given)
+    listed = [paths] if isinstance(paths, (str, os.PathLike)) else paths
+    return any(os.fspath(path).lower().startswith("local://") for path in listed)
 
 
 def list_paths(paths: object, option: str = "paths") -> list[PathLike]:
@@ -119,19 +119,19 @@ def list_paths(paths: object, option: str = "paths") -> list[PathLike]:
         If there is none, or one is no path.
     """
     single = isinstance(paths, (str, os.PathLike))
-    for each in paths if isinstance(paths, (list, tuple)) else [paths]:
+    for place in paths if isinstance(paths, (list, tuple)) else [paths]:
         # An h5py.File; a dataset or a group has one. All rows of a dataset would be listed as paths.
-        if isinstance(name := getattr(getattr(each, "file", each), "filename", None), str):
+        if isinstance(name := getattr(getattr(place, "file", place), "filename", None), str):
             raise OptionError(f"{option}: expected a path, found an open file; pass its name, {name!r}")
     is_dataset = type(paths).__name__.endswith("Dataset")  # one of Ray has an `__iter__` that raises
     if not single and (is_dataset or not isinstance(paths, Iterable) or isinstance(paths, (bytes, Mapping))):
-        found = f": found a dataset, {type(paths).__name__}; pass its paths" if is_dataset else f"={paths!r}"
-        raise OptionError(f"{option}{found}: expected a file, a directory, a glob, or a list of them")
-    given: list[PathLike] = [cast("PathLike", paths)] if single else list(cast("Iterable[PathLike]", paths))
-    if not given:
+        problem = f": found a dataset, {type(paths).__name__}; pass its paths" if is_dataset else f"={paths!r}"
+        raise OptionError(f"{option}{problem}: expected a file, a directory, a glob, or a list of them")
+    listed: list[PathLike] = [cast("PathLike", paths)] if single else list(cast("Iterable[PathLike]", paths))
+    if not listed:
         raise OptionError(f"{option}: expected at least one file, directory or glob, found an empty list")
-    for path in given:
+    for path in listed:
         # An empty path would be the root of `filesystem`, and is more often a variable that was not set.
         if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
             raise OptionError(f"{option}: expected str or path-like, found {reprlib.repr(path)}")
-    return given
+    return listed

@@ -117,7 +117,7 @@ def _each_once(files: Iterable[Listed]) -> list[str]:
     paths: dict[str, list[str]] = {}
     for file in files:
         paths.setdefault(file.real, []).append(file.path)
-    return [each[0] if len(each) == 1 else min(each, key=_by_links) for each in paths.values()]
+    return [path[0] if len(path) == 1 else min(path, key=_by_links) for path in paths.values()]
 
 
 def _matching_paths(pattern: str) -> list[str]:
@@ -192,7 +192,7 @@ def _leads_up(folder: str) -> bool:
 
 def _links(path: str) -> int:
     """Return how many links a path passes."""
-    return sum(each.is_symlink() for each in (Path(path), *Path(path).parents))
+    return sum(parent.is_symlink() for parent in (Path(path), *Path(path).parents))
 
 
 def _by_links(path: str) -> tuple[int, str]:
@@ -213,5 +213,7 @@ def _near_path(path: str) -> str:
     if glob.has_magic(name):
         return f"{folder or '.'!r} has {few(sorted(entries), 3)}" if entries and not notes else ""
     near = difflib.get_close_matches(name, entries[:_MAX_COMPARED], n=3, cutoff=0.6)
-    notes += [f"did you mean {' or '.join(repr(os.path.join(folder, each)) for each in near)}?"] if near else []
+    notes += (
+        [f"did you mean {' or '.join(repr(os.path.join(folder, candidate)) for candidate in near)}?"] if near else []
+    )
     return "; ".join(notes)

@@ -52,13 +52,13 @@ class HubPath:
         OptionError
             If it names no repository.
         """
-        found = _HUB.fullmatch(url[len("hf://") :])
-        if found is None:
+        match = _HUB.fullmatch(url[len("hf://") :])
+        if match is None:
             raise OptionError(
                 f"{url}: expected hf://datasets/owner/name/data/run.h5, a folder with a slash at its end, or a glob; "
                 "owner/name@revision for another branch, tag or commit than main"
             )
-        kind, repository, revision, path = found.groups()
+        kind, repository, revision, path = match.groups()
         return cls(kind or "", repository, revision or "main", path or "")
 
     @property
@@ -91,12 +91,12 @@ def url_of(path: str, *, listed: bool = False) -> str:
     OptionError
         If the URL names no file.
     """
-    found = HubPath.of(path)
-    if found.is_file or (not listed and found.is_name):
-        return found.url(found.path)
+    hub_path = HubPath.of(path)
+    if hub_path.is_file or (not listed and hub_path.is_name):
+        return hub_path.url(hub_path.path)
     if not listed:
         raise OptionError(f"{path}: expected one file, such as hf://datasets/owner/name/data/run.h5")
-    return f"hf://{path[len('hf://') :]}" + ("" if found.path else "/" * (not path.endswith("/")))
+    return f"hf://{path[len('hf://') :]}" + ("" if hub_path.path else "/" * (not path.endswith("/")))
 
 
 def token_for(url: str) -> str:

@@ -29,9 +29,9 @@ def read_at(fd: int, buffer: Buffer, offset: int) -> int:
     """Fill a buffer from an offset of an open file, as far as one call does; return how many bytes it got."""
     if _HAS_PREADV:
         return os.preadv(fd, [buffer], offset)
-    found = os.pread(fd, len(buffer), offset)  # macOS before 11: one copy more
-    memoryview(buffer)[: len(found)] = found
-    return len(found)
+    data = os.pread(fd, len(buffer), offset)  # macOS before 11: one copy more
+    memoryview(buffer)[: len(data)] = data
+    return len(data)
 
 
 def write_at(fd: int, data: Buffer, offset: int) -> None:
@@ -100,8 +100,8 @@ class LocalFile:
     def read_ranges(self, spans: Sequence[Span], then: Then) -> None:
         """Read spans one after the other, and pass each to `then`."""
         for number, (offset, nbytes) in enumerate(spans):
-            self.read_into(offset, found := memoryview(bytearray(nbytes)))
-            then(number, found)
+            self.read_into(offset, data := memoryview(bytearray(nbytes)))
+            then(number, data)
 
     def on_disk(self, spans: Sequence[Span]) -> list[bool]:
         """Return for byte ranges whether each is on a local disk."""
@@ -191,14 +191,14 @@ def identity_now(path: str) -> FileIdentity | None:
 
 def real_path_of(descriptor: int, path: str) -> str:
     """Return the path without symbolic links of an open file, which was opened by the name `path`."""
-    found = os.fstat(descriptor)
+    status = os.fstat(descriptor)
     try:
         real = str(Path(f"/proc/self/fd/{descriptor}").readlink())
-        return real if found.st_nlink else real.removesuffix(" (deleted)")
+        return real if status.st_nlink else real.removesuffix(" (deleted)")
     except OSError:  # not Linux
         real = os.path.realpath(path)
         with translated_os_errors(path, "looking at it"):
-            if os.path.samestat(os.lstat(real), found):
+            if os.path.samestat(os.lstat(real), status):
                 return real
     raise StaleIndexError(f"{path}: another file got this name while it was opened. Wait until that is over.")
 
@@ -208,12 +208,12 @@ def check_regular_file(path: str) -> os.stat_result:
     if "\0" in path:
         raise OptionError(f"{path!r}: a path cannot contain a NUL character")
     with translated_os_errors(path):
-        found = os.stat(path)
-    if not stat.S_ISREG(found.st_mode):
-        raise NotHDF5Error(f"{path}: expected a file, found {_file_type(found.st_mode)}")
-    if found.st_size == 0:
+        status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode):
+        raise NotHDF5Error(f"{path}: expected a file, found {_file_type(status.st_mode)}")
+    if status.st_size == 0:
         raise NotHDF5Error(f"{path}: expected an HDF5 file, found an empty one (0 bytes)")
-    return found
+    return status
 
 
 def local_folder(option: str, folder: object) -> str:
@@ -273,6 +273,6 @@ def natural_key(name: str) -> str:
     return _DIGITS.sub(_sorted_number, name) + "\0\0" + name
 
 
-def _sorted_number(found: re.Match[str]) -> str:
-    digits = found.group().lstrip("0")
+def _sorted_number(digits_match: re.Match[str]) -> str:
+    digits = digits_match.group().lstrip("0")
     return f"\0{chr(len(digits) + 1)}{digits}"

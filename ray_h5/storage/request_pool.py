@@ -109,15 +109,15 @@ def each_waiting(action: Callable[[Item], Result], items: Sequence[Item]) -> lis
 
     Threads cost more than an action that needs no request.
     """
-    found: list[Result] = []
+    results: list[Result] = []
     for number, item in enumerate(items):
         began = time.monotonic()
-        found.append(action(item))
+        results.append(action(item))
         left = items[number + 1 :]
         if len(left) > 1 and time.monotonic() - began > _QUICK_S:
             with fetching_threads(min(_WAITING_THREADS, len(left)), "ray_h5_wait") as pool:
-                return found + list(pool.map(action, left))
-    return found
+                return results + list(pool.map(action, left))
+    return results
 
 
 class Fetched:
@@ -175,12 +175,12 @@ class _Calls:
         except BaseException as exc:  # noqa: BLE001  the thread that waits raises it
             self._answer(number, exc)
 
-    def _answer(self, number: int, found: Any) -> None:
+    def _answer(self, number: int, answer: Any) -> None:
         with self._lock:
-            if isinstance(found, BaseException) or not self.is_wanted:
+            if isinstance(answer, BaseException) or not self.is_wanted:
                 self.give_back(number)
             if self.is_wanted:
-                self.answers.put((number, found))
+                self.answers.put((number, answer))
 
     def give_back(self, number: int) -> None:
         _budget.value.give_back(self.works[number][1])
@@ -190,8 +190,8 @@ class _Calls:
         with self._lock:
             self.is_wanted = False
         while not self.answers.empty():
-            number, found = self.answers.get()
-            if not isinstance(found, BaseException):
+            number, answer = self.answers.get()
+            if not isinstance(answer, BaseException):
                 self.give_back(number)
 
 
@@ -217,7 +217,7 @@ def fetch(requests: Sequence[tuple[Getter, int, int]], then: Then) -> None:
 def call(work: Callable[[], Result]) -> Result:
     """Do something in a thread of the pool, and wait for it in a way that Ctrl-C ends."""
     results: list[Result] = []
-    _run([(work, 0)], lambda _, found: results.append(found))
+    _run([(work, 0)], lambda _, answer: results.append(answer))
     return results[0]
 
 
@@ -228,15 +228,15 @@ def _run(works: Sequence[tuple[Callable[[], Any], int]], then: Callable[[int, An
         for _ in range(min(IN_FLIGHT, len(works))):
             calls.send(unsent.popleft())
         for _ in works:
-            number, found = wait_for(calls.answers)
-            if isinstance(found, BaseException):
-                raise found
+            number, answer = wait_for(calls.answers)
+            if isinstance(answer, BaseException):
+                raise answer
             if unsent:
                 calls.send(unsent.popleft())
             try:
-                then(number, found)
+                then(number, answer)
             finally:
                 calls.give_back(number)
-            del found
+            del answer
     finally:
         calls.end()

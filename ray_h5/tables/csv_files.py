@@ -40,28 +40,28 @@ def read_csv(file: TableFile, sidecar: Sidecar, taken: Taken) -> pa.Table:
     TableError, OptionError
         If it is no such table, is too large, or has other types than the user says.
     """
-    given = {name: _arrow_type(name, kind) for name, kind in (sidecar.types or {}).items()}
-    given.update(dict.fromkeys(sidecar.keys, pa.large_string()))
+    types = {name: _arrow_type(name, kind) for name, kind in (sidecar.types or {}).items()}
+    types.update(dict.fromkeys(sidecar.keys, pa.large_string()))
     parsed = partial(
         _parsed, file, sidecar.delimiter or ("\t" if ".tsv" in os.path.basename(file.path).lower() else ",")
     )
     if file.state is not None and file.state.size > taken.max_bytes:
         taken.add(file, 0, file.state.size)
     try:
-        table = parsed(given, counted := replace(taken))
+        table = parsed(types, counted := replace(taken))
         # Arrow takes "12:30" for a time of day, which numpy and torch lack.
-        if times := [each.name for each in table.schema if pa.types.is_time(each.type)]:
-            table = parsed({**given, **dict.fromkeys(times, pa.large_string())}, counted := replace(taken))
+        if times := [field.name for field in table.schema if pa.types.is_time(field.type)]:
+            table = parsed({**types, **dict.fromkeys(times, pa.large_string())}, counted := replace(taken))
     except UnicodeDecodeError as exc:
         raise _not_utf8(file, None) from exc
     except (pa.ArrowException, OSError) as exc:
-        raise _csv_error(file, exc, parsed, given) from exc
+        raise _csv_error(file, exc, parsed, types) from exc
     taken.rows, taken.bytes = counted.rows, counted.bytes
     check_names(file, table.column_names)
-    for each in table.schema:
-        if pa.types.is_binary(each.type):  # what Arrow makes of text in another encoding
-            raise _not_utf8(file, each.name)
-    _check_integers(file, table, given, parsed)
+    for field in table.schema:
+        if pa.types.is_binary(field.type):  # what Arrow makes of text in another encoding
+            raise _not_utf8(file, field.name)
+    _check_integers(file, table, types, parsed)
     return _with_nulls(table, sidecar.keys)
 
 
@@ -101,15 +101,15 @@ def _parsed(
             refused.append((row, delimiter))
         return "error"
 
-    found = pacsv.read_csv(
+    table = pacsv.read_csv(
         _Counted(file, delimiter, taken),
         # Types follow from the first block: all of the table, if it is not very large. Only one thread counts lines.
         pacsv.ReadOptions(use_threads=refused is None, block_size=_BLOCK_BYTES),
         pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True, invalid_row_handler=refuse),
         pacsv.ConvertOptions(column_types=types, include_columns=list(columns)),
     )
-    assert found.schema.names is not None  # a header in another encoding raises UnicodeDecodeError
-    return found
+    assert table.schema.names is not None  # a header in another encoding raises UnicodeDecodeError
+    return table
 
 
 def _csv_error(
@@ -142,9 +142,9 @@ def _csv_error(
     )
 
 
-def _check_integers(file: TableFile, table: pa.Table, given: Container[str], parsed: Callable[..., pa.Table]) -> None:
+def _check_integers(file: TableFile, table: pa.Table, typed: Container[str], parsed: Callable[..., pa.Table]) -> None:
     """Raise for integers that are rounded: Arrow makes floats of those beyond int64, and of those beside floats."""
-    floats = [each.name for each in table.schema if pa.types.is_float64(each.type) and each.name not in given]
+    floats = [field.name for field in table.schema if pa.types.is_float64(field.type) and field.name not in typed]
     for name in floats:
         if (pc.max(pc.abs(table[name])).as_py() or 0) < _EXACT:
             continue
@@ -160,11 +160,11 @@ def _check_integers(file: TableFile, table: pa.Table, given: Container[str], par
 
 def _with_nulls(table: pa.Table, keys: Sequence[str]) -> pa.Table:
     """Return a table in which an empty entry has no value, also in columns of text; a key may be an empty text."""
-    for place, each in enumerate(table.schema):
-        if each.name not in keys and (pa.types.is_string(each.type) or pa.types.is_large_string(each.type)):
-            is_empty = pc.equal(table[place], pa.scalar("", each.type))
+    for place, field in enumerate(table.schema):
+        if field.name not in keys and (pa.types.is_string(field.type) or pa.types.is_large_string(field.type)):
+            is_empty = pc.equal(table[place], pa.scalar("", field.type))
             if pc.any(is_empty).as_py():
-                table = table.set_column(place, each, pc.if_else(is_empty, pa.scalar(None, each.type), table[place]))
+                table = table.set_column(place, field, pc.if_else(is_empty, pa.scalar(None, field.type), table[place]))
     return table
 
 

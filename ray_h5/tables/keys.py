@@ -77,16 +77,16 @@ def lines_of(parts: Sequence[RowKeys], keys: Sequence[pa.Array], names: Sequence
     elif not parts[0].is_exact:
         _check_unique(lines, names, table)
         return _by_end(parts[0], of_rows, of_lines, table)
-    found = _as_numbers(pc.index_in(of_rows, value_set=of_lines))
+    numbers = _as_numbers(pc.index_in(of_rows, value_set=of_lines))
     # Arrow finds the first of two lines with one key: a line that some row has is no second one.
-    unused = np.setdiff1d(np.arange(len(of_lines)), found)
+    unused = np.setdiff1d(np.arange(len(of_lines)), numbers)
     if (_as_numbers(pc.index_in(of_lines.take(pa.array(unused)), value_set=of_lines)) != unused).any():
         _check_unique(lines, names, table)
-    return found
+    return numbers
 
 
-def _as_numbers(found: pa.Array) -> np.ndarray:
-    return found.fill_null(-1).to_numpy()
+def _as_numbers(numbers: pa.Array) -> np.ndarray:
+    return numbers.fill_null(-1).to_numpy()
 
 
 def _one_key(
@@ -106,7 +106,7 @@ def _one_key(
         of_lines = pc.add(pc.multiply(of_lines, count), encoded.indices.cast(pa.int64()))
         of_rows = pc.add(pc.multiply(of_rows, count), places.cast(pa.int64()))
         known = of_lines.unique()
-        of_rows, of_lines = (pc.index_in(each, value_set=known).cast(pa.int64()) for each in (of_rows, of_lines))
+        of_rows, of_lines = (pc.index_in(line, value_set=known).cast(pa.int64()) for line in (of_rows, of_lines))
     return of_rows, of_lines
 
 
@@ -185,7 +185,7 @@ def _parsed(part: RowKeys, rows: pa.Array, keys: pa.Array, name: str, table: str
 
 def _no_integers(part: RowKeys, wrong: pa.Array, name: str, table: str) -> SchemaMismatchError:
     texts = wrong[:_MAX_LISTED].to_pylist()
-    shown = few([repr(each if len(each) <= _MAX_SHOWN else f"{each[:_MAX_SHOWN]} ...") for each in texts])
+    shown = few([repr(text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]} ...") for text in texts])
     return SchemaMismatchError(
         f"{table}: {part.name!r} of the files holds {part.values.type}, and the key {name!r} of the table "
         f"text: {len(wrong)} keys are no whole numbers: {shown}. Write the keys of the table as whole numbers, remove "
@@ -219,7 +219,7 @@ def _by_end(part: RowKeys, rows: pa.Array, lines: pa.Array, table: str) -> np.nd
     if (again := np.flatnonzero(first != np.arange(len(first)))).size:
         one = int(again[0])
         raise _two_keys(part, keys[one], lines, int(first[one]), one, table)
-    found = np.full(len(rows), -1, np.int64)
+    lines_of_rows = np.full(len(rows), -1, np.int64)
     is_whole = np.zeros(len(keys), bool)
     variants = [rows]
     if part.kind == "path":
@@ -228,25 +228,25 @@ def _by_end(part: RowKeys, rows: pa.Array, lines: pa.Array, table: str) -> np.nd
         is_whole[_as_numbers(pc.index_in(values, value_set=keys).drop_null())] = True
     for values in variants:
         is_used = np.zeros(len(keys), bool)
-        is_used[found[found >= 0]] = True
+        is_used[lines_of_rows[lines_of_rows >= 0]] = True
         for at, is_end in _matches(values, keys):
             hit = (at >= 0) & ~(is_end & is_whole[at])
             # Of files `run` and `run.h5`, the key `run` is the first.
-            clash = np.flatnonzero(hit & (found >= 0) & (found != at) & ~is_used[at])
+            clash = np.flatnonzero(hit & (lines_of_rows >= 0) & (lines_of_rows != at) & ~is_used[at])
             if len(clash):
                 row = int(clash[0])
-                raise _two_keys(part, rows[row], lines, int(found[row]), int(at[row]), table)
-            new = hit & (found < 0)
-            found[new] = at[new]
-    _check_one_path_each(part, rows, lines, found, table)
-    return found
+                raise _two_keys(part, rows[row], lines, int(lines_of_rows[row]), int(at[row]), table)
+            new = hit & (lines_of_rows < 0)
+            lines_of_rows[new] = at[new]
+    _check_one_path_each(part, rows, lines, lines_of_rows, table)
+    return lines_of_rows
 
 
 def _matches(values: pa.Array, keys: pa.Array) -> Iterator[tuple[np.ndarray, bool]]:
     """Yield for each value the key that it is, or -1; then the keys that are its end, by their number of parts."""
     yield _as_numbers(pc.index_in(values, value_set=keys)), False
     depths = pc.count_substring(keys, "/").unique().to_pylist()
-    for depth in sorted(each for each in depths if each is not None):
+    for depth in sorted(depth for depth in depths if depth is not None):
         ends = pc.replace_substring_regex(values, rf"^(?:.*/)?((?:[^/]*/){{{depth}}}[^/]*)$", r"\1")
         yield _as_numbers(pc.index_in(ends, value_set=keys)), True
 
@@ -258,17 +258,17 @@ def _two_keys(part: RowKeys, name: pa.Scalar, lines: pa.Array, one: int, other: 
     )
 
 
-def _check_one_path_each(part: RowKeys, rows: pa.Array, lines: pa.Array, found: np.ndarray, table: str) -> None:
+def _check_one_path_each(part: RowKeys, rows: pa.Array, lines: pa.Array, lines_of_rows: np.ndarray, table: str) -> None:
     """Raise if a key is the end of two different paths."""
-    has_line = np.flatnonzero(found >= 0)
-    pairs = pa.table({"line": found[has_line], "path": rows.take(pa.array(has_line))}).group_by("line")
+    has_line = np.flatnonzero(lines_of_rows >= 0)
+    pairs = pa.table({"line": lines_of_rows[has_line], "path": rows.take(pa.array(has_line))}).group_by("line")
     counts = pairs.aggregate([("path", "count_distinct")])
     several = counts.filter(pc.greater(counts["path_count_distinct"], 1))
     if several.num_rows:
         line = several["line"][0].as_py()
-        of_line = rows.take(pa.array(np.flatnonzero(found == line))).unique().to_pylist()
+        of_line = rows.take(pa.array(np.flatnonzero(lines_of_rows == line))).unique().to_pylist()
         raise SchemaMismatchError(
             f"{table}: {several.num_rows} keys are the end of more than one {part.name}, such as "
-            f"{lines[line].as_py()!r}: {few([re.sub('^$', '/', each) for each in of_line], 5)}. Write the keys with "
+            f"{lines[line].as_py()!r}: {few([re.sub('^$', '/', path) for path in of_line], 5)}. Write the keys with "
             "more of the path."
         )

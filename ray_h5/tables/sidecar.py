@@ -111,9 +111,9 @@ def as_sidecars(sidecar: Any) -> tuple[Sidecar, ...]:
     """Return the value of the argument `sidecar`."""
     if sidecar is None:
         return ()
-    given = [sidecar] if isinstance(sidecar, Sidecar) else sidecar
-    if isinstance(given, (list, tuple)) and all(isinstance(each, Sidecar) for each in given):
-        return tuple(given)
+    listed = [sidecar] if isinstance(sidecar, Sidecar) else sidecar
+    if isinstance(listed, (list, tuple)) and all(isinstance(table, Sidecar) for table in listed):
+        return tuple(listed)
     hint = f"; write Sidecar({os.fspath(sidecar)!r}, on=...)" if isinstance(sidecar, (str, os.PathLike)) else ""
     raise OptionError(f"sidecar={sidecar!r}: expected Sidecar(...), or a list of them{hint}")
 
@@ -123,13 +123,13 @@ def as_attrs(attrs: Any) -> dict[str, str]:
     if isinstance(attrs, str):
         raise OptionError(f"attrs={attrs!r}: expected a list of names; write attrs=[{attrs!r}]")
     try:
-        given = dict(attrs) if isinstance(attrs, Mapping) else {name: name for name in attrs}
+        by_column = dict(attrs) if isinstance(attrs, Mapping) else {name: name for name in attrs}
     except TypeError:
         raise OptionError(f"attrs={attrs!r}: expected names of attributes, or {{column: attribute}}") from None
-    for name in [*given, *given.values()]:
+    for name in [*by_column, *by_column.values()]:
         if not isinstance(name, str) or not name:
             raise OptionError(f"attrs: expected names of attributes, found {name!r}")
-    return given
+    return by_column
 
 
 def _names(option: str, value: Any) -> tuple[str, ...]:

@@ -58,13 +58,13 @@ class Slices:
 
     def column_of(self, columns: Iterable[str]) -> str | None:
         """Return the one column that is named; None if there are none or several."""
-        found = self.columns_of(columns)
-        return found[0] if len(found) == 1 else None
+        matching = self.columns_of(columns)
+        return matching[0] if len(matching) == 1 else None
 
     def columns_of(self, columns: Iterable[str]) -> list[str]:
         """Return the columns that are named. The table may leave out the groups that they are in."""
         names = set(self.datasets)
-        return [each for each in columns if any(part in names for part in _ends(each))]
+        return [column for column in columns if any(part in names for part in _ends(column))]
 
     def lines(self, column: str, num_rows: int) -> np.ndarray:
         """Return the line of each row of a column: integers, -1 where the table has none."""
@@ -80,8 +80,8 @@ class Slices:
         opened = repr(path) if group.strip("/") == "" else f"{path!r}, group={group!r}"
         table = f"sidecar=ray_h5.Sidecar({self.table!r}, on={on!r}{more})"
         calls = [
-            f"  ray_h5.read_h5({opened}, columns={[each, each + LENGTH, *self.others[:_MAX_LABELS]]!r}, {table})"
-            for each in columns
+            f"  ray_h5.read_h5({opened}, columns={[column, column + LENGTH, *self.others[:_MAX_LABELS]]!r}, {table})"
+            for column in columns
         ]
         shown = calls[:_MAX_SHOWN] + ([f"  and {len(calls) - _MAX_SHOWN} more"] if len(calls) > _MAX_SHOWN else [])
         head = (
@@ -101,10 +101,10 @@ def slices_of(sidecar: Sidecar, table: Table) -> Slices | None:
         return None
     if not pc.all(pc.match_substring_regex(keys[:1], _SLICE)).as_py():
         return None
-    found = pc.extract_regex(keys, _SLICE)
-    if found.null_count:
+    matches = pc.extract_regex(keys, _SLICE)
+    if matches.null_count:
         return None
-    names, rows, crop = (found.field(name) for name in ("name", "row", "crop"))
+    names, rows, crop = (matches.field(name) for name in ("name", "row", "crop"))
     stops = pc.extract_regex(crop, _LAST_STOP)
     stop = pc.struct_field(stops, "stop").cast(pa.int64())
     others = tuple(sidecar.prefix + name for name in table.types if name != sidecar.keys[0])

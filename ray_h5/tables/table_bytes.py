@@ -59,20 +59,20 @@ class TableFile:
     @cached_property
     def _content(self) -> pa.Buffer:
         source = self.storage.open(self.path, self.state)
-        found = bytearray(source.size)
+        data = bytearray(source.size)
         spans = [(at, min(_PART_BYTES, source.size - at)) for at in range(0, source.size, _PART_BYTES)]
 
         def take(number: int, part: memoryview) -> None:
             at, count = spans[number]
-            found[at : at + count] = part
+            data[at : at + count] = part
 
         source.read_ranges(spans, take)
-        return pa.py_buffer(found)
+        return pa.py_buffer(data)
 
     def check_unchanged(self) -> None:
         """Raise if the file is another one by now."""
-        found = self.storage.seen(self.path, self.state)
-        if found != self.state and not only_ctime_differs(self.state, found):
+        state = self.storage.seen(self.path, self.state)
+        if state != self.state and not only_ctime_differs(self.state, state):
             raise StaleIndexError(f"{self}: the table changed since its keys were read; make the dataset again")
 
     def __getstate__(self) -> dict[str, Any]:
@@ -146,13 +146,13 @@ class _RemoteReader(io.RawIOBase):
 
 def find_tables(path: Any, storage: Storage) -> list[TableFile]:
     """Return the files of a table; `storage` is that of files with a URL."""
-    found = find_files(
-        [on_hub(each, listed=True) for each in list_paths(path)],
+    files = find_files(
+        [on_hub(table_path, listed=True) for table_path in list_paths(path)],
         _EXTENSIONS,
         ignore_missing_paths=None,
         storage=storage,
     )
-    return [_file(each, found.states.get(each), storage_of(each, storage)) for each in found.paths]
+    return [_file(path, files.states.get(path), storage_of(path, storage)) for path in files.paths]
 
 
 def _file(path: str, state: Identity | None, storage: Storage) -> TableFile:

@@ -115,18 +115,18 @@ class TableColumn(ComparedByContent):
 
     def array(self, files: FileTable, row_ids: np.ndarray) -> np.ndarray:
         """Return the values of some rows as `RowReader` returns columns; errors as `TableColumns.array`."""
-        spec, found = self.spec, self.of(files, row_ids)
+        spec, values = self.spec, self.of(files, row_ids)
         if spec.kind == "ragged":
-            return objects([np.array(each.values, spec.element) if each.is_valid else None for each in found])
+            return objects([np.array(value.values, spec.element) if value.is_valid else None for value in values])
         if spec.kind == "string":
-            return found.cast(pa.large_binary()).to_numpy(zero_copy_only=False)
-        if found.null_count and spec.kind != "time" and not self._says_missing:
-            raise self.no_value(files, int(row_ids[int(np.argmax(found.is_null().to_numpy(zero_copy_only=False)))]))
+            return values.cast(pa.large_binary()).to_numpy(zero_copy_only=False)
+        if values.null_count and spec.kind != "time" and not self._says_missing:
+            raise self.no_value(files, int(row_ids[int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))]))
         if spec.row_shape:
-            return found.flatten().to_numpy(zero_copy_only=False).astype(spec.dtype).reshape(-1, *spec.row_shape)
-        if found.null_count and spec.kind != "time":
-            found = found.fill_null(float("nan"))
-        return found.to_numpy(zero_copy_only=False).astype(spec.dtype, copy=False)
+            return values.flatten().to_numpy(zero_copy_only=False).astype(spec.dtype).reshape(-1, *spec.row_shape)
+        if values.null_count and spec.kind != "time":
+            values = values.fill_null(float("nan"))
+        return values.to_numpy(zero_copy_only=False).astype(spec.dtype, copy=False)
 
     @property
     def _says_missing(self) -> bool:
@@ -158,11 +158,11 @@ class TableColumn(ComparedByContent):
 
     def digest(self) -> str:
         """Return a digest of the values that rows, or files, have."""
-        found, numbers, values = hashlib.blake2b(digest_size=8), self.lines.numbers, self.values
+        hasher, numbers, values = hashlib.blake2b(digest_size=8), self.lines.numbers, self.values
         for first in range(0, len(numbers), _HASHED_AT_ONCE):
             for buffer in filter(None, _taken(values, numbers[first : first + _HASHED_AT_ONCE]).buffers()):
-                found.update(buffer)
-        return found.hexdigest()
+                hasher.update(buffer)
+        return hasher.hexdigest()
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -210,9 +210,9 @@ class TableColumns(ComparedByContent):
         self, specs: Iterable[ColumnSpec], files: FileTable, selection: np.ndarray | None, labels: Iterable[Classes]
     ) -> TableColumns | None:
         """Return the columns that a plan delivers; None if there are none."""
-        numbered, used = {each.name: each for each in labels}, dict[int, tuple[Lines, np.ndarray]]()
+        numbered, used = {label.name: label for label in labels}, dict[int, tuple[Lines, np.ndarray]]()
         columns = {}
-        for name, wanted in ((each.name, each) for each in specs if each.name in self.columns):
+        for name, wanted in ((spec.name, spec) for spec in specs if spec.name in self.columns):
             column = self.columns[name]
             spec, values = column.spec if name in numbered else wanted, column.values
             if id(column.lines) not in used:

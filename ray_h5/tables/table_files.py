@@ -55,12 +55,12 @@ class Table(ComparedByContent):
     @property
     def types(self) -> dict[str, pa.DataType]:
         """The types of its columns."""
-        return {each.name: each.type for each in self.schema}
+        return {field.name: field.type for field in self.schema}
 
     def column(self, name: str) -> pa.ChunkedArray:
         """Return one column, in one chunk; strings have offsets of 64 bits."""
         if name not in self._read:
-            taken = Taken(0, self.max_bytes, bytes=sum(each.nbytes for each in self._read.values()))
+            taken = Taken(0, self.max_bytes, bytes=sum(table.nbytes for table in self._read.values()))
             wanted = _decoded_type(self.schema.field(name).type)
             chunks: list[pa.Array] = []
             for file, table in self.parts:
@@ -117,7 +117,7 @@ def _check_keys(table: Table, sidecar: Sidecar) -> None:
     for wanted, on in zip(sidecar.keys, sidecar.row_keys, strict=True):
         if wanted not in table.types and not (on in {"row", "row_id"} and len(sidecar.keys) == 1):
             one = next(iter(table.types), "")
-            other = next((each for each in ";\t|" if len(table.types) == 1 and each in one), None)
+            other = next((delimiter for delimiter in ";\t|" if len(table.types) == 1 and delimiter in one), None)
             hint = (
                 f" Its only column is {one!r}: pass delimiter={other!r}."
                 if other
@@ -129,11 +129,11 @@ def _check_keys(table: Table, sidecar: Sidecar) -> None:
 
 def _parquet_schema(file: TableFile, taken: Taken) -> pa.Schema:
     try:
-        found = pq.read_metadata(file.opened())
-        schema = found.schema.to_arrow_schema()
+        metadata = pq.read_metadata(file.opened())
+        schema = metadata.schema.to_arrow_schema()
     except (pa.ArrowException, OSError) as exc:
         raise TableError(f"{file}: cannot be read as Parquet: {exc}") from exc
-    taken.add(file, found.num_rows, 0)
+    taken.add(file, metadata.num_rows, 0)
     check_names(file, schema.names)
     return schema
 
@@ -158,13 +158,13 @@ def _read_parquet(file: TableFile, name: str, taken: Taken) -> pa.ChunkedArray:
 
 def _stored_bytes(metadata: pq.FileMetaData, name: str) -> int:
     """Return the bytes that the values of a column take at least, by what the file says of it."""
-    found = 0
+    nbytes = 0
     for group in range(metadata.num_row_groups):
-        for each in map(metadata.row_group(group).column, range(metadata.num_columns)):
-            if each.path_in_schema == name or each.path_in_schema.startswith(f"{name}."):
-                width = _WIDTHS.get(each.physical_type, 0)
-                found += max(each.num_values * width, each.total_uncompressed_size)
-    return found
+        for column in map(metadata.row_group(group).column, range(metadata.num_columns)):
+            if column.path_in_schema == name or column.path_in_schema.startswith(f"{name}."):
+                width = _WIDTHS.get(column.physical_type, 0)
+                nbytes += max(column.num_values * width, column.total_uncompressed_size)
+    return nbytes
 
 
 def _decoded_bytes(column: pa.Array) -> int:
@@ -178,8 +178,8 @@ def _decoded_bytes(column: pa.Array) -> int:
 
 def _is_text(kind: pa.DataType) -> bool:
     return any(
-        each(kind)
-        for each in (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+        is_kind(kind)
+        for is_kind in (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
     )
 
 
@@ -189,7 +189,7 @@ def _common_schema(name: str, files: Sequence[TableFile], schemas: Sequence[pa.S
             differ = sorted(set(schema.names) ^ set(schemas[0].names))
             raise TableError(f"{file}: expected the columns of {files[0]}; only one of them has {few(differ)}")
     try:
-        return pa.unify_schemas([each.remove_metadata() for each in schemas], promote_options="permissive")
+        return pa.unify_schemas([schema.remove_metadata() for schema in schemas], promote_options="permissive")
     except pa.ArrowException as exc:
         raise TableError(f"{name}: the types of a column differ from table to table: {exc}") from exc
 

@@ -23,22 +23,22 @@ def check_indices(indices: Sequence[int] | np.ndarray | torch.Tensor, length: in
     OptionError
         If they are no integers along one axis: a mask, or numbers with a fraction, would mean other samples.
     """
-    found = np.asarray(indices)
-    if found.dtype.kind not in "iu" and found.size:
+    checked = np.asarray(indices)
+    if checked.dtype.kind not in "iu" and checked.size:
         raise OptionError(
-            f"{where}: expected integers for indices, found {found.dtype}; for a mask, pass np.flatnonzero(mask)"
+            f"{where}: expected integers for indices, found {checked.dtype}; for a mask, pass np.flatnonzero(mask)"
         )
-    if found.ndim != 1:
-        raise OptionError(f"{where}: expected one axis of indices, found shape {found.shape}; use .ravel()")
-    if not found.size:
-        return found.astype(np.int64)
+    if checked.ndim != 1:
+        raise OptionError(f"{where}: expected one axis of indices, found shape {checked.shape}; use .ravel()")
+    if not checked.size:
+        return checked.astype(np.int64)
     # As Python integers: not every uint64 is an int64.
-    least, most = int(found.min()), int(found.max())
+    least, most = int(checked.min()), int(checked.max())
     if least < -length or most >= length:
-        wrong = next(index for index in found.tolist() if not -length <= index < length)
+        wrong = next(index for index in checked.tolist() if not -length <= index < length)
         raise RowIndexError(f"{where}: index {wrong} is not among its {length} samples (0 to {length - 1})")
-    found = found.astype(np.int64, copy=False)
-    return np.where(found < 0, found + length, found) if least < 0 else found
+    checked = checked.astype(np.int64, copy=False)
+    return np.where(checked < 0, checked + length, checked) if least < 0 else checked
 
 
 Many: TypeAlias = Sequence[int] | np.ndarray | torch.Tensor
@@ -111,6 +111,6 @@ def datasets_in(dataset: Any) -> Iterator[Any]:
     several = getattr(dataset, "datasets", ())
     several = several.values() if isinstance(several, Mapping) else several
     inner = [getattr(dataset, name, None) for name in ("dataset", "base_dataset")]
-    for each in (*(several if isinstance(several, Iterable) else ()), *inner):
-        if isinstance(each, Dataset):
-            yield from datasets_in(each)
+    for member in (*(several if isinstance(several, Iterable) else ()), *inner):
+        if isinstance(member, Dataset):
+            yield from datasets_in(member)

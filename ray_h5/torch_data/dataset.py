@@ -185,18 +185,18 @@ class H5Dataset(BatchedDataset):
         if padding is None:
             return {}
         padding.check_names(self.columns)
-        found: dict[str, Fill | None] = {}
+        fills: dict[str, Fill | None] = {}
         for name, spec in self._specs.items():
             if self._is_decoded(name) or spec.element is None or (shape := spec.varying_shape) is None:
                 continue
             steps = spec.row_shape if spec.kind == "list" else ()
             dtype = spec.element.base if steps else spec.element
-            found[name] = padding.fill(name, dtype, shape[len(steps) :], self.columns, steps)
+            fills[name] = padding.fill(name, dtype, shape[len(steps) :], self.columns, steps)
         for decoder in self._steps[0]:
             for name in decoder.columns if decoder.size is None else ():
                 if self._specs[name].row_shape[-1:] == self._specs[name].row_shape:  # one image a row
-                    found[name] = padding.fill(name, np.dtype(np.uint8), IMAGE_SHAPE, self.columns)
-        return {name: fill for name, fill in found.items() if fill is not None}
+                    fills[name] = padding.fill(name, np.dtype(np.uint8), IMAGE_SHAPE, self.columns)
+        return {name: fill for name, fill in fills.items() if fill is not None}
 
     @property
     def _steps(self) -> tuple[tuple[DecodeImage, ...], Callable[[Any], Any] | None]:
@@ -217,7 +217,7 @@ class H5Dataset(BatchedDataset):
     @property
     def labels(self) -> dict[str, dict[Any, int]]:
         """The number of each class, by column; None stands for all other values."""
-        return {each.name: each.by_value for each in self._index.labels}
+        return {label.name: label.by_value for label in self._index.labels}
 
     @property
     def row_bytes(self) -> int:
@@ -248,7 +248,7 @@ class H5Dataset(BatchedDataset):
     def is_repeatable(self) -> bool:
         """Whether all transforms are of this package: they draw no numbers from global generators."""
         rest = self._steps[1]
-        return all(type(each).__module__.startswith("ray_h5.") for each in getattr(rest, "steps", [rest]) if each)
+        return all(type(step).__module__.startswith("ray_h5.") for step in getattr(rest, "steps", [rest]) if step)
 
     @property
     def decodes(self) -> bool:
@@ -312,10 +312,12 @@ class H5Dataset(BatchedDataset):
         """Return indices as int64, those from 0 on in ``range(len(self))``; samplers give others of later draws."""
         if not self.is_drawn:
             return check_indices(indices, len(self), where)
-        found = np.asarray(indices)
-        is_later = found < -len(self)
-        checked = check_indices(np.where(is_later, 0, found) if found.size else found, len(self), where)
-        return np.where(is_later, found, checked).astype(np.int64) if found.size else checked
+        checked_array = np.asarray(indices)
+        is_later = checked_array < -len(self)
+        checked = check_indices(
+            np.where(is_later, 0, checked_array) if checked_array.size else checked_array, len(self), where
+        )
+        return np.where(is_later, checked_array, checked).astype(np.int64) if checked_array.size else checked
 
     def _several(self, indices: Many) -> Sequence[Any]:
         wanted = self._checked(indices, type(self).__name__)
@@ -332,8 +334,8 @@ class H5Dataset(BatchedDataset):
         """Return samples that `read` returned with their images decoded; with `skips`, some may be left out."""
         if not self.decodes:
             return BatchArrays(arrays, indices)
-        found, kept = decoded(self._steps[0], arrays, lambda i: self._place(indices[i]), skips=skips)
-        return BatchArrays(found, indices if kept is None else indices[kept])
+        decoded_arrays, kept = decoded(self._steps[0], arrays, lambda i: self._place(indices[i]), skips=skips)
+        return BatchArrays(decoded_arrays, indices if kept is None else indices[kept])
 
     def _place(self, index: int) -> str:
         """Return the file of a sample and its row there, for messages."""
@@ -399,14 +401,14 @@ class H5Dataset(BatchedDataset):
     def _place_arrays(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         """Return the columns that say where samples come from."""
         plan, row_ids = self._source.plan, self._source.split(indices)[0]
-        found: dict[str, np.ndarray] = {"row_id": row_ids}
+        places: dict[str, np.ndarray] = {"row_id": row_ids}
         if "path" in self._places:
-            found["path"] = np.asarray(paths_of(plan.files, row_ids), object)
+            places["path"] = np.asarray(paths_of(plan.files, row_ids), object)
         if "step" in self._places:
             steps = self._source.step_numbers(row_ids)
             assert steps is not None
-            found["step"] = steps - plan.step_starts[plan.files.files_of(row_ids)]
-        return {name: found[name] for name in self._places}
+            places["step"] = steps - plan.step_starts[plan.files.files_of(row_ids)]
+        return {name: places[name] for name in self._places}
 
     def read_batches(self, batches: Sequence[Sequence[int]], *, pinned: bool = False) -> list[BatchArrays]:
         """Read some batches by one call, and return the arrays of each; with `pinned`, in pinned memory."""

@@ -119,9 +119,9 @@ class H5DataLoader(DataLoader[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the sampler, or of the batch sampler, if it has epochs."""
-        for each in (self.sampler, self.batch_sampler):
-            if hasattr(each, "set_epoch"):
-                each.set_epoch(epoch)
+        for sampler in (self.sampler, self.batch_sampler):
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position after the last batch delivered; see `OrderSampler.state_dict`.
@@ -143,9 +143,9 @@ class H5DataLoader(DataLoader[Any]):
         self._check_ranks()
         stop, ordered = Stop(), self._ordered
         made = self._made(stop)
-        counted = made if ordered is None else ordered.counted(made, lambda each: len(each[0]))
-        found = (batch for _, batch in counted if batch is not NOTHING)
-        return with_errors(found, self.timeout, self._what) if self.workers else found
+        counted = made if ordered is None else ordered.counted(made, lambda pair: len(pair[0]))
+        batches = (batch for _, batch in counted if batch is not NOTHING)
+        return with_errors(batches, self.timeout, self._what) if self.workers else batches
 
     def _made(self, stop: Stop) -> Iterator[_Made]:
         """Yield each task with its batch.
@@ -158,7 +158,7 @@ class H5DataLoader(DataLoader[Any]):
         if self.workers:
             size = self.batch_size if self._ordered is None else self._ordered.run_length
             processes = self._processes.batches(self, size or 1, self._tasks(), self._what)
-            reads, is_ahead = ([each] for each in processes), self._pins
+            reads, is_ahead = ([process] for process in processes), self._pins
             finish = lambda _, batch: self._delivered(batch)  # noqa: E731
         elif dataset.has_own_samples:
             # A subclass makes samples or batches in its own way, maybe not safe in threads: nothing is read ahead.
@@ -172,8 +172,8 @@ class H5DataLoader(DataLoader[Any]):
             is_ahead = self.threads > 0 and not is_made and may_be_ahead
             if is_made or may_be_ahead:
                 finish = (lambda _, batch: batch) if is_made else self._from_arrays
-        made = finished(reads, lambda each: each if each[1] is NOTHING else (each[0], finish(*each)))
-        return ahead(made, lambda each: nbytes_of(each[1]), stop) if is_ahead else made
+        made = finished(reads, lambda item: item if item[1] is NOTHING else (item[0], finish(*item)))
+        return ahead(made, lambda item: nbytes_of(item[1]), stop) if is_ahead else made
 
     def __len__(self) -> int:
         ordered = self._ordered
@@ -205,9 +205,9 @@ class H5DataLoader(DataLoader[Any]):
         if ordered is None:
             # Any other sampler counts what was read ahead, which is more than what was delivered.
             sampler = self.sampler
-            found = f" of run_length={sampler.run_length}" if isinstance(sampler, OrderSampler) else ""
+            shown = f" of run_length={sampler.run_length}" if isinstance(sampler, OrderSampler) else ""
             raise OptionError(
-                f"{type(sampler).__name__}{found} has no state after the last batch delivered; expected an "
+                f"{type(sampler).__name__}{shown} has no state after the last batch delivered; expected an "
                 f"OrderSampler(dataset, run_length={self.batch_size})"
             )
         return ordered
@@ -246,7 +246,7 @@ class H5DataLoader(DataLoader[Any]):
         # A generator: iter() of another iterator may start it from its beginning, as that of lightning's wrapper for
         # predictions does.
         batches = (
-            (each for each in self.batch_sampler)
+            (indices for indices in self.batch_sampler)
             if ordered is None
             else ordered.runs(whole=self.batch_sampler.drop_last)
         )

@@ -124,7 +124,7 @@ def loader(
 
 def _dataset_of(source: Any, options: LoaderOptions) -> H5Dataset:
     """Return the dataset that a user passed, or that of some paths."""
-    several = isinstance(source, (list, tuple)) and any(isinstance(each, Dataset) for each in source)
+    several = isinstance(source, (list, tuple)) and any(isinstance(part, Dataset) for part in source)
     if not several and not isinstance(source, (Dataset, DataLoader)):
         return H5Dataset(source, **options)
     if others := [name for name in options if name != "pad"]:

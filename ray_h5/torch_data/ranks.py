@@ -88,8 +88,8 @@ def warn_of_torchrun() -> None:
 
 def warn_of_lightning() -> None:
     """Warn once, inside an epoch, where lightning is there; torchdata's `StatefulDataLoader` counts rightly."""
-    found = _LIGHTNING & sys.modules.keys()
-    if found and "torchdata.stateful_dataloader" not in sys.modules and first_time("lightning", *sorted(found)):
+    loggers = _LIGHTNING & sys.modules.keys()
+    if loggers and "torchdata.stateful_dataloader" not in sys.modules and first_time("lightning", *sorted(loggers)):
         logger.warning(
             "OrderSampler.state_dict: with num_workers, a DataLoader reads batches before lightning trains on them, "
             "and this state counts their rows as done: a run that resumes from it loses them. Use loader(...), whose "

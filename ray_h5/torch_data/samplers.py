@@ -126,8 +126,8 @@ class EpochState:
         start, rows = run or self.run or (self.start(1, 1, None), 0)
         return replace(start, rows=rows)
 
-    def load(self, found: PositionLike) -> None:
-        position = Position.from_dict(found)
+    def load(self, state: PositionLike) -> None:
+        position = Position.from_dict(state)
         self.order = position.checked_order(self._plan, self.order)
         self.set_epoch(position.epoch)
         self._loaded = position
@@ -165,8 +165,8 @@ class Counted(Iterator[_Item]):
         return item
 
     def state_dict(self) -> State:
-        found = self._state.position(self._run) if self._loaded is None else Position.from_dict(self._loaded)
-        return found.to_dict()
+        position = self._state.position(self._run) if self._loaded is None else Position.from_dict(self._loaded)
+        return position.to_dict()
 
     def load_state_dict(self, state: PositionLike) -> None:
         # Loaded when the first item is asked for: this iterator may never be iterated over.
@@ -417,13 +417,13 @@ class OrderSampler(DistributedSampler[int]):
         at_once = max(1, INDICES_AT_ONCE // (length * world_size)) * length
         for first in range(start.rows // length * length, stop, at_once):
             last = min(first + at_once, stop)
-            of_ranks = [each.indices(each.positions(first, last)) for each in shares]
+            of_ranks = [share.indices(share.positions(first, last)) for share in shares]
             listed = of_ranks[own.rank].tolist()
             for low in range(first, last, length):
                 high = min(low + length, last)
                 if whole and high - low < length:
                     continue
-                values = np.stack([lengths[each[low - first : high - first] % len(lengths)] for each in of_ranks])
+                values = np.stack([lengths[rank[low - first : high - first] % len(lengths)] for rank in of_ranks])
                 begin = low
                 for end in cuts_of(values, self.batch_values):
                     if low + end > start.rows:

@@ -134,14 +134,14 @@ class Standardize(Standardization):
 
     def _by_offsets(self, plan: ReadPlan) -> dict[tuple[int, ...], list[str]]:
         """Return the columns of windows whose steps are reduced, by their offsets."""
-        windows, found = plan.scope.windows, dict[tuple[int, ...], list[str]]()
+        windows, reduced = plan.scope.windows, dict[tuple[int, ...], list[str]]()
         is_reduced = self.axis is None or 1 in (self.axis if isinstance(self.axis, tuple) else (self.axis,))
         if windows is None or not is_reduced or windows.at is not None:
-            return found
-        for each in windows.columns:
-            if each.name in self.columns:
-                found.setdefault(each.offsets, []).append(each.name)
-        return found
+            return reduced
+        for column in windows.columns:
+            if column.name in self.columns:
+                reduced.setdefault(column.offsets, []).append(column.name)
+        return reduced
 
     def _moments(self, plan: ReadPlan, names: Sequence[str]) -> Iterator[tuple[str, Moments]]:
         """Yield the moments of some rows of each column, again and again."""

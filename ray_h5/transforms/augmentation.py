@@ -137,9 +137,9 @@ class Augmentation(ABC):
     def _of_tensor(self, array: Any, drawn: Any) -> Any:
         """Return rows of a tensor augmented that numpy does not have: on a GPU, of bfloat16, or with a gradient."""
 
-    def _not_a_batch(self, found: str) -> OptionError:
+    def _not_a_batch(self, shown: str) -> OptionError:
         return OptionError(
-            f"{type(self).__name__}({self.column!r}): expected a batch, {{column: array}}, found {found}; use "
+            f"{type(self).__name__}({self.column!r}): expected a batch, {{column: array}}, found {shown}; use "
             'ds.map_batches(it), batch_format="numpy" or "pyarrow", and not ds.map(it)'
         )
 
@@ -202,7 +202,7 @@ def on_device_of(tensor: Any, *drawn: np.ndarray[Any, Any]) -> list[Any]:
     """Return what was drawn as tensors on the device of a tensor. Random numbers are drawn on the CPU, a few a row."""
     import torch
 
-    return [torch.from_numpy(each).to(tensor.device) for each in drawn]
+    return [torch.from_numpy(array).to(tensor.device) for array in drawn]
 
 
 def as_numpy(array: Any) -> np.ndarray[Any, Any] | None:

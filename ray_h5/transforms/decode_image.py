@@ -210,9 +210,9 @@ class DecodeImage:
         shape = encoded.shape[:-1] if encoded.dtype == np.uint8 else encoded.shape
         images: list[np.ndarray | None] = []
         failed = np.zeros(len(encoded), bool)
-        for row, each in numbered(encoded):
+        for row, item in numbered(encoded):
             try:
-                images.append(self._one(as_bytes(each)))
+                images.append(self._one(as_bytes(item)))
             except HeaderError as exc:
                 place = where(row)
                 error = ImageError(
@@ -231,19 +231,19 @@ class DecodeImage:
         return DecodedRows(self._joined(images, shape), failed)
 
     def _one(self, data: bytes) -> np.ndarray:
-        found = decode_image(data, self.mode, self.max_pixels)
-        if isinstance(self.size, tuple) and found.shape[:2] != self.size:
-            return _resized(found, self.size, channels_last=self.channels_last)
-        return found if self.channels_last else np.moveaxis(found, 2, 0)
+        image = decode_image(data, self.mode, self.max_pixels)
+        if isinstance(self.size, tuple) and image.shape[:2] != self.size:
+            return _resized(image, self.size, channels_last=self.channels_last)
+        return image if self.channels_last else np.moveaxis(image, 2, 0)
 
     def _joined(self, images: list[np.ndarray | None], shape: tuple[int, ...]) -> np.ndarray:
         """Return images as one array if they have one shape, else as objects."""
         there = [image for image in images if image is not None]
         alike = {(image.shape, image.dtype) for image in there}
         if len(alike) > 1 or (not alike and self._blank is None):
-            found = np.empty(len(images), object)
-            found[:] = images
-            return found.reshape(shape)
+            objects = np.empty(len(images), object)
+            objects[:] = images
+            return objects.reshape(shape)
         image_shape, dtype = next(iter(alike)) if alike else self._blank or ((), np.dtype(np.uint8))
         out = np.empty((len(images), *image_shape), dtype)
         for i, image in enumerate(images):
@@ -298,9 +298,9 @@ def _resized(image: np.ndarray, size: tuple[int, int], *, channels_last: bool) -
     exact = image.dtype == np.uint8
     work = np.ascontiguousarray(image if exact else image.astype(np.float32))
     tensor = torch.from_numpy(work).permute(2, 0, 1)[None]
-    found = interpolate(tensor, size=size, mode="bilinear", antialias=True)[0]
-    found = found.permute(1, 2, 0) if channels_last else found
-    array = found.numpy()
+    resized = interpolate(tensor, size=size, mode="bilinear", antialias=True)[0]
+    resized = resized.permute(1, 2, 0) if channels_last else resized
+    array = resized.numpy()
     if exact or image.dtype.kind == "f":
         return array.astype(image.dtype, copy=False)
     most = 1 if image.dtype.kind == "b" else np.iinfo(image.dtype).max

@@ -46,19 +46,19 @@ def as_rows(values: Any, column: str) -> np.ndarray:
 
 def _filled_up(rows: np.ndarray, column: str) -> np.ndarray:
     """Return rows of several images each as one array of uint8, filled up with zeros; other rows as they are."""
-    several = [np.asarray(each) for each in rows.reshape(-1) if getattr(each, "ndim", 0) > 1]
+    several = [np.asarray(row) for row in rows.reshape(-1) if getattr(row, "ndim", 0) > 1]
     if not several:
         return rows
-    shapes = {each.shape[:-1] for each in several}
-    if len(shapes) > 1 or len(several) < rows.size or any(each.dtype != np.uint8 for each in several):
+    shapes = {row.shape[:-1] for row in several}
+    if len(shapes) > 1 or len(several) < rows.size or any(row.dtype != np.uint8 for row in several):
         raise UnsupportedColumnError(
             f"DecodeImage: column {column!r}: expected rows of uint8 with one number of images each, found rows of "
-            f"{few(sorted({f'{np.asarray(each).dtype} {np.shape(each)}' for each in rows.reshape(-1)}))}"
+            f"{few(sorted({f'{np.asarray(row).dtype} {np.shape(row)}' for row in rows.reshape(-1)}))}"
         )
-    found = np.zeros((len(rows), *shapes.pop(), max(each.shape[-1] for each in several)), np.uint8)
-    for i, each in enumerate(several):
-        found[i, ..., : each.shape[-1]] = each
-    return found
+    row = np.zeros((len(rows), *shapes.pop(), max(row.shape[-1] for row in several)), np.uint8)
+    for i, row in enumerate(several):
+        row[i, ..., : row.shape[-1]] = row
+    return row
 
 
 def numbered(encoded: np.ndarray) -> Iterator[tuple[int, Any]]:

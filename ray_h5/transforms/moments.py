@@ -166,13 +166,15 @@ class Moments:
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> Moments:
         """Return the moments that `to_dict` was called on; a KeyError, TypeError or ValueError for another state."""
-        shape, axis = tuple(state["shape"]), tuple(as_integer("axis", each, 0) for each in state["axis"])
+        shape, axis = tuple(state["shape"]), tuple(as_integer("axis", axis_number, 0) for axis_number in state["axis"])
         arrays = [np.array(state[name], dtype=np.float64).reshape(shape) for name in ("count", "mean", "m2")]
         count, mean, m2 = arrays
         # NaN is neither finite nor 0 or more.
         if not np.isfinite(arrays).all() or (count < 0).any() or (count != np.floor(count)).any() or (m2 < 0).any():
             raise OptionError("moments: expected counts of 0 or more, finite means, and finite m2 of 0 or more")
-        if 0 not in axis or any(each > mean.ndim or (each and mean.shape[each - 1] != 1) for each in axis):
+        if 0 not in axis or any(
+            axis_number > mean.ndim or (axis_number and mean.shape[axis_number - 1] != 1) for axis_number in axis
+        ):
             raise OptionError(f"axis {axis} of moments does not fit their shape {mean.shape}")
         # Counts are not taken from the floats above, which are exact only up to 2**53.
         return cls(np.array(state["count"]).astype(np.int64).reshape(shape), mean, m2, axis)
@@ -207,11 +209,11 @@ def check_axis(axis: Axis | list[int]) -> Axis:
     if axis is None:
         return None
     listed = axis if isinstance(axis, (tuple, list)) else (axis,)
-    if not all(is_integer(each) for each in listed):
+    if not all(is_integer(axis_number) for axis_number in listed):
         raise OptionError(f"axis={axis!r}: expected an integer, a tuple of integers, or None")
     plain = tuple(map(int, listed))
     # For some shape of a batch a negative axis is the axis of the rows.
-    if 0 not in plain and all(each > 0 for each in plain):
+    if 0 not in plain and all(axis_number > 0 for axis_number in plain):
         raise _without_rows(axis, plain)
     return plain if isinstance(axis, (tuple, list)) else plain[0]
 
@@ -238,13 +240,15 @@ def normalize_axis(axis: Axis, ndim: int) -> tuple[int, ...]:
     if ndim == 0:
         raise OptionError("expected a batch of rows, got a scalar")
     plain = check_axis(axis)
-    given = tuple(range(ndim) if plain is None else np.atleast_1d(plain).tolist())
-    for each in given:
-        if not -ndim <= each < ndim:
-            raise OptionError(f"axis={axis!r}: there is no axis {each} in a batch of {ndim} axes; axis 0 is the rows")
-    axes = tuple(sorted({each % ndim for each in given}))
+    axes_listed = tuple(range(ndim) if plain is None else np.atleast_1d(plain).tolist())
+    for axis_number in axes_listed:
+        if not -ndim <= axis_number < ndim:
+            raise OptionError(
+                f"axis={axis!r}: there is no axis {axis_number} in a batch of {ndim} axes; axis 0 is the rows"
+            )
+    axes = tuple(sorted({axis_number % ndim for axis_number in axes_listed}))
     if 0 not in axes:
-        raise _without_rows(axis, given)
+        raise _without_rows(axis, axes_listed)
     return axes
 
 

@@ -139,10 +139,12 @@ def _limits(clip: Any) -> tuple[float | None, float | None] | None:
     if clip is None:
         return None
     # each == each is False for NaN, which cannot be a limit.
-    known = isinstance(clip, (tuple, list)) and all(each is None or (is_number(each) and each == each) for each in clip)
+    known = isinstance(clip, (tuple, list)) and all(
+        limit is None or (is_number(limit) and limit == limit) for limit in clip
+    )
     if not known or len(clip) != 2 or (None not in clip and clip[0] > clip[1]):
         raise OptionError(f"clip={clip!r}: expected (low, high) with low <= high, None for no limit on that side")
-    low, high = (None if each is None else float(each) for each in clip)
+    low, high = (None if limit is None else float(limit) for limit in clip)
     return None if low is None and high is None else (low, high)
 
 

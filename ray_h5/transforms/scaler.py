@@ -126,10 +126,10 @@ class Scaler:
         expected, shape = self.mean.shape, tuple(array.shape)
         # An axis that was reduced has length 1 in `expected`, and may have any length here.
         row = shape[len(shape) - len(expected) :]
-        same = all(size in (1, found) for size, found in zip(expected, row, strict=False))
+        same = all(size in (1, length) for size, length in zip(expected, row, strict=False))
         kept = all(
-            found == size
-            for axis, (size, found) in enumerate(zip(expected, row, strict=False), 1)
+            length == size
+            for axis, (size, length) in enumerate(zip(expected, row, strict=False), 1)
             if axis not in self.moments.axis
         )
         if len(shape) - len(expected) not in ((1,) if batched else (0, 1)) or not (same and kept):
@@ -230,6 +230,6 @@ def _places(moments: Moments, mask: np.ndarray[Any, Any]) -> str:
     kept = [axis - 1 for axis in range(1, mask.ndim + 1) if axis not in moments.axis]
     if not kept:
         return "every place"
-    found = [tuple(int(place[axis]) for axis in kept) for place in np.argwhere(mask)]
-    shown = few([str(place[0] if len(place) == 1 else place) for place in found], 8)
-    return f"{len(found)} of {mask.size} places along axis {', '.join(str(axis + 1) for axis in kept)}: {shown}"
+    places = [tuple(int(place[axis]) for axis in kept) for place in np.argwhere(mask)]
+    shown = few([str(place[0] if len(place) == 1 else place) for place in places], 8)
+    return f"{len(places)} of {mask.size} places along axis {', '.join(str(axis + 1) for axis in kept)}: {shown}"

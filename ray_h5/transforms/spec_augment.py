@@ -160,7 +160,7 @@ class SpecAugment(Augmentation):
             start, width = on_device_of(array, *places)
             positions = torch.arange(array.shape[axis], device=array.device)
             inside = (positions >= start[:, None]) & (positions < (start + width)[:, None])
-            shape = [size if axis == each else 1 for each, size in enumerate(array.shape[1:], 1)]
+            shape = [size if axis == axis_number else 1 for axis_number, size in enumerate(array.shape[1:], 1)]
             masked = masked | inside.reshape(len(array), *shape)
         value = self.mask_value
         if value != "mean":
@@ -180,10 +180,10 @@ def _holds(dtype: Any, value: float) -> bool:
         return bool(value in (0, 1))
     if name == "bfloat16":
         name = "float32"  # it has the same range
-    found = np.dtype(name)
-    if found.kind == "f":
-        return not math.isfinite(value) or abs(value) <= float(np.finfo(found).max)
-    return math.isfinite(value) and value == int(value) and np.iinfo(found).min <= value <= np.iinfo(found).max
+    dtype_ = np.dtype(name)
+    if dtype_.kind == "f":
+        return not math.isfinite(value) or abs(value) <= float(np.finfo(dtype_).max)
+    return math.isfinite(value) and value == int(value) and np.iinfo(dtype_).min <= value <= np.iinfo(dtype_).max
 
 
 def _spans_of(words: Words, chosen: Words, param: int, size: int) -> list[tuple[Any, Any]]:

@@ -79,8 +79,8 @@ class Standardization:
     def to_dict(self) -> dict[str, Any]:
         """Return options and fitted moments as types of JSON, without loss."""
         scalers = {
-            name: {"moments": each.moments.to_dict(), "epsilon": each.epsilon, "constant": each.constant}
-            for name, each in self.stats_.items()
+            name: {"moments": stats.moments.to_dict(), "epsilon": stats.epsilon, "constant": stats.constant}
+            for name, stats in self.stats_.items()
         }
         return {**self._options(), "scalers": scalers}
 
@@ -95,7 +95,7 @@ class Standardization:
         """
         try:
             options = {name: value for name, value in state.items() if name != "scalers"}
-            return cls._made(options, {name: _scaler_of(each) for name, each in state["scalers"].items()})
+            return cls._made(options, {name: _scaler_of(scaler) for name, scaler in state["scalers"].items()})
         except (AttributeError, KeyError, TypeError, ValueError, RayH5Error) as exc:
             raise OptionError(f"expected a result of Standardize.to_dict, found something else: {exc}") from exc
 
@@ -118,12 +118,14 @@ class Standardization:
             raise OptionError(f"{os.fspath(path)}: expected the name of a file, found a folder; add one such as s.npz")
         scalers = self.scalers
         parts = [
-            {"column": name, "epsilon": each.epsilon, "constant": each.constant, "axis": each.moments.axis}
-            for name, each in scalers.items()
+            {"column": name, "epsilon": scaler.epsilon, "constant": scaler.constant, "axis": scaler.moments.axis}
+            for name, scaler in scalers.items()
         ]
         header = {"format": _FORMAT, "version": _VERSION, "options": self._options(), "scalers": parts}
-        moments = [each.moments for each in scalers.values()]
-        arrays: dict[str, Any] = {str(i): np.stack([each.count, each.mean, each.m2]) for i, each in enumerate(moments)}
+        moments = [scaler.moments for scaler in scalers.values()]
+        arrays: dict[str, Any] = {
+            str(i): np.stack([moment.count, moment.mean, moment.m2]) for i, moment in enumerate(moments)
+        }
         try:
             with written_whole(path) as file:
                 np.savez(file, header=np.array(json.dumps(header)), **arrays)

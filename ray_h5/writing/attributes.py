@@ -47,31 +47,31 @@ class NamedTypes:
             return type_.copy()
         return self._out[path].id
 
-    def names_one_of(self, found: h5py.Dataset) -> bool:
+    def names_one_of(self, dataset: h5py.Dataset) -> bool:
         """Return whether a dataset, or one of its attributes, has a type with a name."""
-        ids = (found.id, *(found.attrs.get_id(name) for name in found.attrs)) if self._names else ()
-        return any(self._path_of(each.get_type()) is not None for each in ids)
+        ids = (dataset.id, *(dataset.attrs.get_id(name) for name in dataset.attrs)) if self._names else ()
+        return any(self._path_of(id_.get_type()) is not None for id_ in ids)
 
     def _path_of(self, type_: h5py.h5t.TypeID) -> str | None:
         return self._names.get(address_of(type_)) if self._names and type_.committed() else None
 
 
 def copy_attribute(
-    found: h5py.Group | h5py.Dataset,
+    item: h5py.Group | h5py.Dataset,
     made: h5py.Group | h5py.Dataset,
     name: str,
     types: NamedTypes,
 ) -> None:
     """Copy an attribute with its exact type. References lead to the objects of the same names in the other file."""
-    attribute = found.attrs.get_id(name)
+    attribute = item.attrs.get_id(name)
     if name in made.attrs:
         del made.attrs[name]
     new = h5py.h5a.create(made.id, encoded(name), types.of(attribute), attribute.get_space())
     if attribute.get_space().get_simple_extent_type() == h5py.h5s.NULL:
         return
     if refers(np.dtype(attribute.dtype)):
-        values = np.asarray(found.attrs[name], None if attribute.shape else object)
-        values = remapped(values, found.file, made.file).reshape(attribute.shape)
+        values = np.asarray(item.attrs[name], None if attribute.shape else object)
+        values = remapped(values, item.file, made.file).reshape(attribute.shape)
         new.write(np.ascontiguousarray(values, attribute.dtype))
         return
     if attribute.dtype.hasobject:

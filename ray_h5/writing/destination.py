@@ -253,8 +253,8 @@ class StoreDestination(_Folder):
         return self._storage.identity(self.place(name)) is not None
 
     def _all_names(self) -> list[str]:
-        found, _ = self._storage.list(f"{self._folder}/", below=False)
-        return [each.url.rpartition("/")[2] for each in found]
+        entries, _ = self._storage.list(f"{self._folder}/", below=False)
+        return [entry.url.rpartition("/")[2] for entry in entries]
 
     def is_empty(self) -> bool:
         return not self.names()
@@ -291,7 +291,7 @@ class StoreDestination(_Folder):
         if self._temporary:
             shutil.rmtree(self._temporary, ignore_errors=True)
         left, _ = self._storage.list(f"{self._staging}/", below=True)
-        self._storage.delete([each.url for each in left])
+        self._storage.delete([listed.url for listed in left])
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_temporary": ""}

@@ -151,15 +151,15 @@ def _values(values: np.ndarray, form: Form, name: str) -> np.ndarray:
     """Return values as h5py stores them."""
     if not form.dtype.hasobject:
         return values.view(form.dtype) if values.dtype.kind in "Mm" else values
-    found = values.astype(object) if values.dtype.kind in "SU" else values
-    for value in found.reshape(-1).tolist():
+    texts = values.astype(object) if values.dtype.kind in "SU" else values
+    for value in texts.reshape(-1).tolist():
         if value is None:
             raise SchemaMismatchError(f"column {name!r} has a text that is missing")
         if (b"\0" if isinstance(value, bytes) else "\0") in value:
             raise UnsupportedColumnError(
                 f"column {name!r} holds {value!r}: HDF5 ends a text at its first NUL. Write it as an array of bytes."
             )
-    return found
+    return texts
 
 
 class _Plain:

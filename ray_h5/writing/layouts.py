@@ -26,13 +26,13 @@ _LEAST_PAGE, _MOST_PAGE = 512, 1 << 30
 
 def chunk_faults(rows: int, nbytes: int, chunks: int, is_encoded: bool, is_split: bool) -> tuple[str, ...]:
     """Return what makes shuffled rows of an array slow to read, and other chunks mend: "tiny", "large", "split"."""
-    found = {
+    faults = {
         "tiny": nbytes < TINY_BYTES and chunks >= TINY_CHUNKS,
         # Half of it or less is then decoded for a row. Images of 3 KiB, gzip, 64 a chunk: 5.5 times the rows/s.
         "large": is_encoded and rows > 1 and nbytes >= WORTH_BYTES,
         "split": is_split,
     }
-    return tuple(name for name, is_there in found.items() if is_there)
+    return tuple(name for name, is_there in faults.items() if is_there)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +61,16 @@ class Layout:
             raise OptionError(
                 f"chunk_rows={self.chunk_rows!r} and chunk_bytes={self.chunk_bytes!r}: expected one of them"
             )
-        found: dict[str, Any] = {}
+        options: dict[str, Any] = {}
         if self.chunk_rows is not None:
-            found["chunk_rows"] = as_integer("chunk_rows", self.chunk_rows, 1)
+            options["chunk_rows"] = as_integer("chunk_rows", self.chunk_rows, 1)
         if self.chunk_bytes is not None:
-            found["chunk_bytes"] = as_bytes("chunk_bytes", self.chunk_bytes)
+            options["chunk_bytes"] = as_bytes("chunk_bytes", self.chunk_bytes)
         if self.page is not None:
-            found["page"] = page = as_bytes("page", self.page)
+            options["page"] = page = as_bytes("page", self.page)
             if not _LEAST_PAGE <= page <= _MOST_PAGE:
                 raise OptionError("expected 512 bytes to 1 GiB, HDF5's limits", option="page", value=self.page)
-        for name, value in found.items():
+        for name, value in options.items():
             object.__setattr__(self, name, value)
 
     def rows_of_chunk(self, row_bytes: int, default: int = GOOD_BYTES) -> int:

@@ -327,8 +327,10 @@ class OutputArray:
         for start in range(0, len(self.sums), most):
             part = self.sums[start : start + most]
             stored = [dataset.id.read_direct_chunk(corner) for corner, _ in part]
-            for (corner, expected), found in zip(part, pool.map(partial(_sum_of, decoder, size), stored), strict=True):
-                if found != expected:
+            for (corner, expected), checksum in zip(
+                part, pool.map(partial(_sum_of, decoder, size), stored), strict=True
+            ):
+                if checksum != expected:
                     self._differs(f"the chunk at {corner}")
 
     def _differs(self, what: str) -> None:
@@ -350,8 +352,8 @@ def _sum_of(decoder: ChunkDecoder, size: int, stored: tuple[int, bytes]) -> int:
 
 def steps_of(plist: h5py.h5p.PropDCID) -> tuple[FilterStep, ...]:
     """Return the filters of a dataset."""
-    found = (plist.get_filter(i) for i in range(plist.get_nfilters()))
-    return tuple(FilterStep(code, "", values) for code, _, values, _ in found)
+    filters = (plist.get_filter(i) for i in range(plist.get_nfilters()))
+    return tuple(FilterStep(code, "", values) for code, _, values, _ in filters)
 
 
 def has_checksum(dataset: h5py.Dataset) -> bool:

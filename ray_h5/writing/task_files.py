@@ -80,7 +80,7 @@ class PartWriter:
             table = self._open()
             room = rows - at if self._rows_per_file is None else self._rows_per_file - table.rows
             stop = min(rows, at + room)
-            table.append({name: part_of(each, at, stop) for name, each in columns.items()}, stop - at)
+            table.append({name: part_of(column, at, stop) for name, column in columns.items()}, stop - at)
             at = stop
             if table.rows == self._rows_per_file:
                 self._close()
@@ -116,24 +116,24 @@ class PartWriter:
                 self._file.abandon()
 
 
-def check_same(expected: Mapping[str, Form], found: Mapping[str, Form], what: str) -> None:
+def check_same(expected: Mapping[str, Form], later: Mapping[str, Form], what: str) -> None:
     """Raise unless columns are the same, in the same forms."""
-    if expected == found:
+    if expected == later:
         return
-    missing = [name for name in expected if name not in found]
-    further = [name for name in found if name not in expected]
+    missing = [name for name in expected if name not in later]
+    further = [name for name in later if name not in expected]
     if missing or further:
         raise SchemaMismatchError(
-            f"{what} has columns {list(found)}; expected {list(expected)}, as the blocks before it have. All blocks of "
+            f"{what} has columns {list(later)}; expected {list(expected)}, as the blocks before it have. All blocks of "
             "a dataset that is written need the same columns: choose them with columns=[...]."
         )
-    name = next(name for name in expected if expected[name] != found[name])
-    kinds = {expected[name].kind, found[name].kind}
-    is_length = "ragged" in kinds or expected[name].shape[1:] == found[name].shape[1:]
-    is_length = is_length and expected[name].dtype == found[name].dtype
+    name = next(name for name in expected if expected[name] != later[name])
+    kinds = {expected[name].kind, later[name].kind}
+    is_length = "ragged" in kinds or expected[name].shape[1:] == later[name].shape[1:]
+    is_length = is_length and expected[name].dtype == later[name].dtype
     advice = f"If its rows differ in length, pass varying=[{name!r}]; otherwise cast" if is_length else "Cast"
     raise SchemaMismatchError(
-        f"{what}: column {name!r} has {found[name]}; expected {expected[name]}, as the blocks before it have. {advice} "
+        f"{what}: column {name!r} has {later[name]}; expected {expected[name]}, as the blocks before it have. {advice} "
         "or pad its rows in map_batches, so that all blocks have one dtype and shape."
     )
 
@@ -175,4 +175,4 @@ def publish(folder: Destination, parts: Sequence[Part], mode: str) -> None:
 
 
 def _next_task(names: Iterable[str]) -> int:
-    return max((int(found[1]) + 1 for name in names if (found := _PART.fullmatch(name))), default=0)
+    return max((int(match[1]) + 1 for name in names if (match := _PART.fullmatch(name))), default=0)

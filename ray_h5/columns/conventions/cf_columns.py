@@ -86,14 +86,14 @@ class CF(Decoded):
             return stored.astype(bool)
         if self.kind == "time":
             return self._times(stored, absent, rows)
-        found = stored.astype(self.dtype)
+        scaled = stored.astype(self.dtype)
         if self.scale != 1:
-            found *= self.dtype.type(self.scale)
+            scaled *= self.dtype.type(self.scale)
         if self.offset:
-            found += self.dtype.type(self.offset)
+            scaled += self.dtype.type(self.offset)
         if absent.any():
-            found[absent] = np.nan
-        return found
+            scaled[absent] = np.nan
+        return scaled
 
     def _times(self, stored: np.ndarray, absent: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Return times as xarray decodes them, to the nanosecond."""
@@ -119,9 +119,9 @@ class CF(Decoded):
                 f"{self.values.where(self.values.array.name, row)}: the time is not in the years 1678 to 2262, which "
                 "nanoseconds hold. Read the column as it is stored, with decode_cf=False."
             )
-        found = (numbers + self.origin).view("M8[ns]")
-        found[absent] = np.datetime64("NaT", "ns")
-        return found
+        times = (numbers + self.origin).view("M8[ns]")
+        times[absent] = np.datetime64("NaT", "ns")
+        return times
 
     def _since(self, numbers: np.ndarray) -> np.ndarray:
         """Return floats as nanoseconds since the origin.
@@ -142,9 +142,9 @@ class Characters(Decoded):
 
     @property
     def array(self) -> ColumnLayout:
-        found = self.values.array
-        dtype = np.dtype(f"S{max(1, found.shape[-1])}")
-        return replace(reshaped(found, *found.row_shape[:-1]), stored_dtype=dtype, item_bytes=0)
+        characters = self.values.array
+        dtype = np.dtype(f"S{max(1, characters.shape[-1])}")
+        return replace(reshaped(characters, *characters.row_shape[:-1]), stored_dtype=dtype, item_bytes=0)
 
     def over(self, axes: int) -> Values:
         whole = self.values.over(axes)
@@ -183,11 +183,11 @@ class CFOfGroups(Decoded):
 
     def decoded(self, stored: np.ndarray, rows: np.ndarray, *_: Any) -> np.ndarray:
         assert isinstance(self.values.address, JoinedArray)
-        found = np.empty(stored.shape, self.array.dtype)
+        joined_values = np.empty(stored.shape, self.array.dtype)
         for number, chosen in by_part(self.class_of[self.values.address.datasets_of(rows)]):
             decoder = self.decoders[number]
-            found[chosen] = stored[chosen] if decoder is None else decoder.decoded(stored[chosen], rows[chosen])
-        return found
+            joined_values[chosen] = stored[chosen] if decoder is None else decoder.decoded(stored[chosen], rows[chosen])
+        return joined_values
 
 
 def cf_of_groups(values: Stored, said: Sequence[Mapping[str, Any]], class_of: np.ndarray) -> Values:
@@ -219,22 +219,22 @@ def cf_of_groups(values: Stored, said: Sequence[Mapping[str, Any]], class_of: np
         return decoders[0]
     if len(decoders) == 1 and decoders[0] is not None:
         return decoders[0]
-    arrays = [values.array if each is None else each.array for each in decoders]
-    if len({each.kind for each in arrays}) > 1:
-        kinds = " and ".join(sorted({each.kind for each in arrays}))
+    arrays = [values.array if decoder is None else decoder.array for decoder in decoders]
+    if len({array.kind for array in arrays}) > 1:
+        kinds = " and ".join(sorted({array.kind for array in arrays}))
         raise SchemaMismatchError(
             f"{values.layout.where}: its attributes make {kinds} values of the datasets of several groups. Choose "
             "groups that agree with the pattern, or read it as it is stored, with decode_cf=False."
         )
-    dtype = np.result_type(*(each.dtype for each in arrays))
+    dtype = np.result_type(*(array.dtype for array in arrays))
     return CFOfGroups(values, replace(arrays[0], stored_dtype=dtype, element=None, enum=()), decoders, class_of)
 
 
 def text_of_attributes(attributes: Mapping[str, Any]) -> bytes:
     """Return attributes as a text that a table of groups holds: exact, also for floats."""
     pairs = {
-        name: each if isinstance(each, str) else [each.dtype.str, each.tobytes().hex()]
-        for name, each in sorted(attributes.items())
+        name: attribute if isinstance(attribute, str) else [attribute.dtype.str, attribute.tobytes().hex()]
+        for name, attribute in sorted(attributes.items())
     }
     return json.dumps(pairs).encode()
 
@@ -242,8 +242,8 @@ def text_of_attributes(attributes: Mapping[str, Any]) -> bytes:
 def attributes_of_text(text: bytes) -> dict[str, Any]:
     """Return the attributes that `text_of_attributes` was given."""
     return {
-        name: each if isinstance(each, str) else np.frombuffer(bytes.fromhex(each[1]), each[0])
-        for name, each in json.loads(text).items()
+        name: value if isinstance(value, str) else np.frombuffer(bytes.fromhex(value[1]), value[0])
+        for name, value in json.loads(text).items()
     }
 
 
@@ -313,14 +313,14 @@ def _factors(scale: np.generic | None, offset: np.generic | None) -> tuple[float
 
 
 def _missing(attributes: Mapping[str, Any], signed: np.dtype, stored: np.dtype) -> list[Any]:
-    found = []
+    fills = []
     for name in ("_FillValue", "missing_value"):
         for value in np.atleast_1d(attributes[name]) if name in attributes else ():
             if not isinstance(value, np.generic) or value.dtype.kind not in "iuf":
                 continue
             same = value.astype(signed).view(stored) if stored != signed and value.dtype.kind == "i" else value
-            found.append(same.astype(stored)[()] if stored.kind == "f" else same)
-    return found
+            fills.append(same.astype(stored)[()] if stored.kind == "f" else same)
+    return fills
 
 
 def _number(value: Any) -> np.generic | None:

@@ -83,8 +83,8 @@ class Category(Decoded):
             return self._as_integers(stored, rows, dtype)
         known = self._as_floats(values, dtype) if dtype.kind != "O" else _or_none(values)
         at = stored.astype(np.int64)
-        found: np.ndarray = known[np.where(at < 0, -1, at + _along(first, at))]
-        return found
+        numbers: np.ndarray = known[np.where(at < 0, -1, at + _along(first, at))]
+        return numbers
 
     def _check(self, codes: np.ndarray, units: np.ndarray, counts: np.ndarray) -> None:
         if codes.dtype.kind not in "iu":
@@ -144,11 +144,11 @@ class Optional(Decoded):
 
     @property
     def array(self) -> ColumnLayout:
-        found = _array(self.name, self.values.array, self.path)
-        if found.kind == "string":
-            return replace(found, stored_dtype=np.dtype(object))
-        size = found.row_bytes if len(found.shape) == 1 else found.stored_dtype.itemsize
-        return replace(found, kind="optional", stored_dtype=np.dtype(object), element=found.dtype, item_bytes=size)
+        layout = _array(self.name, self.values.array, self.path)
+        if layout.kind == "string":
+            return replace(layout, stored_dtype=np.dtype(object))
+        size = layout.row_bytes if len(layout.shape) == 1 else layout.stored_dtype.itemsize
+        return replace(layout, kind="optional", stored_dtype=np.dtype(object), element=layout.dtype, item_bytes=size)
 
     def over(self, axes: int) -> Optional:
         return replace(self, values=self.values.over(axes), mask=self.mask.over(axes))

@@ -39,15 +39,15 @@ def listed_names(reader: RowReader, form: Form, encoding: EncodingOf) -> list[st
     if form == "ray_h5":
         return list(dict.fromkeys(_encoded_above(name, encoding) for name in names))
     if form == "anndata":
-        found = (each for name in _of_observations(reader, names) for each in _members(name, names, encoding))
-        return [*found, *plain]
+        listed = (member for name in _of_observations(reader, names) for member in _members(name, names, encoding))
+        return [*listed, *plain]
     return names
 
 
 def check_tables(reader: RowReader, names: Iterable[str]) -> None:
     """Raise for a MuData file, which has several tables, each as a file of AnnData; `names` are its columns."""
     paths = [path.split("/") for path in _paths(reader)]
-    tables = list(dict.fromkeys(f"mod/{each[1]}" for each in paths if each[0] == "mod" and len(each) > 2))
+    tables = list(dict.fromkeys(f"mod/{path[1]}" for path in paths if path[0] == "mod" and len(path) > 2))
     if tables and "X" not in names:
         raise UnsupportedColumnError(
             f"{reader.path} is a MuData file, of tables with rows of their own: {few(tables)}. Pass "
@@ -63,7 +63,7 @@ def _encoded_above(name: str, encoding: EncodingOf) -> str:
     """Return the outermost group with a dataset that is encoded as a whole, such as a table; else the dataset."""
     parts = name.split("/")
     above = ("/".join(parts[:count]) for count in range(1, len(parts)))
-    return next((each for each in above if encoding(each) is not None), name)
+    return next((path for path in above if encoding(path) is not None), name)
 
 
 def _of_pandas(datasets: Iterable[str], encoding: EncodingOf) -> list[str]:
@@ -73,15 +73,15 @@ def _of_pandas(datasets: Iterable[str], encoding: EncodingOf) -> list[str]:
     for path in datasets:
         parts = path.split("/")
         above = ["/".join(parts[:count]) for count in range(len(parts) + 1)]
-        for each in above:
-            if each not in frames:
-                found = encoding(each)
-                frames[each] = found if found is not None and found.kind == "pandas" else None
-        frame = next((each for each in above if frames[each] is not None), None)
-        if frame is None or (found := frames[frame]) is None:
+        for parent in above:
+            if parent not in frames:
+                encoded = encoding(parent)
+                frames[parent] = encoded if encoded is not None and encoded.kind == "pandas" else None
+        frame = next((parent for parent in above if frames[parent] is not None), None)
+        if frame is None or (encoded := frames[frame]) is None:
             names[path] = None
             continue
-        names.update(dict.fromkeys(f"{frame}/{each}".strip("/") for each in names_in(found)))
+        names.update(dict.fromkeys(f"{frame}/{name}".strip("/") for name in names_in(encoded)))
     return list(names)
 
 
@@ -105,11 +105,11 @@ def _of_observations(reader: RowReader, datasets: Iterable[str]) -> list[str]:
 
 def _members(name: str, paths: Iterable[str], encoding: EncodingOf) -> list[str]:
     """Return the columns of a table; other names as they are."""
-    found = encoding(name)
-    if found is None or found.kind != "frame":
+    frame = encoding(name)
+    if frame is None or frame.kind != "frame":
         return [name]
-    below = dict.fromkeys(each[len(name) + 1 :].split("/")[0] for each in paths if each.startswith(f"{name}/"))
-    return [f"{name}/{each}" for each in below if each != _HIDDEN]
+    below = dict.fromkeys(path[len(name) + 1 :].split("/")[0] for path in paths if path.startswith(f"{name}/"))
+    return [f"{name}/{column}" for column in below if column != _HIDDEN]
 
 
 def _fields(reader: RowReader, name: str) -> list[str]:

@@ -47,18 +47,18 @@ class Reversed(Decoded):
             stored = stored != 0
         if self.array.dtype.kind == "c" and stored.dtype.names:
             parts = next(names for names in _COMPLEX if set(names) == set(stored.dtype.names))
-            found = np.empty(stored.shape, self.array.dtype)
-            found.real, found.imag = stored[parts[0]], stored[parts[1]]
-            stored = found
+            numbers = np.empty(stored.shape, self.array.dtype)
+            numbers.real, numbers.imag = stored[parts[0]], stored[parts[1]]
+            stored = numbers
         return stored.reshape(len(stored), *self.array.row_shape)
 
 
 def texts_of(values: np.ndarray) -> np.ndarray:
     """Return rows of UTF-16 units as texts in UTF-8."""
     units = np.ascontiguousarray(values.reshape(len(values), -1), "<u2")
-    found = np.empty(len(values), object)
-    found[:] = [row.tobytes().decode("utf-16-le", "replace").encode() for row in units]
-    return found
+    texts = np.empty(len(values), object)
+    texts[:] = [row.tobytes().decode("utf-16-le", "replace").encode() for row in units]
+    return texts
 
 
 def reversed_values(stored: ColumnLayout, matlab_class: str) -> Reversed:
@@ -120,11 +120,11 @@ class Referred(OneAxis):
 
     def reading(self, units: Units, out: np.ndarray) -> Reading:
         wanted = units.listed()
-        found = np.empty(len(wanted), object)
-        reading = self.datasets.reading(request_of(wanted.rows), found)
+        texts = np.empty(len(wanted), object)
+        reading = self.datasets.reading(request_of(wanted.rows), texts)
 
         def finish() -> None:
-            for place, value in zip(wanted.places.tolist(), found, strict=True):
+            for place, value in zip(wanted.places.tolist(), texts, strict=True):
                 if value is None or not self.is_text:
                     out[place] = value if value is None else value.T
                 else:

@@ -31,10 +31,10 @@ class OneOfBlock(OneAxis):
 
     @property
     def array(self) -> ColumnLayout:
-        found = self.values.array
-        chunk = None if found.chunk_shape is None else found.chunk_shape[:1]
-        found = replace(found, name=self.name, shape=found.shape[:1], chunk_shape=chunk)
-        return found if self.time is None else replace(found, kind="time", stored_dtype=self.time)
+        layout = self.values.array
+        chunk = None if layout.chunk_shape is None else layout.chunk_shape[:1]
+        layout = replace(layout, name=self.name, shape=layout.shape[:1], chunk_shape=chunk)
+        return layout if self.time is None else replace(layout, kind="time", stored_dtype=self.time)
 
     def reading(self, units: Units, out: np.ndarray) -> Reading:
         # Times are stored as the integers that numpy has for them, with NaT as the least one.

@@ -70,18 +70,18 @@ def bounds_of_offsets(offsets: np.ndarray, where: str, base: int = 0) -> Bounds:
     CorruptFileError
         If the offsets are no ascending integers from `base` on.
     """
-    found = _as_integers(offsets, where)
-    if not len(found):
+    values = _as_integers(offsets, where)
+    if not len(values):
         raise CorruptFileError(f"{where} is empty; expected the end of the last row, a length more than there are rows")
-    _check_ascending(found, where, "offset", base)
-    return Bounds(found[:-1] - base, found[1:] - base)
+    _check_ascending(values, where, "offset", base)
+    return Bounds(values[:-1] - base, values[1:] - base)
 
 
 def bounds_of_ends(ends: np.ndarray, where: str, base: int = 0, *, inclusive: bool = False) -> Bounds:
     """Return the bounds of rows that each begin where the one before ends; errors as `bounds_of_offsets`."""
-    found = _as_integers(ends, where)
-    _check_ascending(found, where, "end", base - inclusive)
-    stops = found - base + inclusive
+    values = _as_integers(ends, where)
+    _check_ascending(values, where, "end", base - inclusive)
+    stops = values - base + inclusive
     return Bounds(np.concatenate([np.zeros(1, np.int64), stops[:-1]])[: len(stops)], stops)
 
 
@@ -128,22 +128,22 @@ def bounds_of_counts(starts: np.ndarray, counts: np.ndarray, where: str, base: i
     return Bounds(first - base, first - base + count)
 
 
-def bounds_in(found: Mapping[str, np.ndarray], made: Ragged, where: str) -> Bounds:
+def bounds_in(arrays: Mapping[str, np.ndarray], made: Ragged, where: str) -> Bounds:
     """Return the bounds of rows that the values of datasets say, by option of `ragged`."""
     base, inclusive = made.base, made.inclusive
-    if "offsets" in found:
-        return bounds_of_offsets(found["offsets"], where, base)
-    if "bounds" in found:
-        starts, ends = pairs_of(found["bounds"], where)
+    if "offsets" in arrays:
+        return bounds_of_offsets(arrays["offsets"], where, base)
+    if "bounds" in arrays:
+        starts, ends = pairs_of(arrays["bounds"], where)
         return bounds_of_pairs(starts, ends, where, base, inclusive=inclusive)
-    if "counts" in found and "starts" not in found:
-        count = _as_integers(found["counts"], where)
+    if "counts" in arrays and "starts" not in arrays:
+        count = _as_integers(arrays["counts"], where)
         return bounds_of_counts(np.cumsum(np.maximum(count, 0)) - np.maximum(count, 0), count, where)
-    if "counts" in found:
-        return bounds_of_counts(found["starts"], found["counts"], where, base)
-    if "starts" in found:
-        return bounds_of_pairs(found["starts"], found["ends"], where, base, inclusive=inclusive)
-    return bounds_of_ends(found["ends"], where, base, inclusive=inclusive)
+    if "counts" in arrays:
+        return bounds_of_counts(arrays["starts"], arrays["counts"], where, base)
+    if "starts" in arrays:
+        return bounds_of_pairs(arrays["starts"], arrays["ends"], where, base, inclusive=inclusive)
+    return bounds_of_ends(arrays["ends"], where, base, inclusive=inclusive)
 
 
 def check_bounds(bounds: Bounds, made: Ragged, length: int, path: str) -> None:
@@ -216,8 +216,8 @@ def check_all_values(bounds: Bounds, length: int, where: str, content: str, opti
     """
     if not len(bounds):
         if length:
-            found = "one offset, and so no row" if option == "offsets" else "no ends"
-            raise SchemaMismatchError(f"{where}: {found}, and {content!r} has {length} values")
+            problem = "one offset, and so no row" if option == "offsets" else "no ends"
+            raise SchemaMismatchError(f"{where}: {problem}, and {content!r} has {length} values")
         return
     first, last = int(bounds.starts[0]), int(bounds.stops[-1])
     if (first, last) == (0, length):
@@ -249,9 +249,9 @@ def _fitting(bounds: Bounds, length: int, name: str, base: int, *, is_offsets: b
         "ends={}, inclusive=True": first > 0 and last == length - 1,
         "ends={}, base=1": not is_offsets and last == length + 1,
     }
-    if (found := next((option for option, holds in fits.items() if holds), None)) is not None:
-        what = f"the ends of {count} rows, as NWB has them" if found.startswith("ends") else "offsets"
-        return f"They look like {what}: pass {found.format(name)}"
+    if (form := next((option for option, holds in fits.items() if holds), None)) is not None:
+        what = f"the ends of {count} rows, as NWB has them" if form.startswith("ends") else "offsets"
+        return f"They look like {what}: pass {form.format(name)}"
     if first == 0 and last < length:
         return f"They look like the starts of {count} rows. Write offsets: these starts, and then {length}"
     return ""

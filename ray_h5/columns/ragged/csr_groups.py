@@ -79,8 +79,8 @@ def _stored_width(reader: RowReader, name: str, encoding: Encoding, num_rows: in
             raise CorruptFileError(
                 f"{where}: its shape is {layout.dtype} of shape {layout.shape}; expected two integers"
             )
-        found = reader.fact(layout.name, lambda: reader.read([layout.name])[layout.name], of_file=True)
-        shape = matrix_shape(found, f"{where}: its shape")
+        stored_shape = reader.fact(layout.name, lambda: reader.read([layout.name])[layout.name], of_file=True)
+        shape = matrix_shape(stored_shape, f"{where}: its shape")
     if encoding.kind == "csr":
         rows, width = shape
     else:
@@ -126,16 +126,16 @@ def _named(
             f"{where}: it has the shape {layout.shape}; expected a name for each of {length} positions"
         )
     values = read_all(reader, column).tolist()
-    texts = [each.decode("utf-8", "surrogateescape") if isinstance(each, bytes) else str(each) for each in values]
+    texts = [value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value) for value in values]
     places: dict[str, int] = {}
     known = set(wanted)
     for place, text in enumerate(texts):
         if text in known and places.setdefault(text, place) != place:
             raise UnsupportedColumnError(f"{where}: {text!r} is the name of positions {places[text]} and {place}")
-    absent = [each for each in wanted if each not in places]
+    absent = [name for name in wanted if name not in places]
     if absent:
         raise UnknownColumnError(
             f"{where}: {len(absent)} of {len(wanted)} names are not there, such as {absent[0]!r}."
             f"{near_names(str(absent[0]), texts)}"
         )
-    return np.array([places[str(each)] for each in wanted], np.int64)
+    return np.array([places[str(name)] for name in wanted], np.int64)

@@ -33,7 +33,7 @@ class Padding:
 
     def __init__(self, pad: bool | float | Mapping[str, float]) -> None:
         values = pad.values() if isinstance(pad, Mapping) else [pad]
-        if not all(isinstance(each, (bool, np.bool_)) or is_number(each) for each in values):
+        if not all(isinstance(value, (bool, np.bool_)) or is_number(value) for value in values):
             raise OptionError(
                 f"pad={pad!r}: expected True, a number, or a number for each column, such as {{'actions': 0.0}}"
             )
@@ -59,8 +59,8 @@ class Padding:
         """
         if not isinstance(self._pad, dict) and dtype is not None and dtype.kind not in "biufc":
             return None
-        found = self._pad.get(name) if isinstance(self._pad, dict) else self._pad
-        return None if found is None or found is False else 0.0 if found is True else found
+        fill = self._pad.get(name) if isinstance(self._pad, dict) else self._pad
+        return None if fill is None or fill is False else 0.0 if fill is True else fill
 
     def check_names(self, columns: Collection[str]) -> None:
         """Raise `UnknownColumnError` if there is no column of a name."""
@@ -146,25 +146,25 @@ def cast_rows(
         rows = [None if row is None else row.reshape(row.shape[:axes]) for row in rows]
     if element is None or all(row is None or row.dtype == element for row in rows):
         return rows
-    found: list[np.ndarray | None] = []
+    padded: list[np.ndarray | None] = []
     for i, row in enumerate(rows):
         if row is None:
-            found.append(row)
+            padded.append(row)
             continue
         if row.dtype == object:
-            if any(each is None for each in row):
+            if any(item is None for item in row):
                 place = "" if where is None else f"{where(i)}: "
                 raise UnsupportedColumnError(
                     f"{place}column {spec.name!r} has lists with missing values, which no array of numbers holds. "
                     "Leave it out of pad={...}, and a batch has a list of its rows; or out of columns=[...]."
                 )
-            found.append(row.astype(element))
+            padded.append(row.astype(element))
             continue
         if spec.casting != "unsafe" and (wrong := lost(np.asarray(row), element, spec.casting)).any():
             place = "" if where is None else f"{where(i)}: "
             raise cast_error(f"{place}column {spec.name!r}", row[wrong][0], element)
-        found.append(np.asarray(row).astype(element))
-    return found
+        padded.append(np.asarray(row).astype(element))
+    return padded
 
 
 def pad_rows(

@@ -165,18 +165,18 @@ class SparseRows(OneAxis):
         runs = ranges.request(ends - ranges.counts)
         total = int(ends[-1]) if len(ends) else 0
         where = f"column {self.name!r}"
-        indices, data = (empty((total,), each.array.dtype, where) for each in (self.indices, self.data))
+        indices, data = (empty((total,), index.array.dtype, where) for index in (self.indices, self.data))
         read = (self.indices.reading(runs, indices), self.data.reading(runs, data)) if len(runs) else ()
 
         def finish() -> None:
             indptr = np.concatenate([np.zeros(1, np.int64), ends])
             self._check(indices, indptr, rows)
-            found, kept = indices.astype(index_dtype(self.width), copy=False), data
+            taken, kept = indices.astype(index_dtype(self.width), copy=False), data
             if self.at is not None:
-                found, kept, indptr = self._taken(found, data, indptr)
-            out[places] = rows_of(Entries(found, kept), indptr)
+                taken, kept, indptr = self._taken(taken, data, indptr)
+            out[places] = rows_of(Entries(taken, kept), indptr)
 
-        return Reading([part for each in read for part in each.parts], finish)
+        return Reading([part for reading in read for part in reading.parts], finish)
 
     def _check(self, indices: np.ndarray, indptr: np.ndarray, rows: np.ndarray) -> None:
         """Raise for a position outside the matrix: what scatters it would write elsewhere without an error."""
@@ -194,10 +194,10 @@ class SparseRows(OneAxis):
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the entries at the positions to deliver, by their place among these."""
         assert self.at is not None
-        found = self._places(indices)
-        kept = found >= 0
+        places = self._places(indices)
+        kept = places >= 0
         counted = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept)])
-        return found[kept], data[kept], counted[indptr]
+        return places[kept], data[kept], counted[indptr]
 
     def _places(self, indices: np.ndarray) -> np.ndarray:
         """Return the place of each position among those to deliver; -1 if it is not one of them."""
@@ -215,13 +215,13 @@ class SparseRows(OneAxis):
 
 def joined_rows(windows: np.ndarray, width: int) -> np.ndarray:
     """Return rows of a sparse matrix, several a window, as one row a window: step after step, each `width` long."""
-    found = np.empty(len(windows), object)
+    joined = np.empty(len(windows), object)
     for at, rows in enumerate(windows):
         dtype = index_dtype(width * len(rows))
         indices = np.concatenate([row.indices.astype(dtype) + step * width for step, row in enumerate(rows)])
         data = np.concatenate([row.data for row in rows])
-        found[at] = SparseRow(Entries(indices, data), 0, len(data))
-    return found
+        joined[at] = SparseRow(Entries(indices, data), 0, len(data))
+    return joined
 
 
 def chunk_group_starts(bounds: Bounds, chunk_values: int, chunks: int) -> np.ndarray:

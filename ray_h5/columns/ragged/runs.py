@@ -40,7 +40,7 @@ class Runs:
 
     def select(self, chosen: np.ndarray) -> Runs:
         """Return the runs of some of the rows."""
-        datasets, keys = (None if each is None else each[chosen] for each in (self.datasets, self.keys))
+        datasets, keys = (None if key is None else key[chosen] for key in (self.datasets, self.keys))
         begins, counts, places = self.begins[chosen], self.counts[chosen], self.places[chosen]
         return replace(self, begins=begins, counts=counts, places=places, datasets=datasets, keys=keys)
 
@@ -98,6 +98,8 @@ def by_shape(shapes: np.ndarray, read: Callable[[np.ndarray, tuple[int, ...]], R
 
     `read` returns the reading of some of the rows, given which and the shape of their units.
     """
-    found, shape_of = np.unique(shapes, axis=0, return_inverse=True)
+    distinct, shape_of = np.unique(shapes, axis=0, return_inverse=True)
     of = shape_of.reshape(-1)
-    return Reading.together([read(np.flatnonzero(of == at), tuple(each)) for at, each in enumerate(found.tolist())])
+    return Reading.together(
+        [read(np.flatnonzero(of == at), tuple(shape)) for at, shape in enumerate(distinct.tolist())]
+    )

@@ -60,24 +60,24 @@ def build_chunk_index(
     """
     grid = ChunkGrid.of(layout)
     where = f"{path}: column {layout.name!r}"
-    found = _listed(dataset, where, grid, file_bytes, lister)
+    listed = _listed(dataset, where, grid, file_bytes, lister)
     limits = dataset.maxshape
     if limits.count(None) == 1 and limits[0] is not None:
-        found = _in_place(found, dataset, limits.index(None))
+        listed = _in_place(listed, dataset, limits.index(None))
     if swmr:
-        found = found.where(np.all(found.corners < np.array(grid.shape, np.uint64), axis=1))
-    index = checked_index(found, layout, where, file_bytes())
+        listed = listed.where(np.all(listed.corners < np.array(grid.shape, np.uint64), axis=1))
+    index = checked_index(listed, layout, where, file_bytes())
     if not layout.pipeline.steps or not layout_of(dataset)[0].flags & 1:
         return index
     unfiltered = ChunkGrid.of(layout).sticks_out(index.numbers) & (index.sizes == layout.chunk_bytes)
     return replace(index, masks=index.masks | (unfiltered * np.uint32(layout.pipeline.all_skipped)))
 
 
-def checked_index(found: ListedChunks, layout: ColumnLayout, where: str, file_bytes: int) -> ChunkIndex:
+def checked_index(listed: ListedChunks, layout: ColumnLayout, where: str, file_bytes: int) -> ChunkIndex:
     """Return the index of chunks that were listed; errors as in `build_chunk_index`."""
     check = _Checks(where, ChunkGrid.of(layout), file_bytes)
     check.chunk_bytes(layout)
-    return check.index(found)
+    return check.index(listed)
 
 
 def _listed(
@@ -88,7 +88,7 @@ def _listed(
         return listed
     if lister is not None and (fast := lister(dataset, file_bytes(), _MAX_UNWRITTEN)) is not None:
         return fast
-    found: list[h5py.h5d.StoreInfo] = []
+    infos: list[h5py.h5d.StoreInfo] = []
     unwritten, look_at = 0, _LOOKED_AT
 
     def take(chunk: h5py.h5d.StoreInfo) -> object:
@@ -96,11 +96,11 @@ def _listed(
         if chunk.byte_offset is None:
             unwritten += 1
             return True if unwritten > _MAX_UNWRITTEN else None  # ends the listing
-        found.append(chunk)
-        if len(found) < look_at:
+        infos.append(chunk)
+        if len(infos) < look_at:
             return None
         look_at *= 2
-        return True if sum(max(1, chunk.size) for chunk in found) > file_bytes() else None
+        return True if sum(max(1, chunk.size) for chunk in infos) > file_bytes() else None
 
     if dataset.id.chunk_iter(take) is not None:
         unwritten_ones = f"more than {_MAX_UNWRITTEN} chunks that were never written"
@@ -108,25 +108,25 @@ def _listed(
             where, unwritten_ones if unwritten > _MAX_UNWRITTEN else "chunks of more bytes than the file"
         )
     axes = len(grid.shape)
-    if strange := [chunk.chunk_offset for chunk in found if len(chunk.chunk_offset) != axes][:1]:
+    if strange := [chunk.chunk_offset for chunk in infos if len(chunk.chunk_offset) != axes][:1]:
         raise damaged_index(where, f"a chunk at {strange[0]}, expected {axes} axes")
-    rows = [(*each.chunk_offset, each.filter_mask, each.byte_offset, each.size) for each in found]
+    rows = [(*info.chunk_offset, info.filter_mask, info.byte_offset, info.size) for info in infos]
     return ListedChunks.of(np.array(rows, np.uint64).reshape(-1, axes + 3))
 
 
-def _in_place(found: ListedChunks, dataset: h5py.Dataset, axis: int) -> ListedChunks:
+def _in_place(chunks: ListedChunks, dataset: h5py.Dataset, axis: int) -> ListedChunks:
     """Return chunks with their own corners, of a dataset of which one axis can grow.
 
     If one axis can grow and it is not the first, libhdf5 (2.0) keeps the chunks in an array with that axis first, and
     lists them as if it was in the order of the axes.
     """
     if not (layout_of(dataset)[0].index_kind == EXTENSIBLE_ARRAY and _lists_numbers()):
-        return found
+        return chunks
     limits, chunk = dataset.maxshape, np.array(dataset.chunks, np.uint64)
     counts = [1 if limit is None else -(-int(limit) // int(size)) for limit, size in zip(limits, chunk, strict=True)]
     after, others = math.prod(counts[axis + 1 :]), counts[:axis] + counts[axis + 1 :]
     # Axes before the one that grows are listed as 0, and those after it run first.
-    listed = (found.corners // chunk).astype(np.int64)
+    listed = (chunks.corners // chunk).astype(np.int64)
     numbers = listed[:, axis] * after
     for at, step in enumerate(counts[axis + 1 :], axis + 1):
         after //= step
@@ -134,7 +134,7 @@ def _in_place(found: ListedChunks, dataset: h5py.Dataset, axis: int) -> ListedCh
     along, inside = np.divmod(numbers, math.prod(others))
     cells = np.insert(np.stack(np.unravel_index(inside, others)), axis, along, axis=0)
     corners = cells.T.astype(np.uint64) * chunk
-    return replace(found, corners=corners).where(np.lexsort(corners.T[::-1]))
+    return replace(chunks, corners=corners).where(np.lexsort(corners.T[::-1]))
 
 
 @lru_cache(maxsize=1)

@@ -31,9 +31,9 @@ _Within: TypeAlias = tuple[_Cell | None, _Cell | None]
 """The cells that libhdf5 looks for below a node: from one on, and below another one; None for all."""
 
 
-def widths_of(found: h5py.File | h5py.Dataset) -> Widths:
+def widths_of(identifier: h5py.File | h5py.Dataset) -> Widths:
     """Return the widths of numbers in the file of an object."""
-    return Widths(*map(int, found.file.id.get_create_plist().get_sizes()))
+    return Widths(*map(int, identifier.file.id.get_create_plist().get_sizes()))
 
 
 def layout_of(dataset: h5py.Dataset) -> tuple[Layout, Message]:
@@ -41,7 +41,9 @@ def layout_of(dataset: h5py.Dataset) -> tuple[Layout, Message]:
     widths = widths_of(dataset)
     try:
         _, messages = object_header(reader_of(dataset)[0], address_of(dataset.id)[1], widths)
-        message = next((each for each in messages if each[0] == MessageKind.LAYOUT), (0, 0, b"", 0))
+        message = next(
+            (message_found for message_found in messages if message_found[0] == MessageKind.LAYOUT), (0, 0, b"", 0)
+        )
         return data_layout(message[2], widths), message
     except FormatError as exc:
         raise CorruptFileError(
@@ -107,12 +109,12 @@ def listed_in_tree(dataset: h5py.Dataset, where: str) -> ListedChunks | None:
         return None
     made = dataset.file.id.get_create_plist()
     try:
-        found = chunks_in_tree(*reader_of(dataset), Widths(*map(int, made.get_sizes())), layout)
+        chunks = chunks_in_tree(*reader_of(dataset), Widths(*map(int, made.get_sizes())), layout)
     except FormatError as exc:
         raise damaged_index(where, str(exc)) from None
     # Offsets count the user block. A damaged address must not become one in the file.
-    base = np.minimum(np.uint64(made.get_userblock()), ~found.offsets)
-    return replace(found, offsets=found.offsets + base)
+    base = np.minimum(np.uint64(made.get_userblock()), ~chunks.offsets)
+    return replace(chunks, offsets=chunks.offsets + base)
 
 
 def chunks_in_tree(read: ReadBytes, end: int, widths: Widths, layout: Layout, most: int = 1 << 16) -> ListedChunks:
@@ -142,19 +144,19 @@ def chunks_in_tree(read: ReadBytes, end: int, widths: Widths, layout: Layout, mo
 
     def visit(at: int) -> tuple[int, np.ndarray]:
         nonlocal room
-        found = _node(read, at, end, entry)
-        room -= found[1].nbytes
-        if room < 0 or len(found[1]) > most + 1:  # damaged nodes may lie in each other
+        node = _node(read, at, end, entry)
+        room -= node[1].nbytes
+        if room < 0 or len(node[1]) > most + 1:  # damaged nodes may lie in each other
             raise FormatError(f"too many chunks in the node at byte {at}")
-        return found
+        return node
 
     level: dict[int, _Within] = {} if layout.address is None else {layout.address: (None, None)}
     while level:
         nodes = gather(visit, level)  # of a remote file, those of a level are missed together
         height = nodes[0][0] if height < 0 else height - 1
         below: dict[int, _Within] = {}
-        for (at, within), (found, keys) in zip(level.items(), nodes, strict=True):
-            if found != height:
+        for (at, within), (node_height, keys) in zip(level.items(), nodes, strict=True):
+            if node_height != height:
                 raise FormatError(f"no node at byte {at}, to which another one leads")
             cells = _cells(at, keys["at"], chunk_shape)
             if height:

@@ -173,9 +173,9 @@ def pipeline_of(properties: h5py.h5p.PropDCID) -> FilterPipeline:
 
 
 @lru_cache(maxsize=256)
-def _pipeline_of(found: tuple[tuple[int, int, tuple[int, ...], bytes], ...]) -> FilterPipeline:
+def _pipeline_of(filters: tuple[tuple[int, int, tuple[int, ...], bytes], ...]) -> FilterPipeline:
     return FilterPipeline(
-        tuple(FilterStep(number, filter_name(number, name), tuple(map(int, data))) for number, _, data, name in found)
+        tuple(FilterStep(number, filter_name(number, name), tuple(map(int, data))) for number, _, data, name in filters)
     )
 
 

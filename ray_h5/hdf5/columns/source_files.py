@@ -114,12 +114,12 @@ class ValueSources:
         try:
             for source in (_mapped if dataset.is_virtual else _stored_outside)(own, dataset, where):
                 is_last = is_plain(source.id.get_create_plist())
-                found = _Finding() if is_last else self._finding(trail, source, where, (*above, address))
-                finding.sources.update(found.sources)
-                if found.failure is not None:
-                    finding.failure = found.failure
+                inner = _Finding() if is_last else self._finding(trail, source, where, (*above, address))
+                finding.sources.update(inner.sources)
+                if inner.failure is not None:
+                    finding.failure = inner.failure
                     break
-                finding.add(found, what)
+                finding.add(inner, what)
         except TransientIOError:
             raise  # not remembered as a failure: the next try may succeed
         except RayH5Error as exc:
@@ -135,7 +135,10 @@ def _mapped(trail: Trail, dataset: h5py.Dataset, where: str) -> Iterator[h5py.Da
     if trail.others is not None and any(names.file != "." for names, _ in named):
         check_mappings(dataset, f"{trail.path}: {what}")
         # What they miss is fetched together.
-        gather(lambda names: trail.source(dataset, *names.numbered(0), what), dict.fromkeys(each for each, _ in named))
+        gather(
+            lambda names: trail.source(dataset, *names.numbered(0), what),
+            dict.fromkeys(mapping_names for mapping_names, _ in named),
+        )
     for names, ndim in named:
         for source in _sources(trail, dataset, names, what):
             yield source
@@ -175,10 +178,10 @@ def _stored_outside(trail: Trail, dataset: h5py.Dataset, where: str) -> Iterator
         trail.access.policy.admit(path, home=trail.path, where=what)
         needed = min(size, left)
         left -= needed
-        if needed and (found := trail.look_at(path, what).size) < offset + needed:
+        if needed and (stored_size := trail.look_at(path, what).size) < offset + needed:
             raise TruncatedFileError(
                 f"{trail.path}: {what} is in {printable(path)}, {needed} bytes from byte {offset} on: expected "
-                f"{offset + needed} bytes or more, found {found}. The file is cut short: copy it again."
+                f"{offset + needed} bytes or more, found {stored_size}. The file is cut short: copy it again."
             )
         # Once more: the file whose state is known now is the one that may be read, also if its name is a link.
         trail.access.policy.admit(path, home=trail.path, where=what)

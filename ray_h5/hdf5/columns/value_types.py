@@ -97,11 +97,11 @@ class Shared:
             If its values cannot be read as rows; `where` names the column.
         """
         key = type_id.encode(), self.address_bytes, self.length_bytes
-        found = _types.get(key)
-        if found is None:
-            found = self._described(type_id, where)
-            _types.put(key, found)
-        return found
+        stored_type = _types.get(key)
+        if stored_type is None:
+            stored_type = self._described(type_id, where)
+            _types.put(key, stored_type)
+        return stored_type
 
     def _described(self, type_id: h5py.h5t.TypeID, where: str) -> ValueType:
         if not _is_known(type_id):
@@ -138,7 +138,7 @@ class Shared:
         return "" if is_wide and are_as_in_memory(type_id, dtype) else "compound values that libhdf5 converts"
 
 
-_types: LRU[ValueType] = LRU(1024, 64 << 20, lambda found: _MEMBER_BYTES * (1 + len(found.enum)))
+_types: LRU[ValueType] = LRU(1024, 64 << 20, lambda stored_type: _MEMBER_BYTES * (1 + len(stored_type.enum)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +175,8 @@ def _dtype(type_id: h5py.h5t.TypeID, where: str) -> tuple[np.dtype, tuple[str, .
     except (TypeError, ValueError, UnsupportedColumnError) as exc:
         from ray_h5.hdf5.columns.lost_fields import without_lost
 
-        if (found := without_lost(type_id)) is not None:
-            return found
+        if (known := without_lost(type_id)) is not None:
+            return known
         if isinstance(exc, UnsupportedColumnError):
             raise
         raise UnsupportedColumnError(f"{where}{numpy_lacks(type_id, exc)}") from exc
@@ -200,7 +200,7 @@ def item_bytes(type_id: h5py.h5t.TypeID, address_bytes: int) -> int:
         return math.prod(type_id.get_array_dims()) * item_bytes(type_id.get_super(), address_bytes)
     if kind == h5py.h5t.COMPOUND:
         fields = [type_id.get_member_type(i) for i in range(type_id.get_nmembers())]
-        return int(type_id.get_size()) + sum(item_bytes(each, address_bytes) - each.get_size() for each in fields)
+        return int(type_id.get_size()) + sum(item_bytes(field, address_bytes) - field.get_size() for field in fields)
     return int(type_id.get_size())
 
 

@@ -54,12 +54,13 @@ class SourceNames:
     @property
     def is_numbered(self) -> bool:
         """Whether they are the names of numbered sources, up to the first missing one (H5Pset_virtual)."""
-        return any("%b" in each.replace("%%", "") for each in (self.file, self.dataset))
+        return any("%b" in pattern.replace("%%", "") for pattern in (self.file, self.dataset))
 
     def numbered(self, number: int) -> tuple[str, str]:
         """Return the file and the dataset of one number; ``%%`` is a percent sign."""
         file_name, name = (
-            "%".join(part.replace("%b", str(number)) for part in each.split("%%")) for each in (self.file, self.dataset)
+            "%".join(part.replace("%b", str(number)) for part in pattern.split("%%"))
+            for pattern in (self.file, self.dataset)
         )
         return file_name, name
 
@@ -176,17 +177,17 @@ def _selection(space: h5py.h5s.SpaceID, shape: Sequence[int] | None, where: str)
         return None if shape is None else tuple(map(Along.all_of, shape))
     if kind == h5py.h5s.SEL_HYPERSLABS and space.is_regular_hyperslab():
         return tuple(itertools.starmap(_along, zip(*space.get_regular_hyperslab(), strict=True)))
-    found = _product(space) if kind == h5py.h5s.SEL_HYPERSLABS else None
-    if found is None:
+    product = _product(space) if kind == h5py.h5s.SEL_HYPERSLABS else None
+    if product is None:
         raise UnsupportedColumnError(
             f"{where} has a mapping whose selection is not one list of indices for each axis, so it is not read. "
             f"{_COPY}"
         )
-    return found
+    return product
 
 
 def _along(first: int, stride: int, count: int, block: int) -> Along:
-    first, stride, count, block = (int(each) for each in (first, stride, count, block))
+    first, stride, count, block = (int(number) for number in (first, stride, count, block))
     if block == h5py.h5s.UNLIMITED:
         return Along(first, 1, ENDLESS, 1)
     # libhdf5 accepts any stride if there is one block.

@@ -77,11 +77,11 @@ class Hints:
         """Return the ranges that follow what was read at an offset."""
         key = offset, len(data)
         if key not in self._known:
-            found: list[Span] = []
+            spans: list[Span] = []
             # What raises is no node, one that is cut off here, or one that libhdf5 will refuse.
             with contextlib.suppress(FormatError, IndexError, ValueError, OverflowError, ZeroDivisionError):
-                found.extend(self._follow(offset, bytes(data)))
-            self._known[key] = [(at, min(count, _MAX_BYTES)) for at, count in found if 0 < at < self._size]
+                spans.extend(self._follow(offset, bytes(data)))
+            self._known[key] = [(at, min(count, _MAX_BYTES)) for at, count in spans if 0 < at < self._size]
         return self._known[key]
 
     def leads_on(self, offset: int, beginning: bytes) -> bool:
@@ -123,13 +123,13 @@ class Hints:
         return at, HEADER_BYTES
 
     def _superblock(self, data: bytes) -> Iterator[Span]:
-        found = superblock(data)
-        self._base = found.base
-        yield self._header_at(found.root)
-        if found.version >= 2:
-            yield self._header_at(found.extension)
-        elif found.tables[0] == 1:
-            yield from ((self._offset_of(each), _GUESS_BYTES) for each in found.tables[1:])
+        block = superblock(data)
+        self._base = block.base
+        yield self._header_at(block.root)
+        if block.version >= 2:
+            yield self._header_at(block.extension)
+        elif block.tables[0] == 1:
+            yield from ((self._offset_of(table), _GUESS_BYTES) for table in block.tables[1:])
 
     def _tree1(self, data: bytes) -> Iterator[Span]:
         kind, level, count = tree_node(data)
@@ -143,7 +143,7 @@ class Hints:
         for _, header, kept, tree, heap in symbols(data):
             yield self._header_at(header)
             if kept == 1:
-                yield from ((self._offset_of(each), _GUESS_BYTES) for each in (tree, heap))
+                yield from ((self._offset_of(address), _GUESS_BYTES) for address in (tree, heap))
 
     def _local_heap(self, data: bytes) -> Iterator[Span]:
         size, _, at = local_heap(data)
@@ -160,10 +160,10 @@ class Hints:
         yield from self._messages(data[4:], 4)
 
     def _messages(self, data: bytes, prefix: int) -> Iterator[Span]:
-        found: list[Message] = []
+        messages: list[Message] = []
         with contextlib.suppress(FormatError):  # the last one may be cut off here
-            messages_in(data, 0, prefix, found)
-        for kind, _, body, _ in found:
+            messages_in(data, 0, prefix, messages)
+        for kind, _, body, _ in messages:
             yield from self._message(kind, body, prefix)
 
     def _message(self, kind: int, body: bytes, prefix: int) -> Iterator[Span]:
@@ -184,12 +184,12 @@ class Hints:
         elif kind in {MessageKind.LINK_INFO, MessageKind.ATTRIBUTE_INFO} and len(body) >= 18:
             yield from self._pair(body, 2 + (8 if kind == MessageKind.LINK_INFO else 2) * (body[1] & 1))
 
-    def _layout(self, found: Layout) -> Iterator[Span]:
-        if found.version == 3 and found.kind == CHUNKED:
-            key = 8 + 8 * len(found.chunk_shape)
-            yield self._offset_of(found.address), 24 + 8 * USUAL_ENTRIES + (USUAL_ENTRIES + 1) * key
-        elif found.kind == CHUNKED:  # without an address: no index, or one that libhdf5 does not know
-            yield self._offset_of(found.address), HEADER_BYTES
+    def _layout(self, layout: Layout) -> Iterator[Span]:
+        if layout.version == 3 and layout.kind == CHUNKED:
+            key = 8 + 8 * len(layout.chunk_shape)
+            yield self._offset_of(layout.address), 24 + 8 * USUAL_ENTRIES + (USUAL_ENTRIES + 1) * key
+        elif layout.kind == CHUNKED:  # without an address: no index, or one that libhdf5 does not know
+            yield self._offset_of(layout.address), HEADER_BYTES
 
     def _fixed_array(self, data: bytes) -> Iterator[Span]:
         entry, page_bits, count = data[6], data[7], number(data, 8, 8)

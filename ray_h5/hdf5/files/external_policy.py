@@ -27,9 +27,9 @@ def as_roots(allow_external: PathLike | Iterable[PathLike]) -> tuple[str, ...]:
     OptionError
         If they are not names of folders, or one is empty: that would be the current folder of each process.
     """
-    given = [allow_external] if isinstance(allow_external, (str, bytes, os.PathLike)) else allow_external
+    folders = [allow_external] if isinstance(allow_external, (str, bytes, os.PathLike)) else allow_external
     try:
-        roots = [os.fsdecode(root) for root in given]
+        roots = [os.fsdecode(root) for root in folders]
     except TypeError as exc:
         raise OptionError(f"allow_external={allow_external!r}: expected folders, or () for none") from exc
     if "" in roots:

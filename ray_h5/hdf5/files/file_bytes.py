@@ -31,28 +31,28 @@ HELD: WeakValueDictionary[int, Any] = WeakValueDictionary()
 """The bytes of the files that libhdf5 reads from memory, `HeldBytes`, by the number that it gives to each."""
 
 
-def address_of(found: h5py.h5f.FileID | h5py.h5g.GroupID | h5py.h5d.DatasetID) -> Address:
+def address_of(identifier: h5py.h5f.FileID | h5py.h5g.GroupID | h5py.h5d.DatasetID) -> Address:
     """Return the number of an object's file and its byte offset in it; of a file, those of its root group.
 
     ``h5py.h5o.get_info`` returns the same, but also the size of the object's metadata: for that, libhdf5 walks through
     the whole index of its chunks, and a damaged index may end the process.
     """
-    info = h5py.h5g.get_objinfo(found)
+    info = h5py.h5g.get_objinfo(identifier)
     number, offset = (low | high << _LONG_BITS for low, high in (info.fileno, info.objno))
     return number, offset
 
 
 def gather(action: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
     """Return the results of an action for each item. After a miss it goes on, to miss the bytes of the others too."""
-    found, missed = [], False
+    results, missed = [], False
     for item in items:
         try:
-            found.append(action(item))
+            results.append(action(item))
         except MissingBytes:
             missed = True
     if missed:
         raise MissingBytes
-    return found
+    return results
 
 
 def filename_of(file: h5py.File) -> str:
@@ -60,7 +60,7 @@ def filename_of(file: h5py.File) -> str:
     name: str = file.filename
     if "\1" not in name or address_of(file.id)[0] not in HELD:
         return name
-    return _ESCAPED.sub(lambda found: bytes.fromhex(found[0].replace("\1", "")).decode(errors="surrogatepass"), name)
+    return _ESCAPED.sub(lambda match: bytes.fromhex(match[0].replace("\1", "")).decode(errors="surrogatepass"), name)
 
 
 def bytes_of(file: h5py.File) -> tuple[Callable[[int, int], bytes], int]:

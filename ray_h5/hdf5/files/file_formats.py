@@ -54,8 +54,8 @@ def seems_to_be(path: str, head: bytes | None = None) -> str:
     `head` is the beginning of a file that cannot be opened by its path.
     """
     head = head_of(path) if head is None else head
-    found = next((what for begins, what in _OTHER_FORMATS if re.match(begins, head, re.IGNORECASE)), "")
-    return f". It seems to be {found}." if found else ""
+    kind = next((what for begins, what in _OTHER_FORMATS if re.match(begins, head, re.IGNORECASE)), "")
+    return f". It seems to be {kind}." if kind else ""
 
 
 def is_of_matlab(path: str, head: bytes | None = None) -> bool:
@@ -77,9 +77,9 @@ def error_of_library(exc: Exception, text: str, path: str, code: int | None) -> 
             "`h5repart -family_to_single PATTERN joined.h5`, where PATTERN has %d for their numbers."
         )
     if truncated:
-        found, expected = truncated.groups()
+        size, expected = truncated.groups()
         return TruncatedFileError(
-            f"{path}: expected {expected} bytes, found {found}. The file is cut short: copy it again."
+            f"{path}: expected {expected} bytes, found {size}. The file is cut short: copy it again."
         )
     if "file signature not found" in text:
         return NotHDF5Error(f"{path}: expected an HDF5 file, found no HDF5 signature in it{seems_to_be(path)}")

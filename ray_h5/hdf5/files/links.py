@@ -140,8 +140,8 @@ class Trail:
         if value is not None:
             return self._follow_link(group, ("", value) if isinstance(value, bytes) else value, name, counts)
         with translated(self.path, f"opening {path!r}"):
-            found = h5py.h5o.open(group.id, name.encode())
-            return h5py.Group(found) if isinstance(found, h5py.h5g.GroupID) else found
+            identifier = h5py.h5o.open(group.id, name.encode())
+            return h5py.Group(identifier) if isinstance(identifier, h5py.h5g.GroupID) else identifier
 
     def _kind_of_link(self, group: h5py.Group, name: bytes) -> int | None:
         """Return what kind of link a group has by a name; None if it has none."""
@@ -205,13 +205,13 @@ class Trail:
             descriptor = file.id.get_vfd_handle()
             if path != self.access.beside:
                 self.access.policy.admit(path, home=self.path, where=where, real=real_path_of(descriptor, path))
-            found = FileIdentity.of(os.fstat(descriptor))
+            state = FileIdentity.of(os.fstat(descriptor))
             leads = f"{self.path}: {where} leads to {printable(path)}"
-            check_source(leads, self.linked.states.get(path, found), found, swmr=self.access.swmr)
+            check_source(leads, self.linked.states.get(path, state), state, swmr=self.access.swmr)
         except RayH5Error:
             file.close()
             raise
-        return file, found
+        return file, state
 
     def located(self, name: str, source: str, where: str) -> str:
         """Return the path of the file that `source` links to by `name`; raise unless it may be read."""
@@ -229,10 +229,10 @@ class Trail:
 
     def look_at(self, path: str, where: str) -> Identity:
         """Return the state of another file, and record it; raise if it is missing: libhdf5 would invent its values."""
-        self.sources[path] = found = identity_now(path) if self.others is None else self.others.state(path)
-        if found is None:
+        self.sources[path] = state = identity_now(path) if self.others is None else self.others.state(path)
+        if state is None:
             raise MissingSourceError(f"{self.path}: {where} leads to {printable(path)}, which does not exist")
-        return found
+        return state
 
     def source(
         self, dataset: h5py.Dataset, file_name: str, name: str, where: str = "a virtual dataset"
@@ -242,12 +242,12 @@ class Trail:
         file = here if file_name == "." else self._open_linked(file_name, filename_of(here), where)
         leads = f"{self.path}: {where} leads to {name!r} of {printable(filename_of(file))}"
         try:
-            found = self.follow(file["/"], name)
+            target = self.follow(file["/"], name)
         except UnknownColumnError as exc:
             raise MissingSourceError(f"{leads}: {exc}") from exc
-        if not isinstance(found, h5py.Dataset):
+        if not isinstance(target, h5py.Dataset):
             raise MissingSourceError(f"{leads}, which is a group")
-        return found
+        return target
 
 
 def links_in(group: h5py.Group) -> Iterator[tuple[str | bytes, int]]:
@@ -255,14 +255,14 @@ def links_in(group: h5py.Group) -> Iterator[tuple[str | bytes, int]]:
 
     h5py asks a list of properties of the group for the order, which takes six times as long as the names.
     """
-    found: list[tuple[bytes, int, bool, int]] = []
+    links: list[tuple[bytes, int, bool, int]] = []
     group.id.links.iterate(
-        lambda name, link: found.append((name, link.type, link.corder_valid, link.corder)), info=True
+        lambda name, link: links.append((name, link.type, link.corder_valid, link.corder)), info=True
     )
-    tracked = [is_tracked for _, _, is_tracked, _ in found]
-    if found and all(tracked):
-        found.sort(key=lambda link: link[3])
-    for name, kind, _, _ in found:
+    tracked = [is_tracked for _, _, is_tracked, _ in links]
+    if links and all(tracked):
+        links.sort(key=lambda link: link[3])
+    for name, kind, _, _ in links:
         try:
             yield name.decode(), kind
         except UnicodeDecodeError:
@@ -283,18 +283,18 @@ def open_object(group: h5py.Group, name: bytes) -> h5py.Group | h5py.Dataset | h
     return as_object(h5py.h5o.open(group.id, name))
 
 
-def as_object(found: Any) -> Any:
+def as_object(item: Any) -> Any:
     """Return the object of an identifier; a group is one already, or becomes one."""
-    if isinstance(found, h5py.h5d.DatasetID):
-        return h5py.Dataset(found, readonly=True)
-    if isinstance(found, h5py.h5t.TypeID):
-        return h5py.Datatype(found)
-    return h5py.Group(found) if isinstance(found, h5py.h5g.GroupID) else found
+    if isinstance(item, h5py.h5d.DatasetID):
+        return h5py.Dataset(item, readonly=True)
+    if isinstance(item, h5py.h5t.TypeID):
+        return h5py.Datatype(item)
+    return h5py.Group(item) if isinstance(item, h5py.h5g.GroupID) else item
 
 
-def _no_group(path: str, found: Any, column: str, below: Sequence[str]) -> RayH5Error:
+def _no_group(path: str, target: Any, column: str, below: Sequence[str]) -> RayH5Error:
     """Return the error for an object that is not a group. A field of compound values is a column, but no dataset."""
-    type_id = found.get_type() if isinstance(found, h5py.h5d.DatasetID) else None
+    type_id = target.get_type() if isinstance(target, h5py.h5d.DatasetID) else None
     for depth, name in enumerate(below):
         if type_id is not None and type_id.get_class() == h5py.h5t.ARRAY:
             type_id = type_id.get_super()
@@ -308,7 +308,7 @@ def _no_group(path: str, found: Any, column: str, below: Sequence[str]) -> RayH5
                 f"{path}: {what!r} is no group, but a column of compound values, whose fields are {few(fields)}"
             )
         type_id = type_id.get_member_type(fields.index(name))
-    field = "".join(f"[{each!r}]" for each in below)
+    field = "".join(f"[{name!r}]" for name in below)
     error = UnsupportedColumnError(
         f"{path}: {'/'.join([column, *below])!r} is a field of compound values. read_h5, H5Dataset and loader read it "
         f"as a column; RowReader does not: RowReader.read([{column!r}])[{column!r}]{field}"

@@ -85,17 +85,17 @@ class HeldBytes:
 
     def read(self, offset: int, count: int) -> bytes:
         """Return bytes, fewer at the end of the file; raise `MissingBytes` unless all are held."""
-        found = bytearray(max(0, min(count, self.size - offset)))
-        self.read_into(offset, memoryview(found))
-        return bytes(found)
+        data = bytearray(max(0, min(count, self.size - offset)))
+        self.read_into(offset, memoryview(data))
+        return bytes(data)
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
         """Fill a buffer; raise `MissingBytes` unless all bytes are held."""
         first, last = offset // BLOCK_BYTES, (offset + len(buffer) - 1) // BLOCK_BYTES
         blocks = [self._blocks.get(number) for number in range(first, last + 1)]
         if None in blocks:
-            found = self._missed(offset, len(buffer))
-            blocks = [found[number] for number in range(first, last + 1)]
+            missed = self._missed(offset, len(buffer))
+            blocks = [missed[number] for number in range(first, last + 1)]
         at = 0
         for number, block in zip(range(first, last + 1), blocks, strict=True):
             assert block is not None
@@ -106,10 +106,10 @@ class HeldBytes:
 
     def read_on(self, offset: int, count: int) -> bytes:
         """Return bytes as `read` does, and ask for what whoever parses them will read next."""
-        found = self.read(offset, count)
+        data = self.read(offset, count)
         if len(self._blocks) * BLOCK_BYTES < self.size:
-            self.hint(offset, memoryview(found))
-        return found
+            self.hint(offset, memoryview(data))
+        return data
 
     def holds(self, offset: int, count: int) -> bool:
         """Return whether bytes are held."""
@@ -143,8 +143,8 @@ class HeldBytes:
         if not self.holds(offset, count):
             return []
         data = self.read(offset, count)
-        found = self._hints.after(offset, memoryview(data)) if self._hints.leads_on(offset, data[:8]) else []
-        return [span for span in found if not self.holds(*span)]
+        spans = self._hints.after(offset, memoryview(data)) if self._hints.leads_on(offset, data[:8]) else []
+        return [span for span in spans if not self.holds(*span)]
 
     def fetch(self, spans: Iterable[Span]) -> None:
         """Fetch byte ranges and hold them."""
@@ -187,13 +187,13 @@ class HeldBytes:
             for first, last in parts
         ]
 
-    def hold(self, offset: int, found: memoryview) -> None:
+    def hold(self, offset: int, data: memoryview) -> None:
         """Hold bytes that begin with a block."""
         self._fetched = True
         self.requests += 1
-        self.bytes_fetched += len(found)
-        for at in range(0, len(found), BLOCK_BYTES):
-            self._blocks[(offset + at) // BLOCK_BYTES] = found[at : at + BLOCK_BYTES]
+        self.bytes_fetched += len(data)
+        for at in range(0, len(data), BLOCK_BYTES):
+            self._blocks[(offset + at) // BLOCK_BYTES] = data[at : at + BLOCK_BYTES]
 
     def drop(self) -> None:
         """Drop all blocks."""
@@ -242,7 +242,7 @@ def replay(action: Callable[[], Result]) -> Result:
         if wanted:
             _fetch_all(wanted)
         hinted = dict.fromkeys([*running.hinted, *following])
-        following = [(held, *span) for held, *each in hinted for span in held.following(*each)]
+        following = [(held, *span) for held, *hint in hinted for span in held.following(*hint)]
     raise AssertionError("unreachable")
 
 
@@ -275,9 +275,9 @@ def _fetch_all(wanted: dict[HeldBytes, list[Span]]) -> None:
     whole = small <= _MAX_HELD_BYTES
     requests = [(held, *part) for held, spans in wanted.items() for part in held.wanted_parts(spans, whole=whole)]
 
-    def then(number: int, found: memoryview) -> None:
+    def then(number: int, data: memoryview) -> None:
         held, offset, _ = requests[number]
-        held.hold(offset, found)
+        held.hold(offset, data)
 
     fetch([(held.source, offset, count) for held, offset, count in requests], then)  # type: ignore[misc]
 
@@ -305,9 +305,9 @@ class _Positioned:
         return len(view)
 
     def read(self, count: int = -1) -> bytes:
-        found = self._held.read(self._at, self._held.size - self._at if count < 0 else count)
-        self._at += len(found)
-        return found
+        data = self._held.read(self._at, self._held.size - self._at if count < 0 else count)
+        self._at += len(data)
+        return data
 
     def write(self, *_: Any) -> int:
         raise OSError("a remote file is not written")
@@ -319,7 +319,7 @@ class _Positioned:
 
     def __repr__(self) -> str:
         # h5py calls the file by it, with ? for what is not ASCII. No name in a store has control characters.
-        return "".join(each if each.isascii() else _escaped(each) for each in self._url)
+        return "".join(character if character.isascii() else _escaped(character) for character in self._url)
 
 
 def _escaped(character: str) -> str:

@@ -70,8 +70,8 @@ class OpenLibrary:
                 return self._tree
             file = open_h5(path, swmr)
             self._tree = H5Tree(file, self._access, linked=self._linked)
-            found = FileIdentity.of(os.fstat(file.id.get_vfd_handle()))
-            check_identity(path, self._identity, found, swmr=swmr)
+            state = FileIdentity.of(os.fstat(file.id.get_vfd_handle()))
+            check_identity(path, self._identity, state, swmr=swmr)
         return self._tree
 
     def dataset(self, name: str) -> h5py.Dataset:

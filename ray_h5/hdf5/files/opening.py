@@ -103,13 +103,13 @@ def open_h5(path: str, swmr: bool = False) -> h5py.File:
     RayH5Error
         If it cannot be opened.
     """
-    found = check_regular_file(path)
+    status = check_regular_file(path)
     with _whole_superblock(path), translated(path), h5py._objects.phil:
-        opened = _open_now.value.get((found.st_dev, found.st_ino, swmr))
+        opened = _open_now.value.get((status.st_dev, status.st_ino, swmr))
         if opened is None or not opened.users:
             opened = _Opened(_opened_somehow(path, swmr))
-            found = os.fstat(opened.identifier.get_vfd_handle())
-            _open_now.value[found.st_dev, found.st_ino, swmr] = opened
+            status = os.fstat(opened.identifier.get_vfd_handle())
+            _open_now.value[status.st_dev, status.st_ino, swmr] = opened
         return _SharedFile(opened)
 
 
@@ -172,8 +172,8 @@ def open_remote(path: str, held: HeldBytes) -> h5py.File:
             check_closed(path, held.read(0, HEAD_BYTES))
             return file
     except NotHDF5Error as exc:
-        if found := seems_to_be(path, held.read(0, HEAD_BYTES)):
-            raise NotHDF5Error(f"{exc}{found}") from exc
+        if what_it_seems := seems_to_be(path, held.read(0, HEAD_BYTES)):
+            raise NotHDF5Error(f"{exc}{what_it_seems}") from exc
         raise
 
 
@@ -242,7 +242,7 @@ def is_transient(exc: BaseException, swmr: bool = False) -> bool:
 
 def _errno(exc: BaseException) -> int | None:
     code = getattr(exc, "errno", None)
-    if code is None and (found := _ERRNO.search(str(exc))):
+    if code is None and (match := _ERRNO.search(str(exc))):
         # In a look-up, h5py raises a KeyError for errors of the operating system. Its text has the errno.
-        code = int(found.group(1))
+        code = int(match.group(1))
     return code

@@ -74,8 +74,8 @@ class OtherFiles:
 
     def agree(self, sources: Iterable[SourceStates]) -> bool:
         """Return whether files have the states of a plan, as far as they were looked at."""
-        found = {**self._states, self.home: self._identity}
-        return all(found.get(url, state) == state for each in sources for url, state in each)
+        states = {**self._states, self.home: self._identity}
+        return all(states.get(url, state) == state for source in sources for url, state in source)
 
     def are_current(self) -> bool:
         """Return whether all files that were looked at have the same states now."""
@@ -105,13 +105,13 @@ class OtherFiles:
                 # It may be named by an index on disk.
                 if url != self._access.beside:
                     self._access.policy.admit_remote(url, home=self.home, where="a column", storage=self._storage)
-                same = [each for each in (first, *self._files.values()) if each is not None and each.access.path == url]
+                same = [file for file in (first, *self._files.values()) if file is not None and file.access.path == url]
                 self._files[url, group] = self._opens(access, self._state_of(url), self)
                 self._files[url, group].held = (*same, self._files[url, group])[0].held
             return self._files[url, group]
 
     def _state_of(self, url: str) -> Identity:
-        found = self.state(url)
-        if found is None:
+        state = self.state(url)
+        if state is None:
             raise MissingSourceError(f"{self.home}: a column leads to {url}, which does not exist")
-        return found
+        return state

@@ -50,14 +50,14 @@ class PlainBytes:
 
     def __init__(self, read_at: ReadBytes, nbytes: int) -> None:
         self._read_at = read_at
-        found = superblock(read_at(0, _HEAD_BYTES))
-        if found.version > 1 or found.widths != USUAL_WIDTHS or found.tables[0] > 1 or found.end > nbytes:
+        block = superblock(read_at(0, _HEAD_BYTES))
+        if block.version > 1 or block.widths != USUAL_WIDTHS or block.tables[0] > 1 or block.end > nbytes:
             raise FormatError("a superblock of another version, or a file that is cut short")
-        *versions, leaf, node, tree, driver = found.rest
+        *versions, leaf, node, tree, driver = block.rest
         usual = 0, 0, UNDEFINED, UNDEFINED, USUAL_ENTRIES // 2
-        if any(versions) or (found.flags, found.base, found.extension, driver, tree) != usual:
+        if any(versions) or (block.flags, block.base, block.extension, driver, tree) != usual:
             raise FormatError("a superblock that h5py does not write by default")
-        self.end, self.root = found.end, found.root
+        self.end, self.root = block.end, block.root
         self._most_symbols, self._most_leaves = 2 * leaf, 2 * node
         self._bytes_left = _MOST_BYTES_OF_FILE
 
@@ -70,9 +70,9 @@ class PlainBytes:
             is_there = address + count <= len(head)
             return head[address : address + count] if is_there else os.pread(descriptor, count, address)
 
-        found = cls(read_at, nbytes)
+        plain = cls(read_at, nbytes)
         _check_no_writer(descriptor)
-        return found
+        return plain
 
     def read(self, address: int, count: int) -> bytes:
         """Return bytes, fewer at the end of the file."""

@@ -52,7 +52,7 @@ class GroupAttribute:
     def add(self, group: str, opened: Any) -> None:
         """Read the attribute of the next group or dataset."""
         try:
-            found = h5py.h5a.open(opened, self.name.encode())
+            attr = h5py.h5a.open(opened, self.name.encode())
         except (KeyError, UnicodeDecodeError):  # see `Trail._kind_of_link`
             raise SchemaMismatchError(
                 f"{self.path}: {group!r} has no attribute {self.name!r}, which attrs= names."
@@ -60,37 +60,33 @@ class GroupAttribute:
             ) from None
         # Most have the type of the one before. The size shows that there is one value: h5py does not check that all
         # values fit into the array.
-        if (
-            self._type is None
-            or not found.get_type().equal(self._type)
-            or found.get_storage_size() != self._stored_bytes
-        ):
-            self._prepare(group, found)
+        if self._type is None or not attr.get_type().equal(self._type) or attr.get_storage_size() != self._stored_bytes:
+            self._prepare(group, attr)
         if self._refers and self.guard is not None:
             self.guard.check(group, self.name)
-        found.read(self._value, self._in_memory)
+        attr.read(self._value, self._in_memory)
         if self._is_text:
             self._texts += _text(self._value[()])
             self._ends.append(len(self._texts))
         else:
             self._raw += self._value.tobytes()
 
-    def _prepare(self, group: str, found: h5py.h5a.AttrID) -> None:
-        if found.get_space().get_simple_extent_type() == h5py.h5s.NULL:
+    def _prepare(self, group: str, attribute: h5py.h5a.AttrID) -> None:
+        if attribute.get_space().get_simple_extent_type() == h5py.h5s.NULL:
             raise UnsupportedColumnError(
                 f"{self.path}: attribute {self.name!r} of {group!r} is empty; expected one number or one text. "
                 "Leave it out of attrs=[...]."
             )
         try:
-            dtype = found.dtype
+            dtype = attribute.dtype
         except (TypeError, ValueError) as exc:
             raise UnsupportedColumnError(
-                f"{self.path}: attribute {self.name!r} of {group!r}{numpy_lacks(found.get_type(), exc)} Or leave it "
-                "out of attrs=[...]."
+                f"{self.path}: attribute {self.name!r} of {group!r}{numpy_lacks(attribute.get_type(), exc)} Or leave "
+                "it out of attrs=[...]."
             ) from exc
-        if any(length != 1 for length in found.shape) or not _is_plain(dtype):
+        if any(length != 1 for length in attribute.shape) or not _is_plain(dtype):
             raise UnsupportedColumnError(
-                f"{self.path}: attribute {self.name!r} of {group!r} has dtype {dtype} and shape {found.shape}; "
+                f"{self.path}: attribute {self.name!r} of {group!r} has dtype {dtype} and shape {attribute.shape}; "
                 "expected one number or one text. Leave it out of attrs=[...]."
             )
         if dtype.itemsize > _MAX_TEXT_BYTES:
@@ -101,7 +97,7 @@ class GroupAttribute:
         self._end_part()
         self._refers = dtype.hasobject
         native = dtype.newbyteorder("=") if dtype.kind in "biuf" else dtype
-        self._type, self._stored_bytes = found.get_type(), found.get_storage_size()
+        self._type, self._stored_bytes = attribute.get_type(), attribute.get_storage_size()
         self._in_memory = h5py.h5t.py_create(native)  # of strings: Python objects
         self._value = np.zeros((), native)
         self._is_text = dtype.kind not in "biuf"
@@ -122,9 +118,9 @@ class GroupAttribute:
                 f"{self.path}: attribute {self.name!r} is a text in some groups and a number in others; leave it out"
             )
         dtype = np.result_type(*self._numbers)
-        values = [each.astype(dtype) for each in self._numbers]
-        for cast, each in zip(values, self._numbers, strict=True):
-            if each.dtype != dtype and each.dtype.kind in "iu" and cast.tolist() != each.tolist():
+        values = [number.astype(dtype) for number in self._numbers]
+        for cast, number in zip(values, self._numbers, strict=True):
+            if number.dtype != dtype and number.dtype.kind in "iu" and cast.tolist() != number.tolist():
                 raise SchemaMismatchError(
                     f"{self.path}: attribute {self.name!r} has integers in some groups that {dtype} cannot hold, the "
                     "dtype of all of them together; leave it out"
@@ -148,13 +144,13 @@ def attributes_of(group: h5py.Group, path: str, names: Sequence[str]) -> dict[st
     """
     guard = TextGuard(group.file)
     guard.look_at(group.id)
-    found: dict[str, np.ndarray | bytes] = {}
+    by_name: dict[str, np.ndarray | bytes] = {}
     for name in names:
         attribute = GroupAttribute(path, name, guard)
         attribute.add(str(group.name), group.id)
         values = attribute.values()
-        found[name] = values[0] if isinstance(values, Texts) else values
-    return found
+        by_name[name] = values[0] if isinstance(values, Texts) else values
+    return by_name
 
 
 def _is_plain(dtype: np.dtype) -> bool:
@@ -175,7 +171,7 @@ def names_of_values(opened: h5py.Group | h5py.Dataset) -> list[str]:
 
     Those that libraries write for themselves are left out.
     """
-    found = []
+    names = []
     for name in _attribute_names(opened.id):
         if name.startswith("_") or name in _OF_LIBRARIES or name.isupper():
             continue
@@ -183,8 +179,8 @@ def names_of_values(opened: h5py.Group | h5py.Dataset) -> list[str]:
         with contextlib.suppress(TypeError, ValueError):  # a type that numpy lacks
             is_null = attribute.get_space().get_simple_extent_type() == h5py.h5s.NULL
             if not is_null and all(length == 1 for length in attribute.shape) and _is_plain(attribute.dtype):
-                found.append(name)
-    return found
+                names.append(name)
+    return names
 
 
 def _text(value: Any) -> bytes:

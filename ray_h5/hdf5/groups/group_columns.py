@@ -125,22 +125,22 @@ class GroupColumn:
         if not chunked:
             growing = (False,) * len(growing)
         candidates = self.classes.setdefault((growing, properties.get_chunk() if chunked else None), [])
-        found = next((each for each in candidates if each.holds(dataset, properties)), None)
-        if found is None:
-            found = self._described(path, dataset, growing)
-            candidates.append(found)
-        self.last = found
-        return found
+        class_ = next((candidate for candidate in candidates if candidate.holds(dataset, properties)), None)
+        if class_ is None:
+            class_ = self._described(path, dataset, growing)
+            candidates.append(class_)
+        self.last = class_
+        return class_
 
-    def _add(self, dims: tuple[int, ...], found: _Class, dataset: h5py.h5d.DatasetID) -> None:
-        shape = (*dims, *found.array_shape)
+    def _add(self, dims: tuple[int, ...], class_: _Class, dataset: h5py.h5d.DatasetID) -> None:
+        shape = (*dims, *class_.array_shape)
         row_shape = shape[1:] if dims else shape
-        unit = (found.number, row_shape)
+        unit = (class_.number, row_shape)
         if unit not in self.by_unit:
             self.by_unit[unit] = len(self.layouts)
-            unit_layout = replace(found.layout, name=self.name, shape=(1, *row_shape), offset=None)
+            unit_layout = replace(class_.layout, name=self.name, shape=(1, *row_shape), offset=None)
             self.layouts.append(replace(unit_layout, sources=self.sources))
-        offset = offset_of(dataset, found.layout.storage, found.layout.user_block)
+        offset = offset_of(dataset, class_.layout.storage, class_.layout.user_block)
         try:
             self.shapes.extend(shape)
             self.offsets.append(NOT_WRITTEN if offset is None else offset)
@@ -158,29 +158,29 @@ class GroupColumn:
             axes, layout = 1, as_bytes(layout)
         array_shape = layout.shape[max(1, axes) :]
         properties = dataset.get_create_plist()
-        found = _Class(dataset.get_type(), properties, growing, layout, array_shape, self.described, is_of_bytes)
+        class_ = _Class(dataset.get_type(), properties, growing, layout, array_shape, self.described, is_of_bytes)
         self.described += 1
         if self.first is None:
-            self.first, self.first_path, self.axes = found, path, axes
-        self._check_same(found, axes, path)
-        return found
+            self.first, self.first_path, self.axes = class_, path, axes
+        self._check_same(class_, axes, path)
+        return class_
 
     def _check_empty(self) -> None:
         if not self.layouts or not self.axes:
-            found = "single values beside empty arrays" if self.layouts else "empty arrays alone, of no type"
-            raise UnsupportedColumnError(f"{self.path}: column {self.name!r} has {found}; expected arrays")
+            problem = "single values beside empty arrays" if self.layouts else "empty arrays alone, of no type"
+            raise UnsupportedColumnError(f"{self.path}: column {self.name!r} has {problem}; expected arrays")
 
-    def _check_same(self, found: _Class, axes: int, path: str) -> None:
+    def _check_same(self, class_: _Class, axes: int, path: str) -> None:
         assert self.first is not None
-        one, other = self.first.layout, found.layout
+        one, other = self.first.layout, class_.layout
         # Texts of other lengths are texts.
         alike = one.kind == other.kind and (one.dtype == other.dtype or one.kind == "string")
-        if alike and axes == self.axes and len(found.array_shape) == len(self.first.array_shape):
+        if alike and axes == self.axes and len(class_.array_shape) == len(self.first.array_shape):
             self._check_enum(other, path)
             return
         raise SchemaMismatchError(
             f"{self.path}: column {self.name!r}: expected {_described_type(self.first, self.axes)}, as in "
-            f"{self.first_path!r}, found {_described_type(found, axes)} in {path!r}. Rows may differ in length, not "
+            f"{self.first_path!r}, found {_described_type(class_, axes)} in {path!r}. Rows may differ in length, not "
             "in dtype or number of axes: choose groups that agree with the pattern, or leave the column out with "
             "columns=[...]."
         )
@@ -200,9 +200,9 @@ class GroupColumn:
             self._check_empty()
         class_of = np.array(self.class_of, np.int32)
         there = class_of != MISSING
-        found = np.array(self.shapes, np.int64).reshape(np.count_nonzero(there), -1)
-        shapes = np.zeros((len(self), found.shape[1]), np.int64)
-        shapes[there] = found
+        shapes_there = np.array(self.shapes, np.int64).reshape(np.count_nonzero(there), -1)
+        shapes = np.zeros((len(self), shapes_there.shape[1]), np.int64)
+        shapes[there] = shapes_there
         if empties:
             class_of[empties] = 0
             shapes[empties] = self.layouts[0].shape
@@ -239,9 +239,9 @@ def as_bytes(layout: ColumnLayout) -> ColumnLayout:
     return replace(layout, kind="number", shape=(size,), stored_dtype=byte, item_bytes=1, fill=fill)
 
 
-def _described_type(found: _Class, axes: int) -> str:
-    array = f" of shape {found.array_shape}" if found.array_shape else ""
-    return f"{found.layout.dtype}{array} with {axes} {'axis' if axes == 1 else 'axes'}"
+def _described_type(class_: _Class, axes: int) -> str:
+    array = f" of shape {class_.array_shape}" if class_.array_shape else ""
+    return f"{class_.layout.dtype}{array} with {axes} {'axis' if axes == 1 else 'axes'}"
 
 
 def check_places(path: str, table: GroupTable, file_bytes: int) -> None:

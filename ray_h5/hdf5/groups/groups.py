@@ -170,7 +170,7 @@ def _bounded_cache(file: h5py.File, names: Sequence[str]) -> Iterator[None]:
     """
     # In the oldest format, the names in a group are one entry of the cache, which every look-up needs.
     nbytes = min(_CACHE_BYTES + sum(map(len, names)) + _NAME_BYTES * len(names), _MAX_CACHE_BYTES)
-    given = file.id.get_mdc_config()
+    config = file.id.get_mdc_config()
     bounded = file.id.get_mdc_config()
     bounded.set_initial_size, bounded.initial_size = True, nbytes
     bounded.min_size = bounded.max_size = nbytes
@@ -179,7 +179,7 @@ def _bounded_cache(file: h5py.File, names: Sequence[str]) -> Iterator[None]:
     try:
         yield
     finally:
-        file.id.set_mdc_config(given)
+        file.id.set_mdc_config(config)
 
 
 _Parent: TypeAlias = tuple[h5py.Group, Trail]
@@ -215,8 +215,8 @@ class _Walk:
         return [*self._matches(self.root, self._trail, "", self._parts(pattern), 0)]
 
     def _parts(self, pattern: str) -> list[str]:
-        given = [part for part in pattern.split("/") if part]
-        parts = [part for i, part in enumerate(given) if part != "**" or given[i - 1 : i] != ["**"]]
+        given_parts = [part for part in pattern.split("/") if part]
+        parts = [part for i, part in enumerate(given_parts) if part != "**" or given_parts[i - 1 : i] != ["**"]]
         if len(parts) > _MAX_DEPTH:
             raise UnknownColumnError(f"{self.path}: a pattern of {len(parts)} levels; expected at most {_MAX_DEPTH}")
         return parts
@@ -228,21 +228,21 @@ class _Walk:
         if self._wanted is not None and column not in self._wanted:
             return None
         builder = self._builders[column] = GroupColumn(self.path, column, self.sources)
-        for number, (_, found) in enumerate(rows):
-            if column in found:
-                path, parent = found[column]
+        for number, (_, by_column) in enumerate(rows):
+            if column in by_column:
+                path, parent = by_column[column]
                 self._add(column, path, self._open(parent, path, datasets=True), number)
             elif self._pattern.missing == "null":
                 builder.add_missing(1)
             else:
                 raise SchemaMismatchError(
-                    f"{self.path}: {few([path for path, _ in found.values()])}: no dataset {pattern!r} has this name, "
-                    f"and a row has one of each pattern of {self._pattern.said}. Choose patterns of datasets that are "
-                    f"all there; or pass missing='null' to Groups, and {column} is None."
+                    f"{self.path}: {few([path for path, _ in by_column.values()])}: no dataset {pattern!r} has this "
+                    f"name, and a row has one of each pattern of {self._pattern.said}. Choose patterns of datasets "
+                    f"that are all there; or pass missing='null' to Groups, and {column} is None."
                 )
         if column in self.refused:
             return None
-        return builder.joined(Paths.of([found[column][0] if column in found else "" for _, found in rows]))
+        return builder.joined(Paths.of([by_column[column][0] if column in by_column else "" for _, by_column in rows]))
 
     def table_of(self, names: Sequence[str], parents: Sequence[_Parent | None]) -> GroupTable:
         """Return the groups of these names; None stands for one that the file lacks."""
@@ -275,18 +275,18 @@ class _Walk:
             for name, builder in self._builders.items()
             if name not in self.refused
         }
-        found = {each.name: each.values() for each in attributes}
+        attributes_by_name = {attribute.name: attribute.values() for attribute in attributes}
         if any(self._said):
-            found[OF_VALUES] = Texts.of(self._said)
-        return GroupTable(paths, columns, found)
+            attributes_by_name[OF_VALUES] = Texts.of(self._said)
+        return GroupTable(paths, columns, attributes_by_name)
 
     def found(self) -> tuple[list[str], list[_Parent]]:
         """Return the paths that match, in the order of rows, and for each the group that has its last name."""
-        found = dict(self.matches(str(self._pattern.pattern)))  # '**' may find a group twice
-        if not found:
+        matches = dict(self.matches(str(self._pattern.pattern)))  # '**' may find a group twice
+        if not matches:
             raise self.nothing(str(self._pattern.pattern))
-        names = sorted(found, key=natural_key) if self._pattern.order == "name" else [*found]
-        return names, [found[name] for name in names]
+        names = sorted(matches, key=natural_key) if self._pattern.order == "name" else [*matches]
+        return names, [matches[name] for name in names]
 
     def _referred(self, parts: Sequence[str]) -> tuple[list[str], list[_Parent]] | None:
         """Return what a dataset of references refers to, in its order; None if the pattern names no such dataset."""
@@ -362,7 +362,7 @@ class _Walk:
                 f"{self.path}: group {'/' + prefix.strip('/')!r} does not record the order in which its members "
                 "were made. Use order='name'."
             )
-        names, found = [name for name, _ in names_in(group)], []
+        names, datasets = [name for name, _ in names_in(group)], []
         self._bounds.count(prefix, depth, len(names))
         for name in names:
             # Bytes that are not UTF-8 are surrogates, as in paths of Python.
@@ -370,10 +370,10 @@ class _Walk:
             if not fnmatch.fnmatchcase(text, part):
                 continue
             if isinstance(name, str):
-                found.append(name)
+                datasets.append(name)
             elif (error := not_utf8(group, name, self.path, columns=not groups_only)) is not None:
                 raise error
-        return found
+        return datasets
 
     def nothing(self, pattern: str) -> UnknownColumnError:
         """Return the error for a pattern that matches nothing."""
@@ -403,7 +403,7 @@ class _Walk:
         """Return the object of a link, of whatever kind; raise if it is in another file."""
         to_it = trail.branch()
         try:
-            found = to_it.take(group, path.rsplit("/", 1)[-1], path)
+            item = to_it.take(group, path.rsplit("/", 1)[-1], path)
         except MissingSourceError:
             self._tree.sought.update(to_it.sources)
             raise
@@ -412,7 +412,7 @@ class _Walk:
                 f"{self.path}: {path!r} leads to another file, {few(list(to_it.sources))}. Groups in other files "
                 "cannot be rows: read those files themselves."
             )
-        return found
+        return item
 
     def _open(self, parent: _Parent, path: str, *, datasets: bool) -> Any:
         group, trail = parent
@@ -429,11 +429,11 @@ class _Walk:
         return opened
 
     def _add_group(self, name: str, group: h5py.h5g.GroupID, number: int) -> None:
-        found = 0
+        count = 0
         for column, dataset in self._members(group, name, "", 0):
             self._add(column, f"{name}/{column}", dataset, number)
-            found += 1
-        if not found and self._wanted is None:
+            count += 1
+        if not count and self._wanted is None:
             raise UnsupportedColumnError(
                 f"{self.path}: group {name!r} has no dataset. Choose groups that have some with the pattern."
             )
@@ -475,10 +475,10 @@ class _Walk:
         self, group: h5py.h5g.GroupID, above: str, prefix: str, depth: int
     ) -> Iterator[tuple[str, h5py.h5d.DatasetID]]:
         """Yield the datasets below a group, with their names; `above` is the path of the group that is a row."""
-        found: list[tuple[bytes, int]] = []
-        group.links.iterate(lambda name, info: found.append((name, info.type)), info=True)
-        self._bounds.count(f"{above}/{prefix}", depth, len(found))
-        for raw, link_type in found:
+        links: list[tuple[bytes, int]] = []
+        group.links.iterate(lambda name, info: links.append((name, info.type)), info=True)
+        self._bounds.count(f"{above}/{prefix}", depth, len(links))
+        for raw, link_type in links:
             if not is_utf8(raw):
                 if self._wanted is None and (error := not_utf8(h5py.Group(group), raw, self.path)) is not None:
                     self.refused[prefix + printable(raw.decode(errors="backslashreplace"))] = error
@@ -516,7 +516,7 @@ class _Walk:
         self.refused[column] = error
 
     def _leads_to_wanted(self, path: str) -> bool:
-        return self._wanted is None or any(each == path or each.startswith(path + "/") for each in self._wanted)
+        return self._wanted is None or any(wanted == path or wanted.startswith(path + "/") for wanted in self._wanted)
 
 
 def _by_name(walks: Sequence[_Walk], pattern: GroupPattern, glob: str) -> GroupTable:
@@ -534,19 +534,19 @@ def _by_name(walks: Sequence[_Walk], pattern: GroupPattern, glob: str) -> GroupT
     if of:
         return of[0].table()
     one, other = walks
-    found = [dict(zip(*walk.found(), strict=True)) for walk in walks]
-    alone = [name for name in {**found[0], **found[1]} if name not in found[0] or name not in found[1]]
+    by_name = [dict(zip(*walk.found(), strict=True)) for walk in walks]
+    alone = [name for name in {**by_name[0], **by_name[1]} if name not in by_name[0] or name not in by_name[1]]
     if alone and (pattern.missing == "error" or pattern.attrs):
-        lacks, has = (other, one) if alone[0] in found[0] else (one, other)
+        lacks, has = (other, one) if alone[0] in by_name[0] else (one, other)
         raise SchemaMismatchError(
             f"{lacks.path}: no group {alone[0]!r}, which {has.path} has; {len(alone)} names are in one of both alone. "
             "Choose groups that both have with the pattern; or pass missing='null' to Groups, without attrs=, and "
             "values are None where a file lacks a group."
         )
-    names = [*{**found[0], **found[1]}]
+    names = [*{**by_name[0], **by_name[1]}]
     if alone and pattern.order == "name":
         names.sort(key=natural_key)
-    first, second = (walk.table_of(names, [*map(of.get, names)]) for walk, of in zip(walks, found, strict=True))
+    first, second = (walk.table_of(names, [*map(of.get, names)]) for walk, of in zip(walks, by_name, strict=True))
     for name in sorted(first.columns.keys() & second.columns.keys()):
         one.refuse(name, in_both(one.path, name, other.path))
         del first.columns[name], second.columns[name]
@@ -555,7 +555,7 @@ def _by_name(walks: Sequence[_Walk], pattern: GroupPattern, glob: str) -> GroupT
 
 def _side_by_side(walks: Sequence[_Walk], patterns: Sequence[tuple[str, str]]) -> GroupTable:
     """Return a row for each text that the stars of several patterns stand for, with a dataset of each pattern."""
-    found: dict[tuple[str, ...], dict[str, tuple[str, _Parent]]] = {}
+    datasets: dict[tuple[str, ...], dict[str, tuple[str, _Parent]]] = {}
     names: dict[tuple[str, ...], str] = {}
     walk_of: dict[str, _Walk] = {}
     for column, pattern in patterns:
@@ -565,13 +565,13 @@ def _side_by_side(walks: Sequence[_Walk], patterns: Sequence[tuple[str, str]]) -
         for path, parent in matches:
             levels = path.split("/")
             matched = [glob.fullmatch(levels[place]) for place, glob in globs]
-            key = tuple(text for each in matched if each is not None for text in each.groups())
-            found.setdefault(key, {})[column] = path, parent
+            key = tuple(text for match in matched if match is not None for text in match.groups())
+            datasets.setdefault(key, {})[column] = path, parent
             names.setdefault(key, "/".join(levels[place] for place, _ in globs))
-    rows = [(names[key], found[key]) for key in sorted(found, key=lambda key: natural_key(names[key]))]
+    rows = [(names[key], datasets[key]) for key in sorted(datasets, key=lambda key: natural_key(names[key]))]
     with contextlib.ExitStack() as bounded:
         for walk in walks:
-            paths = [path for _, each in rows for path, _ in each.values()]
+            paths = [path for _, row in rows for path, _ in row.values()]
             bounded.enter_context(_bounded_cache(walk.root.file, paths))
         made = {column: walk_of[column].joined(column, pattern, rows) for column, pattern in patterns}
     columns = {column: joined for column, joined in made.items() if joined is not None}
@@ -585,20 +585,20 @@ def _file_of(
 
     Two columns of one pattern are of one file each.
     """
-    found = [(walk, matches) for walk in walks if (matches := walk.matches(pattern))]
-    alike = [name for name, each in patterns if each == pattern]
-    if len(found) > 1 and len(alike) == len(found):
-        return found[alike.index(column)]
-    if len(found) > 1:
-        paths = " and in ".join(walk.path for walk, _ in found)
+    matching = [(walk, matches) for walk in walks if (matches := walk.matches(pattern))]
+    alike = [name for name, other in patterns if other == pattern]
+    if len(matching) > 1 and len(alike) == len(matching):
+        return matching[alike.index(column)]
+    if len(matching) > 1:
+        paths = " and in ".join(walk.path for walk, _ in matching)
         both = {"x": pattern, "y": pattern}
         raise SchemaMismatchError(
             f"the pattern {pattern!r} of column {column!r} matches in {paths}. Choose a pattern that matches in one of "
             f"them; or write it for two columns, {both!r}: the first is of the first file."
         )
-    if not found:
+    if not matching:
         raise walks[0].nothing(pattern)
-    return found[0]
+    return matching[0]
 
 
 def _patterns(names: Sequence[str]) -> list[str]:
@@ -618,4 +618,4 @@ def _captures(glob: str) -> re.Pattern[str]:
 
 
 def _is_glob(part: str) -> bool:
-    return any(each in part for each in "*?[")
+    return any(character in part for character in "*?[")

@@ -94,10 +94,10 @@ class References:
         if count > _MAX_REFERENCES:
             raise CorruptFileError(f"{where} claims {count} references; expected at most {_MAX_REFERENCES}")
         if properties.get_layout() != h5py.h5d.CHUNKED:
-            found = empty(shape, np.dtype(np.uint64), where)
+            addresses = empty(shape, np.dtype(np.uint64), where)
             if count:
-                dataset.id.read(h5py.h5s.ALL, h5py.h5s.ALL, found, h5py.h5t.STD_REF_OBJ)
-            return found.reshape(-1)
+                dataset.id.read(h5py.h5s.ALL, h5py.h5s.ALL, addresses, h5py.h5t.STD_REF_OBJ)
+            return addresses.reshape(-1)
         pipeline = pipeline_of(properties)
         layout = ColumnLayout(
             name, "number", shape, np.dtype("<u8"), "chunked", chunk_shape=properties.get_chunk(), pipeline=pipeline,
@@ -111,10 +111,10 @@ class References:
         """Return the entries of a chunked dataset. libhdf5 would read past the end of a chunk that is too short."""
         index, grid = build_chunk_index(dataset, layout, self.tree.path, lambda: self.file_bytes), ChunkGrid.of(layout)
         decoder = ChunkDecoder(layout.pipeline, layout.chunk_bytes)
-        found = np.zeros(layout.shape, "<u8")
+        addresses = np.zeros(layout.shape, "<u8")
 
         def put(at: int) -> None:
-            number, offset, size = (int(each[at]) for each in (index.numbers, index.offsets, index.sizes))
+            number, offset, size = (int(array[at]) for array in (index.numbers, index.offsets, index.sizes))
             corner = grid.corners(np.array([number]))[0]
             _, stored = dataset.id.read_direct_chunk(corner)
             values = np.empty(layout.chunk_bytes, np.uint8)
@@ -123,11 +123,11 @@ class References:
             except DecodeError as exc:
                 raise corrupt_chunk(self.tree.path, layout, number, offset, size, str(exc)) from None
             into = tuple(slice(first, first + n) for first, n in zip(corner, grid.chunk_shape, strict=True))
-            part = found[into]
+            part = addresses[into]
             part[...] = values.view("<u8").reshape(grid.chunk_shape)[tuple(map(slice, part.shape))]
 
         gather(put, range(len(index.numbers)))
-        return found
+        return addresses
 
     # Names --------------------------------------------------------------------------------
 
@@ -142,8 +142,8 @@ class References:
             todo.append((self.tree.file["/"], FROM_ROOT, 0))
         first = OF_MATLAB[0].encode()
         if wanted and root.id.links.exists(first) and root.id.links.get_info(first).type == h5py.h5l.TYPE_HARD:
-            found = _group(root, first)
-            todo.extendleft([] if found is None else [(found, f"{OF_MATLAB[0]}/", 1)])
+            top = _group(root, first)
+            todo.extendleft([] if top is None else [(top, f"{OF_MATLAB[0]}/", 1)])
         seen: set[int] = set()
         while wanted and todo:
             group, prefix, depth = todo.popleft()
@@ -155,30 +155,30 @@ class References:
                 if wanted and depth < _MAX_DEPTH:
                     below = gather(lambda name, group=group: _group(group, name), names)  # type: ignore[misc]
                     todo += [
-                        (each, f"{prefix}{name.decode()}/", depth + 1)
-                        for each, name in zip(below, names, strict=True)
-                        if each is not None
+                        (inner, f"{prefix}{name.decode()}/", depth + 1)
+                        for inner, name in zip(below, names, strict=True)
+                        if inner is not None
                     ]
 
     def _listed(self, group: h5py.Group, prefix: str, wanted: set[int]) -> list[bytes]:
         """Note the names of wanted objects in a group; return all names in it that lead to an object of the file."""
-        found: list[tuple[bytes, int]] = []
+        links: list[tuple[bytes, int]] = []
 
         def note(name: bytes, info: Any) -> None:
             if info.type == h5py.h5l.TYPE_HARD and is_utf8(name):
-                found.append((name, int(info.u)))
+                links.append((name, int(info.u)))
 
         group.id.links.iterate(note, info=True)
-        for name, address in found:
+        for name, address in links:
             if address in wanted:
                 wanted.discard(address)
                 self._names[address] = prefix + name.decode(), group
-        return [name for name, _ in found]
+        return [name for name, _ in links]
 
 
 def _group(parent: h5py.Group, name: bytes) -> h5py.Group | None:
-    found = h5py.h5o.open(parent.id, name)
-    return h5py.Group(found) if isinstance(found, h5py.h5g.GroupID) else None
+    identifier = h5py.h5o.open(parent.id, name)
+    return h5py.Group(identifier) if isinstance(identifier, h5py.h5g.GroupID) else None
 
 
 def is_utf8(name: bytes) -> bool:

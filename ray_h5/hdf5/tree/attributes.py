@@ -41,15 +41,15 @@ def notes_of(dataset: h5py.Dataset) -> ColumnNotes:
 
 def short_attributes(dataset: h5py.Dataset, names: Sequence[str]) -> dict[str, Any]:
     """Return attributes that are a few numbers, as arrays, or one text."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name in names:
         text = text_attribute(dataset, name)
         array = None if text else _attribute(dataset, name)
         if text:
-            found[name] = text
+            values[name] = text
         elif array is not None and array.dtype.kind in "iuf":
-            found[name] = array.reshape(-1).astype(array.dtype.newbyteorder("="))
-    return found
+            values[name] = array.reshape(-1).astype(array.dtype.newbyteorder("="))
+    return values
 
 
 class TextGuard:
@@ -81,7 +81,9 @@ class TextGuard:
             if self._stored is None:
                 _, messages = object_header(self._read, address_of(self._opened)[1], self._widths)
                 bodies = [body for kind, _, body, _ in messages if kind == MessageKind.ATTRIBUTE]
-                self._stored = {found.name: (found, body) for body in bodies if (found := Attribute.of(body))}
+                self._stored = {
+                    attribute.name: (attribute, body) for body in bodies if (attribute := Attribute.of(body))
+                }
             if (stored := self._stored.get(name.encode())) is not None:
                 self._check(*stored)
         except (FormatError, DamagedHeapError) as exc:
@@ -90,40 +92,44 @@ class TextGuard:
                 "leave the attribute out."
             ) from None
 
-    def _check(self, found: Attribute, body: bytes) -> None:
-        stored_type, width = body[found.type_at : found.value_at], self._widths.address
-        if not found.is_shared and number(stored_type, 0, 1) & 0xF == _VARYING and character_bytes(stored_type) != 1:
+    def _check(self, attribute: Attribute, body: bytes) -> None:
+        stored_type, width = body[attribute.type_at : attribute.value_at], self._widths.address
+        if (
+            not attribute.is_shared
+            and number(stored_type, 0, 1) & 0xF == _VARYING
+            and character_bytes(stored_type) != 1
+        ):
             raise FormatError("its type is of varying length, and no text of bytes")
-        if len(body) >= found.value_at + 8 + width:
+        if len(body) >= attribute.value_at + 8 + width:
             parts = (0, 4), (4, width), (4 + width, 4)
-            length, address, at = (number(body, found.value_at + begin, nbytes) for begin, nbytes in parts)
+            length, address, at = (number(body, attribute.value_at + begin, nbytes) for begin, nbytes in parts)
             self._heap.values([(length, address, at)], 1)
 
 
-def text_attribute(found: h5py.Group | h5py.Dataset, name: str) -> str:
+def text_attribute(item: h5py.Group | h5py.Dataset, name: str) -> str:
     """Return an attribute that is one text; an empty text if it is missing, or something else."""
-    if not h5py.h5a.exists(found.id, name.encode()):
+    if not h5py.h5a.exists(item.id, name.encode()):
         return ""
-    attribute = found.attrs.get_id(name)
+    attribute = item.attrs.get_id(name)
     if attribute.shape not in {(), (1,)} or attribute.get_type().get_class() != h5py.h5t.STRING:
         return ""
     if attribute.get_storage_size() > _MAX_TEXT:
         return ""
     if attribute.dtype.hasobject:
-        guard = TextGuard(found.file)
-        guard.look_at(found.id)
-        guard.check(str(found.name), name)
-    value: Any = found.attrs[name]
+        guard = TextGuard(item.file)
+        guard.look_at(item.id)
+        guard.check(str(item.name), name)
+    value: Any = item.attrs[name]
     value = value.reshape(-1)[0] if isinstance(value, np.ndarray) else value
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
 
 
 def _number(dataset: h5py.Dataset, name: str) -> str:
-    found = _attribute(dataset, name)
-    if found is None or found.dtype.kind not in "iuf":
+    value = _attribute(dataset, name)
+    if value is None or value.dtype.kind not in "iuf":
         return ""
     # xarray gives every float column the fill value NaN. That needs no advice.
-    return "" if np.isnan(found).any() else str(found.reshape(-1)[0])
+    return "" if np.isnan(value).any() else str(value.reshape(-1)[0])
 
 
 def _time_units(dataset: h5py.Dataset) -> str:
@@ -131,14 +137,18 @@ def _time_units(dataset: h5py.Dataset) -> str:
     if dataset.id.get_type().get_class() not in {h5py.h5t.INTEGER, h5py.h5t.FLOAT}:
         return ""
     units = " ".join(text_attribute(dataset, "units").split())
-    found = CF_TIME.fullmatch(units)
-    return "" if found is None or found["unit"].lower().startswith(("month", "year")) else units
+    match = CF_TIME.fullmatch(units)
+    return "" if match is None or match["unit"].lower().startswith(("month", "year")) else units
 
 
 def is_bare_dimension(dataset: h5py.Dataset) -> bool:
     """Return whether a dataset is a dimension of netCDF without a coordinate."""
-    found = _attribute(dataset, "NAME")
-    return found is not None and found.dtype.kind == "S" and bytes(found.reshape(-1)[0]).startswith(_BARE_DIMENSION)
+    attribute = _attribute(dataset, "NAME")
+    return (
+        attribute is not None
+        and attribute.dtype.kind == "S"
+        and bytes(attribute.reshape(-1)[0]).startswith(_BARE_DIMENSION)
+    )
 
 
 def _attribute(dataset: h5py.Dataset, name: str) -> np.ndarray | None:
@@ -146,11 +156,15 @@ def _attribute(dataset: h5py.Dataset, name: str) -> np.ndarray | None:
     try:
         if not h5py.h5a.exists(dataset.id, name.encode()):
             return None
-        found = dataset.attrs.get_id(name)
-        if found.shape not in {(), (1,)} or found.dtype.kind not in "iufS" or found.dtype.itemsize > _MAX_NAME_BYTES:
+        attribute = dataset.attrs.get_id(name)
+        if (
+            attribute.shape not in {(), (1,)}
+            or attribute.dtype.kind not in "iufS"
+            or attribute.dtype.itemsize > _MAX_NAME_BYTES
+        ):
             return None
-        value = np.zeros(found.shape, found.dtype)
-        found.read(value)
+        value = np.zeros(attribute.shape, attribute.dtype)
+        attribute.read(value)
     except (OSError, KeyError, RuntimeError, ValueError, TypeError):
         # The column is read without its attributes, so a damaged attribute must not hide it.
         return None

@@ -37,7 +37,7 @@ _ENCODED: dict[str, EncodingKind] = {
 }
 
 
-def encoding_of(found: h5py.Group | h5py.Dataset, name: str, path: str, root: str) -> Encoding | None:
+def encoding_of(item: h5py.Group | h5py.Dataset, name: str, path: str, root: str) -> Encoding | None:
     """Return what the object at `name` encodes; None if it is a plain dataset, or a plain group.
 
     Parameters
@@ -50,21 +50,21 @@ def encoding_of(found: h5py.Group | h5py.Dataset, name: str, path: str, root: st
         The file, for messages.
     """
     with translated(path, f"reading the attributes of {name!r}"):
-        if isinstance(found, h5py.Dataset):
-            return _of_dataset(found, name, path, root)
-        said = text_attribute(found, "encoding-type")
-        if not said and text_attribute(found, "pandas_type") in _PANDAS:
-            return _of_pandas(found, name, path)
+        if isinstance(item, h5py.Dataset):
+            return _of_dataset(item, name, path, root)
+        said = text_attribute(item, "encoding-type")
+        if not said and text_attribute(item, "pandas_type") in _PANDAS:
+            return _of_pandas(item, name, path)
         if not said:
-            return _by_structure(found, name, path)
+            return _by_structure(item, name, path)
         kind = _ENCODED.get(said, "other")
         if kind in {"csr", "csc"}:
-            return Encoding(kind, said, _shape(found, "shape", name, path))
+            return Encoding(kind, said, _shape(item, "shape", name, path))
         if kind == "category":
             return Encoding(kind, said, values=f"{name}/codes", other=f"{name}/categories")
         if kind == "optional":
             return Encoding(kind, said, values=f"{name}/values", other=f"{name}/mask")
-        return Encoding(kind, said, index=text_attribute(found, "_index"), text=text_attribute(found, "form"))
+        return Encoding(kind, said, index=text_attribute(item, "_index"), text=text_attribute(item, "form"))
 
 
 def _of_dataset(dataset: h5py.Dataset, name: str, path: str, root: str) -> Encoding | None:
@@ -102,15 +102,15 @@ def _of_pandas(group: h5py.Group, name: str, path: str) -> Encoding:
             if not _has(group, (f"{block}_values",)):
                 break
             values = group[f"{block}_values"]
-            for at, each in enumerate(_names_of_block(group, block) or []):
+            for at, item in enumerate(_names_of_block(group, block) or []):
                 dtype = text_attribute(values, "value_type") if isinstance(values, h5py.Dataset) else ""
-                columns[each] = _column(f"{below}{block}_values", "", at, dtype)
+                columns[item] = _column(f"{below}{block}_values", "", at, dtype)
         return Encoding("pandas", said, text=json.dumps(columns))
     table = group["table"] if _has(group, ("table",)) else None
     if not isinstance(table, h5py.Dataset) or table.dtype.names is None:
         raise CorruptFileError(f"{path}: {name!r} is a table of pandas, and has no dataset 'table' of compound values")
     for field in table.dtype.names:
-        dtype, meta = (text_attribute(table, f"{field}_{each}") for each in ("dtype", "meta"))
+        dtype, meta = (text_attribute(table, f"{field}_{what}") for what in ("dtype", "meta"))
         categories = f"{below}meta/{field}/meta/table" if meta == "category" else ""
         if field == "index":
             kind = text_attribute(table, "index_kind")
@@ -120,9 +120,9 @@ def _of_pandas(group: h5py.Group, name: str, path: str) -> Encoding:
         if names is None:
             raise CorruptFileError(f"{path}: table {name!r}: the names of the columns in field {field!r} are damaged")
         is_block = table.dtype[field].shape != ()
-        for at, each in enumerate(names):
+        for at, item in enumerate(names):
             place = f"{field}[{at}]" if is_block else field
-            columns[each] = _column(f"{below}table", place, None, dtype, categories)
+            columns[item] = _column(f"{below}table", place, None, dtype, categories)
     return Encoding("pandas", said, text=json.dumps(columns))
 
 
@@ -136,28 +136,28 @@ def _names_of_block(group: h5py.Group, block: str) -> list[str] | None:
     if items is None and text_attribute(group, f"{block}_items_variety") == "multi":
         levels = []
         for number in range(_MAX_LEVELS):
-            level, label = (group.get(f"{block}_items_{each}{number}") for each in ("level", "label"))
+            level, label = (group.get(f"{block}_items_{word}{number}") for word in ("level", "label"))
             if level is None or label is None:
                 break
             words, codes = _items(level), label[()] if _is_short(label, "iu") else None
             if words is None or codes is None or not all(0 <= code < len(words) for code in codes.tolist()):
                 return None
             levels.append([words[code] for code in codes.tolist()])
-        return ["/".join(each) for each in zip(*levels, strict=True)]
+        return ["/".join(level) for level in zip(*levels, strict=True)]
     return _items(items)
 
 
-def _items(found: object) -> list[str] | None:
+def _items(item: object) -> list[str] | None:
     """Return the names in a dataset; none if they are Python objects, and None if it is no such dataset."""
-    if not _is_short(found, "SiuO"):
+    if not _is_short(item, "SiuO"):
         return None
-    assert isinstance(found, h5py.Dataset)
-    names = [] if text_attribute(found, "kind") not in {"string", "integer"} else found[()].tolist()
-    return [each.decode("utf-8", "backslashreplace") if isinstance(each, bytes) else str(each) for each in names]
+    assert isinstance(item, h5py.Dataset)
+    names = [] if text_attribute(item, "kind") not in {"string", "integer"} else item[()].tolist()
+    return [name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else str(name) for name in names]
 
 
-def _is_short(found: object, kinds: str) -> bool:
-    return isinstance(found, h5py.Dataset) and found.ndim == 1 and found.dtype.kind in kinds and found.size <= _MAX_TEXT
+def _is_short(item: object, kinds: str) -> bool:
+    return isinstance(item, h5py.Dataset) and item.ndim == 1 and item.dtype.kind in kinds and item.size <= _MAX_TEXT
 
 
 def _by_structure(group: h5py.Group, name: str, path: str) -> Encoding | None:
@@ -203,7 +203,7 @@ def _has_pandas(root: h5py.Group, below: Iterable[object]) -> bool:
         return True
     if not h5py.h5a.exists(root.id, b"PYTABLES_FORMAT_VERSION"):
         return False
-    groups = (found for found in itertools.islice(below, _MAX_BLOCKS) if isinstance(found, h5py.Group))
+    groups = (item for item in itertools.islice(below, _MAX_BLOCKS) if isinstance(item, h5py.Group))
     return any(text_attribute(group, "pandas_type") in _PANDAS for group in groups)
 
 
@@ -211,15 +211,15 @@ def _is_table(root: h5py.Group, name: bytes) -> bool:
     """Return whether a name is a table, as AnnData before 0.8 wrote it: a group that says so, or compound values."""
     if root.id.links.get_info(name).type != h5py.h5l.TYPE_HARD:
         return False
-    found = h5py.h5o.open(root.id, name)
-    if isinstance(found, h5py.h5g.GroupID):
-        return text_attribute(h5py.Group(found), "encoding-type") == "dataframe"
-    return isinstance(found, h5py.h5d.DatasetID) and found.get_type().get_class() == h5py.h5t.COMPOUND
+    identifier = h5py.h5o.open(root.id, name)
+    if isinstance(identifier, h5py.h5g.GroupID):
+        return text_attribute(h5py.Group(identifier), "encoding-type") == "dataframe"
+    return isinstance(identifier, h5py.h5d.DatasetID) and identifier.get_type().get_class() == h5py.h5t.COMPOUND
 
 
 def _has(group: h5py.Group, names: Iterable[str]) -> bool:
     links = group.id.links
-    return all(links.exists(each.encode()) for each in names)
+    return all(links.exists(name.encode()) for name in names)
 
 
 def _shape(group: h5py.Group, attribute: str, name: str, path: str) -> tuple[int, ...]:
@@ -227,15 +227,15 @@ def _shape(group: h5py.Group, attribute: str, name: str, path: str) -> tuple[int
     where = f"{path}: sparse matrix {name!r}: attribute {attribute!r}"
     if not h5py.h5a.exists(group.id, attribute.encode()):
         raise CorruptFileError(f"{where} is missing; expected the two lengths of the matrix")
-    found = group.attrs.get_id(attribute)
-    if found.shape != (2,) or found.dtype.kind not in "iu":
-        raise CorruptFileError(f"{where} has {found.dtype} of shape {found.shape}; expected two integers")
+    stored = group.attrs.get_id(attribute)
+    if stored.shape != (2,) or stored.dtype.kind not in "iu":
+        raise CorruptFileError(f"{where} has {stored.dtype} of shape {stored.shape}; expected two integers")
     return matrix_shape(group.attrs[attribute], where)
 
 
 def matrix_shape(values: Sequence[Any] | np.ndarray, where: str) -> tuple[int, ...]:
     """Return the shape of a matrix, checked."""
-    shape = tuple(int(each) for each in values)
-    if len(shape) != 2 or any(not 0 <= each < 1 << 62 for each in shape):
+    shape = tuple(int(length) for length in values)
+    if len(shape) != 2 or any(not 0 <= length < 1 << 62 for length in shape):
         raise CorruptFileError(f"{where} is {shape}; expected two lengths from 0 on")
     return shape

@@ -45,15 +45,15 @@ class Libraries:
 
     def _is_hidden(self, name: str) -> bool:
         """Return whether a dataset belongs to an index of PyTables, which pandas writes beside its tables."""
-        found = _INDEX.match(name)
-        return found is not None and self._attribute(found["group"], "CLASS") == "TINDEX"
+        match = _INDEX.match(name)
+        return match is not None and self._attribute(match["group"], "CLASS") == "TINDEX"
 
     def _frame_of(self, name: str) -> str | None:
         """Return the group of a frame of pandas in the fixed format that a dataset is a part of."""
-        found = _BLOCK.match(name)
-        if found is None:
+        match = _BLOCK.match(name)
+        if match is None:
             return None
-        group = found["group"] or ""
+        group = match["group"] or ""
         return group if self._attribute(group, "pandas_type") in {"frame", "wide"} else None
 
     def _error_of_frame(self, group: str) -> UnsupportedColumnError:
@@ -65,11 +65,11 @@ class Libraries:
             f"data_columns=True); or read the numbers of a block with columns=[{block!r}]."
         )
 
-    def why_no_rows(self, name: str, found: object) -> UnsupportedColumnError | None:
+    def why_no_rows(self, name: str, item: object) -> UnsupportedColumnError | None:
         """Return the error of a dataset that is described, and holds no rows; None for others."""
-        if not isinstance(found, h5py.h5d.DatasetID) or not h5py.h5a.get_num_attrs(found):
+        if not isinstance(item, h5py.h5d.DatasetID) or not h5py.h5a.get_num_attrs(item):
             return None
-        dataset = h5py.Dataset(found, readonly=True)
+        dataset = h5py.Dataset(item, readonly=True)
         where = f"{self._path}: column {name!r}"
         if text_attribute(dataset, "CLASS") == "DIMENSION_SCALE" and not _is_of_rows(dataset):
             if is_bare_dimension(dataset):
@@ -90,8 +90,8 @@ class Libraries:
     def _attribute(self, group: str, name: str) -> str:
         key = group, name
         if key not in self._attributes and len(self._attributes) < _MOST_GROUPS:
-            found = self._root[group] if group else self._root
-            self._attributes[key] = text_attribute(found, name) if isinstance(found, h5py.Group) else ""
+            item = self._root[group] if group else self._root
+            self._attributes[key] = text_attribute(item, name) if isinstance(item, h5py.Group) else ""
         return self._attributes.get(key, "")
 
 
@@ -102,9 +102,9 @@ def _is_of_rows(scale: h5py.Dataset) -> bool:
     try:
         if not h5py.h5a.exists(scale.id, b"REFERENCE_LIST"):
             return True  # no dataset has it: it is a column of its own
-        found = scale.attrs.get_id("REFERENCE_LIST")
-        if len(found.shape) != 1 or found.shape[0] > _MOST_REFERENCES or not found.dtype.names:
+        references = scale.attrs.get_id("REFERENCE_LIST")
+        if len(references.shape) != 1 or references.shape[0] > _MOST_REFERENCES or not references.dtype.names:
             return False
-        return bool((scale.attrs["REFERENCE_LIST"][found.dtype.names[1]] == 0).any())
+        return bool((scale.attrs["REFERENCE_LIST"][references.dtype.names[1]] == 0).any())
     except (OSError, KeyError, RuntimeError, ValueError, TypeError):
         return False

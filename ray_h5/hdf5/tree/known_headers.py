@@ -101,11 +101,11 @@ class DatasetHeader(NamedTuple):
         shape = self.shape + array_shape
         return ColumnLayout(name=name, shape=shape, chunk_shape=chunk_shape, offset=offset, path=path, **like)
 
-    def learn(self, found: ColumnLayout) -> None:
+    def learn(self, layout: ColumnLayout) -> None:
         """Take what libhdf5 says of the dataset for all that are like it."""
-        if not found.sources and found.storage in {"contiguous", "chunked"}:
-            like = {each.name: getattr(found, each.name) for each in fields(found) if each.name not in _OWN}
-            _known.put(self.key, (found.shape[len(self.shape) :], like))
+        if not layout.sources and layout.storage in {"contiguous", "chunked"}:
+            like = {field.name: getattr(layout, field.name) for field in fields(layout) if field.name not in _OWN}
+            _known.put(self.key, (layout.shape[len(self.shape) :], like))
 
 
 class KnownHeaders:
@@ -192,12 +192,12 @@ class KnownHeaders:
 
     def _headers(self) -> dict[str, DatasetHeader]:
         """Return what the headers of all datasets say, by name."""
-        found: dict[str, DatasetHeader] = {}
-        self._list(self._top.items(), "", set(), found)
-        return found
+        headers: dict[str, DatasetHeader] = {}
+        self._list(self._top.items(), "", set(), headers)
+        return headers
 
     def _list(
-        self, entries: Iterable[tuple[str, int]], prefix: str, seen: set[int], found: dict[str, DatasetHeader]
+        self, entries: Iterable[tuple[str, int]], prefix: str, seen: set[int], headers: dict[str, DatasetHeader]
     ) -> None:
         """Add the datasets below a group, in the order of `ray_h5.hdf5.tree.tree.H5Tree`."""
         if len(prefix) > _MOST_PREFIX or prefix.count("/") > _MOST_DEPTH:
@@ -212,9 +212,9 @@ class KnownHeaders:
                 raise FormatError
             messages = self.plain.messages(address)
             if (table := _table_in(messages)) is None:
-                found[prefix + name] = _dataset(messages, strict=True)
+                headers[prefix + name] = _dataset(messages, strict=True)
             else:
-                self._list(self.plain.entries(table), f"{prefix}{name}/", seen, found)
+                self._list(self.plain.entries(table), f"{prefix}{name}/", seen, headers)
 
         gather(add, entries)
 
@@ -262,7 +262,7 @@ def _dataset(messages: list[Message], *, strict: bool = False) -> DatasetHeader:
 
 
 def _name_of(body: bytes) -> bytes:
-    found = Attribute.of(body)
-    if found.is_shared:
+    attribute = Attribute.of(body)
+    if attribute.is_shared:
         raise FormatError("an attribute whose type is elsewhere")
-    return found.name
+    return attribute.name

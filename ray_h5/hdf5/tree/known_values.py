@@ -32,10 +32,10 @@ _known: LRU[ColumnNotes] = LRU(1024)
 
 def known_notes(headers: KnownHeaders, name: str) -> ColumnNotes:
     """Return what libhdf5 said of a dataset with such a type and such attributes; raise `FormatError` if nothing."""
-    found = _known.get(_key(headers, name))
-    if found is None:
+    known = _known.get(_key(headers, name))
+    if known is None:
         raise FormatError
-    return found
+    return known
 
 
 def learn_notes(headers: KnownHeaders, name: str, notes: ColumnNotes) -> None:
@@ -45,23 +45,23 @@ def learn_notes(headers: KnownHeaders, name: str, notes: ColumnNotes) -> None:
 
 def _key(headers: KnownHeaders, name: str) -> Key:
     header = headers.header(name)
-    return (*header.key, *(_alike(each, headers.plain) for each in header.attributes))
+    return (*header.key, *(_alike(attribute, headers.plain) for attribute in header.attributes))
 
 
 def _alike(body: bytes, plain: PlainBytes) -> tuple[bytes, int]:
     """Return what is the same in attributes that notes do not tell from each other."""
-    found = Attribute.of(body)
-    if found.is_shared:
+    attribute = Attribute.of(body)
+    if attribute.is_shared:
         raise FormatError("an attribute whose type is elsewhere")
-    before = body[: found.value_at]
-    if found.name not in _NOTED:
+    before = body[: attribute.value_at]
+    if attribute.name not in _NOTED:
         return before, len(body)
-    if not found.type_at + _LEAST_TYPE_BYTES <= found.value_at <= len(body):
+    if not attribute.type_at + _LEAST_TYPE_BYTES <= attribute.value_at <= len(body):
         raise FormatError("an attribute whose type is cut off")
-    of = body[found.type_at] & 15
-    if of == _VARYING and (found.name != _UNITS or body[found.type_at + 1] & 15 == _TEXT):
+    of = body[attribute.type_at] & 15
+    if of == _VARYING and (attribute.name != _UNITS or body[attribute.type_at + 1] & 15 == _TEXT):
         # Of values outside of the attribute, notes have the text of its units alone.
-        text = _text_at(body[found.value_at :], plain) if found.name == _UNITS else b""
+        text = _text_at(body[attribute.value_at :], plain) if attribute.name == _UNITS else b""
         return before + text, len(body)
     if of not in _IN_PLACE:
         raise FormatError("an attribute of another type")

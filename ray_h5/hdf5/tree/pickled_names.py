@@ -14,12 +14,12 @@ def pickled_names(text: str) -> list[str] | None:
     """Return a list of names that PyTables pickled, those of several levels as paths; None for anything else."""
     try:
         names = _built(text)
-        if not isinstance(names, list) or not all(isinstance(each, (str, tuple)) for each in names):
+        if not isinstance(names, list) or not all(isinstance(name, (str, tuple)) for name in names):
             return None
-        levels = [(each,) if isinstance(each, str) else each for each in names]
-        if sum(len(word) for each in levels for word in each) > _MAX_TEXT:  # a reference may repeat words
+        levels = [(name,) if isinstance(name, str) else name for name in names]
+        if sum(len(word) for level in levels for word in level) > _MAX_TEXT:  # a reference may repeat words
             return None
-        return ["/".join(each) for each in levels]
+        return ["/".join(level) for level in levels]
     except (ValueError, UnicodeError, IndexError, KeyError, TypeError, AttributeError):
         return None
 
@@ -35,12 +35,12 @@ def _built(text: str) -> Any:
             stack.append(mark if name == "MARK" else [])
         elif name in {"LIST", "TUPLE", "APPENDS"}:
             at = len(stack) - 1 - stack[::-1].index(mark)
-            found = stack[at + 1 :]
+            items = stack[at + 1 :]
             del stack[at:]
             if name == "APPENDS":
-                stack[-1].extend(found)
+                stack[-1].extend(items)
             else:
-                stack.append(found if name == "LIST" else tuple(found))
+                stack.append(items if name == "LIST" else tuple(items))
         elif name in _TUPLES:
             stack[-_TUPLES[name] :] = [tuple(stack[-_TUPLES[name] :])]
         elif name == "APPEND":
@@ -51,5 +51,5 @@ def _built(text: str) -> Any:
             stack.append(memo[int(value or 0)])
         elif name not in {"PROTO", "FRAME", "STOP"}:
             raise ValueError(name)
-    (found,) = stack
-    return found
+    (items,) = stack
+    return items

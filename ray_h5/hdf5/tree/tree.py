@@ -103,8 +103,8 @@ class H5Tree:
 
     def dataset_id(self, name: str) -> tuple[h5py.h5d.DatasetID, Sources]:
         """Return the identifier of the dataset of column `name`, and the other files that links to it lead to."""
-        found, trail = self._find(name)
-        return found, trail.sources
+        identifier, trail = self._find(name)
+        return identifier, trail.sources
 
     def elsewhere(self, dataset: h5py.Dataset, layout: ColumnLayout) -> Elsewhere:
         """Return where the values of a dataset are that was described as a column."""
@@ -119,10 +119,10 @@ class H5Tree:
     def encoding(self, name: str) -> Encoding | None:
         """Return what a group, or a dataset, encodes; None if it is plain, or lies in another file."""
         identifier, trail = self._located(name)
-        found = as_object(identifier)
-        if {*trail.sources} - {self.access.beside} or not isinstance(found, (h5py.Group, h5py.Dataset)):
+        item = as_object(identifier)
+        if {*trail.sources} - {self.access.beside} or not isinstance(item, (h5py.Group, h5py.Dataset)):
             return None
-        return encoding_of(found, name.strip("/"), self.path, self.group)
+        return encoding_of(item, name.strip("/"), self.path, self.group)
 
     @property
     def form(self) -> Form:
@@ -130,7 +130,7 @@ class H5Tree:
         try:
             with translated(self.path, "looking at what its groups are"):
                 forms = (
-                    form_of(root, (found for _, found, _ in walk(root, trail, self.bounds())))
+                    form_of(root, (item for _, item, _ in walk(root, trail, self.bounds())))
                     for root, trail, _ in self.roots()
                 )
                 return next(filter(None, forms), "")
@@ -144,10 +144,10 @@ class H5Tree:
         if not self.access.beside:
             yield from self._columns_of(*self.enter())
             return
-        here, there = (dict(self._columns_of(*each)) for each in (self.enter(), self._enter_beside()))
-        for name, found in {**here, **there}.items():
+        here, there = (dict(self._columns_of(*root)) for root in (self.enter(), self._enter_beside()))
+        for name, column in {**here, **there}.items():
             both = name in here and name in there
-            yield name, in_both(self.path, name, self.access.beside) if both else found
+            yield name, in_both(self.path, name, self.access.beside) if both else column
 
     def _columns_of(self, root: h5py.Group, to_root: Trail) -> Iterator[tuple[str, ColumnLayout | RayH5Error]]:
         """Yield what is below a group of the file, or of the one beside it."""
@@ -155,20 +155,20 @@ class H5Tree:
             self.sought.update(to_root.sources)
             missed = False
             libraries = Libraries(self.path, root)
-            for name, found, trail in walk(root, to_root, self.bounds()):
-                if isinstance(found, MissingBytes):
+            for name, item, trail in walk(root, to_root, self.bounds()):
+                if isinstance(item, MissingBytes):
                     missed = True
                     continue
-                if isinstance(found, h5py.Group):
+                if isinstance(item, h5py.Group):
                     self.sought.update(trail.sources)
                     continue
                 if (instead := libraries.instead_of(name)) is not None:
                     yield from instead
                     continue
                 try:
-                    described = found if isinstance(found, RayH5Error) else self._described(name, found, trail)
+                    described = item if isinstance(item, RayH5Error) else self._described(name, item, trail)
                     if isinstance(described, ColumnLayout):
-                        described = libraries.why_no_rows(name, found) or described
+                        described = libraries.why_no_rows(name, item) or described
                 except MissingBytes:
                     missed = True  # go on, to miss the bytes of the other columns too
                     continue
@@ -181,10 +181,10 @@ class H5Tree:
                 raise MissingBytes
 
     def _find(self, name: str) -> tuple[h5py.h5d.DatasetID, Trail]:
-        found, trail = self._located(name)
-        if not isinstance(found, h5py.h5d.DatasetID):
+        identifier, trail = self._located(name)
+        if not isinstance(identifier, h5py.h5d.DatasetID):
             raise self._no_column(name)
-        return found, trail
+        return identifier, trail
 
     def _located(self, name: str) -> tuple[Any, Trail]:
         """Return the group, or the identifier of the dataset, of a name in the file, or in the one beside it."""
@@ -195,14 +195,14 @@ class H5Tree:
         root_beside, to_it = self._enter_beside()
         trail_beside = to_it.branch()
         try:
-            found = trail.follow_to_id(root, name)
+            identifier = trail.follow_to_id(root, name)
         except UnknownColumnError:
             return trail_beside.follow_to_id(root_beside, name), trail_beside
         with contextlib.suppress(UnknownColumnError):
             beside = trail_beside.follow_to_id(root_beside, name)
-            if isinstance(found, h5py.h5d.DatasetID) and isinstance(beside, h5py.h5d.DatasetID):
+            if isinstance(identifier, h5py.h5d.DatasetID) and isinstance(beside, h5py.h5d.DatasetID):
                 raise in_both(self.path, name, self.access.beside)
-        return found, trail
+        return identifier, trail
 
     def _enter_beside(self) -> tuple[h5py.Group, Trail]:
         """Return the group in the file that is read beside this one, and the trail to it."""
@@ -260,26 +260,26 @@ class H5Tree:
             return exc.with_traceback(None)  # its frames lead back to it, and would keep the file's objects
 
     def _describe(
-        self, name: str, found: h5py.h5d.DatasetID, trail: Trail, address: Address | None = None
+        self, name: str, dataset: h5py.h5d.DatasetID, trail: Trail, address: Address | None = None
     ) -> ColumnLayout:
         """Describe a dataset. With its address, it is described once: in a listing, it may have any number of names."""
         with translated(self.path, f"reading the header of column {name!r}"):
             if not trail.sources and address is not None and address in self._layouts:
                 return replace(self._layouts[address], name=name)  # a second name of the same dataset
-            if trail.sources and are_references(found.get_type()):
+            if trail.sources and are_references(dataset.get_type()):
                 raise UnsupportedColumnError(
                     f"{self.path}: column {name!r} has references in another file, {few(list(trail.sources))}, to "
                     "objects of that file. Read that file itself."
                 )
-            properties = found.get_create_plist()
+            properties = dataset.get_create_plist()
             if not is_plain(properties):
-                self._value_sources.check(trail, as_object(found), f"column {name!r}")
+                self._value_sources.check(trail, as_object(dataset), f"column {name!r}")
             # A link may lead to another file and from there back to this one.
-            at_home = not trail.sources or as_object(found).file == self.file
+            at_home = not trail.sources or as_object(dataset).file == self.file
             sources = tuple(trail.sources.items())
             shared = self.shared if at_home else None
             layout = describe_column(
-                found,
+                dataset,
                 name,
                 path=self.path,
                 at_home=at_home,
@@ -288,7 +288,7 @@ class H5Tree:
                 properties=properties,
             )
             if sources and self.others is not None:
-                self.elsewhere(as_object(found), layout)  # raises if they cannot be read
+                self.elsewhere(as_object(dataset), layout)  # raises if they cannot be read
             # With sources, another name may lead through other links, and so have other sources.
             if not sources and address is not None:
                 self._layouts[address] = layout
@@ -337,11 +337,11 @@ def describe(tree: H5Tree) -> tuple[dict[str, ColumnLayout], dict[str, RayH5Erro
     """Return the layouts of the columns that can be read, and the errors of the others."""
     columns: dict[str, ColumnLayout] = {}
     refused: dict[str, RayH5Error] = {}
-    for name, found in tree.columns():
-        if isinstance(found, ColumnLayout):
-            columns[name] = found
+    for name, column in tree.columns():
+        if isinstance(column, ColumnLayout):
+            columns[name] = column
         else:
-            refused[name] = found
+            refused[name] = column
     return columns, refused
 
 
@@ -366,11 +366,11 @@ def lost_fields(layout: ColumnLayout) -> Iterator[tuple[str, UnsupportedColumnEr
         )
 
 
-def _advised(name: str, found: ColumnLayout | RayH5Error) -> ColumnLayout | RayH5Error:
+def _advised(name: str, column: ColumnLayout | RayH5Error) -> ColumnLayout | RayH5Error:
     """Add to an error that concerns one column how to read the other columns."""
-    if not isinstance(found, (MissingSourceError, ExternalDataError, CodecUnavailableError)):
-        return found
-    dot = "" if str(found).endswith(".") else "."
-    advised = type(found)(f"{found}{dot} columns=[...] without {name!r} reads the others.")
-    advised.__dict__.update(found.__dict__)
+    if not isinstance(column, (MissingSourceError, ExternalDataError, CodecUnavailableError)):
+        return column
+    dot = "" if str(column).endswith(".") else "."
+    advised = type(column)(f"{column}{dot} columns=[...] without {name!r} reads the others.")
+    advised.__dict__.update(column.__dict__)
     return advised

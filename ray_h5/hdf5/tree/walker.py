@@ -85,10 +85,10 @@ def walk(root: h5py.Group, trail: Trail, bounds: Bounds) -> Iterator[tuple[str, 
     # A loop and no recursion: a file can nest groups deeper than Python's stack. A dict finds ancestors.
     levels = {address_of(root.id): listed(root, "", trail, bounds, 1)}
     while levels:
-        for name, found, to_it in next(reversed(levels.values())):
-            yield name, found, to_it
-            if isinstance(found, h5py.Group) and (address := address_of(found.id)) not in levels:
-                levels[address] = listed(found, f"{name}/", to_it, bounds, len(levels) + 1)
+        for name, item, to_it in next(reversed(levels.values())):
+            yield name, item, to_it
+            if isinstance(item, h5py.Group) and (address := address_of(item.id)) not in levels:
+                levels[address] = listed(item, f"{name}/", to_it, bounds, len(levels) + 1)
                 break  # list this group first; its parent continues where its iterator is
         else:
             levels.popitem()
@@ -107,13 +107,13 @@ def listed(
                 yield prefix + printable(name.decode(errors="backslashreplace")), nameless, to_it
             continue
         try:
-            found = to_it.take_id(group, name, prefix + name, kind)
+            item = to_it.take_id(group, name, prefix + name, kind)
         except TransientIOError:
             raise  # the whole listing is repeated
         except (RayH5Error, MissingBytes) as exc:
-            found = exc  # concerns this name alone
-        if isinstance(found, (h5py.Group, h5py.h5d.DatasetID, RayH5Error, MissingBytes)):
-            yield prefix + name, found, to_it
+            item = exc  # concerns this name alone
+        if isinstance(item, (h5py.Group, h5py.h5d.DatasetID, RayH5Error, MissingBytes)):
+            yield prefix + name, item, to_it
 
 
 def names_in(group: h5py.Group) -> Iterator[tuple[str | bytes, int]]:
@@ -129,12 +129,12 @@ def not_utf8(group: h5py.Group, name: bytes, path: str, *, columns: bool = True)
     """
     with translated(path, f"looking up {name!r}"):
         is_hard = group.id.links.get_info(name).type == h5py.h5l.TYPE_HARD
-        found = open_object(group, name) if is_hard else None
-    if isinstance(found, h5py.Datatype) or (isinstance(found, h5py.Dataset) and not columns):
+        item = open_object(group, name) if is_hard else None
+    if isinstance(item, h5py.Datatype) or (isinstance(item, h5py.Dataset) and not columns):
         return None
     what, cannot = "link", "it cannot be read"
-    if found is not None:
-        is_group = isinstance(found, h5py.Group)
+    if item is not None:
+        is_group = isinstance(item, h5py.Group)
         what, cannot = ("group", "no column below it can be read") if is_group else ("column", cannot)
     return UnsupportedColumnError(
         f"{path}: {what} {name!r} of group {group.name!r} has a name that is not UTF-8, so {cannot}. Rename it "

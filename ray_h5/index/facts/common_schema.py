@@ -42,29 +42,38 @@ def common_columns(
         If no file has a column.
     """
     # Most files share one mapping of columns. Of those that do, the first one stands for all.
-    firsts = list({(id(each.columns), each.listing): each for each in reversed(facts)}.values())[::-1]
+    firsts = list(
+        {(id(file_facts.columns), file_facts.listing): file_facts for file_facts in reversed(facts)}.values()
+    )[::-1]
     for name in columns or ():
-        if not any(name in each.columns for each in firsts):
+        if not any(name in facts_of_file.columns for facts_of_file in firsts):
             with scope.open(facts[0].path, facts[0].state) as reader:
                 reader.column(name)  # raises, with near names
     paths: dict[str, dict[ColumnSpec, str]] = {}
-    for each in firsts:
-        for name, column in each.chosen(columns).items():
-            paths.setdefault(name, {}).setdefault(column.spec, each.path)
+    for facts_of_file in firsts:
+        for name, column in facts_of_file.chosen(columns).items():
+            paths.setdefault(name, {}).setdefault(column.spec, facts_of_file.path)
     agreed = {name: _agreed(name, specs, firsts, cast) for name, specs in paths.items()}
     delivered = {
         name: {spec: _delivered(common, cast) for spec, common in specs.items()} for name, specs in agreed.items()
     }
 
-    def schema(each: FileFacts) -> Schema:
-        return {name: delivered[name][column.spec] for name, column in each.chosen(columns).items()}
+    def schema(facts_of_file: FileFacts) -> Schema:
+        return {name: delivered[name][column.spec] for name, column in facts_of_file.chosen(columns).items()}
 
     schemas = list(map(schema, firsts))
-    if any(each != schemas[0] for each in schemas):
+    if any(schema != schemas[0] for schema in schemas):
         raise mismatch(facts, list(map(schema, facts)), columns)
     names = list(schemas[0]) if columns is None else columns
     for name in names:
-        check_enums([each for each in firsts if not _is_by_value(agreed[name][each.columns[name].spec], cast)], name)
+        check_enums(
+            [
+                facts_of_file
+                for facts_of_file in firsts
+                if not _is_by_value(agreed[name][facts_of_file.columns[name].spec], cast)
+            ],
+            name,
+        )
     return {name: _common(list(agreed[name].values())) for name in names}
 
 
@@ -84,7 +93,7 @@ def _agreed(
     cast : Cast
         The casts of the user.
     """
-    if len(paths) == 1 and all(each.kind != "ragged" for each in paths):
+    if len(paths) == 1 and all(path.kind != "ragged" for path in paths):
         return {spec: spec for spec in paths}
     specs = _with_common_shape(_without_trailing_axes(name, paths))
     specs = _with_common_values(name, specs, facts, cast)
@@ -104,24 +113,24 @@ def _without_trailing_axes(name: str, paths: Mapping[ColumnSpec, str]) -> list[C
     first = {len(shape): f"{shown_shape(shape)} in {path}" for shape, path in shapes.items()}
     shown = ", ".join(said for _, said in sorted(first.items()))
     logger.warning("column %r has rows of shape %s: they are read without the last axes of one", name, shown)
-    return [replace(each, row_shape=each.row_shape[:axes], ragged_shape=each.ragged_shape[:axes]) for each in paths]
+    return [replace(path, row_shape=path.row_shape[:axes], ragged_shape=path.ragged_shape[:axes]) for path in paths]
 
 
 def _with_common_shape(specs: Sequence[ColumnSpec]) -> Sequence[ColumnSpec]:
     """Return specs that are ragged if rows have other shapes in other files, with the bytes of the largest row."""
-    shaped = [each for each in specs if each.kind == "ragged" or (each.kind in TENSOR_KINDS and each.row_shape)]
-    shaped = [each for each in shaped if len(_shape(each)) == len(_shape(shaped[0]))]  # of others, the comparison says
+    shaped = [spec for spec in specs if spec.kind == "ragged" or (spec.kind in TENSOR_KINDS and spec.row_shape)]
+    shaped = [spec for spec in shaped if len(_shape(spec)) == len(_shape(shaped[0]))]  # of others, the comparison says
     lengths = [set(axis) for axis in zip(*map(_shape, shaped), strict=True)]
     shape = tuple(axis.pop() if len(axis) == 1 else None for axis in lengths)
-    if None not in shape and all(each.kind != "ragged" for each in shaped):
+    if None not in shape and all(spec.kind != "ragged" for spec in shaped):
         return specs
-    size = max(each.row_bytes for each in shaped)
+    size = max(spec.row_bytes for spec in shaped)
 
     def as_ragged(spec: ColumnSpec) -> ColumnSpec:
         element = spec.dtype if spec.element is None else spec.element
         return ColumnSpec(spec.name, "ragged", np.dtype(object), (), element, ragged_shape=shape, mean_bytes=size)
 
-    return [as_ragged(each) if each in shaped else each for each in specs]
+    return [as_ragged(spec) if spec in shaped else spec for spec in specs]
 
 
 def _with_common_values(
@@ -154,7 +163,7 @@ def _check_codes(name: str, facts: Sequence[FileFacts], cast: Cast) -> None:
     wanted = cast.dtypes.get(name)
     if wanted is None or as_dtype(wanted, f"column {name!r} in dtypes").kind not in "iu":
         return
-    columns = [(each.path, each.columns[name]) for each in facts if name in each.columns]
+    columns = [(file_facts.path, file_facts.columns[name]) for file_facts in facts if name in file_facts.columns]
     coded = next((path for path, column in columns if column.spec.kind == "category"), None)
     plain = next(((path, c.spec) for path, c in columns if c.spec.kind != "category" and not c.enum), None)
     if coded is None or plain is None:
@@ -178,14 +187,14 @@ def check_enums(facts: Sequence[FileFacts], column: str) -> None:
     """
     called: dict[str, tuple[int, FileFacts]] = {}
     meant: dict[tuple[str, int], tuple[str, FileFacts]] = {}
-    for each in facts:
-        for name, value in each.columns[column].enum if column in each.columns else ():
+    for file_facts in facts:
+        for name, value in file_facts.columns[column].enum if column in file_facts.columns else ():
             # Compound values may have several enums: names begin with that of the field.
-            field = name.rpartition(".")[0] if each.columns[column].spec.kind == "struct" else ""
-            value_there, one = called.setdefault(name, (value, each))
-            name_there, other = meant.setdefault((field, value), (name, each))
+            field = name.rpartition(".")[0] if file_facts.columns[column].spec.kind == "struct" else ""
+            value_there, one = called.setdefault(name, (value, file_facts))
+            name_there, other = meant.setdefault((field, value), (name, file_facts))
             if (value_there, name_there) != (value, name):
-                raise disagreement(column, one if value_there != value else other, each)
+                raise disagreement(column, one if value_there != value else other, file_facts)
 
 
 def _is_by_value(spec: ColumnSpec, cast: Cast) -> bool:
@@ -213,12 +222,12 @@ def _packed(dtype: np.dtype) -> np.dtype:
 
 def _common(specs: Sequence[ColumnSpec]) -> ColumnSpec:
     """Return the spec that holds the values of a column of all files."""
-    if all(each == specs[0] for each in specs):
+    if all(spec == specs[0] for spec in specs):
         return specs[0]
     if specs[0].kind in {"ragged", "sparse"}:
-        elements = {each.element for each in specs if each.element is not None}
+        elements = {spec.element for spec in specs if spec.element is not None}
         # The largest, so that it does not depend on the order of the files, and blocks are not too large.
-        most = max(each.mean_bytes for each in specs)
+        most = max(spec.mean_bytes for spec in specs)
         return replace(specs[0], element=np.result_type(*elements), mean_bytes=most)
     kind = "number" if specs[0].kind in TENSOR_KINDS else specs[0].kind
-    return replace(specs[0], kind=kind, dtype=np.result_type(*{each.dtype for each in specs}))
+    return replace(specs[0], kind=kind, dtype=np.result_type(*{spec.dtype for spec in specs}))

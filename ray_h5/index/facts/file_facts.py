@@ -128,12 +128,12 @@ class FileFacts(Facts):
     @property
     def sources(self) -> SourceStates:
         """All other files that these facts depend on, each once."""
-        return tuple(dict.fromkeys([*self.sought, *(each for origin in self.origins for each in origin.sources)]))
+        return tuple(dict.fromkeys([*self.sought, *(source for origin in self.origins for source in origin.sources)]))
 
     @property
     def value_bytes(self) -> int:
         """Bytes in memory, about: of the values, of columns and their categories, of chunk indexes, and of the rows."""
-        columns = sum(_COLUMN_BYTES + len(each.enum) * _NAME_BYTES for each in self.columns.values())
+        columns = sum(_COLUMN_BYTES + len(column.enum) * _NAME_BYTES for column in self.columns.values())
         table = 0 if self.table is None else self.table.nbytes
         arrays = sum(array.nbytes for array in self.values.values())
         return columns + self.known.nbytes + table + arrays
@@ -183,18 +183,18 @@ class FileFacts(Facts):
         sources = {**self.state.sources, **{name: layout.sources for name, layout in layouts.items()}}
         return replace(self, columns={**self.columns, **columns}, origins=Origin.grouped(sources))
 
-    def merged(self, found: FileFacts | None) -> FileFacts:
+    def merged(self, later: FileFacts | None) -> FileFacts:
         """Return these facts and those found since; only the latter if the file changed."""
-        if found is None:
+        if later is None:
             return self
         sources = dict(self.sources)
-        if self.identity != found.identity or any(sources.get(path, state) != state for path, state in found.sources):
-            return found
-        listed = self if found.listing is None else found
+        if self.identity != later.identity or any(sources.get(path, state) != state for path, state in later.sources):
+            return later
+        listed = self if later.listing is None else later
         return replace(
-            Facts.merged(self, found),
+            Facts.merged(self, later),
             left_out=listed.left_out,
-            origins=_merged(self.origins, found.origins),
+            origins=_merged(self.origins, later.origins),
             sought=listed.sought,
         )
 
@@ -219,11 +219,11 @@ class FileFacts(Facts):
         return replace(self, values=values)
 
 
-def _merged(known: tuple[Origin, ...], found: tuple[Origin, ...]) -> tuple[Origin, ...]:
+def _merged(known: tuple[Origin, ...], later: tuple[Origin, ...]) -> tuple[Origin, ...]:
     """Return the origins of all columns; `found` itself if it has all, as other files share that object."""
-    sources = {name: origin.sources for origin in (*known, *found) for name in origin.columns}
+    sources = {name: origin.sources for origin in (*known, *later) for name in origin.columns}
     grouped = Origin.grouped(sources)
-    return found if grouped == found else grouped
+    return later if grouped == later else grouped
 
 
 def _copied(array: pa.Array) -> pa.Array:

@@ -60,7 +60,9 @@ def _of_no_rows(index: RowIndex) -> str:
     empty = np.flatnonzero(np.diff(index.files.starts) == 0).tolist()
     if not empty:
         return ""
-    return f"{len(empty)} of {len(index.files)} files have no rows: {few([index.files.path(each) for each in empty])}"
+    return (
+        f"{len(empty)} of {len(index.files)} files have no rows: {few([index.files.path(number) for number in empty])}"
+    )
 
 
 def _of_padding(index: RowIndex) -> str:
@@ -68,11 +70,11 @@ def _of_padding(index: RowIndex) -> str:
     windows = index.scope.windows
     if windows is None or windows.at is not None or not windows.marks_padding:
         return ""
-    marked = {each.offsets for each in windows.columns if each.name + IS_PAD in index.names}
+    marked = {column.offsets for column in windows.columns if column.name + IS_PAD in index.names}
     unmarked = [
-        each.name
-        for each, least, most in ((each, min(each.offsets), max(each.offsets)) for each in windows.columns)
-        if each.name in index.names and each.offsets not in marked
+        column.name
+        for column, least, most in ((column, min(column.offsets), max(column.offsets)) for column in windows.columns)
+        if column.name in index.names and column.offsets not in marked
         if (least < 0 and windows.pad[0] != "drop") or (most > 0 and windows.pad[1] != "drop")
     ]
     if not unmarked:
@@ -93,7 +95,7 @@ def _of_rows(files: FileOptions, index: RowIndex) -> str:
     is_labelled = any(not spec.row_shape and not spec.ragged_shape for spec in index.columns.values())
     if is_plain and (is_labelled or (len(index.files) == 1 and index.num_rows > 1)):
         return ""
-    surprises = (each for each in suggestions(_tree(index)) if each.is_surprise)
+    surprises = (suggestion for suggestion in suggestions(_tree(index)) if suggestion.is_surprise)
     said = next(files.that_run(surprises, [index.files.path(0), index.files.path(len(index.files) - 1)]), None)
     if said is None:
         return ""
@@ -187,12 +189,12 @@ def _differing_names(index: RowIndex) -> str:
     name, texts = first
     shared, other = dict.fromkeys(texts), ""
     for file in files[1:]:
-        found = _names_of_variables(index, file)
-        if found is None or found[1] == texts:
+        variables = _names_of_variables(index, file)
+        if variables is None or variables[1] == texts:
             continue
         other = other or index.files.path(file)
-        here = {*found[1]}
-        shared = {each: None for each in shared if each in here}
+        here = {*variables[1]}
+        shared = {text: None for text in shared if text in here}
     if not other:
         return ""
     return (
@@ -203,7 +205,7 @@ def _differing_names(index: RowIndex) -> str:
 
 def _matrix_of_variables(index: RowIndex) -> str | None:
     """Return the matrix of observations and variables that is read without the names of variables; None if none is."""
-    named = {each.name for each in index.scope.columns if _has_names(each)}
+    named = {column.name for column in index.scope.columns if _has_names(column)}
     for name, spec in index.columns.items():
         is_matrix = spec.kind == "sparse" or (spec.kind == "number" and len(spec.row_shape) == 1)
         if (name == "X" or name.startswith("layers/")) and is_matrix and name not in named:
@@ -226,10 +228,12 @@ def _names_of_variables(index: RowIndex, file: int) -> tuple[str, list[str]] | N
         if encoding is None or not encoding.index:
             return None
         name = f"var/{encoding.index}"
-        found = reader.encoding(name)  # as pandas 3 has texts: values, and which of them are missing
-        path = name if found is None else found.values
+        text_encoding = reader.encoding(name)  # as pandas 3 has texts: values, and which of them are missing
+        path = name if text_encoding is None else text_encoding.values
         values = reader.read([path])[path].tolist()
-    return name, [each.decode("utf-8", "surrogateescape") if isinstance(each, bytes) else str(each) for each in values]
+    return name, [
+        value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value) for value in values
+    ]
 
 
 def _how(index: RowIndex, matrix: str, name: str, shared: Sequence[str]) -> str:
@@ -238,7 +242,7 @@ def _how(index: RowIndex, matrix: str, name: str, shared: Sequence[str]) -> str:
     names = repr(list(shared)) if len(shared) <= _MAX_COPIED else "genes"
     is_sparse = index.columns[matrix].kind == "sparse"
     chosen = f"ray_h5.csr({matrix!r}, take={names}" if is_sparse else f"ray_h5.part({matrix!r}, {{0: {names}}}"
-    others = [repr(each) for each in index.columns if each != matrix]
+    others = [repr(column) for column in index.columns if column != matrix]
     listed = ", ".join([f"{chosen}, names={name!r})", *(others if len(others) < _MAX_NAMED else [])])
     what = f" where genes is a list of names; {len(shared)} are in all: {few(shared, 3)}." if names == "genes" else ""
     return f"To read the same ones in one order, pass columns=[{listed}]{',' if what else '.'}{what}"

@@ -92,7 +92,7 @@ def warn_of_unreadable(errors: Mapping[str, RayH5Error], count: int) -> None:
 
 def warn_of_left_out(facts: Sequence[FileFacts]) -> None:
     """Log the columns that cannot be read as rows, and why."""
-    left_out = {name: why for each in facts for name, why in each.left_out}
+    left_out = {name: why for file_facts in facts for name, why in file_facts.left_out}
     shown = few([f"{name} ({why})" for name, why in left_out.items()], _MAX_LISTED)
-    columns = left_out.keys() | {name for each in facts for name in each.listing or ()}
+    columns = left_out.keys() | {name for file_facts in facts for name in file_facts.listing or ()}
     logger.warning("left out %d of %d columns: %s; name columns=[...] to choose", len(left_out), len(columns), shown)

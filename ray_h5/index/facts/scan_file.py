@@ -85,9 +85,9 @@ def check_planned(reader: FileReader, column: str, rows: int) -> None:
     StaleIndexError
         If not: only a wrong index on disk can be the cause.
     """
-    found = reader.find([column])[column]
-    if found.num_rows != rows:
-        raise StaleIndexError(wrong_index(found, f"{rows} rows", f"{found.num_rows}"))
+    layout = reader.find([column])[column]
+    if layout.num_rows != rows:
+        raise StaleIndexError(wrong_index(layout, f"{rows} rows", f"{layout.num_rows}"))
 
 
 def wrong_index(layout: ColumnLayout, planned: str, found: str) -> str:
@@ -112,7 +112,7 @@ def _learn_columns(facts: FileFacts, reader: FileReader, columns: Sequence[str] 
     known, left_out = readable(layout)
     layouts = {name: layout.columns[name] for name in known}
     others = (column.sources for name, column in layout.columns.items() if name not in layouts)
-    sought = tuple(dict.fromkeys([*layout.sought, *(each for sources in others for each in sources)]))
+    sought = tuple(dict.fromkeys([*layout.sought, *(source for sources in others for source in sources)]))
     if reader.base.is_fetched:
         reader.find(list(layouts))  # for the manifest
     return replace(facts.described(layouts, known), listing=tuple(layouts), left_out=left_out, sought=sought)
@@ -141,24 +141,24 @@ def _learn_attributes(facts: FileFacts, reader: FileReader, names: Sequence[str]
     if not absent:
         return facts
     base = reader.base
-    found = dict(facts.attributes)
+    attributes = dict(facts.attributes)
     for name, value in base.attributes(absent).items():
         try:
-            found[name] = pa.array([value.decode()] if isinstance(value, bytes) else value)
+            attributes[name] = pa.array([value.decode()] if isinstance(value, bytes) else value)
         except UnicodeDecodeError:
             raise UnsupportedColumnError(
                 f"{facts.path}: attribute {name!r} holds {value!r}, which is not UTF-8; leave it out of attrs=[...]"
             ) from None
         if isinstance(value, bytes):
-            found[name] = found[name].cast(pa.large_string())
-    return replace(facts, attributes=found)
+            attributes[name] = attributes[name].cast(pa.large_string())
+    return replace(facts, attributes=attributes)
 
 
 def _stored(facts: FileFacts, reader: FileReader, spec: ColumnSpec, rows: int) -> pa.Array:
-    found = facts.columns[spec.name].num_rows
-    if found != rows:
+    row_count = facts.columns[spec.name].num_rows
+    if row_count != rows:
         raise SchemaMismatchError(
-            f"{facts.path}: expected {rows} rows, as its other columns have, found {found} in {spec.name!r}. If it "
+            f"{facts.path}: expected {rows} rows, as its other columns have, found {row_count} in {spec.name!r}. If it "
             "lists the rows of a split, choose them with row_mask()."
         )
     stored = facts.columns[spec.name].spec
@@ -172,7 +172,7 @@ def _stored(facts: FileFacts, reader: FileReader, spec: ColumnSpec, rows: int) -
 
 def readable(layout: FileLayout) -> tuple[Mapping[str, ColumnFacts], tuple[tuple[str, str], ...]]:
     """Return the columns that can be delivered, and why the others cannot."""
-    found: dict[str, ColumnFacts] = {}
+    kept: dict[str, ColumnFacts] = {}
     refused = {}
     for name, error in layout.refused.items():
         if not isinstance(error, UnsupportedColumnError) and not getattr(error, "is_dangling", False):
@@ -180,13 +180,13 @@ def readable(layout: FileLayout) -> tuple[Mapping[str, ColumnFacts], tuple[tuple
         refused[name] = error
     for name, column in layout.columns.items():
         try:
-            found[name] = ColumnFacts.of(column)
+            kept[name] = ColumnFacts.of(column)
         except UnsupportedColumnError as exc:
             refused[name] = exc
     for error in refused.values():
         logger.debug("left out: %s", error)  # a warning says it once for all files
     said = {name: error for name, error in refused.items() if getattr(error, "has_rows", True)}
-    return found, tuple((name, _why(name, error, layout.path)) for name, error in said.items())
+    return kept, tuple((name, _why(name, error, layout.path)) for name, error in said.items())
 
 
 def _why(name: str, error: Exception, path: str) -> str:

@@ -27,9 +27,9 @@ Schema = Mapping[str, ColumnSpec]
 
 def disagreement(column: str, one: FileFacts, other: FileFacts) -> SchemaMismatchError:
     """Return the error of an enum whose integers mean other things in another file."""
-    enums = [(each, each.columns[column].enum) for each in (one, other)]
+    enums = [(facts_of_file, facts_of_file.columns[column].enum) for facts_of_file in (one, other)]
     common = {*enums[0][1]} & {*enums[1][1]}
-    listed = "\n".join(f"  {each.path}: {_shown(enum, common)}" for each, enum in enums)
+    listed = "\n".join(f"  {facts_of_file.path}: {_shown(enum, common)}" for facts_of_file, enum in enums)
     ways = "Write the column of one of them again with the integers of the other, or read the files separately."
     if one.columns[column].spec.kind == "category":
         ways = f"Pass labels={{{column!r}: 'auto'}} instead of dtypes for this column: numbers that all files share."
@@ -38,40 +38,43 @@ def disagreement(column: str, one: FileFacts, other: FileFacts) -> SchemaMismatc
 
 def _shown(enum: Enum, common: Collection[tuple[str, int]]) -> str:
     """Return an enum as text, differences from the other one first."""
-    ordered = sorted(enum, key=lambda each: (each in common, each[1]))
+    ordered = sorted(enum, key=lambda member: (member in common, member[1]))
     return few([f"{name}={value}" for name, value in ordered])
 
 
-def mismatch(facts: Sequence[FileFacts], found: Sequence[Schema], columns: Sequence[str] | None) -> SchemaMismatchError:
+def mismatch(
+    facts: Sequence[FileFacts], schemas: Sequence[Schema], columns: Sequence[str] | None
+) -> SchemaMismatchError:
     """Return the error of files that do not have the columns that most files have."""
-    expected = _usual(found, columns)
-    wrong = [(each, schema) for each, schema in zip(facts, found, strict=True) if schema != expected]
+    expected = _usual(schemas, columns)
+    wrong = [(file_facts, schema) for file_facts, schema in zip(facts, schemas, strict=True) if schema != expected]
     listed = "\n".join(
-        f"  {each.path}: {_difference(expected, schema, dict(each.left_out))}" for each, schema in wrong[:_MAX_LISTED]
+        f"  {facts_of_file.path}: {_difference(expected, schema, dict(facts_of_file.left_out))}"
+        for facts_of_file, schema in wrong[:_MAX_LISTED]
     )
     casts = _casts(expected, [schema for _, schema in wrong])
     error = SchemaMismatchError(
-        f"{len(wrong)} of {len(found)} files do not have the columns that the others have:\n{listed}\n"
+        f"{len(wrong)} of {len(schemas)} files do not have the columns that the others have:\n{listed}\n"
         "Choose columns that all files share with columns=[...], or leave those files out."
         + (f" Numbers can be cast while they are read: pass dtypes={casts}." if casts else "")
-        + _pairs(facts, found, columns)
+        + _pairs(facts, schemas, columns)
     )
-    error.suggestions = (*_groups_of_files(found), *_samples(facts))
+    error.suggestions = (*_groups_of_files(schemas), *_samples(facts))
     return error
 
 
 def _samples(facts: Sequence[FileFacts]) -> Iterator[Suggestion]:
     """Yield what reads groups as rows, which each file may have others of."""
-    columns = {name: each for file in facts[_MAX_LISTED::-1] for name, each in file.columns.items()}
-    return samples(FileTree({name: Seen(str(each.dtype), each.shape) for name, each in columns.items()}))
+    columns = {name: column for file in facts[_MAX_LISTED::-1] for name, column in file.columns.items()}
+    return samples(FileTree({name: Seen(str(column.dtype), column.shape) for name, column in columns.items()}))
 
 
-def _groups_of_files(found: Sequence[Schema]) -> Iterator[Suggestion]:
+def _groups_of_files(schemas: Sequence[Schema]) -> Iterator[Suggestion]:
     """Yield what reads files whose columns are in a group with a name of its own, such as that of a subject."""
     by_form: dict[str, list[str]] = {}
-    for name in (name for schema in found for name in schema):
+    for name in (name for schema in schemas for name in schema):
         by_form.setdefault(re.sub(r"\d+", "#", name), []).append(name)
-    if any(len(names) != len(found) for names in by_form.values()) or len(by_form) > _MAX_LISTED:
+    if any(len(names) != len(schemas) for names in by_form.values()) or len(by_form) > _MAX_LISTED:
         return
     globs = [pattern_of([tuple(name.split("/")) for name in names], [])[0] for names in by_form.values()]
     groups = {glob.rpartition("/")[0] for glob in globs}
@@ -81,49 +84,51 @@ def _groups_of_files(found: Sequence[Schema]) -> Iterator[Suggestion]:
     yield Suggestion("Each file has a group of its own", "for the rows of all of them", f"columns=[{columns}]")
 
 
-def _pairs(facts: Sequence[FileFacts], found: Sequence[Schema], columns: Sequence[str] | None) -> str:
+def _pairs(facts: Sequence[FileFacts], schemas: Sequence[Schema], columns: Sequence[str] | None) -> str:
     """Return a sentence about files that are probably read together by row, such as images and labels."""
     by_names: dict[frozenset[str], list[FileFacts]] = {}
-    for each, schema in zip(facts, found, strict=True):
-        by_names.setdefault(frozenset(schema), []).append(each)
+    for file_facts, schema in zip(facts, schemas, strict=True):
+        by_names.setdefault(frozenset(schema), []).append(file_facts)
     if len(by_names) != 2:
         return ""
     (names, first), (others, second) = by_names.items()
-    if names & others or [each.num_rows(columns) for each in first] != [each.num_rows(columns) for each in second]:
+    if names & others or [facts_of_file.num_rows(columns) for facts_of_file in first] != [
+        facts_of_file.num_rows(columns) for facts_of_file in second
+    ]:
         return ""
-    paths = [[each.path for each in some] for some in (first, second)]
+    paths = [[facts_of_file.path for facts_of_file in some] for some in (first, second)]
     globs = [some[0] if len(some) == 1 else common_pattern(some) for some in paths]
     if any(fnmatchcase(path, globs[0]) for path in paths[1]) or any(fnmatchcase(path, globs[1]) for path in paths[0]):
         return " Files that have the same rows are read together: pass some as paths, and the others as zip_files=."
     return f" If rows of these files belong together, pass the paths {globs[0]!r} and zip_files={globs[1]!r}."
 
 
-def _usual(found: Sequence[Schema], columns: Sequence[str] | None) -> Schema:
+def _usual(schemas: Sequence[Schema], columns: Sequence[str] | None) -> Schema:
     """Return the schema that most files have."""
     counts: dict[str, Counter[ColumnSpec]] = {}
-    for schema in found:
+    for schema in schemas:
         for name, spec in schema.items():
             counts.setdefault(name, Counter())[spec] += 1
 
     def is_usual(name: str) -> bool:
         # If half of the files have it, the first one decides.
-        more = 2 * counts[name].total() - len(found)
-        return columns is not None or more > 0 or (more == 0 and name in found[0])
+        more = 2 * counts[name].total() - len(schemas)
+        return columns is not None or more > 0 or (more == 0 and name in schemas[0])
 
     return {name: specs.most_common(1)[0][0] for name, specs in counts.items() if is_usual(name)}
 
 
-def _difference(expected: Schema, found: Schema, left_out: Mapping[str, str]) -> str:
+def _difference(expected: Schema, schema: Schema, left_out: Mapping[str, str]) -> str:
     notes = [
         f"column {name!r} cannot be read: {left_out[name]}" if name in left_out else f"column {name!r} is missing"
         for name in expected
-        if name not in found
+        if name not in schema
     ]
-    notes += [f"column {name!r} is not in the others" for name in found if name not in expected]
+    notes += [f"column {name!r} is not in the others" for name in schema if name not in expected]
     notes += [
-        f"column {name!r}: expected {expected[name]}, found {found[name]}"
+        f"column {name!r}: expected {expected[name]}, found {schema[name]}"
         for name in expected
-        if name in found and expected[name] != found[name]
+        if name in schema and expected[name] != schema[name]
     ]
     return "; ".join(notes)
 
@@ -134,9 +139,9 @@ def _casts(expected: Schema, wrong: Sequence[Schema]) -> dict[str, str]:
     for name, spec in expected.items():
         others = {schema[name] for schema in wrong if name in schema} - {spec}
         if others and all(_differ_in_dtype(spec, other) for other in others):
-            held = [each.element or each.dtype for each in {spec, *others}]
+            held = [variant.element or variant.dtype for variant in {spec, *others}]
             # Codes are integers, and floats alone can say that a value is missing.
-            is_encoded = any(each.kind in ENCODED_KINDS for each in {spec, *others})
+            is_encoded = any(variant.kind in ENCODED_KINDS for variant in {spec, *others})
             casts[name] = np.result_type(*held, *([np.float32] if is_encoded else [])).name
     return casts
 
@@ -145,5 +150,5 @@ def _differ_in_dtype(one: ColumnSpec, other: ColumnSpec) -> bool:
     if one.kind == other.kind == "sparse":
         return one.ragged_shape == other.ragged_shape and one.element != other.element
     if {one.kind, other.kind} & ENCODED_KINDS:
-        return all(each.is_scalar and (each.element or each.dtype).kind in "biuf" for each in (one, other))
+        return all(spec.is_scalar and (spec.element or spec.dtype).kind in "biuf" for spec in (one, other))
     return {one.kind, other.kind} <= TENSOR_KINDS and one.row_shape == other.row_shape

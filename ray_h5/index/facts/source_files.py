@@ -45,15 +45,15 @@ class Origin:
 
 def sources_of(origins: Sequence[Iterable[Origin]], names: Iterable[str]) -> Sources:
     """Return the sources of some columns, given the origins of each file."""
-    wanted, found = set(names), dict[str, list[SourceStates]]()
+    wanted, states_by_name = set(names), dict[str, list[SourceStates]]()
     for file, of_file in enumerate(origins):
         for origin in of_file:
             for name in wanted.intersection(origin.columns):
-                found.setdefault(name, [()] * len(origins))[file] = origin.sources
-    return dict(sorted(found.items()))
+                states_by_name.setdefault(name, [()] * len(origins))[file] = origin.sources
+    return dict(sorted(states_by_name.items()))
 
 
-def check_same(known: Sources, found: Sources, files: FileTable, look: Look = identity_now) -> None:
+def check_same(known: Sources, later: Sources, files: FileTable, look: Look = identity_now) -> None:
     """Raise unless columns have the sources that they had, in the same states; `look` returns the state of one now.
 
     Raises
@@ -61,8 +61,8 @@ def check_same(known: Sources, found: Sources, files: FileTable, look: Look = id
     StaleIndexError, MissingSourceError
         With the file, the column and the source.
     """
-    for name in (each for each in known if each in found):
-        for file, (states, now) in enumerate(zip(known[name], found[name], strict=True)):
+    for name in (column for column in known if column in later):
+        for file, (states, now) in enumerate(zip(known[name], later[name], strict=True)):
             if states != now:
                 check_same_sources(files.path(file), name, states, now, look=look)
 
@@ -96,13 +96,16 @@ class SourceTable(StateTable):
             for name, of_files in sources.items()
         }
         numbers: dict[tuple[str, Identity | None], int] = {}
-        members = [numbers.setdefault(each, len(numbers)) for states in sets for each in states]
+        members = [numbers.setdefault(state, len(numbers)) for states in sets for state in states]
         # Columns often have the same sources: they share one array.
         shared: dict[bytes, np.ndarray] = {}
-        columns = {name: shared.setdefault(each.tobytes(), each) for name, each in columns.items()}
+        columns = {
+            name: shared.setdefault(numbers_of_column.tobytes(), numbers_of_column)
+            for name, numbers_of_column in columns.items()
+        }
         ends = np.cumsum([len(states) for states in sets], dtype=np.int64)
-        found = state_columns([path for path, _ in numbers], [state for _, state in numbers])
-        return cls(**found, members=np.array(members, np.int64), ends=ends, columns=columns)
+        table = state_columns([path for path, _ in numbers], [state for _, state in numbers])
+        return cls(**table, members=np.array(members, np.int64), ends=ends, columns=columns)
 
     def of_file(self, file: int) -> dict[str, SourceStates]:
         """Return the sources of the columns of one file, by column."""
@@ -113,8 +116,8 @@ class SourceTable(StateTable):
     def of_files(self, files: np.ndarray) -> np.ndarray:
         """Return the numbers of the sources of some files, each once."""
         sets = {number for numbers in self.columns.values() for number in np.unique(numbers[files]).tolist()}
-        found = [self._members(number) for number in sorted(sets)]
-        return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
+        members = [self._members(number) for number in sorted(sets)]
+        return np.unique(np.concatenate(members)) if members else np.empty(0, np.int64)
 
     def source(self, number: int) -> tuple[str, Identity | None]:
         """Return a source and its state; the state is None if the source does not exist."""

@@ -30,14 +30,14 @@ _CLASSES: tuple[Any, ...] = (
     FilterPipeline, FilterStep, GroupTable, JoinedArray, KnownColumn, Manifest, ObjectIdentity, Origin, OtherColumn,
     PackedIndex, Paths, RowTable, Texts, Times,
 )  # fmt: skip
-_FIELDS = {each: tuple(one.name for one in fields(each)) for each in _CLASSES}
-_NUMBERS = {each: number for number, each in enumerate(_CLASSES)}
+_FIELDS = {class_: tuple(one.name for one in fields(class_)) for class_ in _CLASSES}
+_NUMBERS = {class_: number for number, class_ in enumerate(_CLASSES)}
 _ARRAY, _DTYPE, _POOLED, _TEXT = 124, 125, 126, 127
 _MARKS = {number: Ext(number, b"") for number in (*range(len(_CLASSES)), _ARRAY, _DTYPE)}
 _KEPT = ("columns", "listing", "left_out", "origins", "sought", "table", "known")
 """The facts that files may be alike in."""
 
-VERSION = zlib.crc32(repr(["Arrow", *((each.__name__, names) for each, names in _FIELDS.items())]).encode())
+VERSION = zlib.crc32(repr(["Arrow", *((class_.__name__, names) for class_, names in _FIELDS.items())]).encode())
 """Another version of the package has other classes or fields."""
 
 FOREIGN = (
@@ -74,7 +74,7 @@ class FactsWriter:
         if kind is tuple or kind is list:
             return [*map(self._plain, value)]
         if isinstance(value, Mapping):
-            return {self._plain(name): self._plain(each) for name, each in value.items()}
+            return {self._plain(name): self._plain(item) for name, item in value.items()}
         if kind is np.ndarray:
             held = value.reshape(-1).tolist() if value.dtype.hasobject else value.tobytes()
             return [_MARKS[_ARRAY], self._plain(value.dtype), list(value.shape), self._plain(held)]
@@ -112,20 +112,20 @@ class FactsReader:
         """Return the value that `FactsWriter.value` was given."""
         return self._value(_DECODER.decode(data))
 
-    def _value(self, found: Any) -> Any:
-        kind = type(found)
+    def _value(self, value: Any) -> Any:
+        kind = type(value)
         if kind is list:
-            if found and type(found[0]) is Ext and found[0].code != _POOLED:
-                return self._object(found[0].code, found[1:])
-            return tuple(map(self._value, found))
+            if value and type(value[0]) is Ext and value[0].code != _POOLED:
+                return self._object(value[0].code, value[1:])
+            return tuple(map(self._value, value))
         if kind is dict:
-            return {name: self._value(each) for name, each in found.items()}
+            return {name: self._value(item) for name, item in value.items()}
         if kind is Ext:
-            number = int.from_bytes(found.data, "big")
+            number = int.from_bytes(value.data, "big")
             if number not in self._made:
                 self._made[number] = self.value(self._pool[number])
             return self._made[number]
-        return found
+        return value
 
     def _object(self, number: int, parts: list[Any]) -> Any:
         if number == _DTYPE:
@@ -174,7 +174,7 @@ def dtype_of(parts: Any) -> np.dtype:
         return np.dtype(parts)
     if isinstance(parts, list):
         return np.dtype((dtype_of(parts[0]), tuple(parts[1])))
-    described: Any = {**parts, "formats": [dtype_of(each) for each in parts["formats"]]}
+    described: Any = {**parts, "formats": [dtype_of(part) for part in parts["formats"]]}
     return np.dtype(described)
 
 
@@ -202,15 +202,15 @@ def check_ranges(facts: FileFacts) -> None:
             raise ValueError(f"{path} is no file that a column leads to")
         _check_column(known, sizes[path])
         others = () if known.elsewhere is None else known.elsewhere.columns
-        todo += [(each.path, each.known) for each in others if each.known is not None]
+        todo += [(source.path, source.known) for source in others if source.known is not None]
     for joined in _joined_arrays(facts.table):
         _check_joined_array(joined, facts.identity.size)
 
 
 def _joined_arrays(table: RowTable | None) -> Iterator[JoinedArray]:
     if table is not None:
-        for each in (*([] if table.groups is None else [table.groups]), *table.joined.values()):
-            yield from each.columns.values()
+        for group in (*([] if table.groups is None else [table.groups]), *table.joined.values()):
+            yield from group.columns.values()
 
 
 def _check_column(known: KnownColumn, size: int) -> None:

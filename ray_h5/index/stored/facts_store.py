@@ -90,8 +90,8 @@ class IndexFile:
             path,
             identity_of(msgspec.msgpack.decode(self._states[number].as_py())),
             **self._common[common],
-            values={key: each for key, each in values.items() if isinstance(key, ColumnSpec)},
-            attributes={key: each for key, each in values.items() if isinstance(key, str)},
+            values={key: array for key, array in values.items() if isinstance(key, ColumnSpec)},
+            attributes={key: array for key, array in values.items() if isinstance(key, str)},
         )
         if facts.known or facts.table is not None:
             check_ranges(facts)
@@ -102,19 +102,19 @@ _LOADED: LRU[IndexFile] = LRU(64)
 """Index files of this process, by their paths."""
 
 
-def _batch_of(scope: str, found: Mapping[str, FileFacts]) -> pa.RecordBatch:
+def _batch_of(scope: str, facts_by_key: Mapping[str, FileFacts]) -> pa.RecordBatch:
     """Return what an index file holds; see `IndexFile`."""
     writer, common = FactsWriter(), dict[bytes, int]()
     numbers, states = [], []
     values: dict[Any, dict[int, pa.Array]] = {}
-    for number, facts in enumerate(found.values()):
+    for number, facts in enumerate(facts_by_key.values()):
         numbers.append(common.setdefault(writer.facts(facts), len(common)))
         states.append(msgspec.msgpack.encode(identity_parts(facts.identity)))
         for key, array in (*facts.values.items(), *facts.attributes.items()):
             values.setdefault((key, array.type), {})[number] = array
     facts_of_files = pa.DictionaryArray.from_arrays(pa.array(numbers, pa.int32()), binary_array([*common]))
-    lists = [_lists(arrays, len(found)) for arrays in values.values()]
-    columns = [binary_array([os.fsencode(key) for key in found]), binary_array(states), facts_of_files, *lists]
+    lists = [_lists(arrays, len(facts_by_key)) for arrays in values.values()]
+    columns = [binary_array([os.fsencode(key) for key in facts_by_key]), binary_array(states), facts_of_files, *lists]
     names = [writer.value(key) for key, _ in values]
     shared = {"scope": scope, "pool": msgspec.msgpack.encode(writer.pool), "lists": msgspec.msgpack.encode(names)}
     return pa.record_batch(columns, [str(place) for place in range(len(columns))], metadata=shared)
@@ -123,7 +123,7 @@ def _batch_of(scope: str, found: Mapping[str, FileFacts]) -> pa.RecordBatch:
 def _lists(arrays: Mapping[int, pa.Array], count: int) -> pa.LargeListArray:
     """Return the values of some files as lists of `count` files; null for the others."""
     lengths, is_there = np.zeros(count, np.int64), np.zeros(count, bool)
-    lengths[[*arrays]], is_there[[*arrays]] = [len(each) for each in arrays.values()], True
+    lengths[[*arrays]], is_there[[*arrays]] = [len(array) for array in arrays.values()], True
     ends = pa.array(np.concatenate([[0], np.cumsum(lengths)]))
     return pa.LargeListArray.from_arrays(ends, pa.concat_arrays([*arrays.values()]), mask=pa.array(~is_there))
 
@@ -161,11 +161,11 @@ class FactsStore:
         if self._opened is None:
             listed = self._listed() if self.is_written else self._listed_in_store()
             opened = [self._load(where, state) for where, state in sorted(listed.items())]
-            self._opened = [each for each in opened if each is not None]
+            self._opened = [index_file for index_file in opened if index_file is not None]
         return self._opened
 
     def _listed(self) -> dict[str, Identity]:
-        found: dict[str, Identity] = {}
+        states: dict[str, Identity] = {}
         for entry in os.scandir(self._index_dir):
             if not entry.name.endswith(index_files.ENDING):
                 continue
@@ -173,8 +173,8 @@ class FactsStore:
                 index_files.distrust(entry.path, "an earlier version wrote it; it may be deleted")
             # Without a state, another process took what it held.
             if entry.name.startswith(f"{self._digest}-") and (state := identity_now(entry.path)) is not None:
-                found[entry.path] = state
-        return found
+                states[entry.path] = state
+        return states
 
     def _listed_in_store(self) -> dict[str, Identity]:
         storage = storage_of(self._index_dir, self._scope.storage)
@@ -183,7 +183,7 @@ class FactsStore:
         except NotFoundError:
             return {}
         mine = f"{self._index_dir}/{self._digest}-"
-        return {each.url: each.identity for each in files if each.url.startswith(mine)}
+        return {file.url: file.identity for file in files if file.url.startswith(mine)}
 
     def _load(self, where: str, state: Identity) -> IndexFile | None:
         known = _LOADED.get(where)
@@ -194,16 +194,16 @@ class FactsStore:
                 raw = index_files.read_body(where, self._index_dir)
             else:
                 raw = index_files.body_in_store(where, state, self._scope.storage)
-            found = IndexFile.of_body(where, state, raw)
-            if found.scope != self._named:
-                raise ValueError(f"it is of {found.scope}")
+            index_file = IndexFile.of_body(where, state, raw)
+            if index_file.scope != self._named:
+                raise ValueError(f"it is of {index_file.scope}")
         except FileNotFoundError:
             return None  # another process took what it held
         except (OSError, pa.ArrowException, RayH5Error, *FOREIGN) as exc:
             self._distrust(where, exc)
             return None
-        _LOADED.put(where, found)
-        return found
+        _LOADED.put(where, index_file)
+        return index_file
 
     def _distrust(self, where: str, exc: Exception) -> None:
         self._useless.append(where)
@@ -223,12 +223,12 @@ class FactsStore:
         """Return what all index files say of a file; that of the later ones, if they are of other states."""
         facts = self._found.get(key)
         # From the latest to the oldest: what an older one says of another state of the file is replaced.
-        for each in reversed(self._files):
+        for file in reversed(self._files):
             try:
-                stored = each.get(key)
+                stored = file.get(key)
             except FOREIGN as exc:
-                self._distrust(each.where, exc)
-                self._opened = [other for other in self._files if other is not each]
+                self._distrust(file.where, exc)
+                self._opened = [other for other in self._files if other is not file]
                 continue
             if stored is not None:
                 facts = stored if facts is None else stored.merged(facts)
@@ -259,22 +259,26 @@ class FactsStore:
         self._saved = time.monotonic()
         if not self._found:
             return
-        found = self._found
+        index_file = self._found
         # An index file is never changed, so that a process that reads it needs no lock: it is replaced by another one.
         if len(self._files) >= _MOST_FILES:
-            keys = dict.fromkeys(key for each in self._files for key in each.keys if key not in found)
+            keys = dict.fromkeys(key for file in self._files for key in file.keys if key not in index_file)
             others = {key: self._stored(key) for key in keys if os.path.lexists(key.partition("\0")[0]) or "://" in key}
-            found = {**{key: facts for key, facts in others.items() if facts is not None}, **found}
+            index_file = {**{key: facts for key, facts in others.items() if facts is not None}, **index_file}
         name = f"{self._digest}-{time.time_ns():016x}{secrets.token_hex(2)}{index_files.ENDING}"
-        where, batch, body = os.path.join(self._index_dir, name), _batch_of(self._named, found), pa.BufferOutputStream()
+        where, batch, body = (
+            os.path.join(self._index_dir, name),
+            _batch_of(self._named, index_file),
+            pa.BufferOutputStream(),
+        )
         with pa.ipc.new_stream(body, batch.schema) as stream:
             stream.write_batch(batch)
         if index_files.write_body(where, body.getvalue().to_pybytes()):
-            new = IndexFile(where, identity_now(where), batch, found)
+            new = IndexFile(where, identity_now(where), batch, index_file)
             _LOADED.put(where, new)
             # What `add` was given holds all that these say of its files.
-            old = [each for each in self._files if found.keys() >= {*each.keys} or len(self._files) >= _MOST_FILES]
-            for useless in [*(each.where for each in old), *self._useless]:
+            old = [file for file in self._files if index_file.keys() >= {*file.keys} or len(self._files) >= _MOST_FILES]
+            for useless in [*(index_file.where for index_file in old), *self._useless]:
                 index_files.remove(useless)
-            self._opened, self._useless = [*(each for each in self._files if each not in old), new], []
+            self._opened, self._useless = [*(file for file in self._files if file not in old), new], []
         self._found = {}

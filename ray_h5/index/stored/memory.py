@@ -34,8 +34,8 @@ class Memory:
     def put(self, facts: FileFacts, scope: Scope) -> None:
         """Add facts to what is known of a file; facts that other threads found meanwhile stay."""
         key = _key(facts.path, scope)
-        found = facts.owned(self.entries.get(key))
-        self.entries.update(key, lambda known: found if known is None else known.merged(found))
+        owned = facts.owned(self.entries.get(key))
+        self.entries.update(key, lambda known: owned if known is None else known.merged(owned))
 
     def clear(self) -> None:
         self.entries.clear()
@@ -51,14 +51,14 @@ def is_current(facts: FileFacts, listed: Identity | None = None, storage: Storag
     Of a remote file, `listed` is the state in the listing. Its later states are not asked for: each read says which
     state it wants. The other files in its `storage` that it refers to are in no listing, so these are looked at.
     """
-    path, planned, others = facts.path, facts.identity, [each for each in facts.sources if each[0] != facts.path]
+    path, planned, others = facts.path, facts.identity, [source for source in facts.sources if source[0] != facts.path]
     storage = storage_of(path, storage)
     try:
         if (listed is not None and planned != listed) or storage.seen(path, planned) != planned:
             return False
         if not others:
             return True
-        return all(each_waiting(lambda each: storage.identity(each[0]) == each[1], others))
+        return all(each_waiting(lambda source: storage.identity(source[0]) == source[1], others))
     except OSError:
         return False  # opening the file reports what is wrong
 

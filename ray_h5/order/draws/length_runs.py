@@ -74,7 +74,7 @@ class LengthRuns(ComparedByContent):
 
     def selected_indices(self, positions: np.ndarray, seed: int, epoch: int, rows: int, base: Base) -> np.ndarray:
         """Return the selected index at each position of an epoch of `rows` rows."""
-        found = np.empty(len(positions), np.int64)
+        selected = np.empty(len(positions), np.int64)
         for window, here in by_part(positions // self.window_rows):
             start = window * self.window_rows
 
@@ -84,15 +84,15 @@ class LengthRuns(ComparedByContent):
                 stop = min(start + self.window_rows, rows)
                 return self._sorted(base(np.arange(start, stop, dtype=np.int64)), seed, epoch, window)
 
-            found[here] = _SORTED.update((self.token, seed, epoch, window), ordered)[positions[here] - start]
-        return found
+            selected[here] = _SORTED.update((self.token, seed, epoch, window), ordered)[positions[here] - start]
+        return selected
 
     def digest(self) -> bytes:
         """Return a digest that is equal for equal lengths, windows and runs only, for the hash of a plan."""
-        found = hashlib.blake2b(b"%d %d " % (self.window_rows, self.run_rows), digest_size=16)
-        found.update(self.lengths.dtype.str.encode())
-        found.update(np.ascontiguousarray(self.lengths).data)
-        return found.digest()
+        hasher = hashlib.blake2b(b"%d %d " % (self.window_rows, self.run_rows), digest_size=16)
+        hasher.update(self.lengths.dtype.str.encode())
+        hasher.update(np.ascontiguousarray(self.lengths).data)
+        return hasher.digest()
 
     @property
     def longest_ratio(self) -> float:
@@ -131,23 +131,25 @@ def cuts_of(lengths: np.ndarray, most: float) -> list[int]:
         The bound. A longer row is a part of its own. Parts are as few as the bound allows, and about equally long.
     """
     sums = np.cumsum(np.pad(lengths.astype(np.float64), [(0, 0), (1, 0)]), axis=1)
-    found = _cut(sums, most)
+    cuts = _cut(sums, most)
     low, high = most / 2, most
-    for _ in range(_BALANCING_STEPS if len(found) > 1 else 0):
+    for _ in range(_BALANCING_STEPS if len(cuts) > 1 else 0):
         middle = (low + high) / 2
         tried = _cut(sums, middle)
-        if len(tried) == len(found):
-            found, high = tried, middle
+        if len(tried) == len(cuts):
+            cuts, high = tried, middle
         else:
             low = middle
-    return found
+    return cuts
 
 
 def _cut(sums: np.ndarray, most: float) -> list[int]:
     ends = [0]
     while ends[-1] < sums.shape[1] - 1:
         at = ends[-1]
-        end = min(int(np.searchsorted(each, each[at] + most, side="right")) - 1 for each in sums)
+        end = min(
+            int(np.searchsorted(sum_of_column, sum_of_column[at] + most, side="right")) - 1 for sum_of_column in sums
+        )
         ends.append(max(end, at + 1))
     return ends[1:]
 
@@ -235,48 +237,48 @@ def _shapes(index: RowIndex, name: object) -> np.ndarray | None:
         return None
     spec, rows = index.find([name])[name], index.scope.rows
     if index.scope.windows is None and rows is not None and rows.episode and not spec.is_scalar:
-        found = _dataset_lengths(index, name)
-        if found is None:  # it is not read: its shapes are not known yet
-            found = _dataset_lengths(build_index(index.files.all_paths(), [name], index.lookup, index.cast), name)
-        if found is not None:
-            return found
+        row_lengths = _dataset_lengths(index, name)
+        if row_lengths is None:  # it is not read: its shapes are not known yet
+            row_lengths = _dataset_lengths(build_index(index.files.all_paths(), [name], index.lookup, index.cast), name)
+        if row_lengths is not None:
+            return row_lengths
     windows = index.scope.windows
     # A window has as many steps in each row: what varies is the shape of a step.
     is_window = windows is not None and windows.at is None and name in {column.name for column in windows.columns}
     if spec.kind not in {"ragged", "list"} or spec.row_shape or is_window:
         return None
-    found = _range_lengths(index, name) if index.scope.by_axis else None
-    if found is not None:
-        return found
+    row_lengths = _range_lengths(index, name) if index.scope.by_axis else None
+    if row_lengths is not None:
+        return row_lengths
     lengths = virtual_name(name, Length())
     return as_array(index.values([lengths])[lengths]).to_numpy()
 
 
 def _range_lengths(index: RowIndex, name: str) -> np.ndarray | None:
     """Return the lengths of rows that are ranges of a longer array; None if those of a file are none."""
-    found = []
+    lengths_of_files = []
     for table in index.tables:
         chunked = None if table is None else table.chunked_by.get(name)
         if table is None or chunked is None or chunked.key not in table.bounds:
             return None
         bounds = table.bounds[chunked.key]
-        found.append(bounds.stops - bounds.starts)
-    made = next((each for each in index.scope.columns if each.name == name and isinstance(each, RowPart)), None)
+        lengths_of_files.append(bounds.stops - bounds.starts)
+    made = next((column for column in index.scope.columns if column.name == name and isinstance(column, RowPart)), None)
     entries = None if made is None else made.entries(f"column {name!r}")
-    if not found:
+    if not lengths_of_files:
         return None
-    lengths = np.concatenate(found)
+    lengths = np.concatenate(lengths_of_files)
     return lengths if entries is None else entries.counts(lengths)
 
 
 def _dataset_lengths(index: RowIndex, name: str) -> np.ndarray | None:
-    found = []
+    lengths_of_files = []
     for table in index.tables:
         groups = None if table is None else table.groups
         if table is not None and name in table.entries:
-            found.append(np.array([table.entries[name]], np.int64))
+            lengths_of_files.append(np.array([table.entries[name]], np.int64))
         elif groups is None or name not in groups.columns:
             return None
         else:
-            found.append(groups.columns[name].lengths)
-    return np.concatenate(found) if found else None
+            lengths_of_files.append(groups.columns[name].lengths)
+    return np.concatenate(lengths_of_files) if lengths_of_files else None

@@ -54,10 +54,10 @@ def row_values(index: RowIndex, selection: np.ndarray | None, value: str | np.nd
     return values
 
 
-def _check_numbers(found: pa.DataType, value: str, option: Option) -> None:
-    if not (pa.types.is_integer(found) or pa.types.is_floating(found) or pa.types.is_boolean(found)):
+def _check_numbers(kind: pa.DataType, value: str, option: Option) -> None:
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
         advice = option.advice.format(value)
-        raise OptionError(f"Shuffle: {option.name}={value!r}: expected a column of numbers, found {found}; {advice}")
+        raise OptionError(f"Shuffle: {option.name}={value!r}: expected a column of numbers, found {kind}; {advice}")
 
 
 def check_length(values: np.ndarray, rows: int, where: str, option: Option) -> None:

@@ -63,8 +63,8 @@ class Draws(ComparedByContent):
 
 def digest_of(*parts: bytes | np.ndarray) -> bytes:
     """Return a digest that is equal for equal parts only."""
-    found = hashlib.blake2b(digest_size=16)
+    digest = hashlib.blake2b(digest_size=16)
     for part in parts:  # not copied: they may be large
-        found.update(b"%d " % len(part))
-        found.update(part if isinstance(part, bytes) else np.ascontiguousarray(part).data)
-    return found.digest()
+        digest.update(b"%d " % len(part))
+        digest.update(part if isinstance(part, bytes) else np.ascontiguousarray(part).data)
+    return digest.digest()

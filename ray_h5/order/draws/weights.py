@@ -84,11 +84,11 @@ def balance(columns: str | Sequence[str], shares: Mapping[Any, float] | None = N
         return Balance(names)
     if not isinstance(shares, Mapping) or not shares:
         raise OptionError(f"balance({columns!r}, {shares!r}): expected shares as a dict, such as {{'rare': 0.5}}")
-    found = tuple((_as_class(value), _as_share(f"balance: {value!r}", share)) for value, share in shares.items())
-    total = math.fsum(share for _, share in found)
+    pairs = tuple((_as_class(value), _as_share(f"balance: {value!r}", share)) for value, share in shares.items())
+    total = math.fsum(share for _, share in pairs)
     if total > 1 + _SUM_TOLERANCE:
         raise OptionError(f"balance({columns!r}, {dict(shares)!r}): expected shares with a sum of at most 1")
-    return Balance(names, found)
+    return Balance(names, pairs)
 
 
 def as_weights(weights: Any) -> Weights:
@@ -123,8 +123,8 @@ def as_row_values(option: str, values: Any, expected: str) -> RowValues:
     except (TypeError, ValueError, RuntimeError) as exc:  # RuntimeError: of a tensor on a GPU, or with a gradient
         raise OptionError(f"Shuffle: {option}={type(values).__name__}: {expected}: {exc}") from exc
     if array.ndim != 1 or array.dtype.kind not in "fiub":
-        found = f"a {type(values).__name__} of dtype {array.dtype} and shape {array.shape}"
-        raise OptionError(f"Shuffle: {option}: {expected}, found {found}")
+        shown = f"a {type(values).__name__} of dtype {array.dtype} and shape {array.shape}"
+        raise OptionError(f"Shuffle: {option}: {expected}, found {shown}")
     wrong = first_wrong(array)
     if wrong is not None:
         raise OptionError(f"Shuffle: {option}[{wrong}]={array[wrong]}: expected a finite number of 0 or more")
@@ -154,11 +154,13 @@ def shown(weights: Weights) -> str:
 def _as_file_shares(shares: Mapping[Any, Any]) -> dict[str, float]:
     if not shares or not all(isinstance(pattern, str) for pattern in shares):
         raise OptionError(f"Shuffle: weights={shares!r}: expected patterns of paths, such as {{'a/*.h5': 0.3}}")
-    found = {pattern: _as_share(f"Shuffle: weights: {pattern!r}", share) for pattern, share in shares.items()}
-    total = math.fsum(found.values())
+    shares_by_pattern = {
+        pattern: _as_share(f"Shuffle: weights: {pattern!r}", share) for pattern, share in shares.items()
+    }
+    total = math.fsum(shares_by_pattern.values())
     if abs(total - 1) > _SUM_TOLERANCE:
         raise OptionError(f"Shuffle: weights={dict(shares)!r}: expected shares with the sum 1, found {total:g}")
-    return found
+    return shares_by_pattern
 
 
 def _as_share(what: str, share: Any) -> float:

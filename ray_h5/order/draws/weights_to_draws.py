@@ -96,8 +96,8 @@ def _by_class(index: RowIndex, selection: np.ndarray | None, weights: Balance) -
     columns = scalars(index, weights.columns, WEIGHTS)
     for name, column in columns.items():
         check_present(index, column, selection, f"column {name!r}")
-    found = [_encoded(index, column, selection, name) for name, column in columns.items()]
-    classes = found[0] if len(found) == 1 else _combined(found)
+    encoded = [_encoded(index, column, selection, name) for name, column in columns.items()]
+    classes = encoded[0] if len(encoded) == 1 else _combined(encoded)
     shares = _shares(weights, classes.values)
     return (shares / np.bincount(classes.codes, minlength=len(shares)))[classes.codes]
 
@@ -135,20 +135,20 @@ def _combined(parts: Sequence[_Classes]) -> _Classes:
 def _shares(weights: Balance, values: list[Any]) -> np.ndarray:
     """Return the share of each class; those that are not named share the rest equally."""
     numbers = {value: number for number, value in enumerate(values)}
-    found = np.full(len(values), np.nan)
+    shares = np.full(len(values), np.nan)
     for value, share in weights.shares:
         if value not in numbers:
             raise OptionError(
                 f"{weights!r}: no selected row is of class {value!r}; there are {len(values)} classes: "
-                f"{few([repr(each) for each in values])}"
+                f"{few([repr(value) for value in values])}"
             )
-        found[numbers[value]] = share
-    others = np.isnan(found)
-    rest = 1 - math.fsum(found[~others].tolist())
+        shares[numbers[value]] = share
+    others = np.isnan(shares)
+    rest = 1 - math.fsum(shares[~others].tolist())
     if not others.any() and abs(rest) > _ROUNDED:
         raise OptionError(f"{weights!r}: all {len(values)} classes have a share; expected the sum 1")
-    found[others] = max(rest, 0.0) / max(int(others.sum()), 1)
-    return found
+    shares[others] = max(rest, 0.0) / max(int(others.sum()), 1)
+    return shares
 
 
 def _by_file(index: RowIndex, selection: np.ndarray | None, shares: Mapping[str, float]) -> np.ndarray:
@@ -166,14 +166,14 @@ def _by_file(index: RowIndex, selection: np.ndarray | None, shares: Mapping[str,
 
 def _file_groups(paths: Sequence[str], patterns: Sequence[str]) -> np.ndarray:
     """Return the number of the pattern of each file."""
-    found = np.empty(len(paths), np.int64)
+    numbers = np.empty(len(paths), np.int64)
     for file, path in enumerate(paths):
         matching = [number for number, pattern in enumerate(patterns) if _matches(path, pattern)]
         if len(matching) != 1:
             what = f"matches {few([repr(patterns[number]) for number in matching])}" if matching else "has no share"
             raise OptionError(f"Shuffle: weights: {path} {what}; expected exactly one pattern for each file")
-        found[file] = matching[0]
-    return found
+        numbers[file] = matching[0]
+    return numbers
 
 
 def _matches(path: str, pattern: str) -> bool:

@@ -92,5 +92,5 @@ def _to_arrow(plan: ReadPlan, block: Block, spec: ColumnSpec | None, name: str) 
         if spec.is_tensor:
             return ArrowTensorArray.from_numpy(array, column_name=name)
         return scalar_to_arrow(array, spec, where)
-    found = epoch_column(plan, block, name)
-    return paths_of(plan.files, rows.row_ids).cast(PATH_SPEC.value_type) if found is None else pa.array(found)
+    made = epoch_column(plan, block, name)
+    return paths_of(plan.files, rows.row_ids).cast(PATH_SPEC.value_type) if made is None else pa.array(made)

@@ -65,11 +65,11 @@ def is_dense(type_: pa.DataType) -> bool:
 
 def dense_batch(name: str, column: pa.ChunkedArray) -> np.ndarray:
     """Return the rows of a column of a table as a dense array: with windows, of shape ``(rows, steps, width)``."""
-    found = to_batch(column).to_dense(name)
+    dense = to_batch(column).to_dense(name)
     if column.type.num_fields == len((_INDICES, _DATA, _WIDTH)):
-        return found
+        return dense
     steps = int(pc.struct_field(column, _STEPS)[0].as_py()) if len(column) else 1
-    return found.reshape(len(found), steps, -1 if found.size else found.shape[1] // steps)
+    return dense.reshape(len(dense), steps, -1 if dense.size else dense.shape[1] // steps)
 
 
 def to_batch(column: pa.ChunkedArray) -> SparseBatch:
@@ -84,8 +84,8 @@ def to_batch(column: pa.ChunkedArray) -> SparseBatch:
     values = data.values.slice(int(other[0]), int(other[-1] - other[0]))
     if pa.types.is_fixed_size_list(values.type):
         parts = values.flatten().to_numpy()
-        found = parts.view(np.result_type(parts.dtype, np.complex64))
+        numbers = parts.view(np.result_type(parts.dtype, np.complex64))
     else:
-        found = values.to_numpy(zero_copy_only=False)
+        numbers = values.to_numpy(zero_copy_only=False)
     length = int(width[0].as_py()) if len(width) else 0
-    return SparseBatch(offsets - offsets[0], indices.values.to_numpy()[part], found, length)
+    return SparseBatch(offsets - offsets[0], indices.values.to_numpy()[part], numbers, length)

@@ -46,8 +46,8 @@ def changed(batch: Any, names: Iterable[str], change: Change) -> Any:
     change : callable
         Takes {column: array} and returns the same mapping with new arrays.
     """
-    found = set(names_of(batch))
-    wanted = [name for name in names if name in found]
+    names_there = set(names_of(batch))
+    wanted = [name for name in names if name in names_there]
     if isinstance(batch, pa.Table):
         return _changed_table(batch, change(_arrays(BlockAccessor.for_block(batch.select(wanted)).to_numpy())))
     if isinstance(batch, pd.DataFrame):
@@ -101,7 +101,7 @@ def _stacked(name: str, column: pd.Series | np.ndarray[Any, Any]) -> np.ndarray[
     try:
         return np.stack(list(values))
     except ValueError as exc:
-        shapes = sorted({np.shape(each) for each in values})
+        shapes = sorted({np.shape(value) for value in values})
         raise SchemaMismatchError(
             f"column {name!r}: rows have the shapes {', '.join(map(str, shapes[:4]))}; expected one shape"
         ) from exc

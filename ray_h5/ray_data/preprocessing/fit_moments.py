@@ -52,10 +52,10 @@ def fit_moments(
         )
         # One row for each block: merging them here moves a few numbers, whatever the size of the dataset.
         for row in parts.iter_rows():
-            found = pickle.loads(row["found"])  # noqa: S301  of our own task
-            if isinstance(found, RayH5Error):
-                raise found
-            for name, part in zip(names, found, strict=True):
+            result = pickle.loads(row["found"])  # noqa: S301  of our own task
+            if isinstance(result, RayH5Error):
+                raise result
+            for name, part in zip(names, result, strict=True):
                 known = name in moments
                 moments[name] = with_column(moments, name, partial(Moments.merge, other=part)) if known else part
     if not moments and sample_rows is not None and ds.take(1):
@@ -126,10 +126,10 @@ def _partial_moments(
 ) -> dict[str, Any]:
     """Return the moments of a block as one row; or the error, as Ray would wrap an error that is raised."""
     batch = _without_padding(batch)
-    found: list[Moments] | RayH5Error
+    moments: list[Moments] | RayH5Error
     try:
         call = partial(Moments.of, axis=axis, nan_policy=nan_policy, row_ids=_row_ids(batch))
-        found = [with_column(batch, name, call) for name in columns]
+        moments = [with_column(batch, name, call) for name in columns]
     except RayH5Error as exc:
-        found = exc
-    return {"found": np.array([pickle.dumps(found)], dtype=object)}
+        moments = exc
+    return {"found": np.array([pickle.dumps(moments)], dtype=object)}

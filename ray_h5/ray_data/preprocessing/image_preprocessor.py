@@ -32,20 +32,20 @@ class DecodeImage(decode_image.DecodeImage):
         """Return a batch, or one sample, with the columns decoded; the other columns of a table stay as they are."""
         if isinstance(batch, pa.Table):
             return self._of_table(batch)
-        found = super().__call__(batch)
-        if self.on_error != "null" or not isinstance(found.get(self.columns[0] + IS_NULL), np.ndarray):
-            return found
-        null = {name: np.asarray(found[name + IS_NULL]) for name in self.columns}
-        if not any(each.any() for each in null.values()):
-            return found
-        arrays = {name: values for name, values in found.items() if name not in null or values.dtype != object}
+        images = super().__call__(batch)
+        if self.on_error != "null" or not isinstance(images.get(self.columns[0] + IS_NULL), np.ndarray):
+            return images
+        null = {name: np.asarray(images[name + IS_NULL]) for name in self.columns}
+        if not any(is_null.any() for is_null in null.values()):
+            return images
+        arrays = {name: values for name, values in images.items() if name not in null or values.dtype != object}
         table = BlockAccessor.batch_to_block(arrays)
         for name, missing in null.items():
             if name in arrays:
                 table = table.set_column(table.column_names.index(name), name, _with_nulls(arrays[name], missing, name))
             else:
-                table = table.append_column(name, _objects(found[name]))
-        return table.select(list(found))
+                table = table.append_column(name, _objects(images[name]))
+        return table.select(list(images))
 
     def _of_table(self, table: pa.Table) -> pa.Table:
         if not set(self.columns) <= set(table.column_names):
@@ -74,6 +74,6 @@ def _with_nulls(values: np.ndarray, missing: np.ndarray, name: str) -> pa.Array:
 
 def _objects(values: np.ndarray) -> Any:
     """Return images of several shapes as Ray's tensors of varying shape, some of them null."""
-    there = next((each for each in values if each is not None), np.empty((0, 0, 0), np.uint8))
+    there = next((image for image in values if image is not None), np.empty((0, 0, 0), np.uint8))
     spec = ColumnSpec("image", "ragged", np.dtype(object), (), there.dtype, ragged_shape=(None,) * there.ndim)
     return ragged_array(values, spec)

@@ -148,7 +148,7 @@ class Standardize(Standardization, Preprocessor):
         schema, scalers = ds.schema(fetch_if_missing=False), self.scalers
         if schema is None:
             return
-        shapes = {name: getattr(found, "shape", ()) for name, found in zip(schema.names, schema.types, strict=True)}
+        shapes = {name: getattr(type_, "shape", ()) for name, type_ in zip(schema.names, schema.types, strict=True)}
         for name in self.columns:
             if None in shapes.get(name, ()):
                 raise SchemaMismatchError(

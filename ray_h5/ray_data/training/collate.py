@@ -95,15 +95,15 @@ class TorchCollate(ArrowBatchCollateFn):
                 raise UnknownColumnError(f"dtypes: {no_column([name], names)}")
         if self._padding is not None:
             self._padding.check_names(names)
-        found: TorchBatch = {}
+        tensors: TorchBatch = {}
         for name in names:
             made = self._column(batch.select([name])) if isinstance(batch, pa.Table) else self._array(name, batch[name])
             if len(made) > 1:
                 check_length_name(name, names)
-            found.update(made)
+            tensors.update(made)
         fields = batch.schema if isinstance(batch, pa.Table) else ()
-        ragged = {each.name: each for each in fields if is_ragged(each.type)}
-        return self._with_lengths(found, ragged) if ragged.keys() == found.keys() else found
+        ragged = {field.name: field for field in fields if is_ragged(field.type)}
+        return self._with_lengths(tensors, ragged) if ragged.keys() == tensors.keys() else tensors
 
     def _column(self, table: pa.Table) -> TorchBatch:
         """Return a column of a table as a tensor, and the lengths of its rows if it is padded."""
@@ -123,10 +123,10 @@ class TorchCollate(ArrowBatchCollateFn):
         return self._ragged(name, _rows(array, column), field) if is_ragged(type_) else self._array(name, array)
 
     def _array(self, name: str, values: np.ndarray) -> TorchBatch:
-        found = {name: self._convert(name, values)}
+        tensors = {name: self._convert(name, values)}
         if values.ndim > 1 and self._fill(name, varies=False) is not None:
-            found[name + LENGTH] = self._convert(name + LENGTH, lengths_of(list(values), values.ndim - 1))
-        return found
+            tensors[name + LENGTH] = self._convert(name + LENGTH, lengths_of(list(values), values.ndim - 1))
+        return tensors
 
     def _with_nulls(self, field: pa.Field, column: pa.ChunkedArray) -> Any:
         """Return integers or booleans that may be missing: the same for each batch, whether or not it has such."""
@@ -150,10 +150,10 @@ class TorchCollate(ArrowBatchCollateFn):
         if absent.any() and not wanted.is_floating_point:
             raise CastError(f"dtypes: column {name!r} has no value in a row, and {wanted} cannot say so. {advice}.")
         there = items.fill_null(False if pa.types.is_boolean(items.type) else 0)
-        found = self._convert(name, there.to_numpy())
+        tensor = self._convert(name, there.to_numpy())
         if absent.any():
-            found[torch.from_numpy(absent)] = torch.nan
-        return found.reshape(len(column), *steps)
+            tensor[torch.from_numpy(absent)] = torch.nan
+        return tensor.reshape(len(column), *steps)
 
     def _fill(self, name: str, *, varies: bool) -> float | None:
         """Return what fills up rows of a column; None for one that has no lengths in this batch.
@@ -192,12 +192,12 @@ class TorchCollate(ArrowBatchCollateFn):
 
     def _with_lengths(self, lists: TorchBatch, fields: Mapping[str, pa.Field]) -> TorchBatch:
         """Return lists of tensors and their lengths: Ray concatenates the tensors of a batch of lists alone."""
-        found = dict(lists)
+        tensors = dict(lists)
         for name, field in fields.items():
-            check_length_name(name, found)
+            check_length_name(name, tensors)
             lengths = lengths_of(lists[name], field.type.ndim, declared_shape(field))
-            found[name + LENGTH] = self._convert(name + LENGTH, lengths)
-        return found
+            tensors[name + LENGTH] = self._convert(name + LENGTH, lengths)
+        return tensors
 
     def _dtype_of(self, name: str, tensor: torch.Tensor) -> torch.dtype | None:
         """Return the dtype that a column is cast to, if it is."""
@@ -317,14 +317,14 @@ def _cast(name: str, values: np.ndarray, tensor: torch.Tensor, dtype: torch.dtyp
     cast = tensor.to(dtype)
     wanted = _numpy_dtype(dtype)
     if wanted is not None:
-        found = lost(values, wanted)
+        wrong = lost(values, wanted)
     elif values.dtype.kind in "fc":  # numpy has no bfloat16
-        found = np.isfinite(values) & ~torch.isfinite(cast).numpy()
+        wrong = np.isfinite(values) & ~torch.isfinite(cast).numpy()
     else:
-        found = cast.double().numpy() != values
-    if found.any():
+        wrong = cast.double().numpy() != values
+    if wrong.any():
         raise CastError(
-            f"dtypes: column {name!r}: {values[found][0]} cannot be cast to {dtype}, which has no such value. Choose a "
+            f"dtypes: column {name!r}: {values[wrong][0]} cannot be cast to {dtype}, which has no such value. Choose a "
             f"dtype that holds it; or {UNSAFE}."
         )
     return cast

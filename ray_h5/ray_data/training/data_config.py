@@ -54,9 +54,9 @@ class OrderedDataConfig(DataConfig):
         for name, ds in sorted(datasets.items()):
             is_shared = self._datasets_to_split == "all" or name in self._datasets_to_split
             ranks = world_size if is_shared else 1
-            found = self._recipe(name, ds, worker_node_ids or [])
-            if isinstance(found, tuple):
-                source, recipe = found
+            answer = self._recipe(name, ds, worker_node_ids or [])
+            if isinstance(answer, tuple):
+                source, recipe = answer
                 _warn_of_lost_rows(name, ds, ranks)
                 for rank, threads in enumerate(self._threads_of(worker_node_ids, world_size)):
                     epochs, of = source.epochs.for_workers(ranks), rank if is_shared else 0
@@ -72,20 +72,20 @@ class OrderedDataConfig(DataConfig):
 
     def _recipe(self, name: str, ds: Dataset, nodes: list[str]) -> tuple[H5Datasource, Recipe] | None:
         """Return what the workers read themselves; None if tasks read it. Say once which, and why."""
-        found = "reading='tasks'" if self._reading == "tasks" else recipe_of(ds)
-        if isinstance(found, str) and self._reading == "workers":
+        recipe = "reading='tasks'" if self._reading == "tasks" else recipe_of(ds)
+        if isinstance(recipe, str) and self._reading == "workers":
             raise OptionError(
-                f"data_config(reading='workers'): dataset {name!r} cannot be read in the workers: {found}. Say "
+                f"data_config(reading='workers'): dataset {name!r} cannot be read in the workers: {recipe}. Say "
                 "reading='auto', and tasks of Ray read it."
             )
-        if self._reading == "auto" and not isinstance(found, str):
-            found = f"{', '.join(self._of_tasks)}: for tasks" if self._of_tasks else _why_tasks(nodes) or found
-        if isinstance(found, str):
+        if self._reading == "auto" and not isinstance(recipe, str):
+            recipe = f"{', '.join(self._of_tasks)}: for tasks" if self._of_tasks else _why_tasks(nodes) or recipe
+        if isinstance(recipe, str):
             if self._reading == "auto":
-                logger.info("dataset %r: read in tasks of Ray: %s", name, found)
+                logger.info("dataset %r: read in tasks of Ray: %s", name, recipe)
             return None
         logger.info("dataset %r: read in the workers, by %s threads each", name, self._threads or "their share of")
-        return found
+        return recipe
 
     def _threads_of(self, nodes: list[str] | None, world_size: int) -> list[int]:
         """Return the threads that read in each worker: its share of the CPUs of its node that do not train, up to 8."""
@@ -163,9 +163,11 @@ def data_config(
     """
     if reading not in ("auto", "workers", "tasks"):
         raise OptionError(f"reading={reading!r}: expected 'auto', 'workers' or 'tasks'")
-    found = None if threads is None else as_integer("threads", threads, 0)
+    checked_threads = None if threads is None else as_integer("threads", threads, 0)
     options = ExecutionOptions(preserve_order=True, **execution_options)
-    return OrderedDataConfig(reading, found, list(execution_options), datasets_to_split, options, enable_shard_locality)
+    return OrderedDataConfig(
+        reading, checked_threads, list(execution_options), datasets_to_split, options, enable_shard_locality
+    )
 
 
 def _for_workers(name: str, ds: Dataset, world_size: int) -> Dataset:
@@ -185,12 +187,16 @@ def _for_workers(name: str, ds: Dataset, world_size: int) -> Dataset:
     else:
         _warn_of_lost_rows(name, ds, world_size)
     # The workers receive blocks in turn: with whole blocks each gets exactly its planned rows.
-    return with_sources(ds, lambda each: each.for_workers(world_size, not changers), whole_blocks=not changers)
+    return with_sources(
+        ds, lambda datasource: datasource.for_workers(world_size, not changers), whole_blocks=not changers
+    )
 
 
 def _warn_of_lost_rows(name: str, ds: Dataset, world_size: int) -> None:
     # From the plan: Ray would read and transform all rows to count them.
-    warn_of_lost_rows(f"dataset {name!r}", sum(each.plan().num_positions for each in sources_of(ds)), world_size)
+    warn_of_lost_rows(
+        f"dataset {name!r}", sum(datasource.plan().num_positions for datasource in sources_of(ds)), world_size
+    )
 
 
 _CPU_STEP = 1e-4

@@ -42,7 +42,7 @@ def to_device(batches: Iterable[_Batch], device: torch.device) -> Iterator[_Batc
                 copy = _moved(batch, device, non_blocking=True), side.record_event()
             yield copy
 
-    for batch, copied in ahead(copies(), lambda copy: sum(each.nbytes for each in _tensors_in(copy[0])), Stop()):
+    for batch, copied in ahead(copies(), lambda copy: sum(tensor.nbytes for tensor in _tensors_in(copy[0])), Stop()):
         yield _handed_over(batch, copied, device)
 
 
@@ -58,9 +58,9 @@ def _handed_over(batch: _Batch, copied: torch.cuda.Event, device: torch.device) 
 
 def _moved(value: Any, device: torch.device, *, non_blocking: bool) -> Any:
     if isinstance(value, dict):
-        return {name: _moved(each, device, non_blocking=non_blocking) for name, each in value.items()}
+        return {name: _moved(item, device, non_blocking=non_blocking) for name, item in value.items()}
     if isinstance(value, list):
-        return [_moved(each, device, non_blocking=non_blocking) for each in value]
+        return [_moved(item, device, non_blocking=non_blocking) for item in value]
     return value.to(device, non_blocking=non_blocking) if isinstance(value, torch.Tensor) else value
 
 
@@ -70,14 +70,14 @@ def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
         is_csr = value.layout == torch.sparse_csr
         yield from (value.crow_indices(), value.col_indices(), value.values()) if is_csr else (value,)
     elif isinstance(value, (Mapping, list)):
-        for each in value.values() if isinstance(value, Mapping) else value:
-            yield from _tensors_in(each)
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _tensors_in(item)
 
 
 def can_pin() -> bool:
     """Return whether torch finds a device that copies from pinned memory; MPS does not."""
-    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return found is not None and found.type != "mps"
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return accelerator is not None and accelerator.type != "mps"
 
 
 def as_device(device: str | int | torch.device) -> torch.device:
@@ -91,12 +91,12 @@ def as_device(device: str | int | torch.device) -> torch.device:
     if device == "auto":
         return ray.train.torch.get_device() if world_rank() is not None else torch.device("cpu")
     try:
-        found = torch.device(device)
-        missing = found.type == "cuda" and not torch.cuda.is_available()
-        reason = "it holds no values" if found.type == "meta" else "torch finds no CUDA device in this process"
-        if found.type != "meta" and not missing:
-            torch.empty(0, device=found)
-            return found
+        checked = torch.device(device)
+        missing = checked.type == "cuda" and not torch.cuda.is_available()
+        reason = "it holds no values" if checked.type == "meta" else "torch finds no CUDA device in this process"
+        if checked.type != "meta" and not missing:
+            torch.empty(0, device=checked)
+            return checked
     # torch raises any of these for a backend that is missing.
     except (RuntimeError, TypeError, AssertionError, ImportError) as exc:
         reason = str(exc).split("\n", 1)[0].split(". ", 1)[0].rstrip(".")  # the rest lists all backends

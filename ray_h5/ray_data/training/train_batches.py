@@ -62,8 +62,8 @@ class TrainBatches:
 
     def _find_running(self) -> RunningEpoch | None:
         """Return the state of this epoch; None before it begins, and for a dataset in memory, which reads no epoch."""
-        found = running_epoch(self._shard) if self._has_begun else None
-        return found if found is not None and found.start.epoch == self._epoch else None
+        epoch = running_epoch(self._shard) if self._has_begun else None
+        return epoch if epoch is not None and epoch.start.epoch == self._epoch else None
 
     def _check_start(self) -> None:
         if self._start is not None and self._start.has_begun and self._running is None:
@@ -178,11 +178,11 @@ def train_batches(
         )
     epoch = as_integer("epoch", epoch, 0)
     _check_in_loop()
-    found = as_device(device)
-    pin = found.type == "cuda" if pin_memory is None else pin_memory
+    target = as_device(device)
+    pin = target.type == "cuda" if pin_memory is None else pin_memory
     options["collate_fn"] = TorchCollate(dtypes, pin, casting, pad)
     start = None if position is None else Position.from_dict(position)
-    return TrainBatches(_shard(name), name, epoch, start, found, options)
+    return TrainBatches(_shard(name), name, epoch, start, target, options)
 
 
 def _check_in_loop() -> None:

@@ -67,20 +67,20 @@ class Recipe:
     def arrays(self, plan: ReadPlan, block: Block) -> Batch:
         """Return the columns of a block: as arrays if all are plain numbers, otherwise as the table of a task."""
         specs = {spec.name: spec for spec in plan.of_files}
-        found = {name: None if name in specs else epoch_column(plan, block, name) for name in self.names}
-        if not all(values is not None or _is_plain(specs.get(name)) for name, values in found.items()):
+        columns = {name: None if name in specs else epoch_column(plan, block, name) for name in self.names}
+        if not all(values is not None or _is_plain(specs.get(name)) for name, values in columns.items()):
             return to_table(plan, block, self.names)
-        return {name: block.rows.arrays[name] if values is None else values for name, values in found.items()}
+        return {name: block.rows.arrays[name] if values is None else values for name, values in columns.items()}
 
     def apply(self, batch: Batch) -> Batch:
         """Return a batch after the functions."""
         if not self.functions:
             return batch
         for function in self.functions:
-            found = function(batch)
+            changed = function(batch)
             # Between two functions Ray makes a table of what is not plain numbers.
-            is_plain = isinstance(found, dict) and all(map(_is_numeric, found.values()))
-            batch = found if is_plain else _in_format(BlockAccessor.batch_to_block(found), "pyarrow")
+            is_plain = isinstance(changed, dict) and all(map(_is_numeric, changed.values()))
+            batch = changed if is_plain else _in_format(BlockAccessor.batch_to_block(changed), "pyarrow")
         return batch
 
 
@@ -200,10 +200,10 @@ class WorkerShard(DataIterator):
         _check_buffer(local_shuffle_buffer_size)
         if collate_fn is not None and dtypes is not None:
             raise OptionError("iter_torch_batches: pass dtypes or collate_fn: a function of yours casts itself")
-        found = as_device(device)
+        target = as_device(device)
         if collate_fn is None:
             by_name = dtypes if isinstance(dtypes, Mapping) else None
-            collate_fn = TorchCollate(by_name, (pin_memory or found.type == "cuda") and can_pin(), casting="unsafe")
+            collate_fn = TorchCollate(by_name, (pin_memory or target.type == "cuda") and can_pin(), casting="unsafe")
             if dtypes is not None and by_name is None:
                 collate_fn = partial(_cast_all, collate_fn, dtypes)
             finish = collate_fn
@@ -211,7 +211,7 @@ class WorkerShard(DataIterator):
             finish = collate_fn
         else:
             finish = partial(_called, collate_fn, _format_of(collate_fn))
-        return _Iterable(partial(self._iterate, batch_size, drop_last, finish, partial(to_device, device=found)))
+        return _Iterable(partial(self._iterate, batch_size, drop_last, finish, partial(to_device, device=target)))
 
     def iter_batches(
         self,
@@ -363,7 +363,7 @@ def _cast_all(collate: Callable[[Any], Any], dtype: torch.dtype, batch: Batch) -
     import torch
 
     made = collate(batch)
-    return {name: each.to(dtype) if isinstance(each, torch.Tensor) else each for name, each in made.items()}
+    return {name: value.to(dtype) if isinstance(value, torch.Tensor) else value for name, value in made.items()}
 
 
 def _bytes_of(value: Any) -> int:

@@ -90,7 +90,7 @@ class _Geometry:
             row_bytes *= box[axis]
         if not selection.shape:
             strides[selection.axes[-1]] = row_bytes  # rows that follow each other are one box
-        runs = [None if each is None else np.array(each, np.int64).reshape(-1, 2) for each in taken]
+        runs = [None if axis_runs is None else np.array(axis_runs, np.int64).reshape(-1, 2) for axis_runs in taken]
         # An axis that boxes have as a whole, and the one before it, are one.
         last = axes
         while last and runs[last] is None and last not in selection.axes and chunk[last] == shape[last]:
@@ -110,11 +110,11 @@ class _Geometry:
             counts,
             strides_of(chunk),
             strides_of(counts.tolist()),
-            np.array([0 if each is None else each[0, 0] for each in runs], np.int64),
+            np.array([0 if run is None else run[0, 0] for run in runs], np.int64),
             np.array(box, np.int64),
             np.array(strides, np.int64),
             np.array(scales, np.int64),
-            [None if each is None or len(each) == 1 else each for each in runs],
+            [None if run is None or len(run) == 1 else run for run in runs],
             row_bytes,
         )
 
@@ -134,7 +134,7 @@ class _Boxes(NamedTuple):
 
     def cut(self, axis: int, runs: np.ndarray, stride: int) -> _Boxes:
         """Return the boxes of some runs of positions along an axis, which lie one after the other in the output."""
-        corners, lengths, begins = (np.repeat(each, len(runs), axis=0) for each in self)
+        corners, lengths, begins = (np.repeat(cells, len(runs), axis=0) for cells in self)
         ends, times = np.cumsum(runs[:, 1]), len(self.begins)
         corners[:, axis], lengths[:, axis] = np.tile(runs[:, 0], times), np.tile(runs[:, 1], times)
         return _Boxes(corners, lengths, begins + np.tile((ends - runs[:, 1]) * stride, times))
@@ -150,7 +150,7 @@ class _Cells(NamedTuple):
 
     def select(self, keep: np.ndarray | slice) -> _Cells:
         """Return the cells that a mask, a slice or an order keeps."""
-        return _Cells(*(each[keep] for each in self))
+        return _Cells(*(cells[keep] for cells in self))
 
 
 class BoxColumn:
@@ -221,7 +221,7 @@ class BoxColumn:
             if len(selection.axes) > 1:
                 runs = runs.pieces(layout.shape[selection.axes[-1]])
             firsts, places = runs.firsts, runs.places
-        corners, lengths = (np.repeat(each[None], len(firsts), axis=0) for each in (known.origin, known.box))
+        corners, lengths = (np.repeat(bounds[None], len(firsts), axis=0) for bounds in (known.origin, known.box))
         for axis, at in zip(selection.axes, np.unravel_index(firsts, selection.extents(layout)), strict=True):
             corners[:, axis] = at * known.scales[axis]
         if not selection.shape:
@@ -231,9 +231,9 @@ class BoxColumn:
         if selection.shape and (outside := (lengths < known.box).any(axis=1)).any():
             out[places[outside]] = np.zeros((), out.dtype)  # now, and not in a job: these run side by side
         boxes = _Boxes(corners, lengths, places * known.row_bytes)
-        for axis, each in enumerate(known.runs):
-            if each is not None:
-                boxes = boxes.cut(axis, each, int(known.strides[axis]))
+        for axis, run in enumerate(known.runs):
+            if run is not None:
+                boxes = boxes.cut(axis, run, int(known.strides[axis]))
         return boxes
 
     def _cells(self, boxes: _Boxes) -> _Cells:
@@ -315,9 +315,9 @@ class BoxColumn:
             parts = -(-lengths[:, :inner] // steps)
             ends = np.cumsum(parts.prod(axis=1))
             if (cuts := np.flatnonzero(np.diff(ends // _MOST_BOXES)) + 1).size:
-                some = [slice(*each) for each in itertools.pairwise([0, *cuts.tolist(), len(ends)])]
-                plan = [partial(self._raw_jobs, cells.select(each), bases[each], out) for each in some]
-                return [Unplanned(self.byte_source, each) for each in plan]
+                some = [slice(*end) for end in itertools.pairwise([0, *cuts.tolist(), len(ends)])]
+                plan = [partial(self._raw_jobs, cells.select(part), bases[part], out) for part in some]
+                return [Unplanned(self.byte_source, planner) for planner in plan]
             of, at = _indices_of(parts)
             at *= steps
             sources, begins = sources[of] + at @ strides[:inner], begins[of] + at @ self._geometry.strides[:inner]
@@ -355,11 +355,11 @@ class BoxColumn:
     def _is_plain(self, lengths: np.ndarray) -> np.ndarray:
         """Return for parts of chunks whether they are one run of bytes, and one in the output."""
         by, to = self._geometry.chunk_strides, self._geometry.strides
-        run, found = lengths[:, -1], np.ones(len(lengths), bool)
+        run, is_dense = lengths[:, -1], np.ones(len(lengths), bool)
         for axis in range(lengths.shape[1] - 2, -1, -1):
-            found &= (lengths[:, axis] == 1) | ((by[axis] == run) & (to[axis] == run))
+            is_dense &= (lengths[:, axis] == 1) | ((by[axis] == run) & (to[axis] == run))
             run = run * lengths[:, axis]
-        return found
+        return is_dense
 
     def _table(
         self,
@@ -437,7 +437,7 @@ class BoxColumn:
         at_once, count = max(1, _MOST_BYTES // (width * item)), math.prod(lead)
         for first in range(0, count, at_once):
             lines = np.arange(first, min(first + at_once, count))
-            where = (*(each[:, None] for each in np.unravel_index(lines, lead)), request.places)
+            where = (*(numbers[:, None] for numbers in np.unravel_index(lines, lead)), request.places)
             spans = RunRequest(
                 (lines[:, None] * length + firsts).reshape(-1),
                 (np.arange(len(lines))[:, None] * width + begins).reshape(-1),
@@ -519,10 +519,10 @@ def _indices_of(shapes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     counts = shapes.prod(axis=1)
     of = np.repeat(np.arange(len(counts)), counts)
     numbers, shapes = units_of(np.zeros_like(counts), counts), shapes[of]
-    found = np.empty_like(shapes)
+    indices = np.empty_like(shapes)
     for axis in range(shapes.shape[1] - 1, -1, -1):
-        numbers, found[:, axis] = np.divmod(numbers, shapes[:, axis])
-    return of, found
+        numbers, indices[:, axis] = np.divmod(numbers, shapes[:, axis])
+    return of, indices
 
 
 def strides_of(shape: Sequence[int]) -> np.ndarray:
@@ -549,8 +549,12 @@ def _boxes_of(lengths: np.ndarray, sources: np.ndarray, places: np.ndarray) -> t
         while axis and (shape[axis - 1] == 1 or run == by[axis - 1] == to[axis - 1]):
             axis -= 1
             run *= shape[axis]
-        kept = [each for each in range(axis) if shape[each] > 1]
-        row = [len(kept), run, *(value for each in kept for value in (shape[each], by[each], to[each]))]
+        kept = [inner_axis for inner_axis in range(axis) if shape[inner_axis] > 1]
+        row = [
+            len(kept),
+            run,
+            *(value for inner_axis in kept for value in (shape[inner_axis], by[inner_axis], to[inner_axis])),
+        ]
         boxes[number, : len(row)] = row
     return boxes, of.reshape(-1)
 
@@ -559,19 +563,24 @@ def shared_jobs(
     columns: Sequence[BoxColumn], requests: Sequence[Request | RunRequest], outs: Sequence[np.ndarray]
 ) -> list[Job]:
     """Return the work of several parts of a read that take boxes of one array: each chunk is decoded once."""
-    one, listed = columns[0], [each for each in requests if isinstance(each, RowRequest)]
+    one, listed = columns[0], [request for request in requests if isinstance(request, RowRequest)]
     if len(listed) == len(requests) and len(listed[0]) > _MOST_BOXES:
-        is_same = all(np.array_equal(each.rows, listed[0].rows) for each in listed[1:])
-        several = list(zip(*(one.parts(each, 0) for each in listed), strict=True)) if is_same else []
+        is_same = all(np.array_equal(request.rows, listed[0].rows) for request in listed[1:])
+        several = list(zip(*(one.parts(request, 0) for request in listed), strict=True)) if is_same else []
         if len(several) > 1:
-            return [Unplanned(one.byte_source, partial(shared_jobs, columns, each, outs)) for each in several]
-    jobs = [job for column, each, out in zip(columns, requests, outs, strict=True) for job in column.jobs(each, out)]
+            return [
+                Unplanned(one.byte_source, partial(shared_jobs, columns, parts_of_columns, outs))
+                for parts_of_columns in several
+            ]
+    jobs = [
+        job for column, request, out in zip(columns, requests, outs, strict=True) for job in column.jobs(request, out)
+    ]
     # Chunks that are decoded into their places are of no other part.
     tables = [job.table if isinstance(job, TableJob) else None for job in jobs]
-    alike = [each for each in tables if each is not None and not each.jobs[Field.DESTINATION].any()]
+    alike = [table for table in tables if table is not None and not table.jobs[Field.DESTINATION].any()]
     if len(alike) < 2:
         return jobs
-    others = [job for job, each in zip(jobs, tables, strict=True) if not any(each is one for one in alike)]
+    others = [job for job, table in zip(jobs, tables, strict=True) if not any(table is one for one in alike)]
     return [*others, TableJob(JobTable.shared(alike))]
 
 

@@ -41,7 +41,7 @@ class StoredChunks(NamedTuple):
 
     def select(self, keep: np.ndarray) -> StoredChunks:
         """Return the chunks that a mask keeps."""
-        return StoredChunks(*(each[keep] for each in self))
+        return StoredChunks(*(array[keep] for array in self))
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,17 +125,17 @@ class ChunkSource:
         assert self.index is not None
         offsets, sizes, masks = self.index.locate(numbers)
         written = offsets != UNALLOCATED
-        found = StoredChunks(numbers, offsets, sizes, masks, self.decoder.stores_raw(masks))
+        chunks = StoredChunks(numbers, offsets, sizes, masks, self.decoder.stores_raw(masks))
         if not written.all():
-            found = found.select(written)
-        if (other := np.flatnonzero(found.raw & (found.sizes != self.chunk_bytes))).size:
+            chunks = chunks.select(written)
+        if (other := np.flatnonzero(chunks.raw & (chunks.sizes != self.chunk_bytes))).size:
             for at in other.tolist():
-                number, size = int(found.numbers[at]), int(found.sizes[at])
+                number, size = int(chunks.numbers[at]), int(chunks.sizes[at])
                 # Other libraries store no more of the last chunk than its rows, and no more is copied.
                 if not self.least_bytes(number) <= size < self.chunk_bytes:
                     reason = f"expected {self.chunk_bytes} bytes stored without filters, found {size}"
-                    raise self.corrupt(number, int(found.offsets[at]), size, reason)
-        return written, found
+                    raise self.corrupt(number, int(chunks.offsets[at]), size, reason)
+        return written, chunks
 
     def decoded(self, chunks: StoredChunks) -> np.ndarray:
         """Return jobs that decode chunks into scratch memory."""

@@ -62,9 +62,9 @@ class HeapReader:
         return Heap(at_address, end, self.length_bytes, self.key, asks_for_all=self.held is not None)
 
     def _read(self, offset: int, count: int) -> bytes:
-        found = bytearray(count)
-        self.byte_source.read_into(offset, memoryview(found))
-        return bytes(found)
+        data = bytearray(count)
+        self.byte_source.read_into(offset, memoryview(data))
+        return bytes(data)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -49,14 +49,14 @@ class JointColumn:
 
     def __init__(self, columns: Sequence[DirectColumn]) -> None:
         self._columns = columns  # their descriptors stay open
-        sources = [each.source for each in columns]
+        sources = [column.source for column in columns]
         one, index = sources[0], None
-        rows = [each.layout.num_rows for each in sources]
+        rows = [source.layout.num_rows for source in sources]
         self.first = np.cumsum([0, *([1] * len(rows) if one.index is None else [s.grid.counts[0] for s in sources])])
         self.starts = np.cumsum([0, *rows]) if one.index is None else self.first * one.grid.chunk_rows
         if one.index is not None:
-            index = joined_indexes([each.index for each in sources if each.index is not None], self.first)
-        self._offsets = np.array([each.layout.offset or 0 for each in sources], np.int64)
+            index = joined_indexes([source.index for source in sources if source.index is not None], self.first)
+        self._offsets = np.array([source.layout.offset or 0 for source in sources], np.int64)
         self.source = ChunkSource(
             one.path,
             replace(one.layout, shape=(int(self.starts[-1]), *one.layout.row_shape), offset=None),
@@ -64,8 +64,8 @@ class JointColumn:
             index,
             self._where,
             self.first,
-            np.array([each.file for each in sources], np.int64),
-            {each.file: each.byte_source for each in sources},
+            np.array([source.file for source in sources], np.int64),
+            {source.file: source.byte_source for source in sources},
         )
         self._column = DirectColumn(self.source, self._rows_at)
         self.lands_in_place = self._column.lands_in_place
@@ -120,7 +120,9 @@ class JointColumn:
 
 def are_alike(columns: Sequence[DirectColumn]) -> bool:
     """Return whether columns differ in their files and lengths alone, and can be one."""
-    return all(_is_plain(each) for each in columns) and len({_facts(each.source.layout) for each in columns}) == 1
+    return (
+        all(_is_plain(column) for column in columns) and len({_facts(column.source.layout) for column in columns}) == 1
+    )
 
 
 def _is_plain(column: DirectColumn) -> bool:
@@ -136,16 +138,16 @@ def _facts(layout: ColumnLayout) -> tuple[object, ...]:
 
 def _alike(files: Sequence[OpenFile], name: str) -> list[DirectColumn]:
     """Return a column of each file; none if they are not alike, or the compiled loop does not read them."""
-    found: list[DirectColumn] = []
+    columns: list[DirectColumn] = []
     for file in files:
         with file.library():
             column = file.reader(name) if file.column(name).direct else None
-        if not isinstance(column, DirectColumn) or not are_alike([column, *found[:1]]):
+        if not isinstance(column, DirectColumn) or not are_alike([column, *columns[:1]]):
             return []
-        found.append(column)
-    one = found[0]
+        columns.append(column)
+    one = columns[0]
     decodes = one.source.index is None or pipeline_number(one.source.layout.pipeline) != IN_PYTHON
-    return found if decodes else []
+    return columns if decodes else []
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,14 +182,14 @@ class WholeChunks:
     @classmethod
     def of(cls, columns: Mapping[str, JointColumn]) -> WholeChunks | None:
         """Return those of some columns; None if there are none."""
-        found = {name: jobs for name, each in columns.items() if (jobs := each.whole_jobs()) is not None}
-        if not found:
+        columns_read = {name: jobs for name, column in columns.items() if (jobs := column.whole_jobs()) is not None}
+        if not columns_read:
             return None
-        starts = np.cumsum([0, *(each.shape[1] for each in found.values())]).tolist()
-        first = [columns[name].first[:-1] + start for name, start in zip(found, starts, strict=False)]
-        row_bytes = np.array([columns[name].source.layout.row_bytes for name in found], np.int64)
-        whole = {name: columns[name] for name in found}
-        jobs = np.ascontiguousarray(np.concatenate([*found.values()], axis=1).T)
+        starts = np.cumsum([0, *(jobs.shape[1] for jobs in columns_read.values())]).tolist()
+        first = [columns[name].first[:-1] + start for name, start in zip(columns_read, starts, strict=False)]
+        row_bytes = np.array([columns[name].source.layout.row_bytes for name in columns_read], np.int64)
+        whole = {name: columns[name] for name in columns_read}
+        jobs = np.ascontiguousarray(np.concatenate([*columns_read.values()], axis=1).T)
         return cls(whole, jobs, np.array(first, np.int64), row_bytes)
 
     def table(
@@ -203,11 +205,11 @@ class WholeChunks:
             return None
         count, addresses = len(rows), np.array([array.ctypes.data for array in arrays], np.int64)
         jobs = np.empty((len(Field), len(arrays) * count), np.int64)
-        asked = [np.ascontiguousarray(each, np.int64) for each in (files, rows, places)]
+        asked = [np.ascontiguousarray(numbers, np.int64) for numbers in (files, rows, places)]
         loop = compiled_loop()
         assert loop is not None
         # In C: the steps of NumPy take 70 us a batch, after a read that left nothing of them in the processor's cache.
-        tables = *self.fixed, *(each.ctypes.data for each in (addresses, *asked))
+        tables = *self.fixed, *(array.ctypes.data for array in (addresses, *asked))
         if not loop.library.ray_h5_plan_rows(*tables, count, jobs.ctypes.data):
             return None
         # Only the compiled loop runs them. What it does not decode is read file by file, which reports errors.
@@ -235,9 +237,10 @@ class JointFiles:
     @property
     def decodes_parts(self) -> bool:
         """Whether rows lie in chunks of several rows that have to be decoded."""
-        sources = [each.source for each in self.columns.values()]
+        sources = [column.source for column in self.columns.values()]
         return any(
-            each.index is not None and each.grid.chunk_rows > 1 and each.layout.pipeline.steps for each in sources
+            source.index is not None and source.grid.chunk_rows > 1 and source.layout.pipeline.steps
+            for source in sources
         )
 
     @classmethod
@@ -248,13 +251,15 @@ class JointFiles:
         columns: dict[str, JointColumn] = {}
         chunks = 0
         for name, array in like.items():
-            found = _alike(files, name)
-            if not found or not found[0].lands_in_place(array):
+            columns_alike = _alike(files, name)
+            if not columns_alike or not columns_alike[0].lands_in_place(array):
                 continue
-            chunks += sum(len(each.source.index.numbers) for each in found if each.source.index is not None)
+            chunks += sum(
+                len(column.source.index.numbers) for column in columns_alike if column.source.index is not None
+            )
             if chunks > MOST_CHUNKS:
                 break
-            columns[name] = JointColumn(found)
+            columns[name] = JointColumn(columns_alike)
         return cls(files, columns, WholeChunks.of(columns)) if columns else None
 
     def read(
@@ -270,8 +275,8 @@ class JointFiles:
         `times` has how often reads of the files waited.
         """
         tables = self._tables(files, rows, places, out)
-        found = [each for each in tables if each is not None]
-        return len(found) == len(tables) and run_compiled(JobTable.join(found), times)[0]
+        planned = [table for table in tables if table is not None]
+        return len(planned) == len(tables) and run_compiled(JobTable.join(planned), times)[0]
 
     def _tables(
         self, files: np.ndarray, rows: np.ndarray, places: np.ndarray, out: Mapping[str, np.ndarray]

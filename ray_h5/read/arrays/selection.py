@@ -56,20 +56,20 @@ class Selection:
 
     def box_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Return the shape of a box of an array of some shape, with all axes of the array."""
-        found = list(shape)
+        lengths = list(shape)
         for axis, length in zip(self.axes, self.shape or (1,) * len(self.axes), strict=True):
-            found[axis] = length
+            lengths[axis] = length
         for axis, runs in enumerate(self.taken):
             if runs is not None:
-                found[axis] = sum(count for _, count in runs)
-        return tuple(found)
+                lengths[axis] = sum(count for _, count in runs)
+        return tuple(lengths)
 
     def corners(self, rows: np.ndarray, layout: ColumnLayout) -> np.ndarray:
         """Return the corners of boxes along all axes of the array: int64 of shape (rows, axes)."""
-        found = np.zeros((len(rows), len(layout.shape)), np.int64)
+        begins = np.zeros((len(rows), len(layout.shape)), np.int64)
         for axis, at in zip(self.axes, np.unravel_index(rows, self.extents(layout)), strict=True):
-            found[:, axis] = at
-        return found
+            begins[:, axis] = at
+        return begins
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -40,8 +40,8 @@ class WholeDatasets:
     def of(cls, columns: Sequence[JoinedArray], out: Sequence[np.ndarray]) -> WholeDatasets | None:
         """Return columns that are read into arrays like `out`; None if some are no such columns."""
         sizes = [array.itemsize * int(np.prod(array.shape[1:])) for array in out]
-        alike = all(_is_whole(*each) for each in zip(columns, out, sizes, strict=True))
-        return cls([each.offsets for each in columns], sizes) if alike else None
+        alike = all(_is_whole(*triple) for triple in zip(columns, out, sizes, strict=True))
+        return cls([column.offsets for column in columns], sizes) if alike else None
 
     def read(self, descriptor: int | None, rows: np.ndarray, out: Sequence[np.ndarray]) -> ReadStats | None:
         """Fill C-contiguous arrays with rows, and return what that has cost.

@@ -56,20 +56,20 @@ def list_chunks(dataset: h5py.Dataset, most_bytes: int, most_unwritten: int) -> 
     opened = h5py.h5i.get_file_id(dataset.id).get_access_plist()
     if loop is None or iterate is None or opened.get_driver() != h5py.h5fd.SEC2:
         return None
-    found = _List(dataset.id.rank, most_bytes, most_unwritten)
-    at = ctypes.byref(found)
+    listed = _List(dataset.id.rank, most_bytes, most_unwritten)
+    at = ctypes.byref(listed)
     try:
         with h5py._objects.phil:
             failed = iterate(dataset.id.id, _DEFAULT, loop.library.ray_h5_list_chunk, at)
-        if failed or found.stopped:
+        if failed or listed.stopped:
             return None
-        words = found.count * (found.axes + 3)
+        words = listed.count * (listed.axes + 3)
         rows = np.empty(words, np.uint64)
         if words:
-            ctypes.memmove(rows.ctypes.data, found.rows, rows.nbytes)
+            ctypes.memmove(rows.ctypes.data, listed.rows, rows.nbytes)
     finally:
         loop.library.ray_h5_free_list(at)
-    return ListedChunks.of(rows.reshape(-1, found.axes + 3))
+    return ListedChunks.of(rows.reshape(-1, listed.axes + 3))
 
 
 @functools.cache

@@ -54,7 +54,7 @@ def dense_rows(
 def _fits(indices: np.ndarray, data: np.ndarray) -> bool:
     arrays = indices, data
     is_known = indices.dtype in _INDICES and data.itemsize in _ITEMS
-    return is_known and all(each.flags.c_contiguous and each.dtype.isnative for each in arrays)
+    return is_known and all(array.flags.c_contiguous and array.dtype.isnative for array in arrays)
 
 
 def _scattered(
@@ -78,7 +78,7 @@ def _scattered(
         loop.library.ray_h5_dense(
             row,
             rows,
-            *(each.ctypes.data for each in bounds),
+            *(bound.ctypes.data for bound in bounds),
             min(len(indices), len(data)),
             indices.ctypes.data,
             indices.itemsize == np.dtype(np.int64).itemsize,

@@ -219,13 +219,13 @@ class JobTable:
         """The byte range of each job."""
         return list(zip(self.jobs[Field.OFFSET].tolist(), self.jobs[Field.SIZE].tolist(), strict=True))
 
-    def in_memory(self, numbers: Sequence[int], found: Sequence[memoryview]) -> JobTable:
+    def in_memory(self, numbers: Sequence[int], data: Sequence[memoryview]) -> JobTable:
         """Return the table of some jobs whose bytes have arrived."""
-        jobs, held = np.take(self.jobs, numbers, axis=1), [np.frombuffer(each, np.uint8) for each in found]
+        jobs, held = np.take(self.jobs, numbers, axis=1), [np.frombuffer(part, np.uint8) for part in data]
         if np.any(jobs[Field.SIZE] > list(map(len, held))):
             raise AssertionError("a job has fewer bytes than it reads")
         jobs[Field.FILE] = IN_MEMORY
-        jobs[Field.OFFSET] = [each.ctypes.data for each in held]
+        jobs[Field.OFFSET] = [array.ctypes.data for array in held]
         return replace(self, jobs=jobs, numbers=numbers, keeps=[*self.keeps, *held])
 
     def origin_of(self, job: int) -> tuple[Origin, int]:
@@ -244,22 +244,22 @@ class JobTable:
         if len(tables) == 1:
             return tables[0]
         counts = np.cumsum([0, *map(len, tables)])
-        pieces = np.cumsum([0, *(each.pieces.shape[1] for each in tables)])
-        boxes = np.cumsum([0, *(len(each.boxes) for each in tables)])
-        jobs = np.concatenate([each.jobs for each in tables], axis=1)
+        pieces = np.cumsum([0, *(table.pieces.shape[1] for table in tables)])
+        boxes = np.cumsum([0, *(len(table.boxes) for table in tables)])
+        jobs = np.concatenate([table.jobs for table in tables], axis=1)
         joined = NO_PIECES
         if pieces[-1]:
-            joined = np.concatenate([each.pieces for each in tables], axis=1)
+            joined = np.concatenate([table.pieces for table in tables], axis=1)
             jobs[Field.BEGIN :] += np.repeat(pieces[:-1], np.diff(counts))
         if boxes[-1]:
             joined[Piece.BOX] += np.repeat(boxes[:-1], np.diff(pieces)) * (joined[Piece.BOX] != PLAIN)
         origins = [
             replace(origin, stop=origin.stop + first)
-            for each, first in zip(tables, counts.tolist(), strict=False)
-            for origin in each.origins
+            for table, first in zip(tables, counts.tolist(), strict=False)
+            for origin in table.origins
         ]
-        keeps = [array for each in tables for array in each.keeps]
-        rows = [each.boxes for each in tables if len(each.boxes)]
+        keeps = [array for table in tables for array in table.keeps]
+        rows = [table.boxes for table in tables if len(table.boxes)]
         return cls(jobs, joined, np.concatenate(rows) if rows else NO_BOXES, origins, keeps)
 
     @classmethod

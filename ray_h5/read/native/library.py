@@ -65,16 +65,16 @@ class Loop:
             getattr(self.library, f"ray_h5_{name}") for name in ("pool", "free_pool", "end_pool", "use_pool", "help")
         )
         pool.restype, pool.argtypes = void, [void, number, number]
-        for each in (free_pool, end_pool):
-            each.restype, each.argtypes = None, [void]
+        for function in (free_pool, end_pool):
+            function.restype, function.argtypes = None, [void]
         help_pool.restype, help_pool.argtypes = None, [void, number]
         use_pool.restype, use_pool.argtypes = None, [void, void, number]
         plan = self.library.ray_h5_plan_rows
         plan.restype, plan.argtypes = ctypes.c_int, [void, number, void, number, number, *[void] * 5, number, void]
-        found = {name: _functions(name) for name in _LIBRARIES}
-        addresses = [address for name, names in _LIBRARIES.items() for address in found[name] or [0] * len(names)]
+        codecs = {name: _functions(name) for name in _LIBRARIES}
+        addresses = [address for name, names in _LIBRARIES.items() for address in codecs[name] or [0] * len(names)]
         self._codecs = (void * len(addresses))(*addresses)
-        filters = zip((DEFLATE, ZSTD, LZ4, BLOSC, BITSHUFFLE), found.values(), strict=True)
+        filters = zip((DEFLATE, ZSTD, LZ4, BLOSC, BITSHUFFLE), codecs.values(), strict=True)
         self.decodes = frozenset({SHUFFLE, FLETCHER32, LZF, *(number for number, functions in filters if functions)})
         self._contexts: PerProcess[threading.local] = PerProcess(threading.local)
 
@@ -211,7 +211,9 @@ def _functions(name: str) -> list[int] | None:
     for path in _brought(name):
         try:
             library = ctypes.CDLL(str(path))
-            return [ctypes.cast(getattr(library, each), ctypes.c_void_p).value or 0 for each in _LIBRARIES[name]]
+            return [
+                ctypes.cast(getattr(library, function), ctypes.c_void_p).value or 0 for function in _LIBRARIES[name]
+            ]
         except (OSError, AttributeError) as exc:
             logger.debug("%s is not used: %s", path, exc)
     return None
@@ -223,4 +225,4 @@ def _brought(name: str) -> Iterator[Path]:
 
     home = Path(imagecodecs.__file__).parent
     for folder in (home.with_name("imagecodecs.libs"), home / ".dylibs", home):
-        yield from sorted(each for each in folder.glob(f"{name}*") if each.name[len(name)] in "-.")
+        yield from sorted(path for path in folder.glob(f"{name}*") if path.name[len(name)] in "-.")

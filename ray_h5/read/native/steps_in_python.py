@@ -57,7 +57,9 @@ class _Steps:
         self._jobs: list[list[int]] = table.jobs.tolist()
         self._pieces: list[list[int]] = table.pieces.tolist()
         self._buffers: dict[str, np.ndarray] = {}
-        self._arrays = sorted(((each.ctypes.data, as_bytes(each)) for each in table.keeps), key=lambda each: each[0])
+        self._arrays = sorted(
+            ((array.ctypes.data, as_bytes(array)) for array in table.keeps), key=lambda array: array[0]
+        )
 
     def joined(self, first: int, stop: int) -> int:
         """Return the end of the jobs that are read together with job `first`."""
@@ -81,11 +83,11 @@ class _Steps:
 
     def again(self, job: int) -> bool:
         """Copy the values of the job before, if this one is of the same bytes."""
-        found = self._is_again(job)
-        if found:
+        is_again = self._is_again(job)
+        if is_again:
             places, size = self._jobs[Field.DESTINATION], self._jobs[Field.SIZE][job]
             self._at(places[job], size, job)[:] = self._at(places[job - 1], size, job)
-        return found
+        return is_again
 
     def _is_copy(self, job: int) -> bool:
         return self._jobs[Field.PIPELINE][job] == RAW and self._jobs[Field.DESTINATION][job] != 0
@@ -93,7 +95,7 @@ class _Steps:
     def _is_again(self, job: int) -> bool:
         """Return whether a job copies the same bytes as the one before."""
         same = all(
-            self._jobs[each][job] == self._jobs[each][job - 1] for each in (Field.OFFSET, Field.SIZE, Field.FILE)
+            self._jobs[field][job] == self._jobs[field][job - 1] for field in (Field.OFFSET, Field.SIZE, Field.FILE)
         )
         return same and self._is_copy(job) and self._is_copy(job - 1)
 
@@ -141,7 +143,9 @@ class _Steps:
             axes, run, *rest = self._table.boxes[box].tolist()
             shape = [*rest[0 : 3 * axes : 3], run]
             sources, places = [*rest[1 : 3 * axes : 3], 1], [*rest[2 : 3 * axes : 3], 1]
-        read, written = (1 + sum((n - 1) * by for n, by in zip(shape, each, strict=True)) for each in (sources, places))
+        read, written = (
+            1 + sum((n - 1) * by for n, by in zip(shape, steps, strict=True)) for steps in (sources, places)
+        )
         if min(shape) < 0 or source < 0 or source + read > len(values):
             raise self._outside(job, read)
         to = self._at(place, written, job)
@@ -154,7 +158,7 @@ class _Steps:
 
     def _at(self, address: int, nbytes: int, job: int) -> np.ndarray:
         """Return the bytes at an address, which lie in one of the arrays of the table; `job` is for the error."""
-        last = bisect_right(self._arrays, address, key=lambda each: each[0])
+        last = bisect_right(self._arrays, address, key=lambda entry: entry[0])
         for begin, array in reversed(self._arrays[:last] if nbytes >= 0 else ()):  # one may be a part of another
             if nbytes <= len(array) - (address - begin):
                 return array[address - begin :][:nbytes]

@@ -67,9 +67,9 @@ class _Member:
     place: int = 0
     whole_bytes: int = 0
 
-    def take(self, found: memoryview) -> memoryview | None:
+    def take(self, data: memoryview) -> memoryview | None:
         """Return the range, given the bytes of the request; None while parts of it are missing."""
-        part = found[self.begin : self.begin + self.nbytes]
+        part = data[self.begin : self.begin + self.nbytes]
         if not self.whole_bytes:
             return part
         key, parts = (self.number, self.offset), self.of.parts
@@ -92,21 +92,21 @@ class _Request:
     nbytes: int
     members: list[_Member]
 
-    def arrive(self, found: memoryview, worker: Worker) -> None:
+    def arrive(self, data: memoryview, worker: Worker) -> None:
         """Run the jobs that have all of their bytes now."""
         ready: dict[int, tuple[TableJob, list[int], list[memoryview]]] = {}
-        for each in self.members:
-            whole = each.take(found)
+        for member in self.members:
+            whole = member.take(data)
             if whole is None:
                 continue
-            of = each.of
+            of = member.of
             if isinstance(of.job, TableJob):
                 _, numbers, ranges = ready.setdefault(id(of), (of.job, [], []))
-                numbers.append(each.number)
+                numbers.append(member.number)
                 ranges.append(whole)
                 continue
             # Ranges of several sizes may begin at one place.
-            of.arrived[each.offset] = max(whole, of.arrived.get(each.offset, whole), key=len)
+            of.arrived[member.offset] = max(whole, of.arrived.get(member.offset, whole), key=len)
             of.missing -= 1
             if not of.missing:
                 _run(of.job, of.arrived, worker)
@@ -121,16 +121,16 @@ def run_fetched(jobs: Sequence[TableJob | Unplanned], worker: Worker) -> None:
     requests = _requests(waiting)
     batch: list[_Request] = []
 
-    def then(number: int, found: memoryview) -> None:
-        batch[number].arrive(found, worker)
+    def then(number: int, data: memoryview) -> None:
+        batch[number].arrive(data, worker)
 
     for of in waiting:
         if not of.ranges:
             _run(of.job, {}, worker)
     for batch in _batches(requests):
-        fetch([(each.byte_source, each.offset, each.nbytes) for each in batch], then)  # type: ignore[misc]
+        fetch([(request.byte_source, request.offset, request.nbytes) for request in batch], then)  # type: ignore[misc]
     worker.stats.requests += len(requests)
-    worker.stats.bytes_read += sum(each.nbytes for each in requests)
+    worker.stats.bytes_read += sum(request.nbytes for request in requests)
 
 
 def _run(job: Job, arrived: Mapping[int, memoryview], worker: Worker) -> None:
@@ -144,7 +144,7 @@ def _run(job: Job, arrived: Mapping[int, memoryview], worker: Worker) -> None:
 def cost_of(jobs: Sequence[TableJob | Unplanned]) -> ReadStats:
     """Return the requests of jobs, and their bytes, without running them."""
     requests = _requests(_waiting(jobs))
-    return ReadStats(len(requests), sum(each.nbytes for each in requests))
+    return ReadStats(len(requests), sum(request.nbytes for request in requests))
 
 
 _Range: TypeAlias = tuple[int, int, _Waiting, int]
@@ -162,7 +162,7 @@ def _requests(waiting: Sequence[_Waiting]) -> list[_Request]:
     for of in waiting:
         ranges = by_source.setdefault(id(of.job.byte_source), [])
         ranges += [(*span, of, number) for number, span in enumerate(of.ranges)]
-    apart = [each for ranges in by_source.values() for each in _on_disk(ranges)]
+    apart = [parts_of_source for ranges in by_source.values() for parts_of_source in _on_disk(ranges)]
     # With what is on a disk: otherwise a cache made requests of its own, for gaps that are fetched without one.
     count = sum(_count_apart(there) + _count_apart(missing) for there, missing in apart)
     total = sum(nbytes for _, missing in apart for _, nbytes, *_ in missing)
@@ -191,11 +191,11 @@ def _on_disk(ranges: list[_Range]) -> Iterator[tuple[list[_Range], list[_Range]]
 
     They are not joined: where one of two neighbours is there, bytes of both would be fetched.
     """
-    ranges.sort(key=lambda each: (each[0], each[1]))
+    ranges.sort(key=lambda byte_range: (byte_range[0], byte_range[1]))
     is_there = _source_of(ranges).on_disk([(offset, nbytes) for offset, nbytes, *_ in ranges]) if ranges else []
-    there = [each for each, found in zip(ranges, is_there, strict=True) if found]
+    there = [byte_range for byte_range, is_stored in zip(ranges, is_there, strict=True) if is_stored]
     if ranges:
-        yield there, [each for each, found in zip(ranges, is_there, strict=True) if not found]
+        yield there, [byte_range for byte_range, is_stored in zip(ranges, is_there, strict=True) if not is_stored]
 
 
 def _joined(ranges: list[_Range], gap: int, part_bytes: int, most: int) -> list[_Request]:

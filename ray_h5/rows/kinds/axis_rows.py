@@ -54,11 +54,11 @@ class AxisRows(Episodes):
         return self.columns.table(episode_lengths=self._found)
 
     def listing(self) -> Listing:
-        found = self.columns.listing()
+        listing = self.columns.listing()
         # A dataset with a value for each episode is no column of the steps.
-        given = {} if self._windows is None else self._windows.episodes
-        own = {name.strip("/") for option, name in given.items() if option in _OF_EPISODES}
-        return Listing(tuple(name for name in found.names if name not in own), found.refused) if own else found
+        episodes = {} if self._windows is None else self._windows.episodes
+        own = {name.strip("/") for option, name in episodes.items() if option in _OF_EPISODES}
+        return Listing(tuple(name for name in listing.names if name not in own), listing.refused) if own else listing
 
     def column(self, name: str) -> RowColumn:
         return RowColumn(name, self.columns.of_units(name, self.columns.values(name)), chunk_rows=None)
@@ -98,7 +98,7 @@ class AxisRows(Episodes):
                 f"{layout.where}: expected {num_rows} values, one for each step, found {layout.num_rows}"
             )
         values = self._read(name)
-        if (lost := np.flatnonzero([each is None for each in values] if values.dtype == object else [])).size:
+        if (lost := np.flatnonzero([value is None for value in values] if values.dtype == object else [])).size:
             raise SchemaMismatchError(
                 f"{layout.where}: expected the episode of each row, found a missing value in row {lost[0]}"
             )

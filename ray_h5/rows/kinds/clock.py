@@ -66,7 +66,7 @@ class Clock:
         """
         ticks, (low, high) = _ticks(times_of, windows), _spans(times_of, windows, where)
         every, slack = np.arange(len(ticks.counts)), ticks.steps * LIKE_A_NUMBER
-        begins, ends = (np.where(np.isfinite(each), each, 0.0) for each in (low, high))
+        begins, ends = (np.where(np.isfinite(limits), limits, 0.0) for limits in (low, high))
         first = np.where(np.isfinite(low), ticks.first(every, begins), 0)
         stops = np.where(np.isfinite(high), ticks.first(every, ends + 2 * slack), ticks.counts)
         inside = np.flatnonzero(stops < ticks.counts)
@@ -116,16 +116,16 @@ def _spans(
     is_used = times_of(windows.columns[0].source).counts > 0
     low, high = np.full((2, len(is_used)), math.inf)
     low = -low
-    for each in windows.columns:
-        times = times_of(each.source)
-        if each.span is not None and not times.is_regular:
+    for column in windows.columns:
+        times = times_of(column.source)
+        if column.span is not None and not times.is_regular:
             continue  # of events there may be none
         if (empty := np.flatnonzero(is_used & (times.counts == 0))).size:
-            raise OptionError(f"{where(int(empty[0]))}: Windows: column {each.source!r} has no sample")
-        least, most = each.span or (min(each.seconds), max(each.seconds))
+            raise OptionError(f"{where(int(empty[0]))}: Windows: column {column.source!r} has no sample")
+        least, most = column.span or (min(column.seconds), max(column.seconds))
         used = np.flatnonzero(is_used)
         begin, end = times.at(used, used * 0), times.at(used, times.counts[used] - 1)
-        if each.span is not None or each.source in windows.holds:
+        if column.span is not None or column.source in windows.holds:
             end = end + times.steps[used]  # up to the end of the last sample
         if windows.pad[0] == "drop":
             low[used] = np.maximum(low[used], begin - least)
@@ -159,7 +159,7 @@ def check_any_row(paths: Sequence[str], tables: Sequence[RowTable | None], windo
     OptionError
         With the longest episode, and the steps that the windows need.
     """
-    known = [np.empty(0, np.int64) if each is None else each.lengths for each in tables]
+    known = [np.empty(0, np.int64) if table is None else table.lengths for table in tables]
     need = sum(_margins(windows)) + 1
     if any((lengths >= need).any() for lengths in known):
         short = sum(int(((lengths < need) & (lengths > 0)).sum()) for lengths in known)

@@ -40,7 +40,7 @@ class GridRows(Episodes):
         self._kind = kind
         said = kind.row_axes  # of datasets, and so of the columns of these that have names of their own
         self._row_axes = {
-            name: said[each.dataset] for name, each in columns.made.items() if each.dataset in said
+            name: said[column.dataset] for name, column in columns.made.items() if column.dataset in said
         } | said
         self._lengths: tuple[int, ...] | None = None
         self._value_shapes: set[tuple[int, ...]] = set()
@@ -58,8 +58,8 @@ class GridRows(Episodes):
         """Length of each row axis."""
         if self._lengths is None:
             key = f"{self._kind}: lengths for {self._kind.named}"
-            found = self.columns.reader.fact(key, lambda: _padded(self._common_lengths()))
-            self._lengths, *values = (tuple(each[each >= 0].tolist()) for each in found)
+            padded_lengths = self.columns.reader.fact(key, lambda: _padded(self._common_lengths()))
+            self._lengths, *values = (tuple(padded[padded >= 0].tolist()) for padded in padded_lengths)
             self._value_shapes = {*values}
         return self._lengths
 
@@ -96,26 +96,28 @@ class GridRows(Episodes):
         """Return the columns that may have all row axes."""
         axes, own = self._kind.axes, self._row_axes
         return [
-            each for name, each in layouts.items() if len(each.shape) >= axes and len(own.get(name, each.shape)) >= axes
+            layout
+            for name, layout in layouts.items()
+            if len(layout.shape) >= axes and len(own.get(name, layout.shape)) >= axes
         ]
 
     def _lengths_of(self, full: Sequence[ColumnLayout], layouts: Mapping[str, ColumnLayout]) -> tuple[int, ...]:
         """Return the lengths of the row axes: those of the columns with the most axes."""
         axes = self._kind.axes
         if not full:
-            shapes = few([f"{name} {each.shape}" for name, each in layouts.items()])
+            shapes = few([f"{name} {layout.shape}" for name, layout in layouts.items()])
             raise UnsupportedColumnError(
                 f"{self.columns.path}: Grid(axes={axes}): no column has {axes} axes or more: {shapes}"
             )
-        most = max(len(each.shape) for each in full)
-        largest = [each for each in full if len(each.shape) == most or each.name.strip("/") in self._row_axes]
+        most = max(len(layout.shape) for layout in full)
+        largest = [layout for layout in full if len(layout.shape) == most or layout.name.strip("/") in self._row_axes]
         lengths = largest[0].shape[:axes]
-        for each in largest:
-            if each.shape[:axes] != lengths:
+        for other in largest:
+            if other.shape[:axes] != lengths:
                 raise SchemaMismatchError(
                     f"{self.columns.path}: Grid(axes={axes}): {largest[0].name!r} has shape {largest[0].shape}, and "
-                    f"{each.name!r} has {each.shape}: their row axes differ. Say which row axes a column has, such as "
-                    f"Grid({axes}, of={{{each.name!r}: ()}}) for a constant, choose columns that agree with "
+                    f"{other.name!r} has {other.shape}: their row axes differ. Say which row axes a column has, such "
+                    f"as Grid({axes}, of={{{other.name!r}: ()}}) for a constant, choose columns that agree with "
                     "columns=[...], or a group with group=."
                 )
         return tuple(lengths)
@@ -124,20 +126,20 @@ class GridRows(Episodes):
         """Return whether the columns that are asked for can be read with row axes of these lengths."""
         values = self._values_of(full, lengths)
         try:
-            for each in named:
-                self._axes_in(each, lengths, values)
+            for column in named:
+                self._axes_in(column, lengths, values)
         except RayH5Error:
             return False
         return True
 
     def _values_of(self, full: Sequence[ColumnLayout], lengths: tuple[int, ...]) -> set[tuple[int, ...]]:
         axes = self._kind.axes
-        return {each.shape[axes:] for each in full if each.shape[:axes] == lengths}
+        return {layout.shape[axes:] for layout in full if layout.shape[:axes] == lengths}
 
     def listing(self) -> Listing:
-        found = self.columns.listing()
-        columns, refused = [], dict(found.refused)
-        for name in found.names:
+        listing = self.columns.listing()
+        columns, refused = [], dict(listing.refused)
+        for name in listing.names:
             layout = self.columns.values(name).array
             try:
                 axes = self._axes_of(layout)

@@ -118,14 +118,14 @@ class Blocks:
         if name not in self.kind.shapes:
             return []
         array = self._values(name).array
-        return [f"{name}/{each}" for each in array.dtype.names or ()] if array.kind == "struct" else []
+        return [f"{name}/{field}" for field in array.dtype.names or ()] if array.kind == "struct" else []
 
     def _array_of(self, name: str) -> str | None:
         """Return the array in `shapes` that a column is of: the one of its dataset; None if it is of none."""
         if name in self.kind.shapes:
             return name
         own = self._dataset_of(name)
-        return next((each for each in self.kind.shapes if self._dataset_of(each) == own), None)
+        return next((shape for shape in self.kind.shapes if self._dataset_of(shape) == own), None)
 
     def _dataset_of(self, name: str) -> str:
         stored = _stored(self._values(name))
@@ -164,47 +164,50 @@ class Blocks:
                 names.append(self.kind.where_any[0])
             values = {name: self._values(name) for name in names}
             # Fields add axes, which are no axes of the array.
-            stored = {name: _stored(each) for name, each in values.items()}
+            stored = {name: _stored(column_stored) for name, column_stored in values.items()}
             self._found = self._matched(
-                {name: values[name].array if each is None else each.layout for name, each in stored.items()}
+                {
+                    name: values[name].array if column_stored is None else column_stored.layout
+                    for name, column_stored in stored.items()
+                }
             )
         return self._found
 
     def _matched(self, layouts: Mapping[str, ColumnLayout]) -> tuple[dict[str, tuple[int, ...]], tuple[int, ...]]:
-        path, count, given = self._path, len(self.kind.block), self.kind.axes or {}
-        axes = {name: tuple(each) for name, each in given.items()}
-        for name, each in layouts.items():
-            if len(each.shape) < count or (name in given and max(given[name]) >= len(each.shape)):
+        path, count, axes_given = self._path, len(self.kind.block), self.kind.axes or {}
+        axes = {name: tuple(layout) for name, layout in axes_given.items()}
+        for name, layout in layouts.items():
+            if len(layout.shape) < count or (name in axes_given and max(axes_given[name]) >= len(layout.shape)):
                 raise SchemaMismatchError(
-                    f"{path}: Patches: {name!r} has shape {each.shape}, and blocks have the shape {self.kind.block}"
-                    + (f" along its axes {given[name]}" if name in given else "")
+                    f"{path}: Patches: {name!r} has shape {layout.shape}, and blocks have the shape {self.kind.block}"
+                    + (f" along its axes {axes_given[name]}" if name in axes_given else "")
                 )
-            if len(each.shape) == count:
+            if len(layout.shape) == count:
                 axes.setdefault(name, tuple(range(count)))
         if not axes:
-            name, each = next(iter(layouts.items()))
-            last = tuple(range(len(each.shape) - count, len(each.shape)))
+            name, layout = next(iter(layouts.items()))
+            last = tuple(range(len(layout.shape) - count, len(layout.shape)))
             raise OptionError(
-                f"{path}: Patches: {name!r} has shape {each.shape}, and blocks have {count} axes. Say which of "
+                f"{path}: Patches: {name!r} has shape {layout.shape}, and blocks have {count} axes. Say which of "
                 f"its axes they cut: axes={{{name!r}: {last}}} for the last ones"
             )
         first = next(iter(axes))
         extents = tuple(layouts[first].shape[axis] for axis in axes[first])
-        for name, each in layouts.items():
+        for name, layout in layouts.items():
             fits = [
                 some
-                for some in combinations(range(len(each.shape)), count)
-                if tuple(each.shape[axis] for axis in some) == extents and axes.get(name, some) == some
+                for some in combinations(range(len(layout.shape)), count)
+                if tuple(layout.shape[axis] for axis in some) == extents and axes.get(name, some) == some
             ]
             if not fits:
                 raise SchemaMismatchError(
                     f"{path}: Patches: {first!r} has the lengths {extents} along the axes that blocks cut; {name!r} "
-                    f"has shape {each.shape}. Choose arrays of one shape"
-                    + (", or say which axes blocks cut with axes=" if len(each.shape) > count else "")
+                    f"has shape {layout.shape}. Choose arrays of one shape"
+                    + (", or say which axes blocks cut with axes=" if len(layout.shape) > count else "")
                 )
             if len(fits) > 1:
                 raise OptionError(
-                    f"{path}: Patches: {name!r} has shape {each.shape}, and blocks may cut the axes {fits[0]} or "
+                    f"{path}: Patches: {name!r} has shape {layout.shape}, and blocks may cut the axes {fits[0]} or "
                     f"{fits[1]}: say which with axes={{{name!r}: {fits[0]}}}"
                 )
             axes[name] = fits[0]
@@ -240,7 +243,7 @@ class Blocks:
         if self.kind.per_file is not None:
             return self._drawn(rows)
         along = np.unravel_index(rows if self.kind.where_any is None else self.chosen[rows], self._counts)
-        return np.stack([self._corners_along(axis)[each] for axis, each in enumerate(along)], axis=-1)
+        return np.stack([self._corners_along(axis)[index_along] for axis, index_along in enumerate(along)], axis=-1)
 
     def _corners_along(self, axis: int) -> np.ndarray:
         """Return the indices along an axis at which the blocks of the grid begin."""
@@ -361,23 +364,23 @@ def any_in_windows(parts: Iterable[np.ndarray], windows: Sequence[tuple[np.ndarr
         Where boxes begin and end along each axis, ascending.
     """
     (low, high), *others = windows
-    found = [np.zeros((0, *(len(each) for each, _ in others)), bool)]
-    kept, begin, done = found[0], 0, 0  # of the boxes that are not done, from index `begin` on
+    boxes = [np.zeros((0, *(len(window) for window, _ in others)), bool)]
+    kept, begin, done = boxes[0], 0, 0  # of the boxes that are not done, from index `begin` on
     for part in parts:
         held = part
         for axis, (lows, highs) in enumerate(others, start=1):
             held = _any_along(held, axis, lows, highs)
         kept = np.concatenate([kept, held])
         ready = int(np.searchsorted(high, begin + len(kept), side="right"))
-        found.append(_any_along(kept, 0, low[done:ready] - begin, high[done:ready] - begin))
+        boxes.append(_any_along(kept, 0, low[done:ready] - begin, high[done:ready] - begin))
         passed = len(kept) if ready == len(low) else min(int(low[ready]) - begin, len(kept))
         kept, begin, done = kept[passed:], begin + passed, ready
-    return np.concatenate(found)
+    return np.concatenate(boxes)
 
 
 def _any_along(is_wanted: np.ndarray, axis: int, lows: np.ndarray, highs: np.ndarray) -> np.ndarray:
     """Return whether there is a true value from each low index to each high one along an axis."""
     before = np.zeros([n + (at == axis) for at, n in enumerate(is_wanted.shape)], np.int32)
     np.cumsum(is_wanted, axis=axis, out=before.swapaxes(0, axis)[1:].swapaxes(0, axis))
-    found: np.ndarray = before.take(highs, axis) > before.take(lows, axis)
-    return found
+    is_in_block: np.ndarray = before.take(highs, axis) > before.take(lows, axis)
+    return is_in_block

@@ -70,8 +70,8 @@ class PatchRows(EpisodeRows, RowsOfKind):
         try:
             return self._columns.group_table(self._kind.groups, names)
         except SchemaMismatchError as exc:  # None stands for no value of a row, and blocks have all of them
-            said, given, _ = str(exc).partition("; or pass missing=")
-            if not given:
+            said, has_advice, _ = str(exc).partition("; or pass missing=")
+            if not has_advice:
                 raise
             raise SchemaMismatchError(f"{said}.") from None
 
@@ -82,37 +82,37 @@ class PatchRows(EpisodeRows, RowsOfKind):
             return [self._whole]
         names = list(self._groups.names)
         joined = {name: self._groups.columns[name] for name in self._mapping}
-        paths = [{name: each.paths[row] for name, each in joined.items()} for row in range(len(names))]
+        paths = [{name: joined_array.paths[row] for name, joined_array in joined.items()} for row in range(len(names))]
         if self._columns.reader.is_fetched:  # what a store is asked of all groups is asked together
             with contextlib.suppress(RayH5Error):  # reported for each group
                 asked = [
-                    of_group.get(each, f"{name}/{each}")
+                    of_group.get(array, f"{name}/{array}")
                     for name, of_group in zip(names, paths, strict=True)
-                    for each in self._kind.arrays
+                    for array in self._kind.arrays
                 ]
                 self._columns.reader.find(asked, missing_ok=True)
         chosen: Sequence[np.ndarray | None] = [None] * len(names)
         if self._known.chosen is not None and self._known.chosen_counts is not None:
             chosen = np.split(self._known.chosen, np.cumsum(self._known.chosen_counts)[:-1])
-        return [self._part(*each) for each in zip(names, paths, chosen, strict=True)]
+        return [self._part(*group_part) for group_part in zip(names, paths, chosen, strict=True)]
 
     def _part(self, group: str, paths: Mapping[str, str], chosen: np.ndarray | None) -> Blocks:
         part = self._whole.of_group(group, paths, chosen)
-        made = [as_in_file(each, part.path_of) for each in self._made.values()]
-        self._columns.made.update({each.name: each for each in made})
+        made = [as_in_file(column, part.path_of) for column in self._made.values()]
+        self._columns.made.update({column.name: column for column in made})
         return part
 
     def _of_each(self, of: Callable[[Blocks], Any]) -> list[Any]:
         """Return something of each part."""
-        found = []
+        values = []
         for part in self._parts:
             try:
-                found.append(of(part))
+                values.append(of(part))
             except UnknownColumnError as exc:
-                if not found:
+                if not values:
                     raise
                 raise SchemaMismatchError(f"{exc} Choose groups that agree with groups= of Patches.") from None
-        return found
+        return values
 
     # Rows -----------------------------------------------------------------------------------------
 
@@ -133,7 +133,7 @@ class PatchRows(EpisodeRows, RowsOfKind):
         if self._kind.where_any is None:
             return table
         chosen = [part.chosen for part in self._parts]
-        counts = np.array([len(each) for each in chosen], np.int64) if self._kind.has_groups else None
+        counts = np.array([len(chosen_rows) for chosen_rows in chosen], np.int64) if self._kind.has_groups else None
         return replace(table, chosen=np.concatenate(chosen), chosen_counts=counts)
 
     def places(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -146,11 +146,11 @@ class PatchRows(EpisodeRows, RowsOfKind):
         """Return numbers of rows, which `of` returns for a part and rows of it: int64."""
         if len(self._parts) == 1:
             return of(0, rows)
-        found = np.empty((len(rows), *shape), np.int64)
+        units = np.empty((len(rows), *shape), np.int64)
         parts, own = self.places(rows)
         for part, places in by_part(parts):
-            found[places] = of(part, own[places])
-        return found
+            units[places] = of(part, own[places])
+        return units
 
     def episodes_of(self, rows: np.ndarray) -> np.ndarray:
         return self.places(rows)[0]
@@ -172,7 +172,7 @@ class PatchRows(EpisodeRows, RowsOfKind):
             )
         columns, refused = [*own], dict[str, Exception]()
         first, known = self._parts[0], dict.fromkeys([*names, *self._kind.shapes])
-        for name in (each for array in known for each in first.fields(array) or [array]):
+        for name in (field for array in known for field in first.fields(array) or [array]):
             try:
                 self.column(name)
             except RayH5Error as exc:
@@ -189,8 +189,8 @@ class PatchRows(EpisodeRows, RowsOfKind):
     def _names(self) -> list[str]:
         """Return the names of what may be columns."""
         if not self._kind.has_groups:
-            found = self._columns.listing()
-            return [*found.names, *found.refused]
+            listing = self._columns.listing()
+            return [*listing.names, *listing.refused]
         layout, first = self._columns.reader.layout, self._parts[0]
         paths = [*layout.columns, *layout.refused]
         if self._mapping:
@@ -201,7 +201,7 @@ class PatchRows(EpisodeRows, RowsOfKind):
     def _of_others(self, known: set[str]) -> dict[str, int]:
         """Return the names of what other groups have and the first one lacks, and the first group with each."""
         numbers = {group: at for at, group in enumerate(self._groups.names)}
-        found: dict[str, int] = {}
+        others: dict[str, int] = {}
         layout = self._columns.reader.layout
         for path in (*layout.columns, *layout.refused):
             at = path.find("/")
@@ -209,9 +209,11 @@ class PatchRows(EpisodeRows, RowsOfKind):
                 at = path.find("/", at + 1)
             if at < 0 or (name := path[at + 1 :]) in known:
                 continue
-            if not any(each.startswith(f"{name}/") for each in known):  # compound values, of which fields are columns
-                found.setdefault(name, numbers[path[:at]])
-        return found
+            if not any(
+                column.startswith(f"{name}/") for column in known
+            ):  # compound values, of which fields are columns
+                others.setdefault(name, numbers[path[:at]])
+        return others
 
     def _error_of(self, name: str, group: int) -> RayH5Error:
         try:
@@ -238,14 +240,14 @@ class PatchRows(EpisodeRows, RowsOfKind):
             return RowColumn(name, InMemory.of(name, self._groups.names.groups.take, object), self.episodes_of)
         if (single := self._single(name)) is not None:
             return RowColumn(name, single, self.episodes_of)
-        found = self._of_each(lambda part: part.values(name))
-        self._check_alike(name, found)
-        starts = np.cumsum(np.array([0, *(each.array.num_rows for each in found)], np.int64))
+        blocks = self._of_each(lambda part: part.values(name))
+        self._check_alike(name, blocks)
+        starts = np.cumsum(np.array([0, *(block.array.num_rows for block in blocks)], np.int64))
 
         def units_of(rows: np.ndarray) -> np.ndarray:
             return self._of_parts(rows, lambda part, own: starts[part] + self._parts[part].units(own))
 
-        return RowColumn(name, EndToEnd(name, (*found,), starts) if len(found) > 1 else found[0], units_of)
+        return RowColumn(name, EndToEnd(name, (*blocks,), starts) if len(blocks) > 1 else blocks[0], units_of)
 
     def _single(self, name: str) -> Values | None:
         """Return a dataset with a single value in each part; None for others."""
@@ -259,18 +261,18 @@ class PatchRows(EpisodeRows, RowsOfKind):
             if self._parts[0].single(name) is None:  # a part of a single value is an error
                 return None
             self._table = self._groups.merged(self._found([dataset]))
-        found = self._groups.columns.get(dataset)
-        if found is None or not found.single:
+        joined_array = self._groups.columns.get(dataset)
+        if joined_array is None or not joined_array.single:
             raise UnsupportedColumnError(
                 f"{self._columns.path}: {name!r} has a single value in group {self._groups.names[0]!r}, and not in all "
                 "others. Choose groups that agree with groups= of Patches, or leave it out with columns=[...]."
             )
-        return Stored.of(found)
+        return Stored.of(joined_array)
 
     def _check_alike(self, name: str, blocks: Sequence[Values]) -> None:
         """Raise unless the blocks of all groups have one dtype and shape. Attributes may make others of a dtype."""
         first = blocks[0].array
-        is_decoded = first.kind == "number" and any(isinstance(each, CF) for each in blocks)
+        is_decoded = first.kind == "number" and any(isinstance(block, CF) for block in blocks)
         for group, column in enumerate(blocks[1:], start=1):
             each, axes, names = column.array, self._parts[group].axes, self._groups.names
             if axes != self._parts[0].axes:

@@ -27,14 +27,14 @@ def has_steps(name: str, files: Iterable[tuple[str, RowTable]], windows: Windows
     for path, table in files:
         assert table.groups is not None
         joined = table.groups.columns[name]
-        same = [joined.lengths == _entries(table, each) for each in {each.source for each in windows.columns}]
+        same = [joined.lengths == _entries(table, column) for column in {column.source for column in windows.columns}]
         fits = np.any(same, axis=0) & (not is_single(joined))
         for answer in (True, False):
             at = np.flatnonzero((fits == answer) & joined.is_there)
             if len(at):
                 first.setdefault(answer, (path, table, int(at[0])))
     if len(first) > 1:
-        shown = {answer: _shown(name, *each, windows) for answer, each in first.items()}
+        shown = {answer: _shown(name, *episode, windows) for answer, episode in first.items()}
         raise OptionError(
             f"Windows: column {name!r} has no offsets, and is as long as some episodes alone: {shown[True]}, and "
             f"{shown[False]}. Pass Windows(..., constants=[{name!r}]) if it is a constant of each episode, or "
@@ -53,7 +53,7 @@ def _entries(table: RowTable, name: str) -> np.ndarray:
 
 def _shown(name: str, path: str, table: RowTable, group: int, windows: Windows) -> str:
     assert table.groups is not None
-    counts = (int(_entries(table, each)[group]) for each in (name, windows.columns[0].source))
+    counts = (int(_entries(table, column)[group]) for column in (name, windows.columns[0].source))
     where = f"{table.groups.names[group]!r} of {path}" if table.groups.names[group] else path
     return "{} entries for {} steps in {}".format(*counts, where)
 
@@ -63,7 +63,7 @@ def check_steps(
 ) -> None:
     """Raise `OptionError` for a column without offsets that has steps in some files, and is a constant in others."""
     files = [(path, table) for path, table in zip(paths, tables, strict=True) if table and table.groups]
-    offsets = {name for each in windows.columns for name in (each.name, each.source)}
+    offsets = {name for column in windows.columns for name in (column.name, column.source)}
     for name in dict.fromkeys(names):
-        there = [each for each in files if name not in offsets and rows_key(name) not in each[1].bounds]
+        there = [file for file in files if name not in offsets and rows_key(name) not in file[1].bounds]
         has_steps(name, [(p, t) for p, t in there if t.groups is not None and name in t.groups.columns], windows)

@@ -53,12 +53,12 @@ class TimesOf:
     @cached_property
     def of_columns(self) -> set[str]:
         """The datasets of times that `at` names for single columns."""
-        found = set()
+        names = set()
         for column, times in () if self._windows.at is None or isinstance(self._windows.at, str) else self._windows.at:
             if isinstance(times, str):
                 above = self._columns.dataset_below_field(column).rpartition("/")[0]
-                found |= {times.strip("/"), f"{above}/{times.strip('/')}".strip("/")}
-        return found
+                names |= {times.strip("/"), f"{above}/{times.strip('/')}".strip("/")}
+        return names
 
     def _find(self, column: str) -> Times:
         samples, said = self._columns.parts(column), self._windows.times_of(column)
@@ -72,8 +72,8 @@ class TimesOf:
             return _regular(counts, np.full(len(counts), said[0]), np.full(len(counts), said[1]))
         parent, own = self._columns.dataset_below_field(column).rpartition("/")[0], said.strip("/")
         for name in dict.fromkeys([f"{parent}/{own}".strip("/"), own]) if own else ():
-            if self._columns.has(name) and (found := self._listed(column, name, counts, is_own=name == own)):
-                return found
+            if self._columns.has(name) and (times := self._listed(column, name, counts, is_own=name == own)):
+                return times
         rates, starts = self._said_rates(column, parent)
         rates = np.where(np.isnan(rates) & (counts == 0), 1.0, rates)  # of no samples
         if (lacking := np.flatnonzero(np.isnan(rates))).size:
@@ -134,14 +134,14 @@ class TimesOf:
         A rate is NaN where none is said.
         """
         said = self._columns.attributes_of(column, [*_STARTS, *_RATES, *_STEPS])
-        starts, rates, steps = (np.array([_number(each, of) for each in said]) for of in (_STARTS, _RATES, _STEPS))
+        starts, rates, steps = (np.array([_number(names, of) for names in said]) for of in (_STARTS, _RATES, _STEPS))
         with np.errstate(divide="ignore"):
             rates = np.where(np.isnan(rates) & (steps != 0), 1 / steps, rates)
         name = f"{parent}/{_NWB_START}".strip("/")
         if (lacks := np.isnan(rates)).any() and self._columns.has(name):
             first, of = self._columns.parts(name), self._columns.attributes_of(name, ["rate"])
             if first.is_single:
-                rates = np.where(lacks, [_number(each, ["rate"]) for each in of], rates)
+                rates = np.where(lacks, [_number(attributes, ["rate"]) for attributes in of], rates)
                 lacks &= first.lengths > 0
                 starts[lacks] = read_units(self._columns.reader, first.values, int(first.lengths.sum()))[
                     lacks[first.lengths > 0]
@@ -156,8 +156,8 @@ class TimesOf:
 
 def _number(said: Mapping[str, Any], names: Sequence[str]) -> float:
     """Return the first of some attributes that is one number; NaN if there is none."""
-    numbers = [np.ravel(said[each]) for each in names if each in said]
-    return next((float(each[0]) for each in numbers if len(each) == 1 and each.dtype.kind in "iuf"), math.nan)
+    numbers = [np.ravel(said[name]) for name in names if name in said]
+    return next((float(number[0]) for number in numbers if len(number) == 1 and number.dtype.kind in "iuf"), math.nan)
 
 
 def _regular(counts: np.ndarray, rates: np.ndarray, starts: np.ndarray) -> Times:

@@ -60,7 +60,9 @@ class WholeRows(Episodes):
         # With windows, the lengths in all files say which columns have a value for each step.
         known = dict(self.columns.as_arrays)
         groups = None if self._windows is None else GroupTable(THE_FILE, known, {})
-        return self.columns.table(groups=groups, entries={name: int(each.shapes[0, 0]) for name, each in known.items()})
+        return self.columns.table(
+            groups=groups, entries={name: int(joined_array.shapes[0, 0]) for name, joined_array in known.items()}
+        )
 
     @property
     def _is_timed(self) -> bool:
@@ -71,11 +73,11 @@ class WholeRows(Episodes):
         self.columns.prepare(names)
 
     def listing(self) -> Listing:
-        found = self.columns.listing()
+        listing = self.columns.listing()
         if isinstance(self.columns, GroupColumns):
-            return found
-        columns, refused = list(found.names), dict(found.refused)
-        for name in [*found.names, *found.refused]:
+            return listing
+        columns, refused = list(listing.names), dict(listing.refused)
+        for name in [*listing.names, *listing.refused]:
             try:
                 if name in refused and self.columns.single(name) is None and self.columns.bytes_of(name) is None:
                     continue
@@ -83,7 +85,7 @@ class WholeRows(Episodes):
                     self.column(name)
             except UnsupportedColumnError as exc:
                 refused[name] = exc
-                columns = [each for each in columns if each != name]
+                columns = [column for column in columns if column != name]
             else:
                 if refused.pop(name, None) is not None:
                     columns.append(name)
@@ -127,10 +129,10 @@ class WholeRows(Episodes):
         assert self._windows is not None
         names = list(names)
         self.prepare(names)
-        found = {name: self._time_of(name) for name in names}
+        times = {name: self._time_of(name) for name in names}
         first = names[0]
-        lengths = found[first]
-        for name, others in found.items():
+        lengths = times[first]
+        for name, others in times.items():
             differ = np.flatnonzero(others != lengths)
             if len(differ) and self._windows.episode_length != "min":
                 at = int(differ[0])

@@ -46,8 +46,8 @@ class WindowRows(EpisodeRows):
         self._path, self._where = episodes.columns.path, episodes.columns.where
         self._episodes = episodes
         self._windows = windows
-        self._by_name = {each.name: each for each in windows.columns}
-        self._sources = [*dict.fromkeys(each.source for each in windows.columns)]
+        self._by_name = {column.name: column for column in windows.columns}
+        self._sources = [*dict.fromkeys(column.source for column in windows.columns)]
         self._times = TimesOf(episodes.columns, windows, {} if table is None else table.times)
         self._known: dict[str, Parts] = {}
         self._made: Clock | None = None
@@ -84,10 +84,10 @@ class WindowRows(EpisodeRows):
                 self._made = Clock.of_times(self._times, self._windows, self._where)
                 return self._made
             lengths, bounds = self._episodes.lengths_of(self._sources), self._windows.episode_bounds
-            for each in self._sources:
-                self._check_offsets(each)
-            found = None if bounds is None else self._episodes.table.bounds[episodes_key(bounds)]
-            self._made = Clock.of_steps(lengths, self._windows, found)
+            for source in self._sources:
+                self._check_offsets(source)
+            bounds_of_episodes = None if bounds is None else self._episodes.table.bounds[episodes_key(bounds)]
+            self._made = Clock.of_steps(lengths, self._windows, bounds_of_episodes)
         return self._made
 
     def episode_names(self) -> np.ndarray:
@@ -103,18 +103,18 @@ class WindowRows(EpisodeRows):
     # Which columns there are -----------------------------------------------------------------
 
     def listing(self) -> Listing:
-        found = self._episodes.listing()
-        others = [each.name for each in self._windows.columns if each.name != each.source]
-        others += [each.name + IS_PAD for each in self._windows.columns if self._marks(each)]
-        if doubles := [name for name in others if name in found.names]:
+        listing = self._episodes.listing()
+        others = [column.name for column in self._windows.columns if column.name != column.source]
+        others += [column.name + IS_PAD for column in self._windows.columns if self._marks(column)]
+        if doubles := [name for name in others if name in listing.names]:
             raise OptionError(
                 f"{self._path}: Windows adds a column {doubles[0]!r}, and the file has a column of that name. Name the "
                 "windows otherwise, such as {'window': ('u', range(0, 4))}."
             )
-        refused: dict[str, Exception] = dict(found.refused)
+        refused: dict[str, Exception] = dict(listing.refused)
         if not self._is_timed:
-            return Listing(tuple(dict.fromkeys([*found.names, *self._by_name, *others])), refused)
-        names = [name for name in found.names if self._has_times(name, refused)]
+            return Listing(tuple(dict.fromkeys([*listing.names, *self._by_name, *others])), refused)
+        names = [name for name in listing.names if self._has_times(name, refused)]
         return Listing(tuple(dict.fromkeys([*self._by_name, *names, *others, _TIME])), refused)
 
     def _has_times(self, name: str, refused: dict[str, Exception]) -> bool:
@@ -132,7 +132,7 @@ class WindowRows(EpisodeRows):
         return True
 
     def prepare(self, names: Iterable[str]) -> None:
-        own = {*self._by_name, *(each.name + IS_PAD for each in self._windows.columns)}
+        own = {*self._by_name, *(column.name + IS_PAD for column in self._windows.columns)}
         own |= {_TIME} if self._is_timed else set()
         self._episodes.prepare(dict.fromkeys([*self._sources, *(name for name in names if name not in own)]))
 

@@ -85,14 +85,14 @@ def store_error(exc: BaseException, url: str, doing: str, text: str) -> RayH5Err
             f"{url}: the store redirects to http:// ({doing}), where others can read what is sent. That is refused. "
             "Read from a store that keeps to https://."
         )
-    if any(each in lowered and each not in url.lower() for each in _CREDENTIALS):  # whatever its status is
+    if any(word in lowered and word not in url.lower() for word in _CREDENTIALS):  # whatever its status is
         return NotReadableError(
             f"{url}: no credentials were found. Give them in storage_options or in the environment of every node, or "
             "write storage_options={'skip_signature': True} for public data. ~/.aws is not read: for what it has, run "
             "`eval $(aws configure export-credentials --format env)`."
         )
-    if found := _PROVIDER.search(text):  # its text may hold something secret
-        return NotReadableError(f"{url}: credential_provider of storage_options raised {found[1]}")
+    if match := _PROVIDER.search(text):  # its text may hold something secret
+        return NotReadableError(f"{url}: credential_provider of storage_options raised {match[1]}")
     is_web = scheme_of(url) in {"http", "https"}
     if isinstance(exc, FileNotFoundError) or status in {404, 410}:
         status = 404
@@ -102,7 +102,7 @@ def store_error(exc: BaseException, url: str, doing: str, text: str) -> RayH5Err
 
 def _of_bucket(url: str, doing: str, status: int | None, whole: str) -> RayH5Error | None:
     """Return the error for a bucket or a key that is not given out."""
-    text, code = whole.lower(), found[1] if (found := _CODE.search(whole)) else ""
+    text, code = whole.lower(), match[1] if (match := _CODE.search(whole)) else ""
     if "nosuchbucket" in text or "containernotfound" in text:
         return NotFoundError(
             f"{url.rstrip('/')}: there is no such bucket. Check its name, and endpoint and region in storage_options; "
@@ -153,7 +153,7 @@ def _of_server(url: str, doing: str, status: int | None, text: str) -> RayH5Erro
 
 
 def _of_status(url: str, doing: str, status: int | None, text: str, whole: str) -> RayH5Error | None:
-    tries = int(found[1]) + 1 if (found := _RETRIES.search(text)) else None
+    tries = int(match[1]) + 1 if (match := _RETRIES.search(text)) else None
     after = f" after {tries} tries" if tries else ""
     if status in {429, 503} or "slowdown" in text or "slow down" in text:
         return TransientIOError(
@@ -205,9 +205,9 @@ def _of_connection(url: str, doing: str, text: str, kind: str, whole: str) -> Ra
 
 def status_of(exc: BaseException) -> int | None:
     """Return the status of an answer that obstore made an error of; None if there is none."""
-    found = _STATUS.search(str(exc))
-    if found:
-        return int(next(each for each in found.groups() if each))
+    match = _STATUS.search(str(exc))
+    if match:
+        return int(next(group for group in match.groups() if group))
     return {"UnauthenticatedError": 401, "PermissionDeniedError": 403}.get(type(exc).__name__)
 
 

@@ -71,13 +71,13 @@ class _Arrow:
         self._fs = filesystem
 
     def info(self, path: str) -> tuple[str, int, Any] | None:
-        found = self._fs.get_file_info(path)
-        return ("", int(found.size), found.mtime_ns) if found.type == FileType.File else None
+        entry = self._fs.get_file_info(path)
+        return ("", int(entry.size), entry.mtime_ns) if entry.type == FileType.File else None
 
     def list(self, path: str, *, below: bool) -> tuple[list[tuple[str, tuple[str, int, Any]]], list[str]]:
-        found = self._fs.get_file_info(FileSelector(path, allow_not_found=True, recursive=below))
-        files = [(each.path, ("", int(each.size), each.mtime_ns)) for each in found if each.type == FileType.File]
-        return files, [each.path for each in found if each.type == FileType.Directory]
+        infos = self._fs.get_file_info(FileSelector(path, allow_not_found=True, recursive=below))
+        files = [(info.path, ("", int(info.size), info.mtime_ns)) for info in infos if info.type == FileType.File]
+        return files, [info.path for info in infos if info.type == FileType.Directory]
 
     def read_at(self, path: str, offset: int, nbytes: int) -> bytes:
         with self._fs.open_input_file(path) as file:
@@ -93,31 +93,31 @@ class _FSSpec:
     def info(self, path: str) -> tuple[str, int, Any] | None:
         self._fs.invalidate_cache(posixpath.dirname(path))
         try:
-            found = self._fs.info(path)
+            entry = self._fs.info(path)
         except FileNotFoundError:
             return None
-        return _state(found) if found["type"] == "file" else None
+        return _state(entry) if entry["type"] == "file" else None
 
     def list(self, path: str, *, below: bool) -> tuple[list[tuple[str, tuple[str, int, Any]]], list[str]]:
         self._fs.invalidate_cache(path)
         try:
-            found = (
+            infos = (
                 self._fs.find(path, detail=True)
                 if below
-                else {each["name"]: each for each in self._fs.ls(path, detail=True)}
+                else {info["name"]: info for info in self._fs.ls(path, detail=True)}
             )
         except FileNotFoundError:
             return [], []
-        files = [(name, _state(each)) for name, each in found.items() if each["type"] == "file"]
-        return files, [name for name, each in found.items() if each["type"] == "directory"]
+        files = [(name, _state(info)) for name, info in infos.items() if info["type"] == "file"]
+        return files, [name for name, info in infos.items() if info["type"] == "directory"]
 
     def read_at(self, path: str, offset: int, nbytes: int) -> bytes:
         return bytes(self._fs.cat_file(path, start=offset, end=offset + nbytes))
 
 
-def _state(found: dict[str, Any]) -> tuple[str, int, Any]:
-    etag = found.get("ETag") or found.get("etag") or ""
-    return str(etag), int(found["size"]), next((found[name] for name in _TIMES if found.get(name)), None)
+def _state(info: dict[str, Any]) -> tuple[str, int, Any]:
+    etag = info.get("ETag") or info.get("etag") or ""
+    return str(etag), int(info["size"]), next((info[name] for name in _TIMES if info.get(name)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,18 +157,18 @@ class FileSystemStorage(InStore):
         return Address(self.protocol, root, key)
 
     def look(self, url: str) -> ObjectIdentity | None:
-        found = self._calls.info(self._path(url))
-        return None if found is None else _identity(found)
+        info = self._calls.info(self._path(url))
+        return None if info is None else _identity(info)
 
     def entries(self, url: str, *, below: bool) -> tuple[list[Found], list[str]]:
         folder = self._path(url).rstrip("/")
         listed, folders = self._calls.list(folder, below=below)
         files = {self.url(self._named(path)): _identity(state) for path, state in listed}
         others = [self.url(self._named(path)) for path in folders]
-        for each in (*files, *others):
-            check_listed(url, self.url(folder) + ("/" if folder else ""), each)
-        found = [Found(each, self.address(each).key, state) for each, state in files.items()]
-        return found, [self.address(each).key for each in others]
+        for name in (*files, *others):
+            check_listed(url, self.url(folder) + ("/" if folder else ""), name)
+        there = [Found(name, self.address(name).key, state) for name, state in files.items()]
+        return there, [self.address(name).key for name in others]
 
     def read(self, url: str, expect: ObjectIdentity, offset: int, nbytes: int) -> bytes:  # noqa: ARG002
         """Return bytes of a file in the state that it has."""
@@ -190,8 +190,8 @@ class FileSystemStorage(InStore):
         return path if isinstance(self.filesystem, FileSystem) else str(self.filesystem._strip_protocol(path))
 
 
-def _identity(found: tuple[str, int, Any]) -> ObjectIdentity:
-    etag, size, changed = found
+def _identity(state: tuple[str, int, Any]) -> ObjectIdentity:
+    etag, size, changed = state
     if etag:
         return ObjectIdentity(etag, size)
     if hasattr(changed, "timestamp"):

@@ -88,9 +88,9 @@ class ObjectStorage(InStore):
         else:
             listed = self._repeated(lambda: store.list_with_delimiter(prefix or None))
             objects, folders = listed["objects"], listed["common_prefixes"]
-        found = [(address.url(each["path"]), each) for each in objects]
-        return [Found(name, each["path"], self._identity(name, each)) for name, each in found], [
-            each.rstrip("/") for each in folders
+        named = [(address.url(meta["path"]), meta) for meta in objects]
+        return [Found(name, meta["path"], self._identity(name, meta)) for name, meta in named], [
+            folder.rstrip("/") for folder in folders
         ]
 
     def read(self, url: str, expect: ObjectIdentity, offset: int, nbytes: int) -> memoryview:
@@ -131,14 +131,14 @@ class ObjectStorage(InStore):
             self.asking(urls[0], "deleting it", lambda: store.delete([self._store(url)[1] for url in urls]))
 
     def _identity(self, url: str, meta: Any) -> ObjectIdentity:
-        found = _state(meta)
-        if not found.etag and not self.options.allow_unversioned:
+        identity = _state(meta)
+        if not identity.etag and not self.options.allow_unversioned:
             raise OptionError(
                 f"{url}: the server gives no ETag for it (or a weak one), so a file that is written again while it is "
                 "read would not be noticed, and rows of both could be mixed. If nobody writes to these files, pass "
                 "storage_options={'allow_unversioned': True}: size and time of the last change are compared instead."
             )
-        return found
+        return identity
 
     def _repeated(self, work: Callable[[], Result]) -> Result:
         """List a folder; list it again if an answer breaks off: obstore repeats requests, but not this."""
@@ -213,7 +213,7 @@ def _look(store: Any, key: str, is_web: bool) -> Any:
 
 
 def _all(store: Any, prefix: str) -> list[Any]:
-    return [each for page in store.list(prefix or None, chunk_size=_PAGE) for each in page]
+    return [meta for page in store.list(prefix or None, chunk_size=_PAGE) for meta in page]
 
 
 def _on_hub(url: str) -> list[Found]:

@@ -100,18 +100,18 @@ class StoreOptions:
             raise OptionError(
                 f"storage_options: expected a dict, such as {{'region': 'eu-west-1'}}, found {type(options).__name__}"
             )
-        found: dict[str, Any] = {}
+        checked: dict[str, Any] = {}
         for name, value in (options or {}).items():
             plain = _plain_name(name, kinds or list(_STORE_NAMES))
-            found[plain] = _checked(plain, value)
+            checked[plain] = _checked(plain, value)
         if "s3" in kinds:
-            found = {**_environment(found), **found}
-        if ("cache_dir" in found) != ("cache_bytes" in found):
+            checked = {**_environment(checked), **checked}
+        if ("cache_dir" in checked) != ("cache_bytes" in checked):
             raise OptionError(
                 "cache_dir and cache_bytes: the cache needs both, a folder on a disk of each node and how much of it "
                 "to take, such as cache_dir='/nvme', cache_bytes='200GB'"
             )
-        return cls(tuple(sorted(found.items(), key=lambda item: item[0])), _full_urls(urls))
+        return cls(tuple(sorted(checked.items(), key=lambda item: item[0])), _full_urls(urls))
 
     @property
     def values(self) -> dict[str, Any]:
@@ -171,10 +171,10 @@ class StoreOptions:
     def hidden(self, text: str) -> str:
         """Return a text without the values of secrets."""
         for name, value in self.given:
-            parts = [each for _, each in value] if isinstance(value, tuple) else [value]
-            for each in parts if name not in _PUBLIC | {"endpoint", "endpoint_url"} else ():
-                if isinstance(each, (str, bytes)) and len(each) > 3:
-                    text = text.replace(os.fsdecode(each), _HIDDEN)
+            parts = [text_of_part for _, text_of_part in value] if isinstance(value, tuple) else [value]
+            for part in parts if name not in _PUBLIC | {"endpoint", "endpoint_url"} else ():
+                if isinstance(part, (str, bytes)) and len(part) > 3:
+                    text = text.replace(os.fsdecode(part), _HIDDEN)
         text = re.sub(r"(?<=://)[^/\s@]*@(?!anonymous)", "", text)
         return re.sub(r"\S+", lambda word: _without_query(word[0]), text)
 
@@ -195,7 +195,7 @@ def _plain_name(name: object, kinds: list[str]) -> str:
         raise OptionError(f"storage_options: expected names of options, found {name!r}")
     plain = name.lower()
     known = frozenset().union(_CLIENT_NAMES, _OWN_NAMES, *(_STORE_NAMES[kind] for kind in kinds))
-    for prefix in ("", *(each for kind in kinds for each in _PREFIXES[kind])):
+    for prefix in ("", *(prefix_of_kind for kind in kinds for prefix_of_kind in _PREFIXES[kind])):
         if plain.startswith(prefix) and plain[len(prefix) :] in known:
             return plain[len(prefix) :]
     others = [kind for kind in _STORE_NAMES if kind not in kinds and plain in _STORE_NAMES[kind]]
@@ -214,17 +214,17 @@ def _checked(name: str, value: Any) -> Any:
     if name in _TIMES | _WAITS:
         return _checked_time(what, value, is_wait=name in _WAITS)
     if name in _BOOLS:
-        found = _WORDS.get(str(value).strip().lower()) if isinstance(value, (bool, int, str)) else None
-        if found is None:
+        flag = _WORDS.get(str(value).strip().lower()) if isinstance(value, (bool, int, str)) else None
+        if flag is None:
             raise OptionError(f"{what}={value!r}: expected True or False")
-        return found
+        return flag
     if name == "max_retries":
         is_digits = isinstance(value, str) and value.isdigit()  # from the command line
         return as_integer(what, int(value) if is_digits else value, 0)
     if name == "credential_provider":
         return _checked_provider(what, value)
     if name == "default_headers":
-        if not isinstance(value, Mapping) or not all(isinstance(each, str) for item in value.items() for each in item):
+        if not isinstance(value, Mapping) or not all(isinstance(text, str) for item in value.items() for text in item):
             raise OptionError(f"{what}: expected a dict of texts, such as {{'x-team': 'seismology'}}")
         return tuple(sorted(value.items()))
     return _checked_text(name, what, value)
@@ -281,31 +281,33 @@ def _without_query(word: str) -> str:
     """Return a word without the query of a URL, or what looks like one."""
     begin, scheme, rest = word.partition("://")
     word = begin + scheme + rest.partition("?")[0] if scheme else word
-    for found in re.finditer(r"(?<=[^\"'])\?", word):
-        if word.rfind("=") > found.start():
-            return word[: found.start()]
+    for question_mark in re.finditer(r"(?<=[^\"'])\?", word):
+        if word.rfind("=") > question_mark.start():
+            return word[: question_mark.start()]
     return word
 
 
 def _full_urls(urls: Iterable[str]) -> tuple[tuple[str, str], ...]:
     """Return URLs that hold something secret, by what they are without it."""
-    found: dict[str, str] = {}
+    secret_urls: dict[str, str] = {}
     for plain, full in map(without_secrets, urls):
-        if found.setdefault(plain, full) != full:
+        if secret_urls.setdefault(plain, full) != full:
             raise OptionError(
                 f"{plain}: two URLs have this path, with different users or queries (what follows '?'). These may be "
                 "secret, so that they are in no plan, and the files cannot be told apart. Read one of them, or give "
                 "them different paths."
             )
-    return tuple((plain, full) for plain, full in found.items() if full)
+    return tuple((plain, full) for plain, full in secret_urls.items() if full)
 
 
-def _environment(given: Mapping[str, Any]) -> dict[str, Any]:
+def _environment(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the environment of this process says about S3, except secrets: other nodes may lack it."""
-    found = {}
+    settings = {}
     for variable in _FROM_ENVIRONMENT:
         name = variable.removeprefix("AWS_").lower()
-        if os.environ.get(variable) and not {name, name.removesuffix("_url"), name.removeprefix("default_")} & {*given}:
+        if os.environ.get(variable) and not {name, name.removesuffix("_url"), name.removeprefix("default_")} & {
+            *options
+        }:
             plain = "endpoint" if name == "endpoint_url" else name
-            found[plain] = _checked(plain, os.environ[variable])
-    return found
+            settings[plain] = _checked(plain, os.environ[variable])
+    return settings

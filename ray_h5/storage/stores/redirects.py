@@ -82,20 +82,20 @@ def _secret(kind: str, root: str, arguments: Mapping[str, Any]) -> str | None:
         return "the query of the URL" if "?" in root else None
     if arguments.get("skip_signature") or kind == "gs":
         return None
-    given = arguments.keys() | {
-        each.partition("_")[2].lower() for each in os.environ if each.startswith(_PREFIXES[kind])
+    names_set = arguments.keys() | {
+        variable.partition("_")[2].lower() for variable in os.environ if variable.startswith(_PREFIXES[kind])
     }
     if kind == "az":
         names = {"sas_key", "sas_token", "storage_sas_key", "storage_sas_token", "credential_provider"}
-        return "the SAS token" if given & names else None
-    is_static = {"access_key_id", "secret_access_key"} <= given and not arguments.get("s3_express")
-    has_token = {"session_token", "token", "credential_provider"} & given
+        return "the SAS token" if names_set & names else None
+    is_static = {"access_key_id", "secret_access_key"} <= names_set and not arguments.get("s3_express")
+    has_token = {"session_token", "token", "credential_provider"} & names_set
     return "the session token" if has_token or not is_static else None
 
 
 def _extra(headers: Iterable[str]) -> list[str]:
     """Return the names of headers that would go along to another host, and may hold something secret."""
-    return sorted(each for each in headers if each.lower() not in _KEPT_BACK)
+    return sorted(header for header in headers if header.lower() not in _KEPT_BACK)
 
 
 def _url_of(kind: str, root: str, arguments: Mapping[str, Any]) -> str:
@@ -120,19 +120,19 @@ def _url_of(kind: str, root: str, arguments: Mapping[str, Any]) -> str:
         account = arguments.get("account_name") or os.environ.get("AZURE_STORAGE_ACCOUNT_NAME", "")
         service = "fabric.microsoft.com" if arguments.get("use_fabric_endpoint") else "core.windows.net"
         usual = f"https://{account}.blob.{service}"
-    found = [arguments.get(each) for each in names] + [os.environ.get(each) for each in variables]
-    return next((each for each in found if each), usual)
+    endpoints = [arguments.get(name) for name in names] + [os.environ.get(variable) for variable in variables]
+    return next((endpoint for endpoint in endpoints if endpoint), usual)
 
 
 def _hosts(kind: str, url: str, arguments: Mapping[str, Any]) -> Iterator[str]:
     """Yield the hosts that a store may send requests to: those that the user names, and those that give credentials."""
-    named = [each for each in arguments.values() if isinstance(each, str)]
+    named = [argument for argument in arguments.values() if isinstance(argument, str)]
     named += [value for name, value in os.environ.items() if _PREFIXES[kind] and name.startswith(_PREFIXES[kind])]
-    for each in (url, *named):
-        if each.startswith(("http://", "https://")) and (host := urlsplit(each).hostname):
+    for address in (url, *named):
+        if address.startswith(("http://", "https://")) and (host := urlsplit(address).hostname):
             yield host
-    for each in _CREDENTIAL_HOSTS[kind]:
-        yield each.format(region=arguments.get("region"))
+    for address in _CREDENTIAL_HOSTS[kind]:
+        yield address.format(region=arguments.get("region"))
 
 
 def _has_proxy(kind: str, url: str, client: Mapping[str, Any]) -> bool:
@@ -143,8 +143,8 @@ def _has_proxy(kind: str, url: str, client: Mapping[str, Any]) -> bool:
     if any(name.upper().endswith("_PROXY_URL") and name.upper().startswith(_PREFIXES[kind]) for name in os.environ):
         return True
     proxies = getproxies_environment()
-    found = proxies.get(urlsplit(url).scheme) or proxies.get("all")
-    return bool(found) and not _is_excluded(host, proxies.get("no", ""))
+    proxy = proxies.get(urlsplit(url).scheme) or proxies.get("all")
+    return bool(proxy) and not _is_excluded(host, proxies.get("no", ""))
 
 
 def _is_excluded(host: str, excludes: str) -> bool:
@@ -153,7 +153,9 @@ def _is_excluded(host: str, excludes: str) -> bool:
     try:
         address = ipaddress.ip_address(host)
         return any(
-            address in ipaddress.ip_network(each.strip(), strict=False) for each in excludes.split(",") if "/" in each
+            address in ipaddress.ip_network(exclude.strip(), strict=False)
+            for exclude in excludes.split(",")
+            if "/" in exclude
         )
     except ValueError:
         return False

@@ -86,11 +86,11 @@ class InStore(ABC):
 
     def check(self, url: str) -> ObjectIdentity:
         """Return the state of a file that exists and is not empty; raise the error that says what it is."""
-        found = self.identity(url)
-        if found is None:
+        identity = self.identity(url)
+        if identity is None:
             raise self.error(FileNotFoundError(), url, "looking at it")
-        self.open(url, found)
-        return found
+        self.open(url, identity)
+        return identity
 
     def list(self, url: str, *, below: bool) -> tuple[list[Found], list[str]]:
         """Return the files in a folder, whose URL ends in ``/``, and the keys of its folders; or all files below it."""
@@ -103,13 +103,13 @@ class InStore(ABC):
     def get(self, url: str, expect: ObjectIdentity, offset: int, nbytes: int) -> memoryview:
         """Return bytes of a file in an expected state, by one request, in a thread that may wait."""
         doing = f"reading {nbytes} bytes at offset {offset}"
-        found = self._translated(url, doing, lambda: self.read(url, expect, offset, nbytes))
-        if len(found) != nbytes:
+        data = self._translated(url, doing, lambda: self.read(url, expect, offset, nbytes))
+        if len(data) != nbytes:
             raise TruncatedFileError(
-                f"{url}: expected {nbytes} bytes at offset {offset}, found {len(found)}; the file has {expect.size} "
+                f"{url}: expected {nbytes} bytes at offset {offset}, found {len(data)}; the file has {expect.size} "
                 "bytes. It is cut short: copy it again."
             )
-        return memoryview(found)
+        return memoryview(data)
 
     def asking(self, url: str, doing: str, work: Callable[[], Result]) -> Result:
         """Do a request in another thread, so that Ctrl-C ends the wait."""
@@ -188,8 +188,8 @@ class RemoteFile:
     def read_into(self, offset: int, buffer: Buffer) -> None:
         """Fill `buffer` with the bytes that begin at `offset`."""
 
-        def then(number: int, found: memoryview) -> None:  # noqa: ARG001  there is one
-            buffer[:] = found
+        def then(number: int, data: memoryview) -> None:  # noqa: ARG001  there is one
+            buffer[:] = data
 
         self.read_ranges([(offset, len(buffer))], then)
 

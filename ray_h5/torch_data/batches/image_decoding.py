@@ -44,10 +44,10 @@ class _Composed:
 
 def _tensors(images: np.ndarray) -> np.ndarray:
     """Return images of several sizes as tensors, as other columns are delivered."""
-    found = np.empty(images.shape, object)
+    tensors = np.empty(images.shape, object)
     for place, image in np.ndenumerate(images):
-        found[place] = None if image is None else torch.from_numpy(np.ascontiguousarray(image))
-    return found
+        tensors[place] = None if image is None else torch.from_numpy(np.ascontiguousarray(image))
+    return tensors
 
 
 def check_transform(transform: Any, columns: Sequence[str]) -> None:
@@ -76,17 +76,17 @@ def decoded(
     skips : bool
         Whether rows may be left out.
     """
-    found = dict(arrays)
-    failed = np.zeros(len(next(iter(found.values()))), bool) if found else np.zeros(0, bool)
+    decoded_arrays = dict(arrays)
+    failed = np.zeros(len(next(iter(decoded_arrays.values()))), bool) if decoded_arrays else np.zeros(0, bool)
     for decoder in decoders:
         for name in decoder.columns:
             rows = decoder.decode(arrays[name], where, name, skips=skips)
-            found[name] = _tensors(rows.values) if rows.values.dtype == object else rows.values
+            decoded_arrays[name] = _tensors(rows.values) if rows.values.dtype == object else rows.values
             if decoder.on_error == "null":
-                found[name + IS_NULL] = rows.failed
+                decoded_arrays[name + IS_NULL] = rows.failed
             else:
                 failed |= rows.failed
     if not failed.any():
-        return found, None
+        return decoded_arrays, None
     kept = ~failed
-    return {name: values[kept] for name, values in found.items()}, kept
+    return {name: values[kept] for name, values in decoded_arrays.items()}, kept

@@ -62,9 +62,9 @@ class _Maker(Dataset[bytes]):
 
 def _of_error(error: Exception) -> bytes:
     try:
-        found = bytes(ForkingPickler.dumps(ExceptionWithTraceback(error, error.__traceback__)))
-        if type(pickle.loads(found)) is type(error):  # noqa: S301  our own bytes
-            return found
+        pickled = bytes(ForkingPickler.dumps(ExceptionWithTraceback(error, error.__traceback__)))
+        if type(pickle.loads(pickled)) is type(error):  # noqa: S301  our own bytes
+            return pickled
     except Exception:
         logger.debug("an error that cannot be pickled", exc_info=True)
     text = f"a worker process of the loader raised {type(error).__qualname__}: {error}"

@@ -147,19 +147,19 @@ def transformed(transform: Callable[[Any], Any], sample: Sample, place: Callable
     `place` returns the file and the row, for messages.
     """
     try:
-        found = transform(sample)
+        result = transform(sample)
     except Exception as exc:
         if hasattr(exc, "add_note"):  # Python 3.10 has no notes
             exc.add_note(f"raised by the transform of {place()}")
         raise
-    if found is None and first_time("transform", repr(transform)):
+    if result is None and first_time("transform", repr(transform)):
         logger.warning(
             "the transform of %s returned None: expected the sample, also where it was changed in place. If None means "
             "to leave a sample out, a collate_fn has to do it.",
             place(),
         )
     # A plain dict has no attributes, and default_collate does not name the column that it cannot stack.
-    made = Sample(found) if type(found) is dict else found
+    made = Sample(result) if type(result) is dict else result
     return padded_later(made, fills_of(sample)) if type(made) is Sample else made
 
 
@@ -201,10 +201,12 @@ def _collate_samples(batch: Any, *, collate_fn_map: Any = None) -> Any:
     if isinstance(batch, Batch) and batch.is_whole:
         return batch.whole
     fills: dict[str, Fill] = {}
-    for each in batch:  # rows of the dataset of a sample may have one length
-        for name, fill in fills_of(each).items():
+    for sample in batch:  # rows of the dataset of a sample may have one length
+        for name, fill in fills_of(sample).items():
             fills[name] = max(fill, fills.get(name, fill), key=lambda some: some.shape.count(None))
-    return padded({name: [each[name] for each in batch] for name in batch[0]}, fills, partial(_stacked, collate_fn_map))
+    return padded(
+        {name: [sample[name] for sample in batch] for name in batch[0]}, fills, partial(_stacked, collate_fn_map)
+    )
 
 
 def padded(
@@ -221,16 +223,16 @@ def padded(
     stacked : callable
         Called with the name and the rows of the other columns, and of those that are no arrays of one dtype.
     """
-    found = Sample()
+    padded_sample = Sample()
     for name, rows in columns.items():
         done = _padded(name, rows, fills[name]) if name in fills else None
         if done is None:
-            found[name] = stacked(name, rows)
+            padded_sample[name] = stacked(name, rows)
         else:
-            found[name], lengths = done
+            padded_sample[name], lengths = done
             if name + LENGTH not in columns:  # a transform may have set them
-                found[name + LENGTH] = lengths
-    return found
+                padded_sample[name + LENGTH] = lengths
+    return padded_sample
 
 
 def _padded(name: str, rows: Any, fill: Fill) -> tuple[torch.Tensor, torch.Tensor] | None:
@@ -239,9 +241,9 @@ def _padded(name: str, rows: Any, fill: Fill) -> tuple[torch.Tensor, torch.Tenso
     for axis in fill.steps:
         if not all(isinstance(several, list) and len(several) == axis for several in rows):
             return None
-        rows, outer = [each for several in rows for each in several], [*outer, axis]
+        rows, outer = [row for several in rows for row in several], [*outer, axis]
     try:
-        kinds = set(map(_KIND, [each for each in rows if each is not None]))
+        kinds = set(map(_KIND, [row for row in rows if row is not None]))
     except AttributeError:
         return None
     if len(kinds) > 1:
@@ -252,7 +254,7 @@ def _padded(name: str, rows: Any, fill: Fill) -> tuple[torch.Tensor, torch.Tenso
     is_tensor = isinstance(dtype, torch.dtype)
     if is_tensor:  # NumPy lacks bfloat16
         halves = dtype == torch.bfloat16
-        rows = [None if each is None else (each.float() if halves else each).numpy() for each in rows]
+        rows = [None if row is None else (row.float() if halves else row).numpy() for row in rows]
     array, lengths = map(
         torch.from_numpy, pad_rows(name, rows, fill.value, None if is_tensor else dtype, axes, fill.shape)
     )
@@ -274,7 +276,7 @@ def _stacked(collate_fn_map: Any, name: str, values: list[Any]) -> Any:
     try:
         return collate(values, collate_fn_map=collate_fn_map)
     except RuntimeError:
-        shapes = sorted({tuple(each.shape) for each in values if isinstance(each, (torch.Tensor, np.ndarray))})
+        shapes = sorted({tuple(value.shape) for value in values if isinstance(value, (torch.Tensor, np.ndarray))})
         if len(shapes) < 2:
             raise
         raise SchemaMismatchError(

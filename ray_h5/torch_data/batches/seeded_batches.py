@@ -63,7 +63,7 @@ def tasks_of(
 
 def seed_generators(seed: Sequence[int]) -> None:
     """Seed the global generators of torch (on the CPU), `random` and NumPy."""
-    words = np.random.SeedSequence([int(each) % (1 << 64) for each in seed]).generate_state(4)
+    words = np.random.SeedSequence([int(word) % (1 << 64) for word in seed]).generate_state(4)
     torch.default_generator.manual_seed(int(words[0]) << 32 | int(words[1]))
     random.seed(int(words[2]))
     np.random.seed(int(words[3]))  # noqa: NPY002  the generator that functions of users draw from

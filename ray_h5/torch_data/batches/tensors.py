@@ -36,12 +36,12 @@ def new_arrays(specs: Mapping[Any, Spec], *, pinned: bool = False) -> dict[Any, 
     if pinned:
         arrays = {name: empty(shape, dtype) for name, (shape, dtype) in specs.items()}
         numbers = {name: torch.from_numpy(array) for name, array in arrays.items() if array.dtype.kind in "biufc"}
-        return arrays | {name: torch.empty_like(each, pin_memory=True).numpy() for name, each in numbers.items()}
+        return arrays | {name: torch.empty_like(number, pin_memory=True).numpy() for name, number in numbers.items()}
     if get_worker_info() is not None:
         from ray_h5.torch_data.batches.shared_memory import arrays_in_slot
 
-        if (found := arrays_in_slot(specs)) is not None:
-            return found
+        if (slot_arrays := arrays_in_slot(specs)) is not None:
+            return slot_arrays
     return {name: empty(shape, dtype) for name, (shape, dtype) in specs.items()}
 
 
@@ -79,7 +79,7 @@ def to_torch(array: np.ndarray, spec: ColumnSpec | None = None) -> Any:
             return csr_tensor(*SparseBatch.of(array, spec).canonical().parts)
         return torch.from_numpy(dense_batch(array, spec)).reshape(-1, *(int(n or 0) for n in spec.ragged_shape))
     if spec.element is None or spec.element.kind not in "biufc":
-        return [None if row is None else [as_python(each) for each in row] for row in array]
+        return [None if row is None else [as_python(value) for value in row] for row in array]
     return list(map(row_tensor, rows_of(array, spec)))
 
 
@@ -94,7 +94,7 @@ def rows_of(array: np.ndarray, spec: ColumnSpec) -> Sequence[Any]:
 def row_tensor(row: Any) -> Any:
     """Return a row of varying shape as a tensor, or a list of them; None for one that is missing."""
     if isinstance(row, list):
-        return [row_tensor(each) for each in row]
+        return [row_tensor(value) for value in row]
     return torch.from_numpy(np.ascontiguousarray(row)) if isinstance(row, np.ndarray) else row
 
 
@@ -116,7 +116,7 @@ def tensor_over(array: np.ndarray) -> torch.Tensor:
 def as_python(value: Any, *, as_bytes: bool = False) -> Any:
     """Return one value that is no number: text, which is UTF-8, as str, or as bytes; others as numpy returns them."""
     if isinstance(value, np.ndarray) and value.dtype == object:  # several a row
-        return [as_python(each, as_bytes=as_bytes) for each in value]
+        return [as_python(item, as_bytes=as_bytes) for item in value]
     return value if as_bytes or not isinstance(value, bytes) else value.decode()
 
 
@@ -257,7 +257,7 @@ def _holds_any(value: Any, method: str) -> bool:
     if not isinstance(value, (Mapping, list, tuple)):
         return False
     values = value.values() if isinstance(value, Mapping) else value
-    return any(callable(getattr(each, method, None)) or _holds_any(each, method) for each in values)
+    return any(callable(getattr(item, method, None)) or _holds_any(item, method) for item in values)
 
 
 class BatchArrays(dict[str, np.ndarray]):

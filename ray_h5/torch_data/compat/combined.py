@@ -253,7 +253,7 @@ class CombinedHDF5Dataset(H5Dataset):
 def _cast(row: Any, dtype: torch.dtype) -> Any:
     """Return a row that is padded later in the dtype of the dataset; it may be several arrays, or missing."""
     if isinstance(row, list):
-        return [_cast(each, dtype) for each in row]
+        return [_cast(value, dtype) for value in row]
     return None if row is None else row_tensor(row).to(dtype)
 
 
@@ -263,13 +263,13 @@ def _values_of(guids: Iterable[Any], spec: ColumnSpec) -> list[Any]:
         return [guid if isinstance(guid, bytes) else str(guid) for guid in guids]
     if spec.kind != "number":
         return list(guids)
-    found = [guid for guid in guids if not isinstance(guid, str)]
+    numbers = [guid for guid in guids if not isinstance(guid, str)]
     for guid in (guid for guid in guids if isinstance(guid, str)):
         with contextlib.suppress(ValueError):
             number = float(guid) if spec.dtype.kind == "f" else int(guid)
             if isinstance(number, float) or abs(number) < 2**64:
-                found.append(number)
-    return found
+                numbers.append(number)
+    return numbers
 
 
 @dataclass(frozen=True)

@@ -185,6 +185,6 @@ def _valid(config: Mapping[str, Any], batch_size: int | None) -> dict[str, Any]:
 def with_start_method(dataset: Dataset[Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a loader, with a way to start workers that may read from stores."""
     chosen = options.get("multiprocessing_context")
-    from_store = any(getattr(each, "call_bytes", 0) for each in datasets_in(dataset))
-    found = start_method(from_store=from_store) if chosen is None else None
-    return dict(options) if found is None else {**options, "multiprocessing_context": found}
+    from_store = any(getattr(member, "call_bytes", 0) for member in datasets_in(dataset))
+    method = start_method(from_store=from_store) if chosen is None else None
+    return dict(options) if method is None else {**options, "multiprocessing_context": method}

@@ -123,19 +123,19 @@ class PairDataset(BatchedDataset):
         transforms = {"transform": self.transform, "target_transform": self.target_transform}
         done = []
         for value, (name, transform) in zip(values, transforms.items(), strict=False):
-            given = _as_tensor(value) if transform is None or self.as_tensors else value
-            done.append(given if transform is None else self._transformed(name, transform, given))
+            part = _as_tensor(value) if transform is None or self.as_tensors else value
+            done.append(part if transform is None else self._transformed(name, transform, part))
         return Pair(done) if len(done) == 2 else done[0]
 
-    def _transformed(self, name: str, transform: Transform, given: Any) -> Any:
+    def _transformed(self, name: str, transform: Transform, part: Any) -> Any:
         try:
-            return transform(given)
+            return transform(part)
         except (AttributeError, TypeError) as exc:
-            if not isinstance(given, (np.ndarray, np.generic)):
+            if not isinstance(part, (np.ndarray, np.generic)):
                 raise
             raise OptionError(
-                f"{self.path}: {name} raised {type(exc).__name__}: {exc}. It was given a NumPy value, {given.dtype} of "
-                f"shape {given.shape}. If it expects a tensor, pass as_tensors=True"
+                f"{self.path}: {name} raised {type(exc).__name__}: {exc}. It was given a NumPy value, {part.dtype} of "
+                f"shape {part.shape}. If it expects a tensor, pass as_tensors=True"
             ) from exc
 
 

@@ -136,12 +136,12 @@ class DataLoaderPerformanceMonitor:
 def default_configurations() -> list[dict[str, Any]]:
     """Return the configurations that are compared by default, up to the CPUs of this process."""
     pin = torch.cuda.is_available()
-    found: list[dict[str, Any]] = [{"num_workers": 0, "pin_memory": False}]
+    settings: list[dict[str, Any]] = [{"num_workers": 0, "pin_memory": False}]
     for workers, prefetch in ((1, 2), (2, 2), (4, 2), (8, 4), (12, 6)):
         if workers <= cpu_count():
             more = {"pin_memory": pin, "persistent_workers": True, "prefetch_factor": prefetch}
-            found.append({"num_workers": workers, **more})
-    return found
+            settings.append({"num_workers": workers, **more})
+    return settings
 
 
 def resident_bytes() -> int:

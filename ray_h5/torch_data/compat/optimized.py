@@ -60,9 +60,9 @@ def create_optimized_dataloader(
     """
     batch_size = as_integer("batch_size", batch_size, 1)
     num_workers = as_integer("num_workers", num_workers, 0)
-    found = {name: dataset_kwargs.pop(name) for name in _LOADER_OPTIONS & dataset_kwargs.keys()}
+    loader_options = {name: dataset_kwargs.pop(name) for name in _LOADER_OPTIONS & dataset_kwargs.keys()}
     # None is DataLoader's own default of each of them.
-    options = {name: value for name, value in found.items() if value is not None}
+    options = {name: value for name, value in loader_options.items() if value is not None}
     split = {name: dataset_kwargs.pop(name) for name in ("shuffle", "seed") if name in dataset_kwargs}
     options |= {"batch_size": batch_size, "drop_last": dataset_kwargs.pop("drop_last", False)}
     persistent = dataset_kwargs.pop("persistent_workers", True)

@@ -176,7 +176,7 @@ class RankMemCachedH5Dataset(PairDataset):
 
     def _read(self, rows: np.ndarray) -> list[np.ndarray]:
         # Copies: what is changed in place stays as it is in memory.
-        specs = {i: ((len(rows), *each.shape[1:]), each.numpy().dtype) for i, each in enumerate(self._tensors)}
+        specs = {i: ((len(rows), *tensor.shape[1:]), tensor.numpy().dtype) for i, tensor in enumerate(self._tensors)}
         # A batch of pinned samples is pinned too: it is what is copied to the GPU.
         arrays = list(new_arrays(specs, pinned=get_worker_info() is None and self.x.is_pinned()).values())
         for tensor, array in zip(self._tensors, arrays, strict=True):
@@ -249,9 +249,9 @@ def _balanced_contiguous_shard(total: int, world_size: int, rank: int) -> tuple[
         Start and end (exclusive). Shares differ by one sample at most; the first ranks have the larger ones.
     """
     _check(total, world_size, rank)
-    each, rest = divmod(total, world_size)
-    start = rank * each + min(rank, rest)
-    return start, start + each + (rank < rest)
+    length, rest = divmod(total, world_size)
+    start = rank * length + min(rank, rest)
+    return start, start + length + (rank < rest)
 
 
 def _interleaved_indices(total: int, world_size: int, rank: int) -> np.ndarray:

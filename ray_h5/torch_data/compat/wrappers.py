@@ -157,8 +157,8 @@ class WorkerSafeAugmentedDataset(BatchedDataset):
 
     def _several(self, indices: Many) -> list[Any]:
         wanted = check_indices(indices, len(self), type(self).__name__).tolist()
-        rows, found = self.row_ids(wanted).tolist(), _samples(self.base_dataset, wanted)
-        return [self._augmented(row, sample) for row, sample in zip(rows, found, strict=True)]
+        rows, samples = self.row_ids(wanted).tolist(), _samples(self.base_dataset, wanted)
+        return [self._augmented(row, sample) for row, sample in zip(rows, samples, strict=True)]
 
     def _augmented(self, row: int, sample: Any) -> Any:
         if not self.training:
@@ -253,9 +253,9 @@ def _pair(sample: Any, where: object) -> tuple[Any, Any]:
     parts = tuple(sample) if isinstance(sample, Iterable) and not isinstance(sample, (Mapping, str)) else ()
     if len(parts) != 2:
         name = where.__name__ if isinstance(where, type) else type(where).__name__
-        found = f" of {', '.join(map(repr, sample))}" if isinstance(sample, Mapping) else f" of {len(parts)}"
+        shown = f" of {', '.join(map(repr, sample))}" if isinstance(sample, Mapping) else f" of {len(parts)}"
         raise SchemaMismatchError(
-            f"{name}: expected samples that are (input, target) pairs, found {type(sample).__name__}{found}; "
+            f"{name}: expected samples that are (input, target) pairs, found {type(sample).__name__}{shown}; "
             "give the wrapped dataset a transform that returns a pair"
         )
     return parts[0], parts[1]

@@ -95,8 +95,8 @@ class ArrayFacts:
     @property
     def codec(self) -> CodecName | None:
         """The codec by its name; None for one that is not encoded here."""
-        found = [step.id for step in self.steps if step.id not in {SHUFFLE, FLETCHER32}]
-        return "none" if not found else _CODECS.get(found[0]) if len(found) == 1 else None
+        codecs = [step.id for step in self.steps if step.id not in {SHUFFLE, FLETCHER32}]
+        return "none" if not codecs else _CODECS.get(codecs[0]) if len(codecs) == 1 else None
 
     @property
     def pipeline_text(self) -> str:
@@ -181,12 +181,12 @@ class FileCopy:
             if self._named_types:
                 self._types = NamedTypes(self._named_types, out.file)
                 if not file["/"].id.get_create_plist().get_link_creation_order():  # in that order, types come first
-                    entries.sort(key=lambda each: each.what not in {"group", "type"})
+                    entries.sort(key=lambda one: one.what not in {"group", "type"})
             with out.writing():
                 copy_userblock(file, out.path, out.file.userblock_size)
             for entry in entries:
                 self._copy(entry, file, out, reader)
-            for path in ["/", *(each.path for each in entries if each.what in {"group", "array", "type"})]:
+            for path in ["/", *(one.path for one in entries if one.what in {"group", "array", "type"})]:
                 self._finish(file[path], out.file[path], out)
 
     def verify(self, path: str) -> None:
@@ -228,22 +228,22 @@ class FileCopy:
                 if isinstance(link, h5py.SoftLink):
                     yield _Entry(path, "soft", link.path)
                     continue
-                found = group[name]
-                key = address_of(found.id)
+                item = group[name]
+                key = address_of(item.id)
                 if key in lost:
                     continue
                 if key in seen:
                     yield _Entry(path, "hard", seen[key])
                     continue
                 seen[key] = path
-                self._survey_attributes(path, found)
-                if isinstance(found, h5py.Group):
+                self._survey_attributes(path, item)
+                if isinstance(item, h5py.Group):
                     yield _Entry(path, "group")
-                    groups.append((f"{path}/", found))
-                elif isinstance(found, h5py.Datatype):
+                    groups.append((f"{path}/", item))
+                elif isinstance(item, h5py.Datatype):
                     self._named_types[key] = path
                     yield _Entry(path, "type")
-                elif self._can_copy(path, found, root_size):
+                elif self._can_copy(path, item, root_size):
                     yield _Entry(path, "array")
                 else:
                     lost.add(key)
@@ -279,16 +279,16 @@ class FileCopy:
             self.result.chunks_after += facts.num_chunks
         return True
 
-    def _survey_attributes(self, path: str, found: Any) -> None:
+    def _survey_attributes(self, path: str, item: Any) -> None:
         guard: TextGuard | None = None
-        for name in found.attrs:
-            dtype = dtype_of(found.attrs.get_id(name))
+        for name in item.attrs:
+            dtype = dtype_of(item.attrs.get_id(name))
             if dtype is None:
                 self._lost(f"attribute {name!r} of {path!r}, whose type h5py cannot read")
             elif h5py.check_string_dtype(dtype) is not None and dtype.hasobject and isinstance(name, str):
                 if guard is None:
-                    guard = TextGuard(found.file)
-                    guard.look_at(found.id)
+                    guard = TextGuard(item.file)
+                    guard.look_at(item.id)
                 guard.check(path, name)
 
     def _lost(self, what: str) -> None:
@@ -298,25 +298,25 @@ class FileCopy:
 
     def _copy(self, entry: _Entry, file: h5py.File, out: OutputFile, reader: RowReader) -> None:
         path, is_link = entry.path, entry.what in {"soft", "hard"}
-        found = None if is_link else file[path]
+        item = None if is_link else file[path]
         if not is_link and path in self._layouts:
-            self._rewrite(path, found, out, reader)
+            self._rewrite(path, item, out, reader)
             return
-        if isinstance(found, h5py.Dataset):
-            self._look_at_values(path, found, reader)
+        if isinstance(item, h5py.Dataset):
+            self._look_at_values(path, item, reader)
         # The disk has errors of its own: those of h5py are about the source.
         with out.writing(), translated(self._source, f"copying {path!r}"):
-            if found is None:
+            if item is None:
                 out.file[path] = h5py.SoftLink(entry.target) if entry.what == "soft" else out.file[entry.target]
-            elif isinstance(found, h5py.Group):
-                properties = new_properties(found.id.get_create_plist())
+            elif isinstance(item, h5py.Group):
+                properties = new_properties(item.id.get_create_plist())
                 h5py.h5g.create(out.file.id, path.encode(), lcpl=new_links(), gcpl=properties)
             else:
-                copy_object(found, out.file, path, self._types)
-        if isinstance(found, h5py.Dataset):
-            if found.shape is not None and not refers(found.dtype):
+                copy_object(item, out.file, path, self._types)
+        if isinstance(item, h5py.Dataset):
+            if item.shape is not None and not refers(item.dtype):
                 self._verbatim.append(path)
-            self._advance(found.id.get_storage_size())
+            self._advance(item.id.get_storage_size())
 
     def _look_at_values(self, path: str, dataset: h5py.Dataset, reader: RowReader) -> None:
         """Raise if values are not where their chunks or references say: libhdf5 may crash when it copies them."""
@@ -375,33 +375,33 @@ class FileCopy:
 
     # Attributes and references ---------------------------------------------------------------------
 
-    def _finish(self, found: Any, made: Any, out: OutputFile) -> None:
+    def _finish(self, item: Any, made: Any, out: OutputFile) -> None:
         """Copy what refers to other objects, now that all are there, and the attributes that a copy lacks."""
-        for name in found.attrs:
-            dtype = dtype_of(found.attrs.get_id(name))
+        for name in item.attrs:
+            dtype = dtype_of(item.attrs.get_id(name))
             if dtype is not None and (refers(dtype) or name not in made.attrs):
-                with out.writing(f"writing attribute {name!r} of {found.name!r}"):
-                    copy_attribute(found, made, name, self._types)
-        if isinstance(found, h5py.Dataset) and refers(found.dtype) and found.size:
+                with out.writing(f"writing attribute {name!r} of {item.name!r}"):
+                    copy_attribute(item, made, name, self._types)
+        if isinstance(item, h5py.Dataset) and refers(item.dtype) and item.size:
             with out.writing():
-                copy_references(found, made)
+                copy_references(item, made)
 
 
 def _raw_rows(dataset: h5py.Dataset, start: int, stop: int, dtype: np.dtype) -> np.ndarray:
     """Return rows as they are stored, by libhdf5, without a conversion of their type."""
-    found = np.empty((stop - start, *dataset.shape[1:]), dtype)
+    rows = np.empty((stop - start, *dataset.shape[1:]), dtype)
     space = dataset.id.get_space()
-    space.select_hyperslab((start, *(0 for _ in dataset.shape[1:])), found.shape)
-    dataset.id.read(h5py.h5s.create_simple(found.shape), space, found, dataset.id.get_type())
-    return found
+    space.select_hyperslab((start, *(0 for _ in dataset.shape[1:])), rows.shape)
+    dataset.id.read(h5py.h5s.create_simple(rows.shape), space, rows, dataset.id.get_type())
+    return rows
 
 
 def _value_of(dataset: h5py.Dataset) -> bytes:
     """Return a single value as it is stored."""
     type_ = dataset.id.get_type()
-    found = np.empty((), np.dtype((np.void, type_.get_size())))
-    dataset.id.read(h5py.h5s.ALL, h5py.h5s.ALL, found, type_)
-    return found.tobytes()
+    value = np.empty((), np.dtype((np.void, type_.get_size())))
+    dataset.id.read(h5py.h5s.ALL, h5py.h5s.ALL, value, type_)
+    return value.tobytes()
 
 
 def facts_of(path: str, dataset: h5py.Dataset) -> ArrayFacts:
@@ -456,9 +456,9 @@ def _stored_alike(one: h5py.Dataset, other: h5py.Dataset) -> bool:
         facts = facts_of("", one)
         rows, dtype = max(1, _PIECE // facts.row_bytes), np.dtype((np.void, facts.item_bytes))
         pieces = ((at, min(at + rows, one.shape[0]), dtype) for at in range(0, one.shape[0], rows))
-        return all(_raw_rows(one, *each).tobytes() == _raw_rows(other, *each).tobytes() for each in pieces)
+        return all(_raw_rows(one, *piece).tobytes() == _raw_rows(other, *piece).tobytes() for piece in pieces)
     corners: list[tuple[int, ...]] = []
-    one.id.chunk_iter(lambda each: corners.append(each.chunk_offset))
+    one.id.chunk_iter(lambda info: corners.append(info.chunk_offset))
     return other.id.get_num_chunks() == len(corners) and all(
         one.id.read_direct_chunk(corner) == other.id.read_direct_chunk(corner) for corner in corners
     )

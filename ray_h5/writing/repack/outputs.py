@@ -61,7 +61,7 @@ class Outputs:
         there = [self.folder.place(name) for name in self.names if name not in self._done and self.folder.has(name)]
         if there and not overwrite:
             raise OutputExistsError(
-                f"{few([whole_path(each) for each in there])} exists already. Pass overwrite=True to replace it, "
+                f"{few([whole_path(path) for path in there])} exists already. Pass overwrite=True to replace it, "
                 "resume=True to go on with a repack that was interrupted, or write elsewhere."
             )
         self._write_journal()
@@ -71,8 +71,8 @@ class Outputs:
     def _journal(self) -> dict[str, list[int]]:
         try:
             with open(self.folder.journal or "", "rb") as file:
-                found = json.load(file)
-            plan, done = found["plan"], dict(found["done"])
+                journal = json.load(file)
+            plan, done = journal["plan"], dict(journal["done"])
         except (OSError, ValueError, KeyError, TypeError):
             return {}
         if plan != self._plan:
@@ -105,7 +105,7 @@ class Outputs:
 
 def _state(path: str) -> list[int]:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return []
-    return [found.st_size, found.st_mtime_ns, found.st_ino]
+    return [status.st_size, status.st_mtime_ns, status.st_ino]

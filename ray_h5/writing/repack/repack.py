@@ -144,23 +144,23 @@ def repack(
     layout = Layout(chunk_rows, chunk_bytes, None if codec is None else as_codec(codec, "keep"), page)
     workers = cpu_count() if threads is None else as_integer("threads", threads, 1)
     paths = list_paths(paths)
-    given = options.get("storage_options") if out_storage_options is None else out_storage_options
+    options_of_store = options.get("storage_options") if out_storage_options is None else out_storage_options
     if _is_in_store_alone(out, paths, options):
         options.pop("storage_options", None)  # they are of `out`
-    found = _readable(FileOptions.of(paths, threads=workers, **options))
-    folder, name = output_of(out, given, {Path(path).suffix for path in found.paths} - {""})
-    work = Work(found, layout, bool(drop), bool(verify), workers)
+    readable = _readable(FileOptions.of(paths, threads=workers, **options))
+    folder, name = output_of(out, options_of_store, {Path(path).suffix for path in readable.paths} - {""})
+    work = Work(readable, layout, bool(drop), bool(verify), workers)
     names = [name] if name else work.names()
-    if len(names) < len(found.paths):
+    if len(names) < len(readable.paths):
         raise OptionError(
-            f"out={folder.place(name)!r}: {len(found.paths)} files would be written; expected the name of a folder"
+            f"out={folder.place(name)!r}: {len(readable.paths)} files would be written; expected the name of a folder"
         )
-    _check_apart(found, folder, names)
+    _check_apart(readable, folder, names)
     work.survey()
     with Outputs(folder, names, work.fingerprint(options)) as outputs:
         outputs.begin(resume=bool(resume), overwrite=bool(overwrite))
         result = work.run(outputs, progress or _no_progress)
-    return _measured(result, found, folder) if measure and not result.gains_nothing else result
+    return _measured(result, readable, folder) if measure and not result.gains_nothing else result
 
 
 def _readable(files: FileOptions) -> FileOptions:
@@ -184,12 +184,12 @@ def _measured(result: Repacked, files: FileOptions, folder: Destination) -> Repa
     """Return the result with the rows a second of a shuffled epoch, before and after."""
     after = FileOptions.of(result.paths, storage_options=folder.storage_options)
     try:
-        for each in (files, after):
-            each.index()
+        for file in (files, after):
+            file.index()
     except SchemaMismatchError as exc:
         return replace(result, not_measured=str(exc).partition("\n")[0].rstrip(":."))  # the outputs are complete
     # The first turn also pays for what a process does once, and for pages that are not in memory.
-    first, *turns = (_shuffled_rate(each) for each in (files, after, after, files))
+    first, *turns = (_shuffled_rate(file) for file in (files, after, after, files))
     return replace(result, rate_before=max(first, turns[-1]), rate_after=max(turns[:-1]))
 
 

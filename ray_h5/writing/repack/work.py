@@ -59,7 +59,7 @@ class Work:
             return [os.path.basename(self._paths[0])]
         folders = [path.split("/")[:-1] for path in self._paths]
         shared = 0
-        while all(len(each) > shared for each in folders) and len({each[shared] for each in folders}) == 1:
+        while all(len(folder) > shared for folder in folders) and len({folder[shared] for folder in folders}) == 1:
             shared += 1
         return ["/".join(path.split("/")[shared:]) for path in self._paths]
 
@@ -98,11 +98,11 @@ class Work:
             [outputs.folder.place(name) for name in outputs.names],
             there,
             total,
-            sum(each.file_bytes for each in copies) + sum(Path(path).stat().st_size for path in there),
-            sum(each.chunks_before for each in copies),
-            sum(each.chunks_after for each in copies),
-            dropped=tuple(what for each in copies for what in each.dropped),
-            rewritten=sum(each.rewritten for each in copies),
+            sum(copy.file_bytes for copy in copies) + sum(Path(path).stat().st_size for path in there),
+            sum(copy.chunks_before for copy in copies),
+            sum(copy.chunks_after for copy in copies),
+            dropped=tuple(what for copy in copies for what in copy.dropped),
+            rewritten=sum(copy.rewritten for copy in copies),
         )
 
     def _copy(self, path: str) -> FileCopy:
@@ -143,15 +143,15 @@ class Work:
 
     def _creation(self, path: str) -> dict[str, Any]:
         """Return with which properties the copy of a file is created."""
-        found = creation_of(path)
-        if found["userblock_size"] and self._layout.page is not None:
+        props = creation_of(path)
+        if props["userblock_size"] and self._layout.page is not None:
             if not self._drop:
                 raise OptionError(
-                    f"page={self._layout.page}: {path} begins with {found['userblock_size']} bytes that are not HDF5, "
+                    f"page={self._layout.page}: {path} begins with {props['userblock_size']} bytes that are not HDF5, "
                     "as MATLAB writes them, and files of pages have none. Leave page= out, or pass drop=True."
                 )
-            found["userblock_size"] = 0
-        return found
+            props["userblock_size"] = 0
+        return props
 
     def _fetched(self, url: str, path: str) -> str:
         """Return a local copy of a file in a store."""
