@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-from ray_h5.fork import PerProcess
+from ray_h5.per_process import PerProcess
 
 __all__ = ["LRU", "first_time"]
 

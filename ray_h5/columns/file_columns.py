@@ -26,7 +26,7 @@ from ray_h5.columns.stored_values import Stored, stored_fields
 from ray_h5.columns.values import Values
 from ray_h5.errors import RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.columns.column import SINGLE_VALUE
-from ray_h5.hdf5.groups.groups import GroupPattern
+from ray_h5.hdf5.groups.matching_groups import GroupPattern
 from ray_h5.hdf5.tree.tree import lost_fields
 from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray, Paths, Texts
 from ray_h5.manifest.layout import ColumnLayout, Encoding, FileLayout, Form

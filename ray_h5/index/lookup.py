@@ -19,13 +19,13 @@ from typing import Any
 import pyarrow as pa
 
 from ray_h5.columns.schema import ColumnSpec
-from ray_h5.fork import PerProcess
 from ray_h5.index.facts.file_facts import ColumnFacts, FileFacts, Question
 from ray_h5.index.facts.scan_file import learn
-from ray_h5.index.facts.source_files import Origin, Sources
+from ray_h5.index.facts.source_table import Origin, Sources
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.stored.facts_store import FactsStore
 from ray_h5.index.stored.memory import MEMORY
+from ray_h5.per_process import PerProcess
 from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.request_pool import fetching_threads
 from ray_h5.storage.storage_of_path import storage_of

@@ -30,7 +30,7 @@ from ray_h5.index.facts.left_out import (
     warn_of_unreadable,
 )
 from ray_h5.index.facts.scan_file import check_planned
-from ray_h5.index.facts.source_files import Sources, SourceTable, check_same, sources_of
+from ray_h5.index.facts.source_table import Sources, SourceTable, check_same, sources_of
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.index_columns import passing_rows
 from ray_h5.index.lookup import Found, Lookup

@@ -9,7 +9,7 @@ from typing import Any
 
 from ray_h5.likely_rows.alike import short_name
 from ray_h5.likely_rows.tree import nested
-from ray_h5.storage.local import natural_key
+from ray_h5.storage.natural_order import natural_key
 
 # Fewer are shown one by one, as each may have a meaning of its own.
 _MIN_MERGED = 6

@@ -15,7 +15,7 @@ from ray_h5.likely_rows.patterns import pattern_of
 from ray_h5.likely_rows.tree import MAX_DEPTH, Seen
 from ray_h5.likely_rows.usual_names import AXES, PARTS, SAMPLES, SPLITS, words
 from ray_h5.messages import printable
-from ray_h5.storage.local import natural_key
+from ray_h5.storage.natural_order import natural_key
 
 _MANY = 32
 """This many that are alike may be samples, whatever they are called; there are fewer leads or cameras."""

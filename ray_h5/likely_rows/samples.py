@@ -11,7 +11,7 @@ from ray_h5.likely_rows.suggestion import FEW, Suggestion
 from ray_h5.likely_rows.tree import FileTree, Seen
 from ray_h5.likely_rows.usual_names import TARGETS, last, words
 from ray_h5.messages import few
-from ray_h5.storage.local import natural_key
+from ray_h5.storage.natural_order import natural_key
 
 _MAX_ALIKE, WINDOW, UNPADDED = 2, "range(0, 16)", "leave the steps of '{}_is_pad' out of the loss"
 

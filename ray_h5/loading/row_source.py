@@ -12,7 +12,6 @@ import numpy as np
 
 from ray_h5.buffers import Spec, empty
 from ray_h5.errors import RayH5Error
-from ray_h5.fork import PerProcess
 from ray_h5.hdf5.checks.changed_files import check_state
 from ray_h5.loading.rank_shares import split_draws
 from ray_h5.loading.row_cache import RowCache, check_file, columns_that_fit, is_unchanged
@@ -21,6 +20,7 @@ from ray_h5.options import as_integer
 from ray_h5.order.blocks import MAX_BLOCK_BYTES
 from ray_h5.order.execute_plan import BlockRows, by_file
 from ray_h5.order.read_plan import ReadPlan
+from ray_h5.per_process import PerProcess
 from ray_h5.read.file_reads import run_reads
 from ray_h5.read.held_chunks import HeldChunks
 from ray_h5.read.native.run_tables import new_times
@@ -31,7 +31,7 @@ from ray_h5.storage.byte_source import Identity
 from ray_h5.storage.local import LOCAL
 
 if TYPE_CHECKING:
-    from ray_h5.read.arrays.joint_columns import JointFiles
+    from ray_h5.read.arrays.columns_of_files import JointFiles
     from ray_h5.rows.row_view import FileReader
     from ray_h5.storage.storage_of_path import Storage
 
@@ -342,7 +342,7 @@ class RowSource:
             readers = [self._readers.get(file) for file in self._with_rows.tolist()]
             if None in readers:
                 return None
-            from ray_h5.read.arrays.joint_columns import JointFiles  # one file needs none of it
+            from ray_h5.read.arrays.columns_of_files import JointFiles  # one file needs none of it
 
             plain = [reader.opened for reader in readers if isinstance(reader, RowReader)]
             joints[names] = JointFiles.of(plain, out) if len(plain) == len(readers) else None

@@ -13,7 +13,7 @@ from ray_h5.columns.schema import Cast, ColumnSpec
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import OptionError, StaleIndexError
 from ray_h5.index.facts.scan_file import wrong_index
-from ray_h5.index.facts.source_files import SourceTable
+from ray_h5.index.facts.source_table import SourceTable
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.row_data import data_of_rows
 from ray_h5.index.row_index import RowIndex

@@ -20,7 +20,7 @@ from ray_h5.read.virtual_columns import VirtualColumn, linked
 
 if TYPE_CHECKING:
     from ray_h5.manifest.layout import ColumnLayout, SourceStates
-    from ray_h5.read.arrays.joint_columns import JointColumn
+    from ray_h5.read.arrays.columns_of_files import JointColumn
 
 
 def _share(found: Sequence[JointColumn]) -> int:

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 
 from ray_h5.buffers import empty
-from ray_h5.fork import PerProcess
+from ray_h5.per_process import PerProcess
 from ray_h5.read.jobs import Job, TableJob, Unplanned, Worker
 from ray_h5.read.native.job_table import IN_MEMORY, RAW, Field, HeldColumn
 from ray_h5.read.native.library import compiled_loop

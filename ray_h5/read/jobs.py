@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ray_h5.fork import PerProcess
+from ray_h5.per_process import PerProcess
 from ray_h5.read.native.job_table import BYTES_READ, CHUNKS_DECODED, REQUESTS, JobTable
 from ray_h5.read.native.run_tables import new_times, run_table
 from ray_h5.storage.byte_source import ByteSource, Span

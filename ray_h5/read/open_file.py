@@ -50,7 +50,7 @@ from ray_h5.storage.local import identity_now
 if TYPE_CHECKING:
     from ray_h5.hdf5.files.external_policy import Access
     from ray_h5.hdf5.files.links import Sources
-    from ray_h5.hdf5.groups.groups import GroupPattern
+    from ray_h5.hdf5.groups.matching_groups import GroupPattern
     from ray_h5.manifest.joined_arrays import GroupTable
     from ray_h5.manifest.layout import ColumnNotes, Encoding, Form
     from ray_h5.storage.byte_source import ByteSource
@@ -361,7 +361,7 @@ class OpenFile:
         self, pattern: GroupPattern, columns: Sequence[str] | None
     ) -> tuple[GroupTable, Mapping[str, RayH5Error]]:
         """Return the groups that match a pattern, in a store with their chunks, and the errors of columns."""
-        from ray_h5.hdf5.groups.groups import read_group_table
+        from ray_h5.hdf5.groups.matching_groups import read_group_table
 
         with self.library() as library:
             table, refused = read_group_table(library.tree, pattern, columns, self._size())
@@ -398,7 +398,7 @@ class OpenFile:
 
     def single(self, name: str) -> JoinedArray | None:
         """Return a dataset with a single value as a joined array of one dataset; None if it cannot be one."""
-        from ray_h5.hdf5.groups.groups import read_single
+        from ray_h5.hdf5.groups.matching_groups import read_single
 
         with self.library() as library:
             return read_single(library.tree, name, self._size())

@@ -14,13 +14,13 @@ import numpy as np
 
 from ray_h5.buffers import empty
 from ray_h5.errors import OptionError, OutOfMemoryError, RayH5Error, UnknownColumnError
-from ray_h5.fork import PerProcess
 from ray_h5.hdf5.checks.changed_files import check_identity
 from ray_h5.hdf5.files.external_policy import ExternalPolicy
 from ray_h5.manifest.layout import ColumnLayout, FileLayout, FileState, SourceStates
 from ray_h5.manifest.manifest import Manifest
 from ray_h5.manifest.row_requests import request_of
 from ray_h5.options import as_integer, names_options
+from ray_h5.per_process import PerProcess
 from ray_h5.read.arguments import (
     Rows,
     as_names,
@@ -46,7 +46,7 @@ from ray_h5.storage.storage_of_path import Storage, storage_for, storage_of, who
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from ray_h5.hdf5.groups.groups import GroupPattern
+    from ray_h5.hdf5.groups.matching_groups import GroupPattern
     from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray
     from ray_h5.manifest.layout import ColumnNotes, Encoding, Form
     from ray_h5.read.length_errors import HasRows
@@ -445,7 +445,7 @@ class RowReader:
     ) -> tuple[GroupTable, Mapping[str, RayH5Error]]:
         """Return the groups that match a pattern, with their datasets, and the errors of columns that cannot be read.
 
-        Errors as in `ray_h5.hdf5.groups.groups.read_group_table`.
+        Errors as in `ray_h5.hdf5.groups.matching_groups.read_group_table`.
         """
         return self._retrying(lambda: self._file().group_table(pattern, columns))
 

@@ -18,8 +18,8 @@ from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import RowRuns, request_of, units_of
 from ray_h5.manifest.selections import ENDLESS, Along, size_of
 from ray_h5.manifest.selections import Selection as Indices
+from ray_h5.read.arrays.columns_of_files import JointColumn, are_alike
 from ray_h5.read.arrays.direct_column import DirectColumn
-from ray_h5.read.arrays.joint_columns import JointColumn, are_alike
 from ray_h5.read.arrays.selection import Runs, Selection, runs_of_positions
 from ray_h5.read.casting import keeps_all
 from ray_h5.read.jobs import Job

@@ -12,7 +12,7 @@ from ray_h5.errors import OptionError
 from ray_h5.options import as_integer, is_integer, names_options
 
 if TYPE_CHECKING:
-    from ray_h5.hdf5.groups.groups import GroupPattern
+    from ray_h5.hdf5.groups.matching_groups import GroupPattern
     from ray_h5.rows.windows import Windows
 
 
@@ -152,7 +152,7 @@ class Groups(RowKind):
     @property
     def in_file(self) -> GroupPattern:
         """The part of it that decides what is read from a file."""
-        from ray_h5.hdf5.groups.groups import GroupPattern
+        from ray_h5.hdf5.groups.matching_groups import GroupPattern
 
         pattern = self.pattern if isinstance(self.pattern, str) else tuple(self.pattern.items())
         return GroupPattern(pattern, self.order, tuple(self.attrs), self.name, self.missing)

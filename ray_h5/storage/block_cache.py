@@ -28,7 +28,7 @@ from typing import TypeAlias
 import numpy as np
 
 from ray_h5.errors import OptionError
-from ray_h5.fork import PerProcess
+from ray_h5.per_process import PerProcess
 from ray_h5.storage.byte_source import Span
 from ray_h5.storage.local import LocalFile, write_at
 

@@ -14,7 +14,8 @@ from ray_h5.storage.addresses import is_url
 from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.find_local_files import LocalSearch
 from ray_h5.storage.find_remote_files import RemoteSearch
-from ray_h5.storage.local import LOCAL, PathLike, natural_key
+from ray_h5.storage.local import LOCAL, PathLike
+from ray_h5.storage.natural_order import natural_key
 from ray_h5.storage.search import Endings, missing_paths, nothing_found
 from ray_h5.storage.storage_of_path import Storage
 

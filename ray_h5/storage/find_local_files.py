@@ -20,7 +20,8 @@ from urllib.parse import unquote_to_bytes
 
 from ray_h5.errors import NotReadableError, OptionError
 from ray_h5.messages import few
-from ray_h5.storage.local import Listed, absolute_path, natural_key
+from ray_h5.storage.local import Listed, absolute_path
+from ray_h5.storage.natural_order import natural_key
 from ray_h5.storage.search import Endings, Taken
 
 logger = logging.getLogger(__name__)

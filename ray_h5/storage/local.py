@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ logger = logging.getLogger(__name__)
 
 PathLike = str | os.PathLike[str]
 
-_DIGITS = re.compile(r"[0-9]+")
 
 _HAS_PREADV = hasattr(os, "preadv")
 
@@ -265,14 +263,3 @@ class Listed(NamedTuple):
 
     path: str
     real: str
-
-
-def natural_key(name: str) -> str:
-    """Return a key that sorts ``demo_2`` before ``demo_10``. No two names have the same key."""
-    # A number with more digits is larger. A text, and not a tuple of parts, which takes five times the memory.
-    return _DIGITS.sub(_sorted_number, name) + "\0\0" + name
-
-
-def _sorted_number(digits_match: re.Match[str]) -> str:
-    digits = digits_match.group().lstrip("0")
-    return f"\0{chr(len(digits) + 1)}{digits}"

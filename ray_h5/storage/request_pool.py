@@ -17,7 +17,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
-from ray_h5.fork import PerProcess
+from ray_h5.per_process import PerProcess
 from ray_h5.storage.byte_source import IN_FLIGHT_BYTES, Then
 from ray_h5.storage.stop_waiting import Stop, stops, wait_for
 

@@ -8,7 +8,7 @@ from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 from ray_h5.errors import ReadFailedError
-from ray_h5.fork import PerProcess
+from ray_h5.per_process import PerProcess
 
 Answer = TypeVar("Answer")
 

@@ -9,7 +9,7 @@ import pytest
 from ray_h5.errors import RayH5Error
 from ray_h5.hdf5.columns.value_types import HEAD_BYTES, Shared
 from ray_h5.hdf5.files.links import links_in
-from ray_h5.hdf5.groups.groups import GroupPattern
+from ray_h5.hdf5.groups.matching_groups import GroupPattern
 from ray_h5.read.reader import RowReader
 
 

@@ -598,7 +598,7 @@ import sys
 from ray_h5.predicates.criteria import where
 from tests.index.kit import plan_files
 from ray_h5.columns.schema import ColumnSpec
-from ray_h5.index.facts.source_files import Origin
+from ray_h5.index.facts.source_table import Origin
 from ray_h5.index.stored.memory import MEMORY
 for i in range(10):
     MEMORY.clear()

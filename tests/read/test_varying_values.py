@@ -20,7 +20,7 @@ from ray_h5.hdf5.columns.chunk_tree import widths_of
 from ray_h5.hdf5.columns.value_types import item_bytes
 from ray_h5.hdf5.files.file_bytes import reader_of
 from ray_h5.hdf5.format import object_header
-from ray_h5.hdf5.groups.groups import GroupPattern
+from ray_h5.hdf5.groups.matching_groups import GroupPattern
 from ray_h5.read.reader import RowReader
 from tests.hdf5.h5kit import assert_same, by_h5py, overwrite, plist_with, run_python
 from tests.properties import few

@@ -12,7 +12,7 @@ from ray_h5.errors import NotFoundError, NotReadableError, OptionError
 from ray_h5.hdf5.files.external_policy import as_roots
 from ray_h5.read.reader import RowReader
 from ray_h5.storage.find_files import find_files, is_local_only
-from ray_h5.storage.local import natural_key
+from ray_h5.storage.natural_order import natural_key
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from ray_h5.columns.dataset_columns import Datasets
 from ray_h5.columns.stored_values import Decoded, Stored
 from ray_h5.columns.values import OneAxis, Reading, Units, Values, flattened
 from ray_h5.errors import UnsupportedColumnError
-from ray_h5.hdf5.groups.groups import OF_VALUES
+from ray_h5.hdf5.groups.matching_groups import OF_VALUES
 from ray_h5.manifest.joined_arrays import GroupTable, Texts
 from ray_h5.manifest.layout import ColumnLayout, Kind
 from ray_h5.manifest.row_requests import request_of

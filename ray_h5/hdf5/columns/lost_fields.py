@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 
 from ray_h5.errors import UnsupportedColumnError
-from ray_h5.hdf5.columns.dtypes import kind_of, odd_type_of, split_array
+from ray_h5.hdf5.columns.plain_dtypes import kind_of, odd_type_of, split_array
 
 
 def without_lost(type_id: h5py.h5t.TypeID) -> tuple[np.dtype, tuple[str, ...]] | None:

@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 
 from ray_h5.errors import CorruptFileError, UnsupportedColumnError
-from ray_h5.hdf5.columns.dtypes import in_order, kind_of, numpy_lacks, odd_type_of, plain_dtype, split_array
+from ray_h5.hdf5.columns.plain_dtypes import in_order, kind_of, numpy_lacks, odd_type_of, plain_dtype, split_array
 from ray_h5.hdf5.format import FormatError, superblock
 from ray_h5.lru import LRU
 from ray_h5.manifest.layout import Kind

@@ -23,7 +23,7 @@ from ray_h5.errors import (
     TransientIOError,
     TruncatedFileError,
 )
-from ray_h5.fork import PerProcess
+from ray_h5.per_process import PerProcess
 from ray_h5.storage.local import check_regular_file
 from ray_h5.storage.os_errors import NO_DESCRIPTOR_ERRNOS, TRANSIENT_ERRNOS, translate_os_error
 

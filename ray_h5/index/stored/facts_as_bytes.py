@@ -17,7 +17,7 @@ from ray_h5.columns.row_table import RowTable
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.columns.times import Times
 from ray_h5.index.facts.file_facts import ColumnFacts, FileFacts
-from ray_h5.index.facts.source_files import Origin
+from ray_h5.index.facts.source_table import Origin
 from ray_h5.manifest.joined_arrays import NOT_WRITTEN, GroupTable, JoinedArray, Paths, Texts
 from ray_h5.manifest.known_columns import Elsewhere, KnownColumn, OtherColumn, PackedIndex, num_chunks
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, Encoding, FilterPipeline, FilterStep

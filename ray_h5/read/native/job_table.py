@@ -25,8 +25,8 @@ import numpy as np
 
 from ray_h5.codecs import filter_ids
 from ray_h5.codecs.pipeline import ChunkDecoder, decodes
-from ray_h5.fork import PerProcess
 from ray_h5.manifest.layout import FilterPipeline, FilterStep
+from ray_h5.per_process import PerProcess
 from ray_h5.read.native.library import compiled_loop
 from ray_h5.storage.byte_source import ByteSource, Span
 

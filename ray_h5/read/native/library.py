@@ -18,7 +18,7 @@ from typing import Any
 
 from ray_h5.codecs.filter_ids import BITSHUFFLE, BLOSC, DEFLATE, FLETCHER32, LZ4, LZF, SHUFFLE, ZSTD
 from ray_h5.errors import OutOfMemoryError
-from ray_h5.fork import PerProcess
+from ray_h5.per_process import PerProcess
 
 logger = logging.getLogger(__name__)
 

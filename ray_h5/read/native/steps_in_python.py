@@ -12,7 +12,7 @@ from numpy.lib.stride_tricks import as_strided
 from ray_h5.buffers import as_bytes, empty
 from ray_h5.codecs.basic_codecs import DecodeError
 from ray_h5.errors import StaleIndexError
-from ray_h5.fork import PerProcess
+from ray_h5.per_process import PerProcess
 from ray_h5.read.native.job_table import (
     BYTES_READ,
     CHUNKS_DECODED,

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 from ray_h5.errors import MissingDependencyError, OptionError, RayH5Error
-from ray_h5.fork import PerProcess
 from ray_h5.lru import LRU
+from ray_h5.per_process import PerProcess
 from ray_h5.storage.addresses import Address, check_key
 from ray_h5.storage.block_cache import CachedFile, cache_for
 from ray_h5.storage.byte_source import ObjectIdentity

@@ -30,7 +30,7 @@ import torch
 
 from ray_h5.buffers import Spec
 from ray_h5.errors import RayH5Error
-from ray_h5.fork import PerProcess
+from ray_h5.per_process import PerProcess
 
 _SLOTS = 6
 """Two batches in transfer (DataLoader's prefetch factor), one in use, one being read, and two to spare."""

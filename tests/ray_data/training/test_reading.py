@@ -20,7 +20,7 @@ from ray_h5.predicates.criteria import where as criteria
 from ray_h5.ray_data.epochs import running_epoch
 from ray_h5.ray_data.training.collate import TorchCollate
 from ray_h5.ray_data.training.train_batches import TrainBatches
-from ray_h5.read.arrays.joint_columns import JointFiles
+from ray_h5.read.arrays.columns_of_files import JointFiles
 from ray_h5.read.jobs import ReadStats
 from tests.golden.layouts import encoded
 from tests.golden.orders import dataset_of

@@ -20,18 +20,18 @@ from ray_h5.errors import (
     UnsupportedColumnError,
 )
 from ray_h5.hdf5.columns.column import describe_column, is_plain
-from ray_h5.hdf5.columns.dtypes import are_references
+from ray_h5.hdf5.columns.plain_dtypes import are_references
 from ray_h5.hdf5.files.links import Trail, stored_name
 from ray_h5.hdf5.files.opening import translated
+from ray_h5.hdf5.groups.column_of_groups import GroupColumn, as_bytes, check_places, is_bytes
 from ray_h5.hdf5.groups.group_attributes import GroupAttribute
-from ray_h5.hdf5.groups.group_columns import GroupColumn, as_bytes, check_places, is_bytes
 from ray_h5.hdf5.groups.references import References, is_utf8
 from ray_h5.hdf5.tree.attributes import TextGuard, text_attribute
 from ray_h5.hdf5.tree.tree import FROM_ROOT, H5Tree, Root, in_both
 from ray_h5.hdf5.tree.walker import OF_MATLAB, names_in, not_utf8
 from ray_h5.manifest.joined_arrays import NOT_WRITTEN, GroupTable, JoinedArray, Paths, Texts
 from ray_h5.messages import few, near_names, printable
-from ray_h5.storage.local import natural_key
+from ray_h5.storage.natural_order import natural_key
 
 _MAX_DEPTH = 32
 """Depth of groups below a matching group, or of a pattern."""
