@@ -77,7 +77,7 @@ class Position:
         return {**state, "left": left, "tail": _listed(self.tail), "plan": self.plan.to_dict()}
 
     @classmethod
-    def from_dict(cls, state: PositionLike) -> Position:
+    def from_dict(cls, found: PositionLike) -> Position:
         """Return the position that `to_dict`, or `state_dict` of a sampler or loader, described.
 
         Raises
@@ -85,25 +85,25 @@ class Position:
         PositionError
             If `found` is neither that nor a position.
         """
-        if isinstance(state, Position):
-            return state
+        if isinstance(found, Position):
+            return found
         names = {field.name for field in fields(cls)}
-        if isinstance(state, Mapping) and (state.get("earlier") or "within" in state):
+        if isinstance(found, Mapping) and (found.get("earlier") or "within" in found):
             raise PositionError(
                 "Position: found a state that a sampler of an earlier version saved, or a run that it had resumed, "
-                f"which does not say what is left. Begin the epoch again: set_epoch({state.get('epoch')!r})"
+                f"which does not say what is left. Begin the epoch again: set_epoch({found.get('epoch')!r})"
             )
-        if isinstance(state, Mapping) and "left" not in state:
-            state = {"left": None, **state} if "earlier" in state else state
-        if not isinstance(state, Mapping) or names != set(state) - {"plan_hash", "earlier"}:
+        if isinstance(found, Mapping) and "left" not in found:
+            found = {"left": None, **found} if "earlier" in found else found
+        if not isinstance(found, Mapping) or names != set(found) - {"plan_hash", "earlier"}:
             raise PositionError(
                 f"Position: expected a Position, or the dict of to_dict() or state_dict() with "
-                f"{', '.join(sorted(names))}; found {state!r}"
+                f"{', '.join(sorted(names))}; found {found!r}"
             )
-        others = {name: state[name] for name in ("seed", "epoch", "rows", "world_size", "block_rows")}
-        plan = Fingerprint.from_dict(state["plan"])
-        tail = _tail_of(state["tail"])
-        left = None if state["left"] is None else Left.from_dict(state["left"], tail)
+        others = {name: found[name] for name in ("seed", "epoch", "rows", "world_size", "block_rows")}
+        plan = Fingerprint.from_dict(found["plan"])
+        tail = _tail_of(found["tail"])
+        left = None if found["left"] is None else Left.from_dict(found["left"], tail)
         return cls(**others, plan=plan, left=left, tail=tail)
 
     def checked_order(self, plan: Fingerprint, order: Order) -> Order:

@@ -301,28 +301,28 @@ def _window_column(name: str, source: str, steps: Any, fps: float | None) -> Win
             f"Windows: offsets of {name!r}: expected one or more steps, found {steps!r}. Write [{steps}] for that one "
             "step" + (f", or range({steps}) for {steps} steps" if steps > 0 else "")
         )
-    if not (steps := _each(steps)):
+    if not (listed := _each(steps)):
         raise OptionError(
             f"Windows: offsets of {name!r}: expected one or more steps, such as range(0, 16) or [-1, 0], "
             f"found {steps!r}"
         )
-    return WindowColumn(name, source, tuple(_as_steps(name, step, fps) for step in steps))
+    return WindowColumn(name, source, tuple(_as_steps(name, step, fps) for step in listed))
 
 
-def _timed_column(name: str, source: str, steps: Any) -> WindowColumn:
+def _timed_column(name: str, source: str, offsets: Any) -> WindowColumn:
     """Return a column with times of its own."""
-    if isinstance(steps, slice):
-        ends = (steps.start, steps.stop)
-        if steps.step is not None or not all(is_number(end) and math.isfinite(end) for end in ends):
-            raise OptionError(f"Windows: offsets of {name!r}: {steps!r}: expected slice(from, to), in seconds")
+    if isinstance(offsets, slice):
+        ends = (offsets.start, offsets.stop)
+        if offsets.step is not None or not all(is_number(end) and math.isfinite(end) for end in ends):
+            raise OptionError(f"Windows: offsets of {name!r}: {offsets!r}: expected slice(from, to), in seconds")
         if ends[0] >= ends[1]:
-            raise OptionError(f"Windows: offsets of {name!r}: {steps!r} is empty")
+            raise OptionError(f"Windows: offsets of {name!r}: {offsets!r} is empty")
         return WindowColumn(name, source, (), span=(float(ends[0]), float(ends[1])))
-    seconds = _each(steps)
+    seconds = _each(offsets)
     if not seconds or not all(is_number(second) and math.isfinite(second) for second in seconds):
         raise OptionError(
             f"Windows: offsets of {name!r}: expected seconds, such as [-0.1, 0], or slice(-1, 1) for all samples, "
-            f"found {steps!r}"
+            f"found {offsets!r}"
         )
     return WindowColumn(name, source, (), tuple(map(float, seconds)))
 

@@ -55,10 +55,10 @@ def _filled_up(rows: np.ndarray, column: str) -> np.ndarray:
             f"DecodeImage: column {column!r}: expected rows of uint8 with one number of images each, found rows of "
             f"{few(sorted({f'{np.asarray(row).dtype} {np.shape(row)}' for row in rows.reshape(-1)}))}"
         )
-    row = np.zeros((len(rows), *shapes.pop(), max(row.shape[-1] for row in several)), np.uint8)
+    filled = np.zeros((len(rows), *shapes.pop(), max(row.shape[-1] for row in several)), np.uint8)
     for i, row in enumerate(several):
-        row[i, ..., : row.shape[-1]] = row
-    return row
+        filled[i, ..., : row.shape[-1]] = row
+    return filled
 
 
 def numbered(encoded: np.ndarray) -> Iterator[tuple[int, Any]]:

@@ -220,7 +220,7 @@ class FileFacts(Facts):
 
 
 def _merged(known: tuple[Origin, ...], later: tuple[Origin, ...]) -> tuple[Origin, ...]:
-    """Return the origins of all columns; `found` itself if it has all, as other files share that object."""
+    """Return the origins of all columns; `later` itself if it has all, as other files share that object."""
     sources = {name: origin.sources for origin in (*known, *later) for name in origin.columns}
     grouped = Origin.grouped(sources)
     return later if grouped == later else grouped

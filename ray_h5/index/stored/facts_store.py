@@ -259,26 +259,26 @@ class FactsStore:
         self._saved = time.monotonic()
         if not self._found:
             return
-        index_file = self._found
+        new_facts = self._found
         # An index file is never changed, so that a process that reads it needs no lock: it is replaced by another one.
         if len(self._files) >= _MOST_FILES:
-            keys = dict.fromkeys(key for file in self._files for key in file.keys if key not in index_file)
+            keys = dict.fromkeys(key for file in self._files for key in file.keys if key not in new_facts)
             others = {key: self._stored(key) for key in keys if os.path.lexists(key.partition("\0")[0]) or "://" in key}
-            index_file = {**{key: facts for key, facts in others.items() if facts is not None}, **index_file}
+            new_facts = {**{key: facts for key, facts in others.items() if facts is not None}, **new_facts}
         name = f"{self._digest}-{time.time_ns():016x}{secrets.token_hex(2)}{index_files.ENDING}"
         where, batch, body = (
             os.path.join(self._index_dir, name),
-            _batch_of(self._named, index_file),
+            _batch_of(self._named, new_facts),
             pa.BufferOutputStream(),
         )
         with pa.ipc.new_stream(body, batch.schema) as stream:
             stream.write_batch(batch)
         if index_files.write_body(where, body.getvalue().to_pybytes()):
-            new = IndexFile(where, identity_now(where), batch, index_file)
+            new = IndexFile(where, identity_now(where), batch, new_facts)
             _LOADED.put(where, new)
             # What `add` was given holds all that these say of its files.
-            old = [file for file in self._files if index_file.keys() >= {*file.keys} or len(self._files) >= _MOST_FILES]
-            for useless in [*(index_file.where for index_file in old), *self._useless]:
+            old = [file for file in self._files if new_facts.keys() >= {*file.keys} or len(self._files) >= _MOST_FILES]
+            for useless in [*(file.where for file in old), *self._useless]:
                 index_files.remove(useless)
             self._opened, self._useless = [*(file for file in self._files if file not in old), new], []
         self._found = {}
