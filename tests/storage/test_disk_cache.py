@@ -217,7 +217,8 @@ def test_processes_share_it(tmp_path, limit):
     running = [process(tmp_path, limit, seed, 300) for seed in range(3)]
     printed = [each.communicate(timeout=60)[0].split() for each in running]
     assert [each.returncode for each in running] == [0, 0, 0]
-    assert taken(tmp_path) <= limit + 8192
+    # Each process counts what the others wrote after it has written a hundredth of all.
+    assert taken(tmp_path) <= limit + len(running) * (limit // 50) + 8192
     if limit == BIG:  # each alone would fetch nearly all of the file
         assert sum(int(words[1]) for words in printed) < 2.5 * (8 << 20)
         remote = Remote(8 << 20)

@@ -191,6 +191,8 @@ def test_random_numbers_in_workers_depend_on_seed_epoch_and_samples_alone(files)
     assert drawn(1, seed=1) != one
 
 
+# The iterator of torch raises, too, when it is collected after one of its processes ended.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_errors_in_workers_are_those_of_threads(files):
     batches = loader(files, 7, columns=["fhr_st"], transform=fail_at_20, workers=2, shuffle=False)
     running = iter(batches)
@@ -212,6 +214,7 @@ def test_errors_in_workers_are_those_of_threads(files):
         H5DataLoader(H5Dataset(files), None, workers=1)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_worker_may_end_while_its_batches_are_used(files, monkeypatch):
     counted = OrderSampler.counted
 
