@@ -101,7 +101,7 @@ class Address:
         scheme = scheme_of(url)
         if scheme not in SCHEMES:
             raise OptionError(
-                f"{shown(url)}: expected a path, or a URL of {', '.join(f'{known}://' for known in SCHEMES)}, found "
+                f"{shown(url)}: expected a path, or a URL of {', '.join(f'{name}://' for name in SCHEMES)}, found "
                 f"{scheme}://.{near_names(scheme, SCHEMES)} Or pass filesystem= a file system of fsspec or pyarrow."
             )
         rest = url[len(scheme) + 3 :]

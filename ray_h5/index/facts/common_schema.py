@@ -46,20 +46,20 @@ def common_columns(
         {(id(file_facts.columns), file_facts.listing): file_facts for file_facts in reversed(facts)}.values()
     )[::-1]
     for name in columns or ():
-        if not any(name in facts_of_file.columns for facts_of_file in firsts):
+        if not any(name in file_facts.columns for file_facts in firsts):
             with scope.open(facts[0].path, facts[0].state) as reader:
                 reader.column(name)  # raises, with near names
     paths: dict[str, dict[ColumnSpec, str]] = {}
-    for facts_of_file in firsts:
-        for name, column in facts_of_file.chosen(columns).items():
-            paths.setdefault(name, {}).setdefault(column.spec, facts_of_file.path)
+    for file_facts in firsts:
+        for name, column in file_facts.chosen(columns).items():
+            paths.setdefault(name, {}).setdefault(column.spec, file_facts.path)
     agreed = {name: _agreed(name, specs, firsts, cast) for name, specs in paths.items()}
     delivered = {
         name: {spec: _delivered(common, cast) for spec, common in specs.items()} for name, specs in agreed.items()
     }
 
-    def schema(facts_of_file: FileFacts) -> Schema:
-        return {name: delivered[name][column.spec] for name, column in facts_of_file.chosen(columns).items()}
+    def schema(file_facts: FileFacts) -> Schema:
+        return {name: delivered[name][column.spec] for name, column in file_facts.chosen(columns).items()}
 
     schemas = list(map(schema, firsts))
     if any(schema != schemas[0] for schema in schemas):
@@ -68,9 +68,9 @@ def common_columns(
     for name in names:
         check_enums(
             [
-                facts_of_file
-                for facts_of_file in firsts
-                if not _is_by_value(agreed[name][facts_of_file.columns[name].spec], cast)
+                file_facts
+                for file_facts in firsts
+                if not _is_by_value(agreed[name][file_facts.columns[name].spec], cast)
             ],
             name,
         )

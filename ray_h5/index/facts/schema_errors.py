@@ -27,9 +27,9 @@ Schema = Mapping[str, ColumnSpec]
 
 def disagreement(column: str, one: FileFacts, other: FileFacts) -> SchemaMismatchError:
     """Return the error of an enum whose integers mean other things in another file."""
-    enums = [(facts_of_file, facts_of_file.columns[column].enum) for facts_of_file in (one, other)]
+    enums = [(file_facts, file_facts.columns[column].enum) for file_facts in (one, other)]
     common = {*enums[0][1]} & {*enums[1][1]}
-    listed = "\n".join(f"  {facts_of_file.path}: {_shown(enum, common)}" for facts_of_file, enum in enums)
+    listed = "\n".join(f"  {file_facts.path}: {_shown(enum, common)}" for file_facts, enum in enums)
     ways = "Write the column of one of them again with the integers of the other, or read the files separately."
     if one.columns[column].spec.kind == "category":
         ways = f"Pass labels={{{column!r}: 'auto'}} instead of dtypes for this column: numbers that all files share."
@@ -49,8 +49,8 @@ def mismatch(
     expected = _usual(schemas, columns)
     wrong = [(file_facts, schema) for file_facts, schema in zip(facts, schemas, strict=True) if schema != expected]
     listed = "\n".join(
-        f"  {facts_of_file.path}: {_difference(expected, schema, dict(facts_of_file.left_out))}"
-        for facts_of_file, schema in wrong[:_MAX_LISTED]
+        f"  {file_facts.path}: {_difference(expected, schema, dict(file_facts.left_out))}"
+        for file_facts, schema in wrong[:_MAX_LISTED]
     )
     casts = _casts(expected, [schema for _, schema in wrong])
     error = SchemaMismatchError(
@@ -92,11 +92,11 @@ def _pairs(facts: Sequence[FileFacts], schemas: Sequence[Schema], columns: Seque
     if len(by_names) != 2:
         return ""
     (names, first), (others, second) = by_names.items()
-    if names & others or [facts_of_file.num_rows(columns) for facts_of_file in first] != [
-        facts_of_file.num_rows(columns) for facts_of_file in second
+    if names & others or [file_facts.num_rows(columns) for file_facts in first] != [
+        file_facts.num_rows(columns) for file_facts in second
     ]:
         return ""
-    paths = [[facts_of_file.path for facts_of_file in some] for some in (first, second)]
+    paths = [[file_facts.path for file_facts in some] for some in (first, second)]
     globs = [some[0] if len(some) == 1 else common_pattern(some) for some in paths]
     if any(fnmatchcase(path, globs[0]) for path in paths[1]) or any(fnmatchcase(path, globs[1]) for path in paths[0]):
         return " Files that have the same rows are read together: pass some as paths, and the others as zip_files=."

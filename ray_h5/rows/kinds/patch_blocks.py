@@ -175,7 +175,7 @@ class Blocks:
 
     def _matched(self, layouts: Mapping[str, ColumnLayout]) -> tuple[dict[str, tuple[int, ...]], tuple[int, ...]]:
         path, count, axes_given = self._path, len(self.kind.block), self.kind.axes or {}
-        axes = {name: tuple(layout) for name, layout in axes_given.items()}
+        axes = {name: tuple(cut) for name, cut in axes_given.items()}
         for name, layout in layouts.items():
             if len(layout.shape) < count or (name in axes_given and max(axes_given[name]) >= len(layout.shape)):
                 raise SchemaMismatchError(
