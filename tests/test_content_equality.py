@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pytest
 
 from ray_h5.index.stored.memory import MEMORY
-from ray_h5.order.blocks import Tail
+from ray_h5.order.block_layout import Tail
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.predicates.criteria import Criterion, any_equal, between
 from tests.index.kit import plan_files

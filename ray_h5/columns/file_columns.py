@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from ray_h5.columns.columns import Columns, Parts
+from ray_h5.columns.conventions.anndata_columns import OF_ROWS, check_tables, listed_names
 from ray_h5.columns.conventions.cf_columns import CF_ATTRIBUTES, cf_values
 from ray_h5.columns.conventions.coded_columns import category, optional
-from ray_h5.columns.conventions.listed_names import OF_ROWS, check_tables, listed_names
 from ray_h5.columns.conventions.matlab_columns import referred_values, reversed_values
 from ray_h5.columns.conventions.pandas_columns import pandas_values
 from ray_h5.columns.dataset_columns import joined_values

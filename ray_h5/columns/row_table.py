@@ -12,7 +12,7 @@ from ray_h5.merged_facts import Facts
 
 if TYPE_CHECKING:
     from ray_h5.columns.ragged.bounds import Bounds, ChunkedBy
-    from ray_h5.columns.times import Times
+    from ray_h5.columns.sample_times import Times
     from ray_h5.manifest.joined_arrays import GroupTable
 
 

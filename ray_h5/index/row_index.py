@@ -39,7 +39,7 @@ from ray_h5.manifest.layout import FileState
 from ray_h5.manifest.manifest import Manifest
 from ray_h5.messages import few, near_names
 from ray_h5.predicates.evaluate import check_names, evaluate
-from ray_h5.predicates.names import columns_of
+from ray_h5.predicates.named_columns import columns_of
 from ray_h5.predicates.virtual_names import (
     AnyEqual,
     FileFold,
@@ -53,7 +53,7 @@ from ray_h5.predicates.virtual_names import (
 from ray_h5.read.arguments import as_names
 from ray_h5.rows.kinds.clock import check_any_row, steps_of_rows
 from ray_h5.rows.kinds.step_columns import check_steps
-from ray_h5.rows.kinds.times_of import check_widths
+from ray_h5.rows.kinds.times_of_columns import check_widths
 from ray_h5.rows.patches import check_any_block
 from ray_h5.rows.row_view import FileReader
 from ray_h5.storage.byte_source import Identity

@@ -10,7 +10,7 @@ from ray_h5.codecs.filter_ids import describe_filter
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.errors import OptionError, RayH5Error, UnsupportedColumnError
 from ray_h5.hdf5.columns.column import SINGLE_VALUE
-from ray_h5.hdf5.files.file_formats import is_of_matlab
+from ray_h5.hdf5.files.not_hdf5 import is_of_matlab
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.row_index import RowIndex
@@ -20,7 +20,7 @@ from ray_h5.inspect.store_cost import OpenCost, opening, store_report
 from ray_h5.likely_rows.suggestions import Suggestion, suggestions
 from ray_h5.likely_rows.tree import FileTree, Seen
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, FileState
-from ray_h5.order.blocks import choose_block_rows
+from ray_h5.order.block_layout import choose_block_rows
 from ray_h5.order.draws.shuffle import Shuffle, as_shuffle
 from ray_h5.order.draws.weights import balance
 from ray_h5.order.read_plan import make_plan

@@ -9,12 +9,12 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from ray_h5.loading.ahead import ahead
+from ray_h5.loading.prefetch_threads import ahead
 from ray_h5.loading.rank_shares import Share
 from ray_h5.loading.read_calls import Call, Calls, finished
 from ray_h5.loading.row_source import RowSource
 from ray_h5.order.execute_plan import BlockRows
-from ray_h5.order.remainder import Block
+from ray_h5.order.remaining_blocks import Block
 from ray_h5.storage.stop_waiting import Stop
 
 Made = TypeVar("Made")

@@ -18,11 +18,11 @@ from functools import cached_property
 
 import numpy as np
 
-from ray_h5.order.blocks import BlockLayout, Tail
+from ray_h5.order.block_layout import BlockLayout, Tail
 from ray_h5.order.epoch_order import Order
-from ray_h5.order.ranges_left import Left
 from ray_h5.order.read_plan import ReadPlan
-from ray_h5.order.remainder import Remainder
+from ray_h5.order.remaining_blocks import Remainder
+from ray_h5.order.remaining_ranges import Left
 
 INDICES_AT_ONCE = 1 << 14
 """How many indices are computed by one call."""

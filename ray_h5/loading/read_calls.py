@@ -12,10 +12,10 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import numpy as np
 from joblib import cpu_count
 
-from ray_h5.loading.ahead import in_threads
+from ray_h5.loading.prefetch_threads import in_threads
 from ray_h5.loading.rank_shares import Share
 from ray_h5.loading.row_source import RowSource
-from ray_h5.order.blocks import MAX_BLOCK_BYTES
+from ray_h5.order.block_layout import MAX_BLOCK_BYTES
 from ray_h5.order.epoch_order import Order
 from ray_h5.read.native.library import pool_of
 from ray_h5.storage.stop_waiting import Stop

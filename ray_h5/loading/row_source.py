@@ -17,7 +17,7 @@ from ray_h5.loading.rank_shares import split_draws
 from ray_h5.loading.row_cache import RowCache, check_file, columns_that_fit, is_unchanged
 from ray_h5.lru import LRU
 from ray_h5.options import as_integer
-from ray_h5.order.blocks import MAX_BLOCK_BYTES
+from ray_h5.order.block_layout import MAX_BLOCK_BYTES
 from ray_h5.order.execute_plan import BlockRows, by_file
 from ray_h5.order.read_plan import ReadPlan
 from ray_h5.per_process import PerProcess

@@ -13,7 +13,7 @@ from ray_h5.hashing import RoundKeys, make_key, mix_in_place, permute
 from ray_h5.index.row_index import RowIndex
 from ray_h5.manifest.file_table import FileTable
 from ray_h5.manifest.row_requests import by_part
-from ray_h5.order.blocks import BLOCK_BYTES, MAX_BLOCK_BYTES, MIN_BLOCKS, MIN_ROW_BYTES, RANGE_WINDOW_BYTES
+from ray_h5.order.block_layout import BLOCK_BYTES, MAX_BLOCK_BYTES, MIN_BLOCKS, MIN_ROW_BYTES, RANGE_WINDOW_BYTES
 from ray_h5.order.draws.chunk_groups import ChunkGroups, EvenChunkGroups, ListedChunkGroups
 from ray_h5.order.draws.length_runs import LengthRuns, make_runs, plain_runs, sorted_window
 from ray_h5.order.draws.shuffle import Shuffle, Unit

@@ -46,7 +46,7 @@ def where(*unnamed: object, **criteria: Any) -> Expr:
     --------
     >>> ds.filter(expr=where(cs_label=True, epoch=between(10, 50)))  # doctest: +SKIP
     """
-    from ray_h5.ray_data.predicates import as_expr
+    from ray_h5.ray_data.ray_expressions import as_expr
 
     return reduce(and_, map(as_expr, as_criteria(criteria, unnamed)))
 

@@ -10,7 +10,7 @@ import ray.data
 
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.row_index import RowIndex
-from ray_h5.loading.other_sources import loader_of
+from ray_h5.loading.loader_registry import loader_of
 from ray_h5.options import takes_options_of
 from ray_h5.ray_data.arguments import ShuffleLike, as_flag, as_resources, remote_options
 from ray_h5.ray_data.datasource import H5Datasource

@@ -14,7 +14,7 @@ from ray.data import FileShuffleConfig
 from ray_h5.errors import OptionError
 from ray_h5.messages import near_names
 from ray_h5.options import as_integer, is_number
-from ray_h5.order.blocks import Tail
+from ray_h5.order.block_layout import Tail
 from ray_h5.order.draws import shuffle as shuffling
 from ray_h5.order.draws.shuffle import Shuffle
 

@@ -12,7 +12,7 @@ from ray_h5.errors import OptionError
 from ray_h5.loading.rank_shares import Share
 from ray_h5.options import as_integer
 from ray_h5.order.position import Position, PositionLike
-from ray_h5.order.remainder import Remainder, position_of
+from ray_h5.order.remaining_blocks import Remainder, position_of
 from ray_h5.ray_data.epochs import EpochSetting
 from ray_h5.ray_data.training.collate import TorchCollate
 from ray_h5.ray_data.training.device import can_pin

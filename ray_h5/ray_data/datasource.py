@@ -23,19 +23,19 @@ from ray_h5.index.file_options import FileOptions
 from ray_h5.loading.place_columns import IS_PADDING_SPEC, PATH_SPEC, ROW_ID_SPEC, ROW_KEY_SPEC, place_values
 from ray_h5.messages import ensure_handler, no_column
 from ray_h5.options import takes_options_of
-from ray_h5.order.blocks import Tail, choose_block_rows
+from ray_h5.order.block_layout import Tail, choose_block_rows
 from ray_h5.order.draws.shuffle import UnusableRowsError
 from ray_h5.order.read_plan import ReadPlan, make_plan
-from ray_h5.order.remainder import Remainder
+from ray_h5.order.remaining_blocks import Remainder
 from ray_h5.order.shuffle_cost import describe
 from ray_h5.order.window_steps import steps_plan
 from ray_h5.predicates.evaluate import check_names, check_there, fingerprint
-from ray_h5.predicates.in_words import in_words
+from ray_h5.predicates.predicate_text import in_words
 from ray_h5.ray_data.arguments import ShuffleLike, as_shuffle, as_tail
 from ray_h5.ray_data.epochs import Epochs
 from ray_h5.ray_data.plan_cache import Key, PlanCache
-from ray_h5.ray_data.predicates import column_names
 from ray_h5.ray_data.quiet import turn_down_here
+from ray_h5.ray_data.ray_expressions import column_names
 from ray_h5.ray_data.ray_internals import datasources, in_whole_blocks, operators, with_datasources
 from ray_h5.ray_data.tasks import in_tasks, read_tasks, task_of_unknown_rows
 from ray_h5.source import Source, SourceOptions

@@ -26,7 +26,7 @@ from ray_h5.errors import OptionError, PositionError
 from ray_h5.options import as_integer, names_options
 from ray_h5.order.position import Position, PositionLike
 from ray_h5.order.read_plan import ReadPlan
-from ray_h5.order.remainder import Remainder, position_of, resume
+from ray_h5.order.remaining_blocks import Remainder, position_of, resume
 from ray_h5.ray_data.plan_cache import Key
 from ray_h5.ray_data.ray_internals import (
     Execution,

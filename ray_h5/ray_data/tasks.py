@@ -23,7 +23,7 @@ from ray_h5.loading.row_source import RowSource
 from ray_h5.lru import LRU
 from ray_h5.order.execute_plan import read_rows
 from ray_h5.order.read_plan import ReadPlan
-from ray_h5.order.remainder import Remainder, read_block
+from ray_h5.order.remaining_blocks import Remainder, read_block
 from ray_h5.ray_data.arrow.blocks import schema_of, to_table
 from ray_h5.ray_data.ray_internals import task_attempts
 

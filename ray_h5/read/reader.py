@@ -183,7 +183,7 @@ class RowReader:
         return common_rows(self.path, columns, self._head, sources)
 
     def _head(self) -> bytes:
-        from ray_h5.hdf5.files.file_formats import HEAD_BYTES
+        from ray_h5.hdf5.files.not_hdf5 import HEAD_BYTES
 
         source = self._file().byte_source
         head = bytearray(min(HEAD_BYTES, source.size))

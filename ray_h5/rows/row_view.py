@@ -26,7 +26,7 @@ from ray_h5.read.read_parts import FileRead, outputs
 from ray_h5.read.reader import RowReader
 from ray_h5.rows.group_columns import GroupColumns
 from ray_h5.rows.groups_and_grids import Files, Grid, Groups, RowKind
-from ray_h5.rows.kinds.axis_rows import AxisRows
+from ray_h5.rows.kinds.first_axis_rows import AxisRows
 from ray_h5.rows.kinds.grid_rows import GridRows
 from ray_h5.rows.kinds.patch_blocks import Blocks
 from ray_h5.rows.kinds.patch_rows import PatchRows

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from ray_h5.errors import OptionError
-from ray_h5.loading.ahead import ahead
+from ray_h5.loading.prefetch_threads import ahead
 from ray_h5.loading.read_calls import Call, Calls, finished
 from ray_h5.options import as_integer, names_options
 from ray_h5.order.position import PositionLike

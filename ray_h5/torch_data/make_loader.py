@@ -10,7 +10,7 @@ from joblib import cpu_count
 from torch.utils.data import DataLoader, Dataset
 
 from ray_h5.errors import OptionError
-from ray_h5.loading.other_sources import loader_of
+from ray_h5.loading.loader_registry import loader_of
 from ray_h5.options import as_integer, takes_options_of
 from ray_h5.storage.find_files import PathLike
 from ray_h5.torch_data.dataset import DatasetOptions, H5Dataset

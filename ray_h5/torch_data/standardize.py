@@ -19,7 +19,7 @@ from ray_h5.messages import no_column
 from ray_h5.options import names_options
 from ray_h5.order.epoch_order import Order
 from ray_h5.order.read_plan import ReadPlan
-from ray_h5.order.remainder import Block
+from ray_h5.order.remaining_blocks import Block
 from ray_h5.order.window_steps import steps_plan
 from ray_h5.torch_data.batches.tensors import Sample
 from ray_h5.torch_data.subsets import as_h5

@@ -15,7 +15,7 @@ from ray_h5.errors import ImageError, OptionError, UnknownColumnError
 from ray_h5.messages import no_column
 from ray_h5.options import as_integer, is_integer, names_options
 from ray_h5.per_process import PerProcess
-from ray_h5.transforms.encoded_rows import as_bytes, as_rows, is_batch, numbered
+from ray_h5.transforms.encoded_images import as_bytes, as_rows, is_batch, numbered
 
 logger = logging.getLogger(__name__)
 

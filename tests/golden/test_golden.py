@@ -6,7 +6,7 @@ import pytest
 
 from ray_h5.index.file_options import FileOptions
 from ray_h5.order.read_plan import make_plan
-from ray_h5.order.remainder import Remainder, read_block
+from ray_h5.order.remaining_blocks import Remainder, read_block
 from ray_h5.torch_data import loader
 from tests.golden.__main__ import API, DRAWS, FOLDER, TASKS, difference, layout_text
 from tests.golden.api import names_text

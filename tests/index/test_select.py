@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ray_h5.errors import OptionError, PredicateError, RayH5Error, UnknownColumnError
 from ray_h5.order.draws.shuffle import Shuffle
-from ray_h5.order.remainder import Remainder, read_block
+from ray_h5.order.remaining_blocks import Remainder, read_block
 from ray_h5.predicates.criteria import between, where
 from tests.index.kit import combined, plan_files
 

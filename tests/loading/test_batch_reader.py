@@ -9,9 +9,9 @@ from ray_h5.index.file_options import FileOptions
 from ray_h5.loading.batch_reader import BatchReader
 from ray_h5.loading.rank_shares import Share
 from ray_h5.loading.row_source import RowSource
-from ray_h5.order.blocks import Tail
+from ray_h5.order.block_layout import Tail
 from ray_h5.order.read_plan import make_plan
-from ray_h5.order.remainder import Remainder, position_of, read_block, resume
+from ray_h5.order.remaining_blocks import Remainder, position_of, read_block, resume
 
 ROWS = 700
 

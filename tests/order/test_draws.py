@@ -10,14 +10,14 @@ import pytest
 from scipy import stats
 
 from ray_h5.errors import OptionError, PositionError, UnknownColumnError
-from ray_h5.order.blocks import Tail
+from ray_h5.order.block_layout import Tail
 from ray_h5.order.draws.chunk_groups import ListedChunkGroups
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.draws.weights import balance
 from ray_h5.order.epoch_order import Order
 from ray_h5.order.position import Position
 from ray_h5.order.read_plan import make_plan
-from ray_h5.order.remainder import Remainder, position_of, read_block, resume
+from ray_h5.order.remaining_blocks import Remainder, position_of, read_block, resume
 from ray_h5.order.shuffle_cost import describe
 from ray_h5.torch_data import H5Dataset, OrderSampler, between, where
 from tests.golden.layouts import encoded

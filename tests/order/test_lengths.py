@@ -14,7 +14,7 @@ from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.draws.weights import balance
 from ray_h5.order.epoch_order import plain_order
 from ray_h5.order.position import Position
-from ray_h5.order.remainder import Remainder, position_of, read_block, resume
+from ray_h5.order.remaining_blocks import Remainder, position_of, read_block, resume
 from ray_h5.order.shuffle_cost import shuffle_effect
 from tests.order.kit import epoch_of, plan_of
 

@@ -8,7 +8,7 @@ import numpy as np
 from ray_h5.index.row_index import build_index
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.read_plan import make_plan
-from ray_h5.order.remainder import Remainder, read_block
+from ray_h5.order.remaining_blocks import Remainder, read_block
 
 CHUNK_ROWS, CHUNKS = 128, 24
 ROW_BYTES = 64 * 64 * 4
@@ -18,7 +18,7 @@ import re, sys
 import numpy as np
 from ray_h5.index.row_index import build_index
 from ray_h5.order.read_plan import make_plan
-from ray_h5.order.remainder import Remainder, read_block
+from ray_h5.order.remaining_blocks import Remainder, read_block
 
 def resident(key):
     return 1024 * int(re.search(key + r":\s+(\d+)", open("/proc/self/status").read())[1])

@@ -12,7 +12,7 @@ from ray_h5.order.epoch_order import (
     Order,
     row_keys,
 )
-from ray_h5.order.remainder import Remainder, read_block
+from ray_h5.order.remaining_blocks import Remainder, read_block
 from tests.index.kit import plan_files
 
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from ray_h5.errors import OptionError, StaleIndexError
 from ray_h5.index.row_index import build_index
 from ray_h5.order import read_plan as planning
-from ray_h5.order.blocks import Tail, choose_block_rows
+from ray_h5.order.block_layout import Tail, choose_block_rows
 from ray_h5.order.position import Position
-from ray_h5.order.remainder import Remainder, read_block, resume
+from ray_h5.order.remaining_blocks import Remainder, read_block, resume
 
 
 def make_plan(paths, block_rows, selection=None, columns=("signal", "label")):

@@ -15,7 +15,7 @@ from ray_h5.index.file_options import FileOptions
 from ray_h5.predicates.criteria import as_criteria, between, where
 from ray_h5.predicates.evaluate import evaluate
 from ray_h5.predicates.virtual_names import Compared
-from ray_h5.ray_data.predicates import RowChooser
+from ray_h5.ray_data.ray_expressions import RowChooser
 from ray_h5.tables.sidecar import Sidecar
 
 INTEGERS = [-(2**63), -(2**53) - 1, -5, -1, 0, 1, 3, 255, 2**24, 2**24 + 1, 1_650_000_000]

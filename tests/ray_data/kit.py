@@ -7,7 +7,7 @@ import numpy as np
 from ray.data import DataContext
 from ray.data._internal.logical.optimizers import LogicalOptimizer
 
-from ray_h5.order.remainder import Remainder, position_of
+from ray_h5.order.remaining_blocks import Remainder, position_of
 from ray_h5.ray_data.ray_internals import datasources
 
 

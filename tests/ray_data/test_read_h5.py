@@ -20,7 +20,7 @@ from ray_h5.errors import (
     TruncatedFileError,
     UnknownColumnError,
 )
-from ray_h5.order.remainder import Remainder, read_block
+from ray_h5.order.remaining_blocks import Remainder, read_block
 
 from .conftest import concatenated
 

@@ -16,7 +16,7 @@ from ray_h5 import Files, Grid, Groups, Shuffle, Windows, between, csr, fields, 
 from ray_h5.errors import RayH5Error
 from ray_h5.index.stored.memory import MEMORY
 from ray_h5.order.execute_plan import read_rows
-from ray_h5.order.remainder import Block
+from ray_h5.order.remaining_blocks import Block
 from ray_h5.ray_data.arrow.blocks import schema_of, to_table
 from ray_h5.read.file_cache import forget_all
 from ray_h5.torch_data import H5Dataset

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 from ray_h5 import Groups, Windows, ragged
 from ray_h5.errors import RayH5Error
 from ray_h5.order.execute_plan import read_rows
-from ray_h5.order.remainder import Block
+from ray_h5.order.remaining_blocks import Block
 from ray_h5.ray_data.arrow.blocks import to_table
 from ray_h5.ray_data.training.collate import TorchCollate
 from ray_h5.torch_data import H5Dataset, loader

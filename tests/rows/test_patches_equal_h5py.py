@@ -13,7 +13,7 @@ from ray_h5 import Files, Patches, Shuffle, Windows, between, fields, part, ragg
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.files import opening
 from ray_h5.index.file_options import FileOptions
-from ray_h5.order.remainder import Remainder, read_block
+from ray_h5.order.remaining_blocks import Remainder, read_block
 from ray_h5.rows.kinds import patch_blocks
 from ray_h5.rows.patches import Patches as Kind
 from ray_h5.torch_data import H5Dataset, loader

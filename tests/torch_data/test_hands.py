@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, SequentialSampler, default_collate
 
 from ray_h5.errors import OptionError
-from ray_h5.loading import ahead as ahead_module
+from ray_h5.loading import prefetch_threads as ahead_module
 from ray_h5.torch_data import (
     H5Dataset,
     H5LazyDataset,

@@ -163,8 +163,8 @@ def open_remote(path: str, held: HeldBytes) -> h5py.File:
 
     It raises `MissingBytes` if not enough of them are: see `replay`.
     """
-    from ray_h5.hdf5.files.file_formats import HEAD_BYTES, check_closed, seems_to_be
     from ray_h5.hdf5.files.metadata_replay import open_held
+    from ray_h5.hdf5.files.not_hdf5 import HEAD_BYTES, check_closed, seems_to_be
 
     try:
         with _whole_superblock(path, held), translated(path):
@@ -183,7 +183,7 @@ def _whole_superblock(path: str, held: HeldBytes | None = None) -> Iterator[None
     try:
         yield
     except (CorruptFileError, TruncatedFileError) as exc:
-        from ray_h5.hdf5.files.file_formats import HEAD_BYTES, head_of
+        from ray_h5.hdf5.files.not_hdf5 import HEAD_BYTES, head_of
         from ray_h5.hdf5.format import superblock_end
 
         begins = head_of(path) if held is None else held.read(0, HEAD_BYTES)
@@ -214,7 +214,7 @@ class translated:  # noqa: N801  a generator takes four times as long, and a fil
 
 def translate(exc: Exception, path: str, doing: str) -> RayH5Error:
     """Return the `RayH5Error` for an exception of the operating system or of h5py."""
-    from ray_h5.hdf5.files.file_formats import error_of_library
+    from ray_h5.hdf5.files.not_hdf5 import error_of_library
 
     code, text = _errno(exc), " ".join(str(exc).split())
     return (

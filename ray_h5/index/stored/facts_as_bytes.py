@@ -14,8 +14,8 @@ from msgspec.msgpack import Ext
 
 from ray_h5.columns.ragged.bounds import Bounds, ChunkedBy
 from ray_h5.columns.row_table import RowTable
+from ray_h5.columns.sample_times import Times
 from ray_h5.columns.schema import ColumnSpec
-from ray_h5.columns.times import Times
 from ray_h5.index.facts.file_facts import ColumnFacts, FileFacts
 from ray_h5.index.facts.source_table import Origin
 from ray_h5.manifest.joined_arrays import NOT_WRITTEN, GroupTable, JoinedArray, Paths, Texts

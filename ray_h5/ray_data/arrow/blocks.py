@@ -14,7 +14,7 @@ from ray_h5.columns.schema import ColumnSpec, scalar_to_arrow
 from ray_h5.loading.place_columns import PATH_SPEC, ROW_ID_SPEC, epoch_column, paths_of
 from ray_h5.order.execute_plan import BlockRows
 from ray_h5.order.read_plan import ReadPlan
-from ray_h5.order.remainder import Block
+from ray_h5.order.remaining_blocks import Block
 from ray_h5.ray_data.arrow.ragged_blocks import is_ragged, ragged_array, shape_said
 from ray_h5.ray_data.arrow.sparse_blocks import sparse_array
 

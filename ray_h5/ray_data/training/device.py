@@ -9,7 +9,7 @@ import ray.train.torch
 import torch
 
 from ray_h5.errors import OptionError
-from ray_h5.loading.ahead import ahead
+from ray_h5.loading.prefetch_threads import ahead
 from ray_h5.ray_data.ray_internals import world_rank
 from ray_h5.storage.stop_waiting import Stop
 

@@ -29,7 +29,7 @@ from ray_h5.loading.rank_shares import Share
 from ray_h5.loading.row_source import RowSource
 from ray_h5.options import as_integer
 from ray_h5.order.read_plan import ReadPlan
-from ray_h5.order.remainder import Block, Remainder, read_block
+from ray_h5.order.remaining_blocks import Block, Remainder, read_block
 from ray_h5.ray_data.arrow.blocks import schema_of, to_table
 from ray_h5.ray_data.datasource import H5Datasource
 from ray_h5.ray_data.epochs import Epochs, EpochSetting, check_agreement

@@ -13,11 +13,11 @@ import numpy as np
 from ray_h5.columns.columns import Parts
 from ray_h5.columns.ragged.bounds import Bounds, episodes_key
 from ray_h5.columns.row_table import Listing, RowTable
-from ray_h5.columns.times import LIKE_A_NUMBER, Times
+from ray_h5.columns.sample_times import LIKE_A_NUMBER, Times
 from ray_h5.columns.values import InMemory
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.rows.kinds.clock import Clock
-from ray_h5.rows.kinds.times_of import TimesOf, width_of
+from ray_h5.rows.kinds.times_of_columns import TimesOf, width_of
 from ray_h5.rows.row_columns import RowColumn, Spans, Steps
 from ray_h5.rows.row_kinds import EpisodeRows, Episodes
 from ray_h5.rows.windows import IS_PAD, WindowColumn, Windows

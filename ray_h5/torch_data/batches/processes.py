@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from ray_h5.errors import RayH5Error
-from ray_h5.loading.ahead import ReadTimeoutError
+from ray_h5.loading.prefetch_threads import ReadTimeoutError
 from ray_h5.torch_data.batches.seeded_batches import Task, seed_generators
 
 logger = logging.getLogger(__name__)

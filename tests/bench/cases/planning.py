@@ -24,7 +24,7 @@ from ray_h5.index.stored.memory import MEMORY
 from ray_h5.manifest.file_table import FileTable
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.read_plan import make_plan
-from ray_h5.order.remainder import Remainder
+from ray_h5.order.remaining_blocks import Remainder
 from ray_h5.ray_data.tasks import read_tasks
 from ray_h5.read.file_cache import forget_all
 from ray_h5.rows.groups_and_grids import Files

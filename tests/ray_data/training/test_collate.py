@@ -9,7 +9,7 @@ import torch
 import ray_h5
 from ray_h5.columns.ragged.padding import Padding
 from ray_h5.errors import CastError, OptionError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
-from ray_h5.order.remainder import Remainder, read_block
+from ray_h5.order.remaining_blocks import Remainder, read_block
 from ray_h5.ray_data.arrow.blocks import to_table
 from ray_h5.ray_data.training.collate import TorchCollate
 from ray_h5.ray_data.training.device import as_device, to_device

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from ray_h5.predicates.names import names_in
+from ray_h5.predicates.named_columns import names_in
 from ray_h5.predicates.virtual_names import AnyEqual, Compared, Derived, FileFold, Length, RowMask, parse_virtual
 
 _MOST = 300

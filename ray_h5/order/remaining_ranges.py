@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ray_h5.errors import PositionError
-from ray_h5.order.blocks import BlockLayout, Tail
+from ray_h5.order.block_layout import BlockLayout, Tail
 
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
 """First positions, and those after the last ones, in the order in which they are read."""

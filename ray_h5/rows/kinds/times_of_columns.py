@@ -11,7 +11,7 @@ import numpy as np
 
 from ray_h5.columns.columns import Columns
 from ray_h5.columns.row_table import RowTable
-from ray_h5.columns.times import LIKE_A_NUMBER, Times
+from ray_h5.columns.sample_times import LIKE_A_NUMBER, Times
 from ray_h5.columns.values import read_units
 from ray_h5.errors import CorruptFileError, OptionError, UnsupportedColumnError
 from ray_h5.rows.windows import WindowColumn, Windows
