@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ray_h5.errors import *  # noqa: F403
     from ray_h5.errors import RayH5Error
     from ray_h5.order.draws.shuffle import Shuffle
-    from ray_h5.order.draws.weights import balance
+    from ray_h5.order.draws.weights_option import balance
     from ray_h5.order.position import Position
     from ray_h5.predicates.criteria import any_equal, between, row_mask
     from ray_h5.ray_data import kfold, where
@@ -36,20 +36,20 @@ if TYPE_CHECKING:
     from ray_h5.tables.sidecar import Sidecar
     from ray_h5.torch_data.batch_sampler import OrderBatchSampler
     from ray_h5.torch_data.batches.tensors import Sample
-    from ray_h5.torch_data.compat.combined import CombinedHDF5Dataset as CombinedHDF5Dataset
+    from ray_h5.torch_data.compat.combined_dataset import CombinedHDF5Dataset as CombinedHDF5Dataset
+    from ray_h5.torch_data.compat.dataloader_factory import OptimalDataLoaderFactory as OptimalDataLoaderFactory
+    from ray_h5.torch_data.compat.dataset_wrappers import WorkerSafeAugmentedDataset as WorkerSafeAugmentedDataset
+    from ray_h5.torch_data.compat.dataset_wrappers import WorkerSafeStandardizedDataset as WorkerSafeStandardizedDataset
+    from ray_h5.torch_data.compat.dataset_wrappers import worker_init_fn as worker_init_fn
     from ray_h5.torch_data.compat.epoch_shuffle import EpochShuffleSampler as EpochShuffleSampler
-    from ray_h5.torch_data.compat.factory import OptimalDataLoaderFactory as OptimalDataLoaderFactory
-    from ray_h5.torch_data.compat.lazy import H5LazyDataset as H5LazyDataset
-    from ray_h5.torch_data.compat.lazy import h5_worker_init_fn as h5_worker_init_fn
-    from ray_h5.torch_data.compat.monitor import DataLoaderPerformanceMonitor as DataLoaderPerformanceMonitor
-    from ray_h5.torch_data.compat.optimized import create_optimized_dataloader as create_optimized_dataloader
+    from ray_h5.torch_data.compat.lazy_dataset import H5LazyDataset as H5LazyDataset
+    from ray_h5.torch_data.compat.lazy_dataset import h5_worker_init_fn as h5_worker_init_fn
+    from ray_h5.torch_data.compat.optimized_dataloader import create_optimized_dataloader as create_optimized_dataloader
     from ray_h5.torch_data.compat.rank_cached import DistributedError as DistributedError
     from ray_h5.torch_data.compat.rank_cached import RankMemCachedH5Dataset as RankMemCachedH5Dataset
     from ray_h5.torch_data.compat.rank_cached import _balanced_contiguous_shard as _balanced_contiguous_shard
     from ray_h5.torch_data.compat.rank_cached import _interleaved_indices as _interleaved_indices
-    from ray_h5.torch_data.compat.wrappers import WorkerSafeAugmentedDataset as WorkerSafeAugmentedDataset
-    from ray_h5.torch_data.compat.wrappers import WorkerSafeStandardizedDataset as WorkerSafeStandardizedDataset
-    from ray_h5.torch_data.compat.wrappers import worker_init_fn as worker_init_fn
+    from ray_h5.torch_data.compat.wait_monitor import DataLoaderPerformanceMonitor as DataLoaderPerformanceMonitor
     from ray_h5.torch_data.dataset import H5Dataset
     from ray_h5.torch_data.h5_data_loader import H5DataLoader
     from ray_h5.torch_data.make_loader import loader
@@ -63,8 +63,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "CombinedHDF5Dataset": "ray_h5.torch_data.compat.combined",
-    "DataLoaderPerformanceMonitor": "ray_h5.torch_data.compat.monitor",
+    "CombinedHDF5Dataset": "ray_h5.torch_data.compat.combined_dataset",
+    "DataLoaderPerformanceMonitor": "ray_h5.torch_data.compat.wait_monitor",
     "DecodeImage": "ray_h5.ray_data.preprocessing.image_preprocessor",
     "DistributedError": "ray_h5.torch_data.compat.rank_cached",
     "EpochShuffleSampler": "ray_h5.torch_data.compat.epoch_shuffle",
@@ -76,8 +76,8 @@ _HOMES = {
     "H5Dataset": "ray_h5.torch_data.dataset",
     "H5Datasink": "ray_h5.ray_data.datasink",
     "H5Datasource": "ray_h5.ray_data.datasource",
-    "H5LazyDataset": "ray_h5.torch_data.compat.lazy",
-    "OptimalDataLoaderFactory": "ray_h5.torch_data.compat.factory",
+    "H5LazyDataset": "ray_h5.torch_data.compat.lazy_dataset",
+    "OptimalDataLoaderFactory": "ray_h5.torch_data.compat.dataloader_factory",
     "OrderBatchSampler": "ray_h5.torch_data.batch_sampler",
     "OrderSampler": "ray_h5.torch_data.samplers",
     "Patches": "ray_h5.rows.patches",
@@ -92,20 +92,20 @@ _HOMES = {
     "TorchCollate": "ray_h5.ray_data.training.collate",
     "WeightedSampler": "ray_h5.torch_data.weighted_sampler",
     "Windows": "ray_h5.rows.windows",
-    "WorkerSafeAugmentedDataset": "ray_h5.torch_data.compat.wrappers",
-    "WorkerSafeStandardizedDataset": "ray_h5.torch_data.compat.wrappers",
+    "WorkerSafeAugmentedDataset": "ray_h5.torch_data.compat.dataset_wrappers",
+    "WorkerSafeStandardizedDataset": "ray_h5.torch_data.compat.dataset_wrappers",
     "_balanced_contiguous_shard": "ray_h5.torch_data.compat.rank_cached",
     "_interleaved_indices": "ray_h5.torch_data.compat.rank_cached",
     "any_equal": "ray_h5.predicates.criteria",
     "augmentation_defaults": "ray_h5.transforms.augmentation_defaults",
-    "balance": "ray_h5.order.draws.weights",
+    "balance": "ray_h5.order.draws.weights_option",
     "between": "ray_h5.predicates.criteria",
     "build_index": "ray_h5.ray_data.api",
-    "create_optimized_dataloader": "ray_h5.torch_data.compat.optimized",
+    "create_optimized_dataloader": "ray_h5.torch_data.compat.optimized_dataloader",
     "csr": "ray_h5.columns.column_functions",
     "data_config": "ray_h5.ray_data.training.data_config",
     "fields": "ray_h5.columns.column_functions",
-    "h5_worker_init_fn": "ray_h5.torch_data.compat.lazy",
+    "h5_worker_init_fn": "ray_h5.torch_data.compat.lazy_dataset",
     "joined": "ray_h5.columns.column_functions",
     "kfold": "ray_h5.ray_data",
     "labels_of": "ray_h5.ray_data.datasource",
@@ -119,7 +119,7 @@ _HOMES = {
     "set_epoch": "ray_h5.ray_data.epochs",
     "train_batches": "ray_h5.ray_data.training.train_batches",
     "where": "ray_h5.ray_data",
-    "worker_init_fn": "ray_h5.torch_data.compat.wrappers",
+    "worker_init_fn": "ray_h5.torch_data.compat.dataset_wrappers",
     "write_h5": "ray_h5.ray_data.datasink",
 }
 

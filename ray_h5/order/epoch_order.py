@@ -16,10 +16,10 @@ from ray_h5.manifest.row_requests import by_part
 from ray_h5.order.block_layout import BLOCK_BYTES, MAX_BLOCK_BYTES, MIN_BLOCKS, MIN_ROW_BYTES, RANGE_WINDOW_BYTES
 from ray_h5.order.draws.chunk_groups import ChunkGroups, EvenChunkGroups, ListedChunkGroups
 from ray_h5.order.draws.length_runs import LengthRuns, make_runs, plain_runs, sorted_window
+from ray_h5.order.draws.row_probabilities import WEIGHTS, make_draws, weighted_draws
 from ray_h5.order.draws.shuffle import Shuffle, Unit
 from ray_h5.order.draws.values_of_rows import check_length
 from ray_h5.order.draws.weighted_draws import Draws
-from ray_h5.order.draws.weights_to_draws import WEIGHTS, make_draws, weighted_draws
 
 _RANGE_CHUNKS = 4
 """Chunks of a chunk group whose rows are ranges. The last row ends in a further chunk, so with 1 nearly each chunk is

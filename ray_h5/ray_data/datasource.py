@@ -20,7 +20,7 @@ from ray_h5.columns.schema import ColumnSpec
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
 from ray_h5.index.facts.file_warnings import warn_of_surprises
 from ray_h5.index.file_options import FileOptions
-from ray_h5.loading.place_columns import IS_PADDING_SPEC, PATH_SPEC, ROW_ID_SPEC, ROW_KEY_SPEC, place_values
+from ray_h5.loading.origin_columns import IS_PADDING_SPEC, PATH_SPEC, ROW_ID_SPEC, ROW_KEY_SPEC, place_values
 from ray_h5.messages import ensure_handler, no_column
 from ray_h5.options import takes_options_of
 from ray_h5.order.block_layout import Tail, choose_block_rows

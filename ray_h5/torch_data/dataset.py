@@ -20,7 +20,7 @@ from ray_h5.errors import ImageError, OptionError, PredicateError
 from ray_h5.index.facts.file_warnings import warn_of_surprises
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.row_index import RowIndex
-from ray_h5.loading.place_columns import paths_of, place_values
+from ray_h5.loading.origin_columns import paths_of, place_values
 from ray_h5.loading.read_calls import Call
 from ray_h5.loading.row_cache import owned
 from ray_h5.loading.row_source import RowSource

@@ -25,7 +25,7 @@ from ray_h5.torch_data.batches.tensors import Sample
 from ray_h5.torch_data.subsets import as_h5
 from ray_h5.transforms.moments import Axis, Moments, NanPolicy
 from ray_h5.transforms.scaler import ConstantPolicy, Scaler
-from ray_h5.transforms.standardization import Standardization, with_column
+from ray_h5.transforms.standardize_base import Standardization, with_column
 
 _READ_BYTES = 16 << 20
 """Of the rows whose moments are computed at once."""

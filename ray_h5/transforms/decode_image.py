@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
-from ray_h5.codecs.images import HeaderError, Mode, decode_image
+from ray_h5.codecs.image_formats import HeaderError, Mode, decode_image
 from ray_h5.errors import ImageError, OptionError, UnknownColumnError
 from ray_h5.messages import no_column
 from ray_h5.options import as_integer, is_integer, names_options

@@ -112,7 +112,7 @@ def test_every_public_name_with_options_is_on_the_page_of_options():
 MIB, KIB = 1 << 20, 1 << 10
 UNITS = {MIB: " MiB", KIB: " KiB", 1: ""}
 NUMBERS = [
-    ("docs/performance.md", "order.blocks.BLOCK_BYTES", MIB),
+    ("docs/performance.md", "order.block_layout.BLOCK_BYTES", MIB),
     ("docs/performance.md", "torch_data.batches.processes._BATCHES", 1),
     ("docs/performance.md", "loading.row_source.KEPT_BYTES_A_FILE", MIB),
     ("docs/performance.md", "loading.row_source.MOST_KEPT_BYTES", MIB),

@@ -27,7 +27,7 @@ from ray_h5.torch_data import (
     loader,
 )
 from ray_h5.torch_data.batches.processes import WorkerError
-from ray_h5.torch_data.compat.monitor import resident_bytes
+from ray_h5.torch_data.compat.wait_monitor import resident_bytes
 from ray_h5.torch_data.h5_data_loader import H5DataLoader
 
 from .conftest import error_of, ids_of

@@ -11,7 +11,7 @@ from ray.data.extensions import ArrowTensorArray
 
 from ray_h5.arrow_arrays import as_real
 from ray_h5.columns.schema import ColumnSpec, scalar_to_arrow
-from ray_h5.loading.place_columns import PATH_SPEC, ROW_ID_SPEC, epoch_column, paths_of
+from ray_h5.loading.origin_columns import PATH_SPEC, ROW_ID_SPEC, epoch_column, paths_of
 from ray_h5.order.execute_plan import BlockRows
 from ray_h5.order.read_plan import ReadPlan
 from ray_h5.order.remaining_blocks import Block

@@ -11,11 +11,11 @@ import numpy as np
 from ray.data.expressions import col
 
 from ray_h5.errors import NotFittedError, RayH5Error, UnknownColumnError
-from ray_h5.loading.place_columns import IS_PADDING_SPEC, ROW_ID_SPEC
+from ray_h5.loading.origin_columns import IS_PADDING_SPEC, ROW_ID_SPEC
 from ray_h5.messages import no_column
 from ray_h5.ray_data.datasource import by_elements
 from ray_h5.transforms.moments import Axis, Moments, NanPolicy
-from ray_h5.transforms.standardization import with_column
+from ray_h5.transforms.standardize_base import with_column
 
 if TYPE_CHECKING:
     import ray.data

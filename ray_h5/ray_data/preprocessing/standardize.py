@@ -17,7 +17,7 @@ from ray_h5.ray_data.preprocessing.batch_formats import changed, names_of
 from ray_h5.ray_data.preprocessing.fit_moments import fit_moments
 from ray_h5.transforms.moments import Axis, NanPolicy
 from ray_h5.transforms.scaler import ConstantPolicy, Scaler
-from ray_h5.transforms.standardization import Standardization
+from ray_h5.transforms.standardize_base import Standardization
 
 __all__ = ["PreprocessorNotFittedError", "Standardize"]
 

@@ -24,7 +24,7 @@ from ray.data.collate_fn import ArrowBatchCollateFn, PandasBatchCollateFn
 from ray_h5.columns.schema import TENSOR_KINDS, ColumnSpec
 from ray_h5.errors import OptionError, PositionError
 from ray_h5.loading.batch_reader import BatchReader
-from ray_h5.loading.place_columns import epoch_column
+from ray_h5.loading.origin_columns import epoch_column
 from ray_h5.loading.rank_shares import Share
 from ray_h5.loading.row_source import RowSource
 from ray_h5.options import as_integer

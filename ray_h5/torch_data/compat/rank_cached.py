@@ -19,7 +19,7 @@ from ray_h5.read.casting import Casting
 from ray_h5.torch_data.batched_dataset import Many, check_indices
 from ray_h5.torch_data.batches.shared_memory import new_shared
 from ray_h5.torch_data.batches.tensors import new_arrays
-from ray_h5.torch_data.compat.lazy import (
+from ray_h5.torch_data.compat.lazy_dataset import (
     RDCC_NBYTES,
     RDCC_NSLOTS,
     RDCC_W0,

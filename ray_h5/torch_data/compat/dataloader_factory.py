@@ -15,7 +15,7 @@ from ray_h5.errors import OptionError
 from ray_h5.options import as_integer
 from ray_h5.torch_data.batched_dataset import datasets_in
 from ray_h5.torch_data.batches.processes import start_method
-from ray_h5.torch_data.compat.wrappers import worker_init_fn
+from ray_h5.torch_data.compat.dataset_wrappers import worker_init_fn
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from torch.utils.data import DataLoader
 
 from ray_h5.options import as_integer, names_options
 from ray_h5.storage.find_files import PathLike
-from ray_h5.torch_data.compat.combined import CombinedHDF5Dataset
-from ray_h5.torch_data.compat.factory import with_start_method
+from ray_h5.torch_data.compat.combined_dataset import CombinedHDF5Dataset
+from ray_h5.torch_data.compat.dataloader_factory import with_start_method
 from ray_h5.torch_data.h5_data_loader import H5DataLoader
 from ray_h5.torch_data.samplers import OrderSampler
 
