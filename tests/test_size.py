@@ -50,7 +50,7 @@ LIMITS: dict[str, Size] = {
     "index": Size(4176, 23, 2, 0, 6, 6),
     "inspect": Size(1536, 9, 8, 0, 5, 0),
     "likely_rows": Size(1022, 10, 0, 0, 1, 0),
-    "loading": Size(1393, 9, 2, 0, 0, 1),
+    "loading": Size(1392, 9, 1, 0, 0, 1),
     "lru": Size(145, 1, 0, 0, 0, 0),
     "manifest": Size(1412, 9, 0, 0, 0, 1),
     "merged_facts": Size(52, 1, 0, 0, 0, 0),
@@ -60,20 +60,20 @@ LIMITS: dict[str, Size] = {
     "per_process": Size(48, 1, 0, 0, 0, 0),
     "plots": Size(366, 1, 0, 0, 0, 0),
     "predicates": Size(1114, 8, 0, 0, 0, 0),
-    "ray_data": Size(4445, 28, 5, 0, 8, 7),
+    "ray_data": Size(4433, 26, 5, 0, 7, 7),
     "read": Size(6799, 37, 16, 0, 11, 6),
     "rows": Size(4335, 19, 1, 0, 4, 2),
     "shown_values": Size(105, 1, 0, 0, 0, 0),
     "source": Size(273, 1, 8, 0, 0, 0),
     "storage": Size(3524, 22, 5, 0, 3, 0),
     "tables": Size(1390, 9, 0, 0, 3, 2),
-    "torch_data": Size(4846, 27, 6, 0, 2, 0),
+    "torch_data": Size(4844, 27, 2, 0, 2, 0),
     "transforms": Size(1867, 11, 0, 0, 1, 0),
-    "writing": Size(2832, 16, 0, 0, 5, 2),
+    "writing": Size(2778, 14, 0, 0, 5, 2),
 }
 """Today's numbers."""
 
-COMMENTS = 0.89
+COMMENTS = 0.9
 """Per cent of lines that are comments, over all packages: this one may only rise."""
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ray_h5.columns.ragged.sparse_rows import SparseRow
 from ray_h5.hdf5.checks.changed_files import check_identity
 from ray_h5.storage.byte_source import Identity, only_ctime_differs
 from ray_h5.storage.storage_of_path import Storage, storage_of
@@ -176,8 +177,6 @@ def owned(value: Any) -> Any:
     """Return the value of one row with memory of its own."""
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         return value.copy()
-    from ray_h5.columns.ragged.sparse_rows import SparseRow
-
     return value.copy() if isinstance(value, SparseRow) else copy.deepcopy(value)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from ray.data import DataContext
+from ray.data import DataContext
+
+from ray_h5.ray_data.ray_internals import skip_lines
 
 _LEVELS = {
     "ray._private.worker": logging.WARNING,  # the level of "ray" itself is set again by `ray.init`
@@ -21,10 +21,11 @@ _LEVELS = {
 _VARIABLES = {
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",  # Ray Train prints a line twice in a terminal, once as a log
     "RAY_COLOR_PREFIX": "0",
-    # Without a dashboard, a helper of each training fails each second to ask for the state of the controller.
-    "RAY_DEDUP_LOGS_SKIP_REGEX": "Failed to query Ray Train Controller actor state",
 }
 """Environment variables, which workers get too."""
+
+_SKIPPED = "Failed to query Ray Train Controller actor state"
+"""Without a dashboard, a helper of each training fails each second to ask for the state of the controller."""
 
 QUIET = "ray_h5.quiet"
 """The key in a `DataContext`, which travels to the processes that execute a dataset."""
@@ -33,10 +34,9 @@ QUIET = "ray_h5.quiet"
 def quiet() -> None:
     """Turn down what Ray prints: no progress bars, and no logs below warnings.
 
-    Call it once, before `ray.init` and before datasets are made. It sets options of progress, levels of loggers and
-    environment variables, and no more. What the program prints stays, in the workers too. Ray's log files keep
-    everything. Ray reads some of the variables when it is imported: the lines "Failed to query Ray Train Controller"
-    go only if this is called before ``import ray``.
+    Call it once, before or after ``import ray``, but before `ray.init` and before datasets are made. It sets options of
+    progress, levels of loggers, environment variables and a pattern of lines that Ray does not show, and no more. What
+    the program prints stays, in the workers too. Ray's log files keep everything.
 
     Examples
     --------
@@ -46,8 +46,7 @@ def quiet() -> None:
     """
     for name, value in _VARIABLES.items():
         os.environ.setdefault(name, value)
-    from ray.data import DataContext  # after the variables, which an import of Ray reads
-
+    skip_lines(_SKIPPED)
     context = DataContext.get_current()
     context.enable_progress_bars = False
     context.enable_operator_progress_bars = False

@@ -6,11 +6,13 @@ A test lists them. What a dataset will execute is a graph of *operators*; Ray ha
 from __future__ import annotations
 
 import dataclasses
+import re
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
 import ray
+from ray._private.ray_logging import stderr_deduplicator, stdout_deduplicator
 from ray._private.worker import global_worker
 from ray.autoscaler.v2.sdk import get_cluster_status
 from ray.data import DataIterator, Dataset, Datasource
@@ -212,6 +214,18 @@ def wait_for_limits(executor: Any) -> None:
 def task_attempts() -> int:
     """Return how often the calling task was started before: its worker, or its node, died each time."""
     return int(global_worker.core_worker.get_current_task_attempt_number()) if ray.is_initialized() else 0
+
+
+# Logs -------------------------------------------------------------------------------------------------
+
+
+def skip_lines(pattern: str) -> None:
+    """Let this process not show lines of other processes in which a pattern occurs, unless the user chose one.
+
+    Ray has an environment variable for it, which it reads when it is imported.
+    """
+    for lines in (stdout_deduplicator, stderr_deduplicator):
+        lines.skip_re = lines.skip_re or re.compile(pattern)
 
 
 # Errors ----------------------------------------------------------------------------------------------

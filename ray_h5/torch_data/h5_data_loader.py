@@ -17,6 +17,7 @@ from ray_h5.loading.read_calls import Call, Calls, finished
 from ray_h5.options import as_integer, names_options
 from ray_h5.order.position import PositionLike
 from ray_h5.storage.stop_waiting import Stop
+from ray_h5.torch_data.batch_sampler import OrderBatchSampler
 from ray_h5.torch_data.batches.processes import NOTHING, Workers, has_rows, with_errors
 from ray_h5.torch_data.batches.seeded_batches import Task, seeded, tasks_of
 from ray_h5.torch_data.batches.tensors import movable, nbytes_of
@@ -186,8 +187,6 @@ class H5DataLoader(DataLoader[Any]):
         """The sampler if it counts batches when they are delivered, not when they are read ahead; else None."""
         if isinstance(self.sampler, OrderSampler) and self.sampler.run_length == self.batch_size:
             return self.sampler
-        from ray_h5.torch_data.batch_sampler import OrderBatchSampler  # few need it
-
         return self.batch_sampler.sampler if type(self.batch_sampler) is OrderBatchSampler else None
 
     def _check_ranks(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset
@@ -23,6 +24,8 @@ def as_h5(dataset: Dataset[Any]) -> H5Dataset:
     own = ("__getitem__", "__getitems__", "__len__")  # a subclass may make samples itself
     if isinstance(dataset, Subset) and all(getattr(type(dataset), name) is getattr(Subset, name) for name in own):
         return as_h5(dataset.dataset)._chosen(dataset.indices)
+    if isinstance(dataset, (str, os.PathLike)):
+        raise OptionError(f"expected a dataset, found the path {str(dataset)!r}; write H5Dataset({str(dataset)!r})")
     if isinstance(dataset, DataLoader):
         raise OptionError("loader: expected a dataset or paths, found a DataLoader; pass its dataset")
     if isinstance(dataset, (ConcatDataset, list, tuple)):

@@ -8,22 +8,18 @@ import re
 import secrets
 import shutil
 import tempfile
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 from ray_h5.errors import NotFoundError, OptionError, OutputExistsError
 from ray_h5.options import DEFAULT_EXTENSIONS
 from ray_h5.storage.addresses import Address, check_slashes, is_url
 from ray_h5.storage.local import LOCAL
 from ray_h5.storage.storage_of_path import storage_for, whole_path
-from ray_h5.writing.hidden_folder import JOURNAL, HiddenFolder
+from ray_h5.writing.hidden_folder import JOURNAL, HiddenFolder, temporary_name
 from ray_h5.writing.output import sync, writing
-
-if TYPE_CHECKING:
-    from ray_h5.storage.stores.object_store import ObjectStorage
 
 _STAGING = ".ray_h5-"
 _STAGING_NAME = re.compile(rf"{re.escape(_STAGING)}[0-9a-f]{{12}}")
@@ -34,15 +30,13 @@ _SYNCS = 8
 
 def folder_of(path: Any, storage_options: Mapping[str, object] | None = None) -> Destination:
     """Return the folder at a path or URL, for the files of many tasks."""
-    text, is_in_store = _place_to_write("path", path, "a folder")
-    is_folder = os.path.isdir(text)
-    if not is_folder and (_is_hdf5_name(text) or os.path.isfile(text)):
+    text = _place_to_write("path", path, "a folder")
+    if not os.path.isdir(text) and (_is_hdf5_name(text) or os.path.isfile(text)):
         raise OptionError(
             f"path={whole_path(text)!r}: expected a folder, found the name of a file. Each write task makes a file of "
             "its own below it, such as part-0-0.h5: write the name of a folder, such as 'out'."
         )
-    hidden = f"{_STAGING}{secrets.token_hex(6)}"
-    return _at(text, hidden, storage_options) if is_in_store else LocalDestination(text, hidden)
+    return Destination(text, f"{_STAGING}{secrets.token_hex(6)}", storage_options)
 
 
 def output_of(
@@ -61,17 +55,15 @@ def output_of(
     extensions : collection of str
         Further extensions of files: those of the inputs, such as ``.nc``.
     """
-    path, is_in_store = _place_to_write("out", out, "a file or folder")
-    name = os.path.basename(path)
+    path = _place_to_write("out", out, "a file or folder")
+    folder, name = os.path.split(path)
     if os.path.isdir(path) or not (_is_hdf5_name(name) or Path(path).suffix in extensions):
-        folder, name, hidden = path, "", _REPACK
-    else:
-        folder, hidden = os.path.dirname(path), f"{_REPACK}-{name}"
-    return _at(folder, hidden, storage_options) if is_in_store else LocalDestination(folder, hidden), name
+        return Destination(path, _REPACK, storage_options), ""
+    return Destination(folder, f"{_REPACK}-{name}", storage_options), name
 
 
-def _place_to_write(option: str, path: Any, expected: str) -> tuple[str, bool]:
-    """Return the path or URL of a place to write to, without a slash at its end, and whether it is in a store.
+def _place_to_write(option: str, path: Any, expected: str) -> str:
+    """Return the path or URL of a place to write to, without a slash at its end.
 
     Raises
     ------
@@ -80,34 +72,49 @@ def _place_to_write(option: str, path: Any, expected: str) -> tuple[str, bool]:
     """
     text = os.fspath(path)
     if not isinstance(text, str) or not text:
-        raise OptionError(f"{option}={path!r}: expected the path or URL of {expected}")
+        raise OptionError(f"expected the path or URL of {expected}", option=option, value=path)
     check_slashes(text)
     if not is_url(text):
-        return os.path.abspath(text.removeprefix("local://")), False
+        return os.path.abspath(text.removeprefix("local://"))
     if Address.of(text).kind == "https":
-        raise OptionError(f"{option}={whole_path(text)!r}: cannot write by HTTP; expected s3://, gs:// or az://")
-    return text.rstrip("/"), True
-
-
-def _at(url: str, hidden: str, storage_options: Mapping[str, object] | None) -> StoreDestination:
-    storage: Any = storage_for(storage_options, [url])
-    return StoreDestination(url, hidden, storage, storage_options)
+        expected = "cannot write by HTTP; expected s3://, gs:// or az://"
+        raise OptionError(expected, option=option, value=whole_path(text))
+    return text.rstrip("/")
 
 
 def _is_hdf5_name(name: str) -> bool:
     return name.rpartition(".")[2].lower() in DEFAULT_EXTENSIONS
 
 
-class _Folder(ABC):
-    """What folders on a disk and in a store have in common. They can be pickled; the copy belongs to the same write."""
+class Destination:
+    """A folder that files are written to, on a disk that all nodes see, or in a store.
 
-    storage_options: Mapping[str, object] | None = None
-    """How its store is reached."""
-    journal: str | None = None
-    """The path of a file for what a write that is interrupted has done; None if none can go on."""
+    Files that are not complete are on a disk: in a hidden folder of it, or in one for temporary files, from which they
+    are uploaded; those of tasks under hidden names. It can be pickled; the copy belongs to the same write.
 
-    def __init__(self, folder: str, storage: Any) -> None:
-        self._folder, self._storage = folder, storage
+    Parameters
+    ----------
+    folder : str
+        Its path or URL.
+    hidden : str
+        The name of the hidden folder.
+    storage_options : mapping of str to object, optional
+        How its store is reached.
+    """
+
+    def __init__(self, folder: str, hidden: str, storage_options: Mapping[str, object] | None = None) -> None:
+        self._folder, self._staging = folder, os.path.join(folder, hidden)
+        self._is_in_store = is_url(folder)
+        self._storage: Any = storage_for(storage_options, [folder]) if self._is_in_store else LOCAL
+        self.storage_options = storage_options if self._is_in_store else None
+        """How its store is reached."""
+        self.journal = None if self._is_in_store else os.path.join(self._staging, JOURNAL)
+        """The path of a file for what a write that is interrupted has done; None in a store, where none can go on."""
+        self._hidden = HiddenFolder(self._staging)
+        """Of a disk; not used for a store."""
+        self._temporary = ""
+        """The folder of temporary files for a store."""
+        self._is_made = False
 
     @property
     def path(self) -> str:
@@ -126,28 +133,32 @@ class _Folder(ABC):
         """Return the HDF5 files that are in the folder itself."""
         return sorted(name for name in self._all_names() if _is_hdf5_name(name) and not name.startswith("."))
 
-    @abstractmethod
-    def _all_names(self) -> list[str]: ...
+    def _all_names(self) -> list[str]:
+        if self._is_in_store:
+            entries, _ = self._storage.list(f"{self._folder}/", below=False)
+            return [entry.url.rpartition("/")[2] for entry in entries]
+        with contextlib.suppress(FileNotFoundError):
+            return os.listdir(self._folder)
+        return []
 
+    def has(self, name: str) -> bool:
+        """Return whether a file is there."""
+        place = self.place(name)
+        return self._storage.identity(place) is not None if self._is_in_store else os.path.lexists(place)
 
-class LocalDestination(_Folder):
-    """A folder on a disk that all nodes see. Files that are not complete are in a hidden folder of it."""
-
-    def __init__(self, folder: str, hidden: str) -> None:
-        super().__init__(folder, LOCAL)
-        self._hidden = HiddenFolder(os.path.join(folder, hidden))
-        self.journal = os.path.join(self._hidden.path, JOURNAL)
-        self._is_made = False
+    def is_empty(self) -> bool:
+        """Return whether nothing is in the folder, or there is none; of a store, no HDF5 file."""
+        return not self.names() if self._is_in_store else all(n.startswith(_STAGING) for n in self._all_names())
 
     def begin(self) -> None:
-        """Make room for files that are not complete; remove those of writes that died. Once, on the driver.
+        """On a disk, make room for files that are not complete; remove those of writes that died. Once, on the driver.
 
         Raises
         ------
         OutputExistsError
             If another write has the hidden folder.
         """
-        if self._hidden.is_held:
+        if self._is_in_store or self._hidden.is_held:
             return
         self._is_made = not os.path.lexists(self._folder)  # what fails removes it
         with writing(self._folder, "making the folder"):
@@ -172,39 +183,51 @@ class LocalDestination(_Folder):
                         Path(dead.old(old)).rename(place)
                 dead.remove()
 
-    def has(self, name: str) -> bool:
-        """Return whether a file is there."""
-        return os.path.lexists(self.place(name))
-
-    def is_empty(self) -> bool:
-        """Return whether nothing is in the folder, or there is none."""
-        return all(name.startswith(_STAGING) for name in self._all_names())
-
-    def _all_names(self) -> list[str]:
-        with contextlib.suppress(FileNotFoundError):
-            return os.listdir(self._folder)
-        return []
-
     def temporary(self, name: str) -> str:
         """Return the path of a new local file."""
-        if not os.path.isdir(self._hidden.path):
+        folder, name = self._staging, temporary_name(os.path.basename(name))
+        if self._is_in_store:
+            folder = self._temporary = self._temporary or tempfile.mkdtemp(prefix="ray_h5-")
+        elif not os.path.isdir(folder):
             raise NotFoundError(
-                f"{self._hidden.path}: no such folder, and the driver made it: the nodes that write need to see the "
-                "same folder as the driver. Mount it on all of them, or write to a store."
+                f"{folder}: no such folder, and the driver made it: the nodes that write need to see the same folder "
+                "as the driver. Mount it on all of them, or write to a store."
             )
-        return self._hidden.temporary(os.path.basename(name))
+        return os.path.join(folder, name)
 
     def keep(self, temporary: str) -> str:
         """Take a complete file, out of sight, where the driver finds it; return its token for `publish`."""
-        return temporary
+        if not self._is_in_store:
+            return temporary
+        url = f"{self._staging}/{os.path.basename(temporary)}"
+        self._upload(temporary, url)
+        return url
+
+    def _upload(self, temporary: str, url: str) -> None:
+        try:
+            self._storage.put_file(url, temporary)
+        finally:
+            with contextlib.suppress(OSError):
+                Path(temporary).unlink()
+            with contextlib.suppress(OSError):
+                Path(self._temporary).rmdir()
+                self._temporary = ""
 
     def publish(self, names: Mapping[str, str], replaced: Iterable[str] = ()) -> None:
         """Give complete files, by token or by their temporary path, their names; remove other files."""
-        moves = [(self.place(name), self._hidden.old(name)) for name in replaced]
-        moves += [(temporary, self.place(name)) for temporary, name in names.items()]
+        if not self._is_in_store:
+            moves = [(self.place(name), self._hidden.old(name)) for name in replaced]
+            self._move(moves + [(temporary, self.place(name)) for temporary, name in names.items()], names)
+            return
+        self._storage.delete([self.place(name) for name in replaced])
+        for token, name in names.items():
+            (self._storage.rename if token.startswith(self._staging) else self._upload)(token, self.place(name))
+
+    def _move(self, moves: Sequence[tuple[str, str]], complete: Iterable[str]) -> None:
+        """Rename files on a disk, all or none, once the disk has those that are complete."""
         done: list[tuple[str, str]] = []
         with ThreadPoolExecutor(_SYNCS, "ray_h5-sync") as pool:
-            list(pool.map(sync, names))
+            list(pool.map(sync, complete))
         try:
             with writing(self._folder, "giving the files their names"):
                 for old, new in moves:
@@ -223,79 +246,19 @@ class LocalDestination(_Folder):
 
     def abandon(self, *, keep_journal: bool = False) -> None:
         """Remove what is left of the write."""
-        if not self._hidden.is_held:
-            return
-        if keep_journal:
+        if self._is_in_store:
+            if self._temporary:
+                shutil.rmtree(self._temporary, ignore_errors=True)
+            left, _ = self._storage.list(f"{self._staging}/", below=True)
+            self._storage.delete([listed.url for listed in left])
+        elif keep_journal and self._hidden.is_held:
             self._hidden.clear([JOURNAL])
             self._hidden.release()
-            return
-        self._hidden.remove()
-        if self._is_made:
-            with contextlib.suppress(OSError):
-                Path(self._folder).rmdir()  # if nothing is in it
-
-
-class StoreDestination(_Folder):
-    """A folder in a store. Files are made on a local disk, and uploaded; those of tasks under hidden names."""
-
-    def __init__(
-        self, folder: str, hidden: str, storage: ObjectStorage, storage_options: Mapping[str, object] | None
-    ) -> None:
-        super().__init__(folder, storage)
-        self.storage_options = storage_options
-        self._staging = self.place(hidden)
-        self._temporary = ""
-
-    def begin(self) -> None:
-        pass
-
-    def has(self, name: str) -> bool:
-        return self._storage.identity(self.place(name)) is not None
-
-    def _all_names(self) -> list[str]:
-        entries, _ = self._storage.list(f"{self._folder}/", below=False)
-        return [entry.url.rpartition("/")[2] for entry in entries]
-
-    def is_empty(self) -> bool:
-        return not self.names()
-
-    def temporary(self, name: str) -> str:
-        if not self._temporary:
-            self._temporary = tempfile.mkdtemp(prefix="ray_h5-")
-        return os.path.join(self._temporary, f"{os.path.basename(name)}.{secrets.token_hex(4)}.tmp")
-
-    def keep(self, temporary: str) -> str:
-        url = f"{self._staging}/{os.path.basename(temporary)}"
-        self._put(temporary, url)
-        return url
-
-    def _put(self, temporary: str, url: str) -> None:
-        try:
-            self._storage.put_file(url, temporary)
-        finally:
-            with contextlib.suppress(OSError):
-                Path(temporary).unlink()
-            with contextlib.suppress(OSError):
-                Path(self._temporary).rmdir()
-                self._temporary = ""
-
-    def publish(self, names: Mapping[str, str], replaced: Iterable[str] = ()) -> None:
-        self._storage.delete([self.place(name) for name in replaced])
-        for token, name in names.items():
-            if token.startswith(self._staging):
-                self._storage.rename(token, self.place(name))
-            else:
-                self._put(token, self.place(name))
-
-    def abandon(self, *, keep_journal: bool = False) -> None:  # noqa: ARG002  no write to a store can go on
-        if self._temporary:
-            shutil.rmtree(self._temporary, ignore_errors=True)
-        left, _ = self._storage.list(f"{self._staging}/", below=True)
-        self._storage.delete([listed.url for listed in left])
+        elif self._hidden.is_held:
+            self._hidden.remove()
+            if self._is_made:
+                with contextlib.suppress(OSError):
+                    Path(self._folder).rmdir()  # if nothing is in it
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_temporary": ""}
-
-
-Destination: TypeAlias = LocalDestination | StoreDestination
-"""A folder that files are written to. The methods are documented where they are of a disk."""

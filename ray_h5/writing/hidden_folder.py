@@ -43,10 +43,6 @@ class HiddenFolder:
         """Whether this process has taken it."""
         return self._lock >= 0
 
-    def temporary(self, name: str) -> str:
-        """Return the path of a new file."""
-        return os.path.join(self.path, f"{name}.{secrets.token_hex(4)}.tmp")
-
     def old(self, name: str) -> str:
         """Return the path for a file that is replaced, until all files are in their places."""
         return os.path.join(self.path, f"{_OLD}{name}")
@@ -135,6 +131,11 @@ class HiddenFolder:
         self.__init__(state["path"])  # type: ignore[misc]
 
 
+def temporary_name(name: str) -> str:
+    """Return a new name for a file that is not complete."""
+    return f"{name}.{secrets.token_hex(4)}.tmp"
+
+
 def _made(path: str) -> bool:
     """Make a folder, and those above it; return False if something has the name."""
     try:
@@ -152,7 +153,7 @@ def _is_own(folder: int) -> bool:
     owner = os.fstat(folder).st_uid
     if owner == os.geteuid():
         return True
-    name = f"owner.{secrets.token_hex(4)}.tmp"
+    name = temporary_name("owner")
     try:
         probe = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
     except OSError:

@@ -1,15 +1,17 @@
-"""Copies datasets, types and links as they are stored."""
+"""Copies datasets, types, links, attributes and references from one file to another, as they are stored."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import h5py
 import numpy as np
 
 from ray_h5.errors import CorruptFileError
-from ray_h5.writing.attributes import NamedTypes, refers, remapped
+from ray_h5.hdf5.files.file_bytes import address_of
 
 SLAB_OBJECTS = 1 << 16
 """Texts or lists that are copied at a time."""
@@ -17,13 +19,32 @@ SLAB_OBJECTS = 1 << 16
 _PIECE = 8 << 20
 
 
-def slabs(dataset: h5py.Dataset) -> Iterator[slice | tuple[()]]:
+def slabs(dataset: h5py.Dataset, rows: int = SLAB_OBJECTS) -> Iterator[slice | tuple[()]]:
     """Yield selections of some rows each; of a single value, itself."""
     if not dataset.shape:
         yield ()
         return
-    for start in range(0, dataset.shape[0], SLAB_OBJECTS):
-        yield slice(start, start + SLAB_OBJECTS)
+    for start in range(0, dataset.shape[0], rows):
+        yield slice(start, min(start + rows, dataset.shape[0]))
+
+
+def raw_values(dataset: h5py.Dataset, part: slice | tuple[()], dtype: np.dtype | None = None) -> np.ndarray:
+    """Return one of the `slabs` as it is stored, by libhdf5, without a conversion of its type."""
+    type_, shape = dataset.id.get_type(), dataset.shape
+    if part:
+        shape = (part.stop - part.start, *shape[1:])
+    values = np.empty(shape, np.dtype((np.void, type_.get_size())) if dtype is None else dtype)
+    dataset.id.read(*_spaces(dataset, part, shape), values, type_)
+    return values
+
+
+def _spaces(dataset: h5py.Dataset, part: slice | tuple[()], shape: tuple[int, ...]) -> tuple[Any, Any]:
+    """Return the dataspaces in memory and in the file of one of the `slabs`."""
+    space = dataset.id.get_space()
+    if not part:
+        return space, space
+    space.select_hyperslab((part.start, *(0 for _ in shape[1:])), shape)
+    return h5py.h5s.create_simple(shape), space
 
 
 def copy_object(
@@ -55,10 +76,7 @@ def _copy_dataset(dataset: h5py.Dataset, out: h5py.File, path: str, types: Named
     elif dataset.chunks is not None:
         _copy_chunks(dataset, made)
     else:
-        type_ = dataset.id.get_type()
-        values = np.empty(dataset.shape, np.dtype((np.void, type_.get_size())))
-        dataset.id.read(h5py.h5s.ALL, h5py.h5s.ALL, values, mtype=type_)
-        made.id.write(h5py.h5s.ALL, h5py.h5s.ALL, values, mtype=type_)
+        made.id.write(h5py.h5s.ALL, h5py.h5s.ALL, raw_values(dataset, ()), mtype=dataset.id.get_type())
 
 
 def copy_references(dataset: h5py.Dataset, made: h5py.Dataset) -> None:
@@ -66,11 +84,8 @@ def copy_references(dataset: h5py.Dataset, made: h5py.Dataset) -> None:
     for part in slabs(dataset):
         values = np.asarray(dataset[part], None if dataset.dtype.names else object)
         values = np.ascontiguousarray(remapped(values, dataset.file, made.file), dataset.dtype).reshape(values.shape)
-        space = made.id.get_space()
-        if part:
-            space.select_hyperslab((part.start, *(0 for _ in dataset.shape[1:])), values.shape)
         # Not by h5py's own assignment: it takes lists of references for one value.
-        made.id.write(h5py.h5s.create_simple(values.shape) if part else space, space, values)
+        made.id.write(*_spaces(made, part, values.shape), values)
 
 
 def _has_plain_chunks(dataset: h5py.Dataset) -> bool:
@@ -126,4 +141,115 @@ def new_properties(group: h5py.h5p.PropGCID) -> h5py.h5p.PropGCID:
     made.set_attr_creation_order(group.get_attr_creation_order())
     made.set_attr_phase_change(*group.get_attr_phase_change())
     made.set_obj_track_times(group.get_obj_track_times())
+    return made
+
+
+def encoded(name: str | bytes) -> bytes:
+    """Return a name as libhdf5 has it. h5py gives names that are not UTF-8 as bytes."""
+    return name.encode() if isinstance(name, str) else name
+
+
+def dtype_of(id_: h5py.h5a.AttrID | h5py.h5d.DatasetID) -> np.dtype | None:
+    """Return the dtype of an attribute or a dataset; None for a type that h5py cannot read, such as times of HDF5."""
+    try:
+        return np.dtype(id_.dtype)
+    except (TypeError, ValueError):
+        return None
+
+
+class NamedTypes:
+    """Types of a file that have names, and the same ones in its copy: netCDF4 opens no file whose types lost theirs.
+
+    Parameters
+    ----------
+    names : mapping of object to str
+        Their paths, by `address_of`.
+    out : h5py.File, optional
+        The copy; without one, types have no names.
+    """
+
+    def __init__(self, names: Mapping[Any, str] = MappingProxyType({}), out: h5py.File | None = None) -> None:
+        self._names, self._out = names, out
+
+    def of(self, id_: h5py.h5a.AttrID | h5py.h5d.DatasetID) -> h5py.h5t.TypeID:
+        """Return the type of an attribute or a dataset, for its copy."""
+        type_ = id_.get_type()
+        path = self._path_of(type_)
+        if path is None or self._out is None or path not in self._out:
+            return type_.copy()
+        return self._out[path].id
+
+    def names_one_of(self, dataset: h5py.Dataset) -> bool:
+        """Return whether a dataset, or one of its attributes, has a type with a name."""
+        ids = (dataset.id, *(dataset.attrs.get_id(name) for name in dataset.attrs)) if self._names else ()
+        return any(self._path_of(id_.get_type()) is not None for id_ in ids)
+
+    def _path_of(self, type_: h5py.h5t.TypeID) -> str | None:
+        return self._names.get(address_of(type_)) if self._names and type_.committed() else None
+
+
+def copy_attribute(
+    item: h5py.Group | h5py.Dataset,
+    made: h5py.Group | h5py.Dataset,
+    name: str,
+    types: NamedTypes,
+) -> None:
+    """Copy an attribute with its exact type. References lead to the objects of the same names in the other file."""
+    attribute = item.attrs.get_id(name)
+    if name in made.attrs:
+        del made.attrs[name]
+    new = h5py.h5a.create(made.id, encoded(name), types.of(attribute), attribute.get_space())
+    if attribute.get_space().get_simple_extent_type() == h5py.h5s.NULL:
+        return
+    if refers(np.dtype(attribute.dtype)):
+        values = np.asarray(item.attrs[name], None if attribute.shape else object)
+        values = remapped(values, item.file, made.file).reshape(attribute.shape)
+        new.write(np.ascontiguousarray(values, attribute.dtype))
+        return
+    if attribute.dtype.hasobject:
+        values = np.empty(attribute.shape, attribute.dtype)
+        attribute.read(values)
+        new.write(values)
+        return
+    # As they are stored: a conversion would cut texts that end with a NUL in the file, and with none in numpy.
+    type_ = attribute.get_type()
+    raw = np.empty(attribute.shape, np.dtype((np.void, type_.get_size())))
+    attribute.read(raw, mtype=type_)
+    new.write(raw, mtype=type_)
+
+
+def refers(dtype: np.dtype) -> bool:
+    """Return whether values are, or contain, references."""
+    if dtype.names is not None:
+        return any(refers(dtype[name]) for name in dtype.names)
+    if dtype.subdtype is not None:
+        return refers(dtype.subdtype[0])
+    vlen = h5py.check_vlen_dtype(dtype)
+    return h5py.check_ref_dtype(dtype) is not None or (vlen is not None and refers(np.dtype(vlen)))
+
+
+def remapped(values: Any, file: h5py.File, out: h5py.File) -> Any:
+    """Return values with references to the same names in another file."""
+    if isinstance(values, h5py.RegionReference):
+        name = h5py.h5r.get_name(values, file.id) if values else None
+        if name is None or name.decode() not in out:
+            return h5py.RegionReference()
+        region = h5py.h5r.get_region(values, file.id)
+        return h5py.h5r.create(out.id, name, h5py.h5r.DATASET_REGION, region)
+    if isinstance(values, h5py.Reference):
+        name = h5py.h5r.get_name(values, file.id) if values else None
+        return out[name].ref if name is not None and name.decode() in out else h5py.Reference()
+    if not isinstance(values, (np.ndarray, np.void)):
+        return values
+    if values.dtype.names is not None:
+        made = np.array(values, copy=True)
+        for name in values.dtype.names:
+            if refers(values.dtype[name]):
+                made[name] = remapped(np.asarray(values[name]), file, out)
+        return made
+    if values.dtype != object or not isinstance(values, np.ndarray):
+        return values
+    made = np.empty(values.shape, values.dtype)
+    for at in np.ndindex(values.shape):
+        made[at] = remapped(values[at], file, out)
     return made

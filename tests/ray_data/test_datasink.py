@@ -26,7 +26,7 @@ from ray_h5.errors import (
     UnsupportedColumnError,
     WriteFailedError,
 )
-from ray_h5.ray_data.arrow.sparse_blocks import sparse_array
+from ray_h5.ray_data.arrow.varying_blocks import sparse_array
 from ray_h5.ray_data.datasink import H5Datasink
 from ray_h5.ray_data.datasource import H5Datasource
 from tests.properties import few

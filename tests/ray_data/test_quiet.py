@@ -51,9 +51,9 @@ def test_a_program_shows_its_own_lines_and_our_errors(tmp_path):
 
 TRAINING = """
 import time
+import ray
 import ray_h5
 ray_h5.quiet()
-import ray
 from ray.train import ScalingConfig
 from ray.train.torch import TorchTrainer
 

@@ -120,3 +120,9 @@ def test_bad_input(paths, tmp_path):
     with pytest.raises(NonFiniteError, match="column 'x'"):
         Standardize(["x"]).fit(H5Dataset(tmp_path / "nan.h5"))
     assert Standardize(["x"], nan_policy="omit").fit(H5Dataset(tmp_path / "nan.h5")).scalers["x"].mean == 2
+
+
+def test_a_path_is_no_dataset(tmp_path):
+    for path in ("a.h5", tmp_path / "a.h5"):
+        with pytest.raises(OptionError, match=r"found the path '.*a\.h5'; write H5Dataset\('.*a\.h5'\)"):
+            Standardize(["x"]).fit(path)

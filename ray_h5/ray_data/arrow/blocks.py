@@ -15,8 +15,7 @@ from ray_h5.loading.origin_columns import PATH_SPEC, ROW_ID_SPEC, epoch_column, 
 from ray_h5.order.execute_plan import BlockRows
 from ray_h5.order.read_plan import ReadPlan
 from ray_h5.order.remaining_blocks import Block
-from ray_h5.ray_data.arrow.ragged_blocks import is_ragged, ragged_array, shape_said
-from ray_h5.ray_data.arrow.sparse_blocks import sparse_array
+from ray_h5.ray_data.arrow.varying_blocks import is_ragged, ragged_array, shape_said, sparse_array
 
 _MAY_BE_NULL = b"ray_h5.may_be_null"
 

@@ -21,8 +21,7 @@ from ray_h5.errors import CastError, OptionError, SchemaMismatchError, UnknownCo
 from ray_h5.messages import no_column
 from ray_h5.options import names_options
 from ray_h5.ray_data.arrow.blocks import is_integral, item_type, may_be_null
-from ray_h5.ray_data.arrow.ragged_blocks import declared_shape, is_ragged
-from ray_h5.ray_data.arrow.sparse_blocks import dense_batch, is_dense, is_sparse, to_batch
+from ray_h5.ray_data.arrow.varying_blocks import declared_shape, dense_batch, is_dense, is_ragged, is_sparse, to_batch
 from ray_h5.ray_data.training.device import can_pin
 from ray_h5.read.casting import UNSAFE, Casting, as_casting, lost
 from ray_h5.transforms.sparse_tensors import csr_tensor

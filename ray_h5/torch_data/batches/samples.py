@@ -23,6 +23,7 @@ from ray_h5.columns.ragged.padding import Fill, pad_rows
 from ray_h5.columns.schema import LENGTH
 from ray_h5.errors import SchemaMismatchError
 from ray_h5.lru import first_time
+from ray_h5.torch_data.batches.shared_memory import pack, unpack
 from ray_h5.torch_data.batches.tensors import Listed, Pair, Sample, fills_of, padded_later, row_tensor
 
 logger = logging.getLogger(__name__)
@@ -183,16 +184,13 @@ def _row(values: Any, i: int) -> Any:
 def _send(batch: Sample | Listed) -> tuple[Any, ...]:
     """Reduce a batch for a message to another process: in shared memory if it lies in a slot of this worker."""
     if get_worker_info() is not None:
-        from ray_h5.torch_data.batches.shared_memory import pack
-
-        if (packed := pack(list(batch.values() if isinstance(batch, Sample) else batch))) is not None:
+        packed = pack(list(batch.values() if isinstance(batch, Sample) else batch))
+        if packed is not None:
             return _arrived, (list(batch) if isinstance(batch, Sample) else None, *packed)
     return batch.__reduce__()
 
 
 def _arrived(names: list[str] | None, *packed: Any) -> Sample | Listed:
-    from ray_h5.torch_data.batches.shared_memory import unpack
-
     values = unpack(*packed)
     return Listed(values) if names is None else Sample(zip(names, values, strict=True))
 

@@ -17,6 +17,7 @@ from ray_h5.buffers import Spec, empty, owner_of
 from ray_h5.columns.ragged.padding import Fill, cast_rows
 from ray_h5.columns.ragged.sparse_rows import SparseBatch, dense_batch
 from ray_h5.columns.schema import ColumnSpec
+from ray_h5.torch_data.batches.shared_memory import arrays_in_slot
 from ray_h5.transforms.sparse_tensors import csr_tensor
 
 if TYPE_CHECKING:
@@ -37,11 +38,8 @@ def new_arrays(specs: Mapping[Any, Spec], *, pinned: bool = False) -> dict[Any, 
         arrays = {name: empty(shape, dtype) for name, (shape, dtype) in specs.items()}
         numbers = {name: torch.from_numpy(array) for name, array in arrays.items() if array.dtype.kind in "biufc"}
         return arrays | {name: torch.empty_like(number, pin_memory=True).numpy() for name, number in numbers.items()}
-    if get_worker_info() is not None:
-        from ray_h5.torch_data.batches.shared_memory import arrays_in_slot
-
-        if (slot_arrays := arrays_in_slot(specs)) is not None:
-            return slot_arrays
+    if get_worker_info() is not None and (slot_arrays := arrays_in_slot(specs)) is not None:
+        return slot_arrays
     return {name: empty(shape, dtype) for name, (shape, dtype) in specs.items()}
 
 

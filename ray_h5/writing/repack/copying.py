@@ -28,8 +28,19 @@ from ray_h5.manifest.row_requests import RowRange
 from ray_h5.messages import few
 from ray_h5.read.read_parts import FileRead, Part
 from ray_h5.read.reader import RowReader
-from ray_h5.writing.attributes import NamedTypes, copy_attribute, dtype_of, refers
-from ray_h5.writing.objects import copy_object, copy_references, copy_userblock, new_links, new_properties, slabs
+from ray_h5.writing.objects import (
+    NamedTypes,
+    copy_attribute,
+    copy_object,
+    copy_references,
+    copy_userblock,
+    dtype_of,
+    new_links,
+    new_properties,
+    raw_values,
+    refers,
+    slabs,
+)
 from ray_h5.writing.output import OutputFile, has_checksum, new_chunked, steps_of, sum_of_objects
 
 SLAB_BYTES = 64 << 20
@@ -360,14 +371,14 @@ class FileCopy:
         is_direct = layout is not None and layout.direct and layout.shape == dataset.shape
         stored = layout.stored_dtype if is_direct and layout is not None else np.dtype((np.void, item))
         array = out.array_of(made, stored, new.codec)
-        for start in range(0, rows, slab):
-            stop = min(rows, start + slab)
+        for part in slabs(dataset, slab):
             if is_direct:
-                array.append(reader.read([path], slice(start, stop))[path])
+                values = reader.read([path], part)[path]
             else:
                 with translated(self._source, f"reading {path!r}"):
-                    array.append(_raw_rows(dataset, start, stop, stored))
-            self._advance((stop - start) * dataset.id.get_storage_size() // max(rows, 1))
+                    values = raw_values(dataset, part)
+            array.append(values)
+            self._advance(len(values) * dataset.id.get_storage_size() // max(rows, 1))
 
     def _advance(self, nbytes: int) -> None:
         self.result.copied_bytes += nbytes
@@ -385,23 +396,6 @@ class FileCopy:
         if isinstance(item, h5py.Dataset) and refers(item.dtype) and item.size:
             with out.writing():
                 copy_references(item, made)
-
-
-def _raw_rows(dataset: h5py.Dataset, start: int, stop: int, dtype: np.dtype) -> np.ndarray:
-    """Return rows as they are stored, by libhdf5, without a conversion of their type."""
-    rows = np.empty((stop - start, *dataset.shape[1:]), dtype)
-    space = dataset.id.get_space()
-    space.select_hyperslab((start, *(0 for _ in dataset.shape[1:])), rows.shape)
-    dataset.id.read(h5py.h5s.create_simple(rows.shape), space, rows, dataset.id.get_type())
-    return rows
-
-
-def _value_of(dataset: h5py.Dataset) -> bytes:
-    """Return a single value as it is stored."""
-    type_ = dataset.id.get_type()
-    value = np.empty((), np.dtype((np.void, type_.get_size())))
-    dataset.id.read(h5py.h5s.ALL, h5py.h5s.ALL, value, type_)
-    return value.tobytes()
 
 
 def facts_of(path: str, dataset: h5py.Dataset) -> ArrayFacts:
@@ -450,13 +444,11 @@ def _stored_alike(one: h5py.Dataset, other: h5py.Dataset) -> bool:
             sum_of_objects(one[part]) == sum_of_objects(other[part]) for part in slabs(one)
         )
     if one.chunks is None:
-        size = one.id.get_storage_size()
-        if not (size and one.shape):
-            return bool(size == other.id.get_storage_size() and (not size or _value_of(one) == _value_of(other)))
-        facts = facts_of("", one)
-        rows, dtype = max(1, _PIECE // facts.row_bytes), np.dtype((np.void, facts.item_bytes))
-        pieces = ((at, min(at + rows, one.shape[0]), dtype) for at in range(0, one.shape[0], rows))
-        return all(_raw_rows(one, *piece).tobytes() == _raw_rows(other, *piece).tobytes() for piece in pieces)
+        if not one.id.get_storage_size():
+            return bool(other.id.get_storage_size() == 0)
+        rows = max(1, _PIECE // max(1, facts_of("", one).row_bytes))
+        parts = slabs(one, rows)
+        return all(raw_values(one, part).tobytes() == raw_values(other, part).tobytes() for part in parts)
     corners: list[tuple[int, ...]] = []
     one.id.chunk_iter(lambda info: corners.append(info.chunk_offset))
     return other.id.get_num_chunks() == len(corners) and all(

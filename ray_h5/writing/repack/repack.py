@@ -28,9 +28,8 @@ from ray_h5.storage.find_files import list_paths
 from ray_h5.storage.storage_of_path import storage_of
 from ray_h5.writing.destination import Destination, output_of
 from ray_h5.writing.layouts import Layout
-from ray_h5.writing.repack.outputs import Outputs
 from ray_h5.writing.repack.result import Repacked
-from ray_h5.writing.repack.work import Progress, Work
+from ray_h5.writing.repack.work import Outputs, Progress, Work
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
