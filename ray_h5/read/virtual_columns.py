@@ -45,9 +45,7 @@ Spread = tuple[str, Part]
 def linked(part: Part, elsewhere: Elsewhere, layout: ColumnLayout) -> Spread:
     """Return the same part of the dataset that a link leads to."""
     (column,) = elsewhere.columns
-    address: Address = column.name
-    if isinstance(part.address, Selection):
-        address = replace(part.address, name=column.name)
+    address = replace(part.address, name=column.name) if isinstance(part.address, Selection) else column.name
     return column.path, Part(address, part.request, part.out, part.where or layout.where)
 
 
@@ -329,12 +327,14 @@ class VirtualColumn:
             pick, selection = partial(_taken, selection.taken), replace(selection, taken=())
         if out.dtype != self.layout.dtype or selection is not part.address:
             # Values are those of the column before they are cast, and all positions of a box before some are taken.
-            shape, request = out.shape[1:], part.request.listed()
+            shape, request, single = out.shape[1:], part.request.listed(), tuple[int, ...]()
             if isinstance(selection, Selection) and selection is not part.address:
                 shape = selection.box_shape(self.layout.shape)
+                single = () if selection.shape else tuple(1 + axis for axis in selection.axes)
             values = np.empty((len(request), *shape), self.layout.dtype)
             after.append(partial(_put, out, request.places, values, pick))
-            part = replace(part, address=selection, request=request_of(request.rows), out=values)
+            # Boxes of one index have no axis of it in their output.
+            part = replace(part, address=selection, request=request_of(request.rows), out=values.squeeze(single))
         for box in _boxes_of(part, self.layout):
             yield from self._parts_of(box, part.where or self.layout.where, after)
 

@@ -70,6 +70,28 @@ def test_rows_of_all_kinds(tmp_path, name, stored):
     np.testing.assert_array_equal(dataset.read(np.array([7, 0, 3, 3]))["x"], values.T[[7, 0, 3, 3]])
 
 
+@pytest.mark.parametrize("name", ["tiles", "modules", "every other", "holes", "parts of a source"])
+@pytest.mark.parametrize(
+    "taken", [np.s_[:, 2, 3], np.s_[:, 1:5:2], np.s_[2:8, :, 3], np.s_[1, :, ::3], np.s_[:, 1:3, 2:7]]
+)
+def test_a_part_of_a_virtual_dataset_is_the_source_of_another(tmp_path, name, taken):
+    inner = write(tmp_path, name, {})
+    expected = np.stack([inner[taken], inner[taken]], 1)
+    layout = h5py.VirtualLayout(expected.shape, "i8")
+    for number in range(2):
+        layout[:, number] = h5py.VirtualSource(".", "x", SHAPE)[taken]
+    with h5py.File(tmp_path / "all.h5", "a") as file:
+        file.create_virtual_dataset("outer/y", layout)
+    rows = np.random.default_rng(0).permutation(len(expected))
+    options = {"group": "outer", "allow_external": [tmp_path]}
+    dataset = H5Dataset(tmp_path / "all.h5", ["y"], **options)
+    np.testing.assert_array_equal(dataset[rows]["y"], expected[rows])
+    flat = H5Dataset(tmp_path / "all.h5", ["y"], rows=Grid(2), dtypes={"y": "f4"}, **options)
+    np.testing.assert_array_equal(flat[:]["y"], expected.reshape(-1, *expected.shape[2:]))
+    turned = H5Dataset(tmp_path / "all.h5", ["y"], axes="reversed", **options)
+    np.testing.assert_array_equal(turned[:]["y"], expected.T)
+
+
 @pytest.mark.parametrize("stored", STORED)
 def test_a_source_of_one_value_fills_one_place(tmp_path, stored):
     with h5py.File(tmp_path / "0.h5", "w") as file:
