@@ -152,3 +152,12 @@ def test_repack_writes_and_prints_what_it_gained(tmp_path, capsys):
     shown = capsys.readouterr().err
     assert "OutputExistsError: " in shown
     assert "overwrite= is --overwrite, resume= is --resume" in shown
+
+
+def test_an_error_of_a_flag_of_repack_begins_with_it(tmp_path, capsys):
+    with h5py.File(tmp_path / "a.h5", "w", userblock_size=512) as file:
+        file["x"] = np.arange(10)
+    assert main(["repack", str(tmp_path / "a.h5"), str(tmp_path / "b.h5"), "--page", "1MiB"]) == 1
+    shown = capsys.readouterr().err
+    assert f"--page 1048576: {tmp_path}/a.h5 begins with 512 bytes" in shown
+    assert "drop= is --drop" in shown

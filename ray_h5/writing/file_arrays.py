@@ -16,6 +16,9 @@ from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
 from ray_h5.writing.layouts import Layout
 from ray_h5.writing.output import TEXT, OutputArray, OutputFile
 
+PLAIN = ("plain", "text")
+"""Kinds of values that are one array."""
+
 _TEXT_BYTES = 32
 
 
@@ -90,42 +93,6 @@ def part_of(values: ColumnValues, start: int, stop: int) -> ColumnValues:
     return values[start:stop]
 
 
-class TableWriter:
-    """Writes rows of columns to a file.
-
-    Parameters
-    ----------
-    file : OutputFile
-        The file.
-    forms : mapping of str to Form
-        The columns.
-    layout : Layout
-        How they are laid out.
-    """
-
-    def __init__(self, file: OutputFile, forms: Mapping[str, Form], layout: Layout) -> None:
-        self.rows = 0
-        self._file = file
-        check_paths(forms)
-        if any(form.kind not in {"plain", "text"} for form in forms.values()):
-            file.group("/", {"encoding-type": "ray_h5", "encoding-version": "1"})  # groups that are columns are read so
-        self._columns = {
-            name: (_Plain if form.kind in {"plain", "text"} else _Runs)(file, name, form, layout)
-            for name, form in forms.items()
-        }
-
-    def append(self, columns: Mapping[str, ColumnValues], rows: int) -> None:
-        """Add rows: an array for each column."""
-        for name, writer in self._columns.items():
-            writer.append(columns[name])
-        self.rows += rows
-
-    def finish(self) -> None:
-        """Write what is left. The file is still open."""
-        for writer in self._columns.values():
-            writer.finish(self.rows)
-
-
 def check_paths(names: Sequence[str] | Mapping[str, Any]) -> None:
     """Raise if names cannot be paths in one file."""
     taken = set(names)
@@ -162,29 +129,31 @@ def _values(values: np.ndarray, form: Form, name: str) -> np.ndarray:
     return texts
 
 
-class _Plain:
-    """Values of one shape, and texts."""
+class ColumnWriter:
+    """Writes rows of a column to a file: values of one shape and texts to an array, others to a group of arrays.
 
-    def __init__(self, file: OutputFile, name: str, form: Form, layout: Layout) -> None:
-        self._name, self._form = name, form
-        self._array = _array(file, name, form.dtype, form.shape, layout)
+    Arrays of varying length are offsets and values as AnnData writes those of awkward, sparse rows are a CSR matrix as
+    AnnData writes it.
 
-    def append(self, values: Any) -> None:
-        self._array.append(_values(values, self._form, self._name))
-
-    def finish(self, rows: int) -> None:
-        pass
-
-
-class _Runs:
-    """Rows of varying length: a group of offsets and values.
-
-    Arrays of varying length are as AnnData writes those of awkward, sparse rows as it writes a CSR matrix.
+    Parameters
+    ----------
+    file : OutputFile
+        The file.
+    name : str
+        The column.
+    form : Form
+        What its values are.
+    layout : Layout
+        How they are laid out.
     """
 
     def __init__(self, file: OutputFile, name: str, form: Form, layout: Layout) -> None:
         self._file, self._name, self._form = file, name, form
         self._total = 0
+        self._is_plain = form.kind in PLAIN
+        if self._is_plain:
+            self._data = _array(file, name, form.dtype, form.shape, layout)
+            return
         file.group(name)
         item: tuple[int, ...] = ()
         if form.kind == "sparse":
@@ -198,17 +167,25 @@ class _Runs:
         self._data = _array(file, f"{name}/{values}", form.dtype, item, layout)
 
     def append(self, values: Any) -> None:
+        """Add rows."""
+        data = values
         if isinstance(values, SparseBatch):
-            offsets, data = values.indptr.astype(np.int64), values.data
+            data = values.data
             self._indices.append(values.indices.astype(self._indices.dtype))
-        else:
-            offsets, data = values.offsets, _values(values.values, self._form, self._name)
+            self._append_lengths(values.indptr.astype(np.int64))
+        elif isinstance(values, Ranges):
+            data = values.values
+            self._append_lengths(values.offsets)
+        self._data.append(_values(data, self._form, self._name))
+
+    def _append_lengths(self, offsets: np.ndarray) -> None:
         self._offsets.append(self._total + offsets[1:])
         self._total += int(offsets[-1])
-        self._data.append(data)
 
     def finish(self, rows: int) -> None:
-        """Say what the group is."""
+        """Say what a group is, and that it has so many rows."""
+        if self._is_plain:
+            return
         said: dict[str, Any] = {"encoding-version": "0.1.0"}
         if self._form.kind == "sparse":
             said |= {"encoding-type": "csr_matrix", "shape": np.array([rows, *self._form.shape])}

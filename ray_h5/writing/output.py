@@ -19,7 +19,7 @@ import numpy as np
 
 from ray_h5.buffers import as_bytes
 from ray_h5.codecs.encode import CodecName, Encoder
-from ray_h5.codecs.filter_ids import FLETCHER32
+from ray_h5.codecs.filter_ids import FLETCHER32, filter_name
 from ray_h5.codecs.pipeline import ChunkDecoder, DecodeError
 from ray_h5.errors import RayH5Error, VerifyError, WriteFailedError
 from ray_h5.hdf5.files import opening  # noqa: F401  registers with libhdf5 the filters of the datasets that are made
@@ -322,7 +322,7 @@ class OutputArray:
         if not self.sums:
             return
         size = self._chunk_rows * self._row_bytes
-        decoder = ChunkDecoder(FilterPipeline(steps_of(dataset.id.get_create_plist())), size)
+        decoder = ChunkDecoder(pipeline_of(dataset), size)
         most = max(2, IN_FLIGHT_BYTES // max(size, 1))
         for start in range(0, len(self.sums), most):
             part = self.sums[start : start + most]
@@ -350,15 +350,16 @@ def _sum_of(decoder: ChunkDecoder, size: int, stored: tuple[int, bytes]) -> int:
     return zlib.crc32(out.data)
 
 
-def steps_of(plist: h5py.h5p.PropDCID) -> tuple[FilterStep, ...]:
+def pipeline_of(dataset: h5py.Dataset) -> FilterPipeline:
     """Return the filters of a dataset."""
+    plist = dataset.id.get_create_plist()
     filters = (plist.get_filter(i) for i in range(plist.get_nfilters()))
-    return tuple(FilterStep(code, "", values) for code, _, values, _ in filters)
+    return FilterPipeline(tuple(FilterStep(code, filter_name(code, b""), values) for code, _, values, _ in filters))
 
 
 def has_checksum(dataset: h5py.Dataset) -> bool:
     """Return whether chunks have checksums. h5py's own property fails for a gzip without its level."""
-    return any(step.id == FLETCHER32 for step in steps_of(dataset.id.get_create_plist()))
+    return any(step.id == FLETCHER32 for step in pipeline_of(dataset).steps)
 
 
 def new_chunked(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ray_h5.errors import OptionError, OutputExistsError, SchemaMismatchError
 from ray_h5.writing.destination import Destination
-from ray_h5.writing.file_arrays import Form, TableWriter, part_of
+from ray_h5.writing.file_arrays import PLAIN, ColumnWriter, Form, part_of
 from ray_h5.writing.layouts import Layout
 from ray_h5.writing.output import OutputFile
 
@@ -65,44 +65,46 @@ class PartWriter:
     ) -> None:
         self._folder, self._task, self._layout = folder, task, layout
         self._rows_per_file, self._threads = rows_per_file, threads
-        self._forms: Mapping[str, Form] | None = None
+        self._forms: Mapping[str, Form] = {}
         self._file: OutputFile | None = None
-        self._table: TableWriter | None = None
+        self._columns: dict[str, ColumnWriter] = {}
+        self._rows = 0
+        """Rows of the file that is written."""
         self.parts: list[Part] = []
 
     def append(self, forms: Mapping[str, Form], columns: Mapping[str, Any], rows: int) -> None:
         """Add rows. All must have the same columns."""
-        if self._forms is None:
-            self._forms = forms
+        self._forms = self._forms or forms
         check_same(self._forms, forms, f"task {self._task}: a block")
         at = 0
         while at < rows:
-            table = self._open()
-            room = rows - at if self._rows_per_file is None else self._rows_per_file - table.rows
+            if self._file is None:
+                self._open()
+            room = rows - at if self._rows_per_file is None else self._rows_per_file - self._rows
             stop = min(rows, at + room)
-            table.append({name: part_of(column, at, stop) for name, column in columns.items()}, stop - at)
-            at = stop
-            if table.rows == self._rows_per_file:
+            for name, writer in self._columns.items():
+                writer.append(part_of(columns[name], at, stop))
+            self._rows, at = self._rows + stop - at, stop
+            if self._rows == self._rows_per_file:
                 self._close()
 
-    def _open(self) -> TableWriter:
-        if self._table is None:
-            assert self._forms is not None
-            path = self._folder.temporary(f"part-{self._task}-{len(self.parts)}.h5")
-            page = cast("int | None", self._layout.page)
-            self._file = OutputFile(path, threads=self._threads, page=page)
-            self._table = TableWriter(self._file, self._forms, self._layout)
-        return self._table
+    def _open(self) -> None:
+        path = self._folder.temporary(f"part-{self._task}-{len(self.parts)}.h5")
+        page = cast("int | None", self._layout.page)
+        file = self._file = OutputFile(path, threads=self._threads, page=page)
+        if any(form.kind not in PLAIN for form in self._forms.values()):
+            file.group("/", {"encoding-type": "ray_h5", "encoding-version": "1"})  # groups that are columns are read so
+        self._columns = {name: ColumnWriter(file, name, form, self._layout) for name, form in self._forms.items()}
 
     def _close(self) -> None:
-        if self._file is None or self._table is None:
+        if self._file is None:
             return
-        self._table.finish()
+        for writer in self._columns.values():
+            writer.finish(self._rows)
         self._file.close()
-        assert self._forms is not None
         token = self._folder.keep(self._file.path)
-        self.parts.append(Part(token, self._task, len(self.parts), self._table.rows, self._forms))
-        self._file = self._table = None
+        self.parts.append(Part(token, self._task, len(self.parts), self._rows, self._forms))
+        self._file, self._rows = None, 0
 
     def __enter__(self) -> Self:
         return self
@@ -141,7 +143,7 @@ def check_same(expected: Mapping[str, Form], later: Mapping[str, Form], what: st
 def check_mode(folder: Destination, mode: str) -> bool:
     """Return whether to write; raise if the folder holds something, and nothing says what to do with it."""
     if mode not in MODES:
-        raise OptionError(f"mode={mode!r}: expected one of {', '.join(MODES)}")
+        raise OptionError(f"expected one of {', '.join(MODES)}", option="mode", value=mode)
     if mode in {"append", "overwrite"} or folder.is_empty():
         return True
     if mode == "ignore":

@@ -23,8 +23,6 @@ from ray_h5.torch_data.batches.tensors import Pair, as_python, new_arrays, to_to
 from ray_h5.torch_data.dataset import H5Dataset
 
 Transform = Callable[..., Any]
-_Transforms = tuple[Transform | None, Transform | None]
-_Keys = tuple[str, str | None]
 
 RDCC_NBYTES = 256 * 1024**2
 RDCC_NSLOTS = 1_000_003
@@ -66,97 +64,8 @@ class LivePairs:
         """Do nothing: no file stays open."""
 
 
-class PairDataset(BatchedDataset):
-    """Samples that are inputs of one file, or pairs of inputs and targets."""
-
-    def _open(self, path: str, keys: _Keys, dtypes: tuple[Any, Any], transforms: _Transforms, **options: Any) -> None:
-        """Open one file; a column that is input and target has the names ``x`` and ``y``.
-
-        `options` are `swmr`, and those of `H5Dataset`.
-        """
-        if not isinstance(path, (str, os.PathLike)):
-            raise OptionError(
-                f"path={path!r}: expected one file, found {type(path).__name__}; H5Dataset(paths) reads several"
-            )
-        stored = [key for key in keys if key is not None]
-        names = ["x", "y"] if keys[0] == keys[1] else stored
-        columns = dict(zip(names, stored, strict=True))
-        cast = {name: dtype for name, dtype in zip(names, dtypes, strict=False) if dtype is not None}
-        self._source: H5Dataset | LivePairs
-        swmr, self.casting = options.pop("swmr"), options["casting"]
-        try:
-            self._source = H5Dataset(path, stored if names == stored else columns, dtypes=cast, **options)
-            files = self._source.index.files
-            if len(files) != 1:
-                raise OptionError(f"{path}: expected one file, found {len(files)}; H5Dataset(paths) reads several")
-            self.path = files.path(0)
-        except WriterActiveError:
-            if not swmr:
-                raise
-            self._source = LivePairs(path, columns, Cast(cast, self.casting))
-            self.path = self._source.path
-        self._where, self.as_tensors = self.path, True
-        (self.x_key, self.y_key), (self.transform, self.target_transform) = keys, transforms
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def _one(self, index: int) -> Any:
-        values = self._read(check_indices([index], len(self), self._where))
-        return self._sample([as_python(array[0]) for array in values])
-
-    def _several(self, indices: Many) -> Sequence[Any]:
-        values = self._read(check_indices(indices, len(self), self._where))
-        if self.transform is None and self.target_transform is None:
-            whole = Pair(map(to_torch, values))
-            if len(whole) == 2:
-                return Batch(whole, len(indices), pair_of)
-            # torch stacks a list. An empty batch is the tensor, which has the shape and dtype of samples.
-            return list(whole[0]) if len(indices) else cast("Sequence[Any]", whole[0])
-        return [self._sample([as_python(array[i]) for array in values]) for i in range(len(indices))]
-
-    def _read(self, rows: np.ndarray) -> list[np.ndarray]:
-        return list(self._source.read(rows).values())
-
-    def _sample(self, values: Sequence[Any]) -> Any:
-        """Return the transformed values of a sample, as a pair or alone. Without a transform numbers are tensors."""
-        transforms = {"transform": self.transform, "target_transform": self.target_transform}
-        done = []
-        for value, (name, transform) in zip(values, transforms.items(), strict=False):
-            part = _as_tensor(value) if transform is None or self.as_tensors else value
-            done.append(part if transform is None else self._transformed(name, transform, part))
-        return Pair(done) if len(done) == 2 else done[0]
-
-    def _transformed(self, name: str, transform: Transform, part: Any) -> Any:
-        try:
-            return transform(part)
-        except (AttributeError, TypeError) as exc:
-            if not isinstance(part, (np.ndarray, np.generic)):
-                raise
-            raise OptionError(
-                f"{self.path}: {name} raised {type(exc).__name__}: {exc}. It was given a NumPy value, {part.dtype} of "
-                f"shape {part.shape}. If it expects a tensor, pass as_tensors=True"
-            ) from exc
-
-
-def _as_tensor(value: Any) -> Any:
-    """Return numbers as a tensor; anything else as it is."""
-    if not isinstance(value, (np.ndarray, np.number, np.bool_)):
-        return value
-    return torch.from_numpy(np.asarray(value))  # as_tensor refuses a number of numpy's uint64
-
-
-def check_chunk_cache(nbytes: int, nslots: int, w0: float) -> None:
-    """Raise unless libhdf5 would accept these options."""
-    if nbytes < 0 or nslots < 1 or not 0 <= w0 <= 1:
-        raise OptionError(
-            f"rdcc_nbytes={nbytes}, rdcc_nslots={nslots}, rdcc_w0={w0}: expected bytes of 0 or more, slots of 1 or "
-            "more and a policy from 0 to 1"
-        )
-
-
 @takes_options(instead={"aux_keys": WITHOUT_AUX})
-class H5LazyDataset(PairDataset):
+class H5LazyDataset(BatchedDataset):
     """Inputs of one HDF5 file, with targets if `y_key` is given.
 
     A view of an `H5Dataset`: each process opens the file when it reads its first sample, and a `DataLoader` reads a
@@ -208,6 +117,9 @@ class H5LazyDataset(PairDataset):
     >>> loader = DataLoader(dataset, batch_size=32, shuffle=True, num_workers=4)  # doctest: +SKIP
     """
 
+    _keeps_rows = True
+    """Whether decoded rows stay in memory."""
+
     def __init__(
         self,
         path: str,
@@ -226,12 +138,83 @@ class H5LazyDataset(PairDataset):
         casting: Casting = "checked",
         storage_options: Mapping[str, object] | None = None,
     ) -> None:
-        check_chunk_cache(rdcc_nbytes, rdcc_nslots, rdcc_w0)
-        options = {"swmr": swmr, "casting": casting, "storage_options": storage_options}
-        transforms = transform, target_transform
-        self._open(path, (x_key, y_key), (x_dtype, y_dtype), transforms, kept_bytes=rdcc_nbytes, **options)
-        self.x_dtype, self.y_dtype, self.as_tensors, self.swmr = x_dtype, y_dtype, as_tensors, swmr
+        if rdcc_nbytes < 0 or rdcc_nslots < 1 or not 0 <= rdcc_w0 <= 1:  # libhdf5 would not accept them
+            raise OptionError(
+                f"rdcc_nbytes={rdcc_nbytes}, rdcc_nslots={rdcc_nslots}, rdcc_w0={rdcc_w0}: expected bytes of 0 or "
+                "more, slots of 1 or more and a policy from 0 to 1"
+            )
+        self.x_key, self.y_key, self.x_dtype, self.y_dtype = x_key, y_key, x_dtype, y_dtype
+        self.transform, self.target_transform, self.as_tensors = transform, target_transform, as_tensors
         self.rdcc_nbytes, self.rdcc_nslots, self.rdcc_w0 = rdcc_nbytes, rdcc_nslots, rdcc_w0
+        self.swmr, self.casting = swmr, casting
+        kept_bytes = rdcc_nbytes if self._keeps_rows else 0
+        self._open(path, casting=casting, kept_bytes=kept_bytes, storage_options=storage_options)
+
+    def _open(self, path: str, **options: Any) -> None:
+        """Open one file; a column that is input and target has the names ``x`` and ``y``."""
+        if not isinstance(path, (str, os.PathLike)):
+            raise OptionError(
+                f"path={path!r}: expected one file, found {type(path).__name__}; H5Dataset(paths) reads several"
+            )
+        stored = [key for key in (self.x_key, self.y_key) if key is not None]
+        names = ["x", "y"] if self.x_key == self.y_key else stored
+        columns = dict(zip(names, stored, strict=True))
+        cast = {
+            name: dtype for name, dtype in zip(names, (self.x_dtype, self.y_dtype), strict=False) if dtype is not None
+        }
+        self._source: H5Dataset | LivePairs
+        try:
+            self._source = H5Dataset(path, stored if names == stored else columns, dtypes=cast, **options)
+            files = self._source.index.files
+            if len(files) != 1:
+                raise OptionError(f"{path}: expected one file, found {len(files)}; H5Dataset(paths) reads several")
+            self.path = files.path(0)
+        except WriterActiveError:
+            if not self.swmr:
+                raise
+            self._source = LivePairs(path, columns, Cast(cast, self.casting))
+            self.path = self._source.path
+        self._where = self.path
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def _one(self, index: int) -> Any:
+        values = self._read(check_indices([index], len(self), self._where))
+        return self._sample([as_python(array[0]) for array in values])
+
+    def _several(self, indices: Many) -> Sequence[Any]:
+        values = self._read(check_indices(indices, len(self), self._where))
+        if self.transform is None and self.target_transform is None:
+            whole = Pair(map(to_torch, values))
+            if len(whole) == 2:
+                return Batch(whole, len(indices), pair_of)
+            # torch stacks a list. An empty batch is the tensor, which has the shape and dtype of samples.
+            return list(whole[0]) if len(indices) else cast("Sequence[Any]", whole[0])
+        return [self._sample([as_python(array[i]) for array in values]) for i in range(len(indices))]
+
+    def _read(self, rows: np.ndarray) -> list[np.ndarray]:
+        return list(self._source.read(rows).values())
+
+    def _sample(self, values: Sequence[Any]) -> Any:
+        """Return the transformed values of a sample, as a pair or alone. Without a transform numbers are tensors."""
+        transforms = {"transform": self.transform, "target_transform": self.target_transform}
+        done = []
+        for value, (name, transform) in zip(values, transforms.items(), strict=False):
+            part = _as_tensor(value) if transform is None or self.as_tensors else value
+            done.append(part if transform is None else self._transformed(name, transform, part))
+        return Pair(done) if len(done) == 2 else done[0]
+
+    def _transformed(self, name: str, transform: Transform, part: Any) -> Any:
+        try:
+            return transform(part)
+        except (AttributeError, TypeError) as exc:
+            if not isinstance(part, (np.ndarray, np.generic)):
+                raise
+            raise OptionError(
+                f"{self.path}: {name} raised {type(exc).__name__}: {exc}. It was given a NumPy value, {part.dtype} of "
+                f"shape {part.shape}. If it expects a tensor, pass as_tensors=True"
+            ) from exc
 
     @property
     def call_bytes(self) -> int:
@@ -245,6 +228,13 @@ class H5LazyDataset(PairDataset):
     def release(self) -> None:
         """Close the file until the next sample is read."""
         self._source.release()
+
+
+def _as_tensor(value: Any) -> Any:
+    """Return numbers as a tensor; anything else as it is."""
+    if not isinstance(value, (np.ndarray, np.number, np.bool_)):
+        return value
+    return torch.from_numpy(np.asarray(value))  # as_tensor refuses a number of numpy's uint64
 
 
 def h5_worker_init_fn(_worker_id: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,21 +14,11 @@ from torch.utils.data import get_worker_info
 from ray_h5.buffers import empty
 from ray_h5.columns.schema import TENSOR_KINDS
 from ray_h5.errors import OptionError, RayH5Error, UnsupportedColumnError
-from ray_h5.options import takes_options
-from ray_h5.read.casting import Casting
+from ray_h5.options import takes_options_of
 from ray_h5.torch_data.batched_dataset import Many, check_indices
 from ray_h5.torch_data.batches.shared_memory import new_shared
 from ray_h5.torch_data.batches.tensors import new_arrays
-from ray_h5.torch_data.compat.lazy_dataset import (
-    RDCC_NBYTES,
-    RDCC_NSLOTS,
-    RDCC_W0,
-    WITHOUT_AUX,
-    LivePairs,
-    PairDataset,
-    Transform,
-    check_chunk_cache,
-)
+from ray_h5.torch_data.compat.lazy_dataset import WITHOUT_AUX, H5LazyDataset, LivePairs
 from ray_h5.torch_data.dataset import H5Dataset
 
 MODES = ("contiguous", "interleave")
@@ -38,15 +28,17 @@ class DistributedError(RayH5Error, RuntimeError):
     """torch.distributed is not initialised where a rank is asked for."""
 
 
-@takes_options(
+@takes_options_of(
+    H5LazyDataset,
     instead={
+        "as_tensors": "Its transforms get tensors.",
         "aux_keys": WITHOUT_AUX,
         "x_dtype": "It is called dtype_x here.",
         "y_dtype": "It is called dtype_y here.",
         "restrict_to_indices": "loader(path, 64, predicate=...) reads chosen rows, such as a fold of kfold.",
-    }
+    },
 )
-class RankMemCachedH5Dataset(PairDataset):
+class RankMemCachedH5Dataset(H5LazyDataset):
     """The shard of this rank of one HDF5 file, inputs and optional targets, read once into memory.
 
     The chunks are read and decoded in threads, straight into the tensors that stay, without a second copy.
@@ -57,12 +49,6 @@ class RankMemCachedH5Dataset(PairDataset):
 
     Parameters
     ----------
-    path : str
-        The file, or its URL in a store.
-    x_key : str
-        The HDF5 dataset of inputs.
-    y_key : str, optional
-        The HDF5 dataset of targets; without it a sample is the input alone.
     mode : {"contiguous", "interleave"}
         "contiguous" takes neighbouring samples, which are read faster; "interleave" every world_size-th
         sample, which spreads sorted classes.
@@ -77,14 +63,10 @@ class RankMemCachedH5Dataset(PairDataset):
         Put the tensors into shared memory, for loader workers that are spawned.
     rdcc_nbytes, rdcc_nslots, rdcc_w0
         libhdf5's chunk cache; no effect, because all samples are in memory.
-    swmr : bool
-        As in `H5LazyDataset`.
-    casting : {"checked", "unsafe"}
-        Whether a value that its new dtype cannot hold is an error, as for `H5Dataset`.
     log_fn : callable
         Called with messages for people.
-    storage_options : mapping of str to object, optional
-        How the store of a URL is reached, as for `H5Dataset`.
+    **options
+        The other options of `H5LazyDataset`.
 
     Raises
     ------
@@ -104,6 +86,9 @@ class RankMemCachedH5Dataset(PairDataset):
     >>> sampler = EpochShuffleSampler(dataset.common_length, seed=42)  # doctest: +SKIP
     """
 
+    call_bytes = 0  # nothing is read any more
+    _keeps_rows = False
+
     def __init__(
         self,
         path: str,
@@ -113,25 +98,15 @@ class RankMemCachedH5Dataset(PairDataset):
         mode: str = "contiguous",
         dtype_x: Any | None = np.float32,
         dtype_y: Any | None = None,
-        transform: Transform | None = None,
-        target_transform: Transform | None = None,
         pin_host_memory: bool = True,
         share_memory: bool = False,
-        rdcc_nbytes: int = RDCC_NBYTES,
-        rdcc_nslots: int = RDCC_NSLOTS,
-        rdcc_w0: float = RDCC_W0,
-        swmr: bool = True,
-        casting: Casting = "checked",
         log_fn: Callable[[str], None] = print,
-        storage_options: Mapping[str, object] | None = None,
+        **options: Any,
     ) -> None:
         if mode not in MODES:
             raise OptionError(f"mode={mode!r}: expected one of {', '.join(map(repr, MODES))}")
-        check_chunk_cache(rdcc_nbytes, rdcc_nslots, rdcc_w0)
         self.rank, self.world_size = _distributed()
-        options = {"swmr": swmr, "casting": casting, "storage_options": storage_options}
-        transforms = transform, target_transform
-        self._open(path, (x_key, y_key), (dtype_x, dtype_y), transforms, kept_bytes=0, **options)
+        super().__init__(path, x_key, y_key, dtype_x, dtype_y, as_tensors=True, **options)
         self.mode, self.dtype_x, self.dtype_y = mode, dtype_x, dtype_y
         self._where = f"{self.path}, rank {self.rank}"
         self._total = len(self._source)

@@ -16,14 +16,13 @@ import h5py
 import numpy as np
 
 from ray_h5.codecs.encode import CODEC_NAMES, CodecName, Encoder
-from ray_h5.codecs.filter_ids import BLOSC, DEFLATE, FLETCHER32, LZ4, SHUFFLE, ZSTD, filter_name
-from ray_h5.codecs.pipeline import decodes
+from ray_h5.codecs.filter_ids import BLOSC, DEFLATE, FLETCHER32, LZ4, SHUFFLE, ZSTD
 from ray_h5.errors import CorruptFileError, RayH5Error, UnsupportedColumnError, VerifyError
 from ray_h5.hdf5.columns.chunk_tree import listed_in_tree
 from ray_h5.hdf5.files.file_bytes import Address, address_of
 from ray_h5.hdf5.files.opening import open_h5, translated
 from ray_h5.hdf5.tree.attributes import TextGuard
-from ray_h5.manifest.layout import FilterPipeline, FilterStep
+from ray_h5.manifest.layout import FilterPipeline
 from ray_h5.manifest.row_requests import RowRange
 from ray_h5.messages import few
 from ray_h5.read.read_parts import FileRead, Part
@@ -41,7 +40,7 @@ from ray_h5.writing.objects import (
     refers,
     slabs,
 )
-from ray_h5.writing.output import OutputFile, has_checksum, new_chunked, steps_of, sum_of_objects
+from ray_h5.writing.output import OutputFile, has_checksum, new_chunked, pipeline_of, sum_of_objects
 
 SLAB_BYTES = 64 << 20
 """Bytes of rows that are read at a time; one input chunk, if it is larger."""
@@ -66,18 +65,15 @@ class ArrayFacts:
         Size of a value.
     chunks : tuple of int, optional
         Shape of a chunk.
-    steps : tuple of FilterStep
+    pipeline : FilterPipeline
         The filters.
-    stored_bytes : int
-        What it takes in the file.
     """
 
     name: str
     shape: tuple[int, ...]
     item_bytes: int
     chunks: tuple[int, ...] | None
-    steps: tuple[FilterStep, ...]
-    stored_bytes: int
+    pipeline: FilterPipeline
 
     @property
     def row_bytes(self) -> int:
@@ -99,19 +95,10 @@ class ArrayFacts:
         return math.prod(-(-n // c) for n, c in zip(self.shape, self.chunks, strict=True))
 
     @property
-    def is_decoded_here(self) -> bool:
-        """Whether the filters are decoded without libhdf5."""
-        return decodes(FilterPipeline(self.steps))
-
-    @property
     def codec(self) -> CodecName | None:
         """The codec by its name; None for one that is not encoded here."""
-        codecs = [step.id for step in self.steps if step.id not in {SHUFFLE, FLETCHER32}]
+        codecs = [step.id for step in self.pipeline.steps if step.id not in {SHUFFLE, FLETCHER32}]
         return "none" if not codecs else _CODECS.get(codecs[0]) if len(codecs) == 1 else None
-
-    @property
-    def pipeline_text(self) -> str:
-        return "+".join(filter_name(step.id, b"") for step in self.steps) or "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,21 +387,15 @@ class FileCopy:
 
 def facts_of(path: str, dataset: h5py.Dataset) -> ArrayFacts:
     """Return what there is to know of an array."""
-    return ArrayFacts(
-        path,
-        dataset.shape or (),
-        dataset.id.get_type().get_size(),
-        dataset.chunks,
-        steps_of(dataset.id.get_create_plist()),
-        dataset.id.get_storage_size(),
-    )
+    item_bytes = dataset.id.get_type().get_size()
+    return ArrayFacts(path, dataset.shape or (), item_bytes, dataset.chunks, pipeline_of(dataset))
 
 
 def as_keepable(facts: ArrayFacts) -> CodecName:
     """Return the codec of an array, to write other chunks with it; raise for one that is not encoded here."""
     if facts.codec is None:
         raise UnsupportedColumnError(
-            f"codec='keep': {facts.name!r} went through {facts.pipeline_text}, which is not encoded here. Expected one "
+            f"codec='keep': {facts.name!r} went through {facts.pipeline}, which is not encoded here. Expected one "
             f"of {', '.join(CODEC_NAMES)}: pass codec= to encode it in another way."
         )
     return facts.codec

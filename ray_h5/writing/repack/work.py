@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ray_h5.atomic import written_whole
 from ray_h5.codecs.encode import CodecName
+from ray_h5.codecs.pipeline import decodes
 from ray_h5.errors import OptionError, OutputExistsError
 from ray_h5.hdf5.checks.changed_files import check_state
 from ray_h5.index.file_options import FileOptions
@@ -67,7 +68,9 @@ class Outputs:
             If one is there, or another repack writes to the same place.
         """
         if resume and self.folder.journal is None:
-            raise OptionError("resume=True: files in a store cannot be resumed; write to a disk, and copy them")
+            raise OptionError(
+                "files in a store cannot be resumed; write to a disk, and copy them", option="resume", value=True
+            )
         self.folder.begin()
         done = self._journal() if resume else {}
         self._done = {
@@ -91,10 +94,11 @@ class Outputs:
         except (OSError, ValueError, KeyError, TypeError):
             return {}
         if plan != self._plan:
-            raise OptionError(
-                f"resume=True: {self.folder.path} was begun with other options, or the files changed since. Pass the "
-                "same options; or overwrite=True to begin again."
+            said = (
+                f"{self.folder.path} was begun with other options, or the files changed since. Pass the same options; "
+                "or overwrite=True to begin again."
             )
+            raise OptionError(said, option="resume", value=True)
         return done
 
     def _write_journal(self) -> None:
@@ -245,10 +249,11 @@ class Work:
         props = creation_of(path)
         if props["userblock_size"] and self._layout.page is not None:
             if not self._drop:
-                raise OptionError(
-                    f"page={self._layout.page}: {path} begins with {props['userblock_size']} bytes that are not HDF5, "
-                    "as MATLAB writes them, and files of pages have none. Leave page= out, or pass drop=True."
+                said = (
+                    f"{path} begins with {props['userblock_size']} bytes that are not HDF5, as MATLAB writes them, and "
+                    "files of pages have none. Leave page= out, or pass drop=True."
                 )
+                raise OptionError(said, option="page", value=self._layout.page)
             props["userblock_size"] = 0
         return props
 
@@ -267,8 +272,9 @@ def is_slow(facts: ArrayFacts) -> bool:
     """Return whether shuffled rows of an array are slow to read, and other chunks mend it."""
     if facts.chunks is None:
         return False
-    faults = chunk_faults(facts.chunks[0], facts.chunk_bytes, facts.num_chunks, bool(facts.steps), facts.is_split)
-    return bool(faults) or not facts.is_decoded_here
+    is_encoded = bool(facts.pipeline.steps)
+    faults = chunk_faults(facts.chunks[0], facts.chunk_bytes, facts.num_chunks, is_encoded, facts.is_split)
+    return bool(faults) or not decodes(facts.pipeline)
 
 
 def _advance(progress: Progress, before: int, total: int, done: int) -> None:
