@@ -12,6 +12,7 @@ from ray_h5.hdf5.files.file_bytes import gather
 from ray_h5.hdf5.files.metadata_replay import replay
 from ray_h5.lru import LRU
 from ray_h5.read.arrays.box_column import BoxColumn, shared_jobs
+from ray_h5.read.arrays.columns_of_files import parts_of
 from ray_h5.read.arrays.selection import Selection
 from ray_h5.read.jobs import Job, Unplanned
 from ray_h5.read.open_file import MAX_INDEX_BYTES, MAX_OTHERS, OpenFile, max_open
@@ -20,15 +21,16 @@ from ray_h5.read.virtual_columns import VirtualColumn, linked
 
 if TYPE_CHECKING:
     from ray_h5.manifest.layout import ColumnLayout, SourceStates
-    from ray_h5.read.arrays.columns_of_files import JointColumn
+    from ray_h5.read.arrays.direct_column import DirectColumn
 
 
-def _share(found: Sequence[JointColumn]) -> int:
+def _share(columns: Sequence[DirectColumn]) -> int:
     """Return the bytes of the index of a joint column, or its share of the descriptors, if that is more."""
-    return max([each.nbytes + len(each) * MAX_INDEX_BYTES // max_open(MAX_OTHERS) for each in found], default=0)
+    of_file = MAX_INDEX_BYTES // max_open(MAX_OTHERS)
+    return max([column.source.nbytes + len(parts_of(column)) * of_file for column in columns], default=0)
 
 
-JOINT_COLUMNS: LRU[Sequence[JointColumn]] = LRU(64, 256 << 20, _share, keeps_last=True)
+JOINT_COLUMNS: LRU[Sequence[DirectColumn]] = LRU(64, 256 << 20, _share, keeps_last=True)
 """Of virtual datasets, in all files, whose sources are read as one column: that, or nothing."""
 
 
@@ -136,7 +138,7 @@ class FilePlan:
         for path, piece in virtual.parts(part, self._read.after):
             self._others.setdefault(file.file_of(path), []).append(piece)
 
-    def _joint(self, virtual: VirtualColumn) -> JointColumn | None:
+    def _joint(self, virtual: VirtualColumn) -> DirectColumn | None:
         if (known := JOINT_COLUMNS.get(virtual)) is None:
             joint = virtual.joint(self._file.file_of)
             JOINT_COLUMNS.put(virtual, known := [] if joint is None else [joint])

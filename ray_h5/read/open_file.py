@@ -71,11 +71,6 @@ NO_SOURCES: SourcesRead = {}
 
 ColumnReader: TypeAlias = "DirectColumn | BoxColumn | ConvertedColumn | JoinedArrayColumn"
 
-_Classes: TypeAlias = (
-    "tuple[JoinedArray, list[ChunkSource], dict[int, tuple[StoredItems, HeapReader]], ChunkIndex | None]"
-)
-"""A joined array of stored items; its classes, those whose values are made of the items, and the chunks."""
-
 
 def max_open(most: int | None = None) -> int:
     """Return how many files a cache may hold: at most a quarter of the descriptors of this process."""
@@ -131,7 +126,7 @@ class OpenFile:
         self._refused: dict[str, RayH5Error] | None = None
         self._sought: Sources = {}
         self._readers: dict[tuple[str, str | Selection], ColumnReader] = {}
-        self._joined_arrays: WeakKeyDictionary[JoinedArray, _Classes] = WeakKeyDictionary()
+        self._joined_arrays: WeakKeyDictionary[JoinedArray, JoinedArrayColumn] = WeakKeyDictionary()
         self._indexes: dict[str, ChunkIndex] = {}
         self.virtual: dict[str, Any] = {}
         self._index_bytes = 0
@@ -671,20 +666,18 @@ class OpenFile:
 
     def _joined_array_reader(self, address: JoinedArray | TakenJoinedArray) -> JoinedArrayColumn:
         joined, taken = (address, None) if isinstance(address, JoinedArray) else (address.joined, address.taken)
-        if (known := self._joined_arrays.get(joined)) is None:
-            stored_items = {at: StoredItems.of(layout) for at, layout in enumerate(joined.layouts) if layout.file_type}
-            layouts = tuple(
-                stored_items[at].layout if at in stored_items else layout for at, layout in enumerate(joined.layouts)
-            )
-            stored, chunks = replace(joined, layouts=layouts) if stored_items else joined, None
+        if (column := self._joined_arrays.get(joined)) is None:
+            items = {at: StoredItems.of(layout) for at, layout in enumerate(joined.layouts) if layout.file_type}
+            layouts = [items[at].layout if at in items else layout for at, layout in enumerate(joined.layouts)]
+            chunks = None
             if joined.chunks is not None:
                 where, most = f"{self.path}: column {joined.name!r}", int(joined.first_chunks[-1])
                 chunks = self._counted(joined.chunks.chunks(where, most, self._size()))
-            converted = {at: (items, self._heap_of(items)) for at, items in stored_items.items()}
-            known = stored, class_sources(self.path, stored, self.byte_source), converted, chunks
-            self._joined_arrays[joined] = known
-        stored, sources, converted, chunks = known
-        return JoinedArrayColumn(self.path, stored, self.byte_source, sources, self.index_of, converted, chunks, taken)
+            stored = replace(joined, layouts=tuple(layouts))  # another object: the weak key would never go
+            converted = {at: (item, self._heap_of(item)) for at, item in items.items()}
+            sources = class_sources(self.path, stored, self.byte_source)
+            column = self._joined_arrays[joined] = JoinedArrayColumn(stored, sources, self.index_of, converted, chunks)
+        return column if taken is None else replace(column, taken=taken)
 
 
 def _fresh(error: RayH5Error) -> RayH5Error:

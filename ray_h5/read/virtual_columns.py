@@ -18,7 +18,7 @@ from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import RowRuns, request_of, units_of
 from ray_h5.manifest.selections import ENDLESS, Along, size_of
 from ray_h5.manifest.selections import Selection as Indices
-from ray_h5.read.arrays.columns_of_files import JointColumn, are_alike
+from ray_h5.read.arrays.columns_of_files import are_alike, joint_column, parts_of
 from ray_h5.read.arrays.direct_column import DirectColumn
 from ray_h5.read.arrays.selection import Runs, Selection, runs_of_positions
 from ray_h5.read.casting import keeps_all
@@ -269,7 +269,7 @@ class VirtualColumn:
             if not all(axis >= len(source.here) or source.here[axis].is_all_of(length) for source in self.sources)
         ]
 
-    def joint(self, file: FileOf) -> JointColumn | None:
+    def joint(self, file: FileOf) -> DirectColumn | None:
         """Return the sources of a stack as one column, if they are alike and each mapping is a block of its source."""
         if not (self._are_apart and all(source.is_block_of_rows for source in self.sources)):
             return None
@@ -279,7 +279,7 @@ class VirtualColumn:
             if not isinstance(column, DirectColumn) or not are_alike([column, *columns[:1]]):
                 return None
             columns.append(column)
-        return JointColumn(columns) if columns[0].source.layout.dtype == self.layout.dtype else None
+        return joint_column(columns) if columns[0].source.layout.dtype == self.layout.dtype else None
 
     @cached_property
     def _are_apart(self) -> bool:
@@ -296,14 +296,14 @@ class VirtualColumn:
         """The row of a source, less that of the stack, for each mapping."""
         return np.array([source.there[0].begin - source.here[0].begin for source in self.sources], np.int64)
 
-    def joint_jobs(self, joint: JointColumn, part: Part) -> list[Job]:
+    def joint_jobs(self, joint: DirectColumn, part: Part) -> list[Job]:
         """Return the work of a part of a read of a stack."""
         request, out = part.request.listed(), part.out
         owner = self._mappings_of(request.rows)
         if (alone := owner < 0).any():
             out[request.places[alone]] = self.fill
             request, owner = request.select(~alone), owner[~alone]
-        rows = request.rows + (joint.starts[owner] + self._shifts[owner])
+        rows = request.rows + (parts_of(joint).starts[owner] + self._shifts[owner])
         return joint.jobs(request_of(rows, request.places), out)
 
     def paths_of(self, part: Part) -> set[str]:

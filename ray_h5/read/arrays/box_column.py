@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ray_h5.manifest.chunk_index import UNALLOCATED
 from ray_h5.manifest.row_requests import Request, RowRange, RowRequest, RowRuns, RunRequest, as_runs, units_of
 from ray_h5.read.arrays.chunk_source import ChunkSource
 from ray_h5.read.arrays.direct_column import DirectColumn, moved_to_front
@@ -198,10 +199,11 @@ class BoxColumn:
             return [Unplanned(self.byte_source, partial(self.jobs, part, out)) for part in parts]
         cells = self._cells(boxes)
         if self.source.index is None:
-            if self.source.is_unwritten:
-                self._fill(cells, out)
-                return []
-            return self._raw_jobs(cells, np.full(len(cells.numbers), self.source.layout.offset), out)
+            bases = self._bases(cells)
+            if (missing := bases == UNALLOCATED).any():
+                self._fill(cells.select(missing), out)
+                cells, bases = cells.select(~missing), bases[~missing]
+            return self._raw_jobs(cells, bases, out) if len(bases) else []
         return self._chunk_jobs(cells, out)
 
     def lands_in_place(self, out: np.ndarray) -> bool:
@@ -218,6 +220,8 @@ class BoxColumn:
             firsts, places = units_of(runs.firsts, runs.counts), units_of(runs.places, runs.counts)
         else:
             runs = runs.joined()
+            if (parts := self.source.parts) is not None:
+                runs, _ = parts.cut(runs)
             if len(selection.axes) > 1:
                 runs = runs.pieces(layout.shape[selection.axes[-1]])
             firsts, places = runs.firsts, runs.places
@@ -255,6 +259,15 @@ class BoxColumn:
             begins = begins[of] + (low - corners) @ known.strides
         cells = _Cells(numbers, lengths, (low - first * known.chunk) @ known.chunk_strides, begins)
         return cells if np.all(numbers[1:] >= numbers[:-1]) else cells.select(np.argsort(numbers, kind="stable"))
+
+    def _bases(self, cells: _Cells) -> np.ndarray:
+        """Return where the arrays begin that have cells, as if their first row were row 0; or `UNALLOCATED`."""
+        layout, parts = self.source.layout, self.source.parts
+        if parts is None:
+            return np.full(len(cells.numbers), UNALLOCATED if layout.offset is None else layout.offset)
+        at = parts.with_rows(cells.sources // layout.row_bytes)
+        offsets = parts.offsets[at]
+        return np.where(offsets == UNALLOCATED, offsets, offsets - parts.starts[at] * layout.row_bytes)
 
     def parts(self, request: Request | RunRequest, row_bytes: int) -> Iterator[Request]:
         """Yield parts of a mebibyte of rows, or of many; the single indices of one chunk are in one part."""

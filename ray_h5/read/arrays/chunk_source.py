@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from ray_h5.codecs.pipeline import ChunkDecoder
 from ray_h5.errors import CorruptChunkError
 from ray_h5.manifest.chunk_index import UNALLOCATED, ChunkGrid, ChunkIndex, corrupt_chunk
 from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.row_requests import RunRequest
 from ray_h5.read.library_filters import decode_by_library
 from ray_h5.read.native.job_table import (
     NO_BOXES,
@@ -45,8 +46,52 @@ class StoredChunks(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
+class Parts:
+    """Arrays whose rows are those of one: datasets of groups, sources of a stack, a column of several files.
+
+    Attributes
+    ----------
+    starts : numpy.ndarray
+        int64: the first row of each; the last entry is the number of rows. Of chunked arrays, each begins with a chunk.
+    first_chunks : numpy.ndarray
+        int64: the number of the first chunk of each, and the last one plus one; of contiguous arrays, any.
+    offsets : numpy.ndarray
+        int64: where the values of each begin in its file, or `UNALLOCATED`; of chunked arrays, any.
+    layout_of : callable
+        Returns the file and the layout of one, for messages.
+    descriptors : numpy.ndarray, optional
+        int64: the descriptor of the file of each; None if all are in one file.
+    byte_sources : mapping of int to ByteSource
+        These files, by their descriptors.
+    """
+
+    starts: np.ndarray
+    first_chunks: np.ndarray
+    offsets: np.ndarray
+    layout_of: Callable[[int], tuple[str, ColumnLayout]]
+    descriptors: np.ndarray | None = None
+    byte_sources: Mapping[int, ByteSource] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def with_rows(self, rows: np.ndarray) -> np.ndarray:
+        """Return the number of the array that has each row."""
+        return np.searchsorted(self.starts, rows, side="right") - 1
+
+    def cut(self, runs: RunRequest) -> tuple[RunRequest, np.ndarray]:
+        """Return the same rows as runs that are each in one array, and its number."""
+        first, last = self.with_rows(runs.firsts), self.with_rows(runs.firsts + runs.counts - 1)
+        cut = runs.cut(first, last, self.starts.take)
+        if cut is not runs:
+            cut = cut if cut.counts.all() else cut.select(cut.counts > 0)  # some arrays have no rows
+            first = self.with_rows(cut.firsts)
+        return cut, first
+
+
+@dataclass(frozen=True, eq=False)
 class ChunkSource:
-    """An array that is read without libhdf5; its chunks may be those of several arrays.
+    """An array that is read without libhdf5; it may consist of several arrays.
 
     Attributes
     ----------
@@ -58,22 +103,30 @@ class ChunkSource:
         The bytes of the file; of the first of several.
     index : ChunkIndex, optional
         The chunks; None for contiguous data.
-    where : callable, optional
-        Returns the file, the array and the number there of a chunk, where the chunks are those of several arrays.
-    first_of_file, descriptors : numpy.ndarray, optional
-        Of several files on disks: the first chunk of each, and its descriptor.
-    byte_sources : mapping of int to ByteSource
-        These files, by their descriptors.
+    parts : Parts, optional
+        The arrays that it consists of.
     """
 
     path: str
     layout: ColumnLayout
     byte_source: ByteSource
     index: ChunkIndex | None = None
-    where: Callable[[int], Where] | None = None
-    first_of_file: np.ndarray | None = None
-    descriptors: np.ndarray | None = None
-    byte_sources: Mapping[int, ByteSource] = field(default_factory=dict)
+    parts: Parts | None = None
+
+    @classmethod
+    def joined(
+        cls, one: ChunkSource, lengths: np.ndarray, layout_of: Callable[[int], tuple[str, ColumnLayout]], **parts: Any
+    ) -> ChunkSource:
+        """Return arrays like `one` that have these lengths as an array; chunked ones without an index.
+
+        `parts` are attributes of `Parts`.
+        """
+        rows = one.grid.chunk_rows if one.layout.chunk_shape else 1
+        starts = np.cumsum(np.concatenate([[0], -(-lengths // rows)])) * rows
+        whole = replace(one.layout, shape=(int(starts[-1]), *one.layout.row_shape), offset=None)
+        first_chunks = starts // rows * one.grid.per_row
+        parts = {"offsets": np.full(len(lengths), UNALLOCATED), **parts}
+        return replace(one, layout=whole, index=None, parts=Parts(starts, first_chunks, layout_of=layout_of, **parts))
 
     @cached_property
     def grid(self) -> ChunkGrid:
@@ -104,15 +157,20 @@ class ChunkSource:
         return self.grid.chunk_shape[1:] == self.layout.row_shape
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of the chunk index."""
+        return 0 if self.index is None else self.index.nbytes
+
+    @property
     def is_unwritten(self) -> bool:
         """Whether nothing was ever written, so that all values are the fill value."""
-        return self.index is None and self.layout.offset is None
+        return self.index is None and self.layout.offset is None and self.parts is None
 
     def files_of(self, numbers: np.ndarray) -> int | np.ndarray:
         """Return the descriptor of the file that has some chunks, or one for each."""
-        if self.descriptors is None or self.first_of_file is None:
+        if self.parts is None or self.parts.descriptors is None:
             return self.file
-        return self.descriptors[np.searchsorted(self.first_of_file, numbers, side="right") - 1]
+        return self.parts.descriptors[np.searchsorted(self.parts.first_chunks, numbers, side="right") - 1]
 
     def stored(self, numbers: np.ndarray) -> tuple[np.ndarray, StoredChunks]:
         """Return for each chunk whether it was written, and those that were.
@@ -161,7 +219,8 @@ class ChunkSource:
         def least(job: int) -> int:
             return self.least_bytes(int(numbers[job]))
 
-        origin = Origin(jobs.shape[1], self.byte_source, self.decoder, corrupt, self.byte_sources, least=least)
+        files = {} if self.parts is None else self.parts.byte_sources
+        origin = Origin(jobs.shape[1], self.byte_source, self.decoder, corrupt, files, least=least)
         return JobTable(jobs, pieces, boxes, [origin], [out])
 
     def least_bytes(self, number: int) -> int:
@@ -177,7 +236,10 @@ class ChunkSource:
         return corrupt_chunk(path, layout, number, offset, size, reason)
 
     def _at(self, number: int) -> Where:
-        return (self.path, self.layout, number) if self.where is None else self.where(number)
+        if (parts := self.parts) is None:
+            return self.path, self.layout, number
+        part = int(np.searchsorted(parts.first_chunks, number, side="right")) - 1
+        return *parts.layout_of(part), number - int(parts.first_chunks[part])
 
 
 def joined_indexes(indexes: Sequence[ChunkIndex], first_numbers: np.ndarray) -> ChunkIndex:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ray_h5.manifest.chunk_index import UNALLOCATED
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.manifest.row_requests import Request, RunRequest, request_of
-from ray_h5.read.arrays.chunk_source import ChunkSource, StoredChunks, Where, joined_indexes
+from ray_h5.manifest.row_requests import request_of
+from ray_h5.read.arrays.chunk_source import ChunkSource, Parts, StoredChunks, joined_indexes
 from ray_h5.read.arrays.direct_column import DirectColumn
-from ray_h5.read.jobs import Job, TableJob
+from ray_h5.read.jobs import TableJob
 from ray_h5.read.native.job_table import (
     IN_PYTHON,
     NO_BOXES,
@@ -36,86 +37,21 @@ _WHOLE_CHUNKS, _WHOLE_BYTES = 1 << 18, 1 << 20
 """Jobs are kept for at most that many chunks of a column, of 72 bytes each, which are read by one request each."""
 
 
-class JointColumn:
-    """A column that is alike in several files, with rows of all of them: those of file k begin at ``starts[k]``.
-
-    Chunks of file k are numbered from ``first[k]``, and its rows from that chunk on.
-
-    Parameters
-    ----------
-    columns : sequence of DirectColumn
-        The column in each file; `are_alike` holds for them.
-    """
-
-    def __init__(self, columns: Sequence[DirectColumn]) -> None:
-        self._columns = columns  # their descriptors stay open
-        sources = [column.source for column in columns]
-        one, index = sources[0], None
-        rows = [source.layout.num_rows for source in sources]
-        self.first = np.cumsum([0, *([1] * len(rows) if one.index is None else [s.grid.counts[0] for s in sources])])
-        self.starts = np.cumsum([0, *rows]) if one.index is None else self.first * one.grid.chunk_rows
-        if one.index is not None:
-            index = joined_indexes([source.index for source in sources if source.index is not None], self.first)
-        self._offsets = np.array([source.layout.offset or 0 for source in sources], np.int64)
-        self.source = ChunkSource(
-            one.path,
-            replace(one.layout, shape=(int(self.starts[-1]), *one.layout.row_shape), offset=None),
-            one.byte_source,
-            index,
-            self._where,
-            self.first,
-            np.array([source.file for source in sources], np.int64),
-            {source.file: source.byte_source for source in sources},
-        )
-        self._column = DirectColumn(self.source, self._rows_at)
-        self.lands_in_place = self._column.lands_in_place
-
-    def jobs(self, request: Request | RunRequest, out: np.ndarray) -> list[Job]:
-        """Return the work that fills ``out[request.places]`` with ``request.rows``."""
-        return self._column.jobs(request, out)
-
-    def table(self, files: np.ndarray, rows: np.ndarray, places: np.ndarray, out: np.ndarray) -> JobTable | None:
-        """Return the jobs that fill ``out[places]`` with rows of files; None if the loop does not read all of them."""
-        if not self.lands_in_place(out):
-            return None
-        jobs = self.jobs(request_of(self.starts[files] + rows, places), out)
-        return jobs[0].table if len(jobs) == 1 and isinstance(jobs[0], TableJob) else None
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of its chunk index."""
-        return 0 if self.source.index is None else self.source.index.nbytes
-
-    def __len__(self) -> int:
-        return len(self._columns)
-
-    def whole_jobs(self) -> np.ndarray | None:
-        """Return the jobs of all chunks, without destinations, if each chunk is one row and all of them are there."""
-        source, index = self.source, self.source.index
-        if index is None or source.grid.chunk_rows != 1 or source.chunk_bytes > _WHOLE_BYTES:
-            return None
-        if len(index.numbers) > _WHOLE_CHUNKS or not np.array_equal(index.numbers, np.arange(self.first[-1])):
-            return None
-        raw = source.decoder.stores_raw(index.masks)
-        if np.any(raw & (index.sizes != source.chunk_bytes)):
-            return None  # an error of the chunk, where it is read
-        return source.decoded(StoredChunks(index.numbers, index.offsets, index.sizes, index.masks, raw))
-
-    def _rows_at(self, runs: RunRequest) -> tuple[RunRequest, np.ndarray, int | np.ndarray]:
-        """Return where rows of contiguous arrays lie."""
-        runs = runs.cut(
-            np.searchsorted(self.starts, runs.firsts, side="right") - 1,
-            np.searchsorted(self.starts, runs.firsts + runs.counts - 1, side="right") - 1,
-            self.starts.take,
-        )
-        files = np.searchsorted(self.starts, runs.firsts, side="right") - 1
-        offsets = self._offsets[files] + (runs.firsts - self.starts[files]) * self.source.layout.row_bytes
-        return runs, offsets, self.source.files_of(files)
-
-    def _where(self, number: int) -> Where:
-        file = int(np.searchsorted(self.first, number, side="right")) - 1
-        source = self._columns[file].source
-        return source.path, source.layout, number - int(self.first[file])
+def joint_column(columns: Sequence[DirectColumn]) -> DirectColumn:
+    """Return a column that is alike in several files, with rows of all of them; see `are_alike`."""
+    sources = [column.source for column in columns]
+    whole = ChunkSource.joined(
+        sources[0],
+        np.array([source.layout.num_rows for source in sources], np.int64),
+        lambda file: (sources[file].path, sources[file].layout),
+        offsets=np.array([UNALLOCATED if source.layout.offset is None else source.layout.offset for source in sources]),
+        descriptors=np.array([source.file for source in sources], np.int64),
+        byte_sources={source.file: source.byte_source for source in sources},  # their descriptors stay open
+    )
+    indexes = [source.index for source in sources if source.index is not None]
+    if indexes and whole.parts is not None:
+        whole = replace(whole, index=joined_indexes(indexes, whole.parts.first_chunks))
+    return DirectColumn(whole)
 
 
 def are_alike(columns: Sequence[DirectColumn]) -> bool:
@@ -150,6 +86,26 @@ def _alike(files: Sequence[OpenFile], name: str) -> list[DirectColumn]:
     return columns if decodes else []
 
 
+def parts_of(column: DirectColumn) -> Parts:
+    """Return the files of a joint column."""
+    assert column.source.parts is not None
+    return column.source.parts
+
+
+def _whole_jobs(source: ChunkSource) -> np.ndarray | None:
+    """Return the jobs of all chunks, without destinations, if each chunk is one row and all of them are there."""
+    index = source.index
+    if index is None or source.grid.chunk_rows != 1 or source.chunk_bytes > _WHOLE_BYTES:
+        return None
+    count = source.layout.num_rows
+    if len(index.numbers) > _WHOLE_CHUNKS or not np.array_equal(index.numbers, np.arange(count)):
+        return None
+    raw = source.decoder.stores_raw(index.masks)
+    if np.any(raw & (index.sizes != source.chunk_bytes)):
+        return None  # an error of the chunk, where it is read
+    return source.decoded(StoredChunks(index.numbers, index.offsets, index.sizes, index.masks, raw))
+
+
 @dataclass(frozen=True, eq=False)
 class WholeChunks:
     """Columns whose chunks are one row each, with the jobs of all chunks as one table.
@@ -158,7 +114,7 @@ class WholeChunks:
 
     Attributes
     ----------
-    columns : mapping of str to JointColumn
+    columns : mapping of str to DirectColumn
         The columns.
     jobs : numpy.ndarray
         int64 of shape (jobs, fields): their jobs, without destinations.
@@ -168,7 +124,7 @@ class WholeChunks:
         int64 of shape (columns,).
     """
 
-    columns: Mapping[str, JointColumn]
+    columns: Mapping[str, DirectColumn]
     jobs: np.ndarray
     first: np.ndarray
     row_bytes: np.ndarray
@@ -180,13 +136,15 @@ class WholeChunks:
         return *tables, self.first.shape[1], len(self.columns), self.row_bytes.ctypes.data
 
     @classmethod
-    def of(cls, columns: Mapping[str, JointColumn]) -> WholeChunks | None:
+    def of(cls, columns: Mapping[str, DirectColumn]) -> WholeChunks | None:
         """Return those of some columns; None if there are none."""
-        columns_read = {name: jobs for name, column in columns.items() if (jobs := column.whole_jobs()) is not None}
+        columns_read = {
+            name: jobs for name, column in columns.items() if (jobs := _whole_jobs(column.source)) is not None
+        }
         if not columns_read:
             return None
         starts = np.cumsum([0, *(jobs.shape[1] for jobs in columns_read.values())]).tolist()
-        first = [columns[name].first[:-1] + start for name, start in zip(columns_read, starts, strict=False)]
+        first = [parts_of(columns[name]).starts[:-1] + start for name, start in zip(columns_read, starts, strict=False)]
         row_bytes = np.array([columns[name].source.layout.row_bytes for name in columns_read], np.int64)
         whole = {name: columns[name] for name in columns_read}
         jobs = np.ascontiguousarray(np.concatenate([*columns_read.values()], axis=1).T)
@@ -224,14 +182,14 @@ class JointFiles:
     ----------
     files : sequence of JoinedFile
         The files.
-    columns : mapping of str to JointColumn
+    columns : mapping of str to DirectColumn
         The columns that are alike in all files. Others are read file by file.
     whole : WholeChunks, optional
         Those of them whose chunks are one row each.
     """
 
     files: Sequence[OpenFile]
-    columns: Mapping[str, JointColumn]
+    columns: Mapping[str, DirectColumn]
     whole: WholeChunks | None
 
     @property
@@ -248,7 +206,7 @@ class JointFiles:
         """Return files together, for arrays like these; None if the compiled loop reads no column of all files so."""
         if compiled_loop() is None:
             return None
-        columns: dict[str, JointColumn] = {}
+        columns: dict[str, DirectColumn] = {}
         chunks = 0
         for name, array in like.items():
             columns_alike = _alike(files, name)
@@ -259,7 +217,7 @@ class JointFiles:
             )
             if chunks > MOST_CHUNKS:
                 break
-            columns[name] = JointColumn(columns_alike)
+            columns[name] = joint_column(columns_alike)
         return cls(files, columns, WholeChunks.of(columns)) if columns else None
 
     def read(
@@ -289,4 +247,14 @@ class JointFiles:
         if rest:
             order = np.lexsort((rows, files))  # once for all columns
             files, rows, places = files[order], rows[order], places[order]
-        return tables + [self.columns[name].table(files, rows, places, array) for name, array in rest.items()]
+        return tables + [_table(self.columns[name], files, rows, places, array) for name, array in rest.items()]
+
+
+def _table(
+    column: DirectColumn, files: np.ndarray, rows: np.ndarray, places: np.ndarray, out: np.ndarray
+) -> JobTable | None:
+    """Return the jobs that fill ``out[places]`` with rows of files; None if the loop does not read all of them."""
+    if not column.lands_in_place(out):
+        return None
+    jobs = column.jobs(request_of(parts_of(column).starts[files] + rows, places), out)
+    return jobs[0].table if len(jobs) == 1 and isinstance(jobs[0], TableJob) else None

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
+from ray_h5.manifest.chunk_index import UNALLOCATED
 from ray_h5.manifest.row_requests import Request, RowRange, RowRequest, RowRuns, RunRequest, as_runs, units_of
 from ray_h5.read.arrays.chunk_source import ChunkSource
 from ray_h5.read.jobs import Job, TableJob, Unplanned, Worker, staged
 from ray_h5.read.native.job_table import NO_PIECES, PLAIN, RAW, Field, Piece
 from ray_h5.storage.byte_source import ByteSource
-
-RowsAt: TypeAlias = Callable[[RunRequest], tuple[RunRequest, np.ndarray, "int | np.ndarray"]]
-"""Returns where contiguous rows lie: runs that each lie in one place, their offsets, and their descriptors."""
 
 _MOST_BYTES = 1 << 20
 """Bytes of a job that copies rows as they are stored, and of values that are cast together."""
@@ -36,13 +34,10 @@ class DirectColumn:
     ----------
     source : ChunkSource
         The array. Its chunks hold whole rows.
-    rows_at : callable, optional
-        Where the rows of a contiguous array lie, if it is put together of several.
     """
 
-    def __init__(self, source: ChunkSource, rows_at: RowsAt | None = None) -> None:
+    def __init__(self, source: ChunkSource) -> None:
         self.source = source
-        self._rows_at = rows_at
         self._row_bytes = source.layout.row_bytes
         self._chunk_rows = 1 if source.index is None else source.grid.chunk_rows
 
@@ -58,15 +53,14 @@ class DirectColumn:
         """
         if self._row_bytes == 0 or not len(request):
             return []
-        if self.source.is_unwritten and self._rows_at is None:
+        if self.source.is_unwritten:
             return [partial(_fill, request, out, self.source.layout.fill_value)]
         if not self.lands_in_place(out):
             return self._staged_jobs(request, out)
         if later := self._planned_in_parts(request, out):
             return later
         if self.source.index is None:
-            runs = request if isinstance(request, RunRequest) else as_runs(request)
-            return self._copies_of(*(self._rows_at or self._rows_in_file)(runs), out)
+            return self._row_jobs(request if isinstance(request, RunRequest) else as_runs(request), out)
         runs = as_runs(request)
         if not isinstance(request, RowRequest):
             runs = runs.pieces(self._chunk_rows)
@@ -113,10 +107,19 @@ class DirectColumn:
 
     # Rows that are stored as they are --------------------------------------------------------
 
-    def _rows_in_file(self, runs: RunRequest) -> tuple[RunRequest, np.ndarray, int | np.ndarray]:
-        offset = self.source.layout.offset
-        assert offset is not None
-        return runs, offset + runs.firsts * self._row_bytes, self.source.file
+    def _row_jobs(self, runs: RunRequest, out: np.ndarray) -> list[Job]:
+        """Return the work for rows of contiguous arrays."""
+        source, jobs = self.source, list[Job]()
+        if (parts := source.parts) is None:
+            assert source.layout.offset is not None
+            return self._copies_of(runs, source.layout.offset + runs.firsts * self._row_bytes, source.file, out)
+        runs, at = parts.cut(runs)
+        if (missing := parts.offsets[at] == UNALLOCATED).any():
+            jobs.append(partial(_fill, runs.select(missing), out, source.layout.fill_value))
+            runs, at = runs.select(~missing), at[~missing]
+        offsets = parts.offsets[at] + (runs.firsts - parts.starts[at]) * self._row_bytes
+        files = source.file if parts.descriptors is None else parts.descriptors[at]
+        return jobs + (self._copies_of(runs, offsets, files, out) if len(runs) else [])
 
     def _copies_of(self, runs: RunRequest, offsets: np.ndarray, files: int | np.ndarray, out: np.ndarray) -> list[Job]:
         """Return the work that copies runs of rows as they are stored, each from its offset, and its file."""
