@@ -20,7 +20,7 @@ from ray_h5.manifest.selections import ENDLESS, Along, size_of
 from ray_h5.manifest.selections import Selection as Indices
 from ray_h5.read.arrays.columns_of_files import are_alike, joint_column, parts_of
 from ray_h5.read.arrays.direct_column import DirectColumn
-from ray_h5.read.arrays.selection import Runs, Selection, runs_of_positions
+from ray_h5.read.arrays.selection import Selection, runs_of_positions
 from ray_h5.read.casting import keeps_all
 from ray_h5.read.jobs import Job
 from ray_h5.read.read_parts import Address, Part
@@ -34,9 +34,6 @@ _COPY = "Copy the values into the file with h5repack."
 
 FileOf = Callable[[str], Any]
 """Returns the `OpenFile` at a path that values come from."""
-
-Run = tuple[int, int, int, int]
-"""Indices along an axis: the place of the first in a selection, how many, the first in a range, and their distance."""
 
 Spread = tuple[str, Part]
 """A part of a read, and the path of the file that it is a part of."""
@@ -109,13 +106,12 @@ class _Source:
             )
         return cls(column.path, address, source, here, there, axes)
 
-    def positions(self, taken: Sequence[Run]) -> list[np.ndarray]:
-        """Return the indices along each axis of the source, given the places along those of the virtual dataset."""
-        places = [np.zeros(1, np.int64)] * max(1, len(self.there))
-        for here, there in self.axes.items():
-            first, count, _, _ = taken[here]
-            places[there] = np.arange(first, first + count)
-        return [along.at(at) for along, at in zip(self.there, places, strict=True)] if self.there else places
+    def positions(self, places: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return the indices along each axis of the source, given the places in what is selected here along each."""
+        there = [np.zeros(1, np.int64)] * max(1, len(self.there))
+        for axis, axis_there in self.axes.items():
+            there[axis_there] = places[axis]
+        return [along.at(at) for along, at in zip(self.there, there, strict=True)] if self.there else there
 
     def taken(self, positions: Sequence[np.ndarray]) -> Address:
         """Return the address of what is taken at some indices of the axes after the first."""
@@ -173,55 +169,58 @@ def _lined_up(here: Sequence[int], there: Sequence[int]) -> dict[int, int] | Non
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Box:
-    """Values of a virtual dataset that are read: any indices along one axis, and a range along each of the others.
+    """Values of a virtual dataset that are read.
 
     Attributes
     ----------
+    indices : sequence of numpy.ndarray
+        The indices along each axis. Those of rows may repeat.
     axis : int
-        The axis.
-    indices, places : numpy.ndarray
-        The indices along it, ascending, and where each goes along this axis of `out`.
-    ranges : sequence of (int, int)
-        The ranges along all axes.
+        The axis of rows.
+    places : numpy.ndarray
+        Where its indices go along this axis of `out`. Others go there in their order.
     out : numpy.ndarray
         It has the axes of the dataset.
     """
 
+    indices: Sequence[np.ndarray]
     axis: int
-    indices: np.ndarray
     places: np.ndarray
-    ranges: Sequence[tuple[int, int]]
     out: np.ndarray
 
 
 def _boxes_of(part: Part, layout: ColumnLayout) -> Iterator[_Box]:
     """Yield the boxes of a part of a read."""
     selection = part.address if isinstance(part.address, Selection) else Selection(layout.name)
-    request, out, axes = part.request.listed(), part.out, range(len(layout.shape))
+    request, out, shape = part.request.listed(), part.out, layout.shape
     corners = selection.corners(request.rows, layout)
+    indices = [np.arange(length) for length in shape]
+    for axis, runs in enumerate(selection.taken):
+        if runs is not None:
+            indices[axis] = units_of(*np.array(runs, np.int64).reshape(-1, 2).T)
     if selection.shape:
-        shape = selection.box_shape(layout.shape)
+        box_shape = selection.box_shape(shape)
         for place, corner in zip(request.places.tolist(), corners.tolist(), strict=True):
-            ranges = [(low, min(low + n, most)) for low, n, most in zip(corner, shape, layout.shape, strict=True)]
-            if any(high - low < n for (low, high), n in zip(ranges, shape, strict=True)):
+            for axis in selection.axes:
+                indices[axis] = np.arange(corner[axis], min(corner[axis] + box_shape[axis], shape[axis]))
+            if any(len(at) < n for at, n in zip(indices, box_shape, strict=True)):
                 out[place] = np.zeros((), out.dtype)
-            rows = np.arange(*ranges[0])
-            inside = out[place].reshape(shape)[tuple(slice(high - low) for low, high in ranges)]
-            yield _Box(0, rows, rows - corner[0], ranges, inside)
+            inside = out[place].reshape(box_shape)[tuple(slice(len(at)) for at in indices)]
+            yield _Box(tuple(indices), 0, np.arange(len(indices[0])), inside)
         return
     last, single = selection.axes[-1], sorted(selection.axes[:-1])
-    rest = tuple(layout.shape[axis] for axis in axes if axis not in selection.axes)
+    rest = tuple(len(at) for axis, at in enumerate(indices) if axis not in selection.axes)
     # The axes of the dataset, in its order: that of the rows is `last`.
     values = out.reshape(len(out), *rest[::-1]).T if selection.is_reversed else np.moveaxis(out, 0, -1)
-    values = np.moveaxis(values, -1, [axis for axis in axes if axis not in single].index(last))
+    values = np.moveaxis(values, -1, [axis for axis in range(len(shape)) if axis not in single].index(last))
     values = np.expand_dims(values, tuple(single))
-    lines = request.rows // max(1, layout.shape[last])
-    runs = RowRuns.split(lines[1:] != lines[:-1])
-    for start, stop in zip(runs.start.tolist(), runs.stop.tolist(), strict=True):
-        ranges = [(0, length) for length in layout.shape]
+    lines = request.rows // max(1, shape[last])
+    runs_of_line = RowRuns.split(lines[1:] != lines[:-1])
+    for start, stop in zip(runs_of_line.start.tolist(), runs_of_line.stop.tolist(), strict=True):
         for axis in single:
-            ranges[axis] = int(corners[start, axis]), int(corners[start, axis]) + 1
-        yield _Box(last, corners[start:stop, last], request.places[start:stop], ranges, values)
+            indices[axis] = corners[start : start + 1, axis]
+        indices[last] = corners[start:stop, last]
+        yield _Box(tuple(indices), last, request.places[start:stop], values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -322,101 +321,77 @@ class VirtualColumn:
 
     def parts(self, part: Part, after: After) -> Iterator[Spread]:
         """Yield the parts that fill the output; what is left to do once they are read is added to `after`."""
-        selection, out, pick = part.address, part.out, partial(_taken, ())
-        if isinstance(selection, Selection) and any(selection.taken):
-            pick, selection = partial(_taken, selection.taken), replace(selection, taken=())
-        if out.dtype != self.layout.dtype or selection is not part.address:
-            # Values are those of the column before they are cast, and all positions of a box before some are taken.
-            shape, request, single = out.shape[1:], part.request.listed(), tuple[int, ...]()
-            if isinstance(selection, Selection) and selection is not part.address:
-                shape = selection.box_shape(self.layout.shape)
-                single = () if selection.shape else tuple(1 + axis for axis in selection.axes)
-            values = np.empty((len(request), *shape), self.layout.dtype)
-            after.append(partial(_put, out, request.places, values, pick))
-            # Boxes of one index have no axis of it in their output.
-            part = replace(part, address=selection, request=request_of(request.rows), out=values.squeeze(single))
+        if (out := part.out).dtype != self.layout.dtype:  # values are those of the column before they are cast
+            request = part.request.listed()
+            values = np.empty((len(request), *out.shape[1:]), self.layout.dtype)
+            after.append(partial(out.__setitem__, request.places, values))
+            part = replace(part, request=request_of(request.rows), out=values)
         for box in _boxes_of(part, self.layout):
             yield from self._parts_of(box, part.where or self.layout.where, after)
 
     def _near(self, box: _Box) -> list[int]:
         """Return the mappings that may have some of the rows of a box."""
-        if box.axis == 0:
-            first, stop = np.searchsorted(box.indices, self.bounds.T)
-            return np.flatnonzero(first < stop).tolist()
-        low, high = box.ranges[0]
-        return np.flatnonzero((self.bounds[:, 0] < high) & (self.bounds[:, 1] > low)).tolist()
+        first, stop = np.searchsorted(np.sort(box.indices[0]), self.bounds.T)
+        return np.flatnonzero(first < stop).tolist()
 
     def _parts_of(self, box: _Box, where: str, after: After) -> Iterator[Spread]:
-        axes = [box.axis, *(axis for axis in range(len(self.layout.shape)) if axis != box.axis)]
-        lengths = [high - low if axis in self._parted else 1 for axis, (low, high) in enumerate(box.ranges)]
-        has_values = np.zeros([len(box.indices), *(lengths[axis] for axis in axes[1:])], bool)
+        marked = {box.axis, *self._parted}
+        has_values = np.zeros([len(at) if axis in marked else 1 for axis, at in enumerate(box.indices)], bool)
         for number in self._near(box):
             source = self.sources[number]
-            for at, index, spread in _pieces(source, box, where, after):
-                within: Any = (at, *(index[axis] if axis in self._parted else slice(None) for axis in axes[1:]))
-                if has_values[within].any():
-                    raise UnsupportedColumnError(
-                        f"{self.layout.where} is virtual, and two of its mappings have the same values, which is not "
-                        f"read without libhdf5. Write it again with mappings that are apart. {_COPY}"
-                    )
-                has_values[within] = True
-                yield spread
+            if (at := _selected(source, box)) is None:
+                continue
+            within = np.ix_(*(one if axis in marked else [0] for axis, (one, _) in enumerate(at)))
+            if has_values[within].any():
+                raise UnsupportedColumnError(
+                    f"{self.layout.where} is virtual, and two of its mappings have the same values, which is not "
+                    f"read without libhdf5. Write it again with mappings that are apart. {_COPY}"
+                )
+            has_values[within] = True
+            yield source.path, _part_of(source, box, at, where, after)
         if not has_values.all():
-            missing = ~has_values.all(axis=tuple(range(1, has_values.ndim)))
+            missing = ~np.moveaxis(has_values, box.axis, 0).reshape(len(box.places), -1).all(axis=1)
             np.moveaxis(box.out, box.axis, 0)[box.places[missing]] = self.fill
 
 
-def _pieces(source: _Source, box: _Box, where: str, after: After) -> Iterator[tuple[np.ndarray, list[slice], Spread]]:
-    """Yield the parts that read what a source has of a box.
-
-    With each come the numbers of its indices in the box, and where it is along each axis of the output.
-    """
-    places_here = source.here[box.axis].places(box.indices)
-    (at,) = np.nonzero(places_here >= 0)
-    if not at.size:
-        return
-    in_box = [[(0, high - low, 0, 1)] for low, high in box.ranges]  # the axes of an array type are read as a whole
-    for axis, along in enumerate(source.here):
-        in_box[axis] = _within(along, *box.ranges[axis])
-    is_by_row, repeats = source.axes.get(box.axis) == 0, False
-    runs = [at]
-    if box.axis not in source.axes:  # one index: it is read once, and repeated where it was asked for again
-        repeats = len(at) > 1
-    elif not is_by_row:
-        split = RowRuns.split((np.diff(places_here[at]) != 1) | (np.diff(box.places[at]) != 1))
-        runs = [at[a:b] for a, b in zip(split.start.tolist(), split.stop.tolist(), strict=True)]
-    for some in runs:
-        count = len(some) if box.axis in source.axes else 1
-        in_box[box.axis] = [(int(places_here[some[0]]), count, int(box.places[some[0]]), 1)]
-        for taken in itertools.product(*in_box):
-            index = [slice(begin, begin + (n - 1) * step + 1, step) for _, n, begin, step in taken]
-            whole = [*index[: box.axis], slice(None), *index[box.axis + 1 :]]
-            if repeats:
-                after.append(partial(_repeat, np.moveaxis(box.out[tuple(whole)], box.axis, 0), box.places[at]))
-            view = _axes_of(source, box.out[tuple(whole if is_by_row else index)])
-            positions = source.positions(taken)
-            rows = request_of(positions[0])
-            if is_by_row:
-                rows = request_of(source.there[0].at(places_here[some]), box.places[some])
-            if not keeps_all(source.layout.dtype, view.dtype):
-                places = box.places[some] if is_by_row else slice(None)
-                stored = np.empty(view[places].shape, source.layout.dtype)
-                after.append(partial(_convert, stored, view, places))
-                rows, view = request_of(rows.listed().rows), stored
-            part = Part(source.taken(positions), rows, view, where)
-            yield some, index, (source.path, part)
+_Selected = list[tuple[np.ndarray, np.ndarray]]
+"""Along each axis: which indices of a box a source has, and their places in what it selects of the virtual dataset."""
 
 
-def _within(along: Along, low: int, high: int) -> list[Run]:
-    """Return the indices of a selection that are in a range, as runs at equal distances."""
-    if not along.listed and (along.count == 1 or along.block == 1):
-        step, count = (1, along.block) if along.count == 1 else (along.stride, along.count)
-        begin, stop = max(0, -((along.first - low) // step)), min(count, (high - 1 - along.first) // step + 1)
-        return [(begin, stop - begin, along.first + begin * step - low, step)] if begin < stop else []
-    places = along.places(np.arange(low, high))
-    (at,) = np.nonzero(places >= 0)
-    edges = [0, *(np.flatnonzero(np.diff(at) != 1) + 1).tolist(), len(at)]
-    return [(int(places[at[a]]), b - a, int(at[a]), 1) for a, b in itertools.pairwise(edges) if a < b]
+def _selected(source: _Source, box: _Box) -> _Selected | None:
+    """Return what a source has of a box; None for nothing."""
+    selected: _Selected = []
+    for axis, indices in enumerate(box.indices):
+        places = source.here[axis].places(indices) if axis < len(source.here) else indices
+        at = np.flatnonzero(places >= 0)
+        if not at.size:
+            return None
+        selected.append((at, places[at]))
+    return selected
+
+
+def _part_of(source: _Source, box: _Box, selected: _Selected, where: str, after: After) -> Part:
+    """Return the part that reads what a source has of a box."""
+    positions = source.positions([places for _, places in selected])
+    address, index = source.taken(positions), [at for at, _ in selected]
+    index[box.axis] = rows_at = box.places[index[box.axis]]
+    is_by_row = source.axes.get(box.axis) == 0
+    view = [slice(None) if is_by_row and axis == box.axis else _as_slice(at) for axis, at in enumerate(index)]
+    is_repeated = any(len(index[axis]) > 1 for axis in range(len(source.here)) if axis not in source.axes)
+    if None not in view and not is_repeated and keeps_all(source.layout.dtype, box.out.dtype):
+        out = _axes_of(source, box.out[tuple(view)])
+        return Part(address, request_of(positions[0], rows_at if is_by_row else None), out, where)
+    values = np.empty((*map(len, positions), *source.layout.shape[len(positions) :]), source.layout.dtype)
+    shape = [len(at) if axis in source.axes or axis >= len(source.here) else 1 for axis, at in enumerate(index)]
+    after.append(partial(_put, box.out, np.ix_(*index), values, shape))
+    return Part(address, request_of(positions[0]), values, where)
+
+
+def _as_slice(indices: np.ndarray) -> slice | None:
+    """Return indices at equal distances as a slice; None for others."""
+    first, last, step = int(indices[0]), int(indices[-1]), int(indices[1] - indices[0]) if len(indices) > 1 else 1
+    is_even = step > 0 and (len(indices) < 3 or bool((np.diff(indices) == step).all()))
+    return slice(first, last + 1, step) if is_even else None
 
 
 def _axes_of(source: _Source, view: np.ndarray) -> np.ndarray:
@@ -426,27 +401,12 @@ def _axes_of(source: _Source, view: np.ndarray) -> np.ndarray:
     return view[tuple(slice(None) if axis in axes else None for axis in range(max(1, len(source.there))))]
 
 
-def _put(out: np.ndarray, places: np.ndarray, values: np.ndarray, pick: Callable[[np.ndarray], np.ndarray]) -> None:
-    out[places] = pick(values).reshape(len(places), *out.shape[1:])
-
-
-def _taken(taken: Sequence[Runs | None], values: np.ndarray) -> np.ndarray:
-    """Return the positions that are taken along the axes of boxes."""
-    for axis, runs in enumerate(taken):
-        if runs is not None:
-            values = values.take(units_of(*np.array(runs, np.int64).reshape(-1, 2).T), axis=1 + axis)
-    return values
-
-
-def _convert(stored: np.ndarray, view: np.ndarray, places: Any) -> None:
-    """Put values of a source into a virtual dataset of another type, as libhdf5 converts them."""
-    source, to = (h5py.h5t.py_create(array.dtype) for array in (stored, view))
-    items = np.ascontiguousarray(stored).reshape(-1, 1).view(np.uint8)
-    view[places] = converted(source, to, view.dtype, items).reshape(stored.shape)
-
-
-def _repeat(out: np.ndarray, places: np.ndarray) -> None:
-    out[places[1:]] = out[places[0]]
+def _put(out: np.ndarray, index: tuple[np.ndarray, ...], values: np.ndarray, shape: Sequence[int]) -> None:
+    """Put values of a source into a virtual dataset; those of another type as libhdf5 converts them."""
+    if not keeps_all(values.dtype, out.dtype):
+        source, to = (h5py.h5t.py_create(array.dtype) for array in (values, out))
+        values = converted(source, to, out.dtype, values.reshape(-1, 1).view(np.uint8))
+    out[index] = values.reshape(shape)
 
 
 def _fill(elsewhere: Elsewhere, layout: ColumnLayout) -> Any:
