@@ -79,7 +79,7 @@ class Datasets(OneAxis):
         if joined.single:
             request = request_of(joined.starts[datasets], places)
             return self.content.reading(request, out) if len(datasets) else Reading()
-        runs = Runs(joined.starts[datasets], joined.lengths[datasets], places, datasets, self.entries, keys)
+        runs = Runs(joined.starts[datasets], joined.lengths[datasets], places, self.entries, keys)
         if out.dtype != object or out.ndim > 1:
             return runs.stacked(self.content, out)
         if joined.unit_shape is not None:

@@ -30,7 +30,7 @@ from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout, Kind
 from ray_h5.manifest.row_requests import RowRequest, request_of
 from ray_h5.messages import near_names
-from ray_h5.read.arrays.selection import Selection, TakenJoinedArray, layout_of_boxes, runs_of_positions
+from ray_h5.read.arrays.selection import Selection, layout_of_boxes, runs_of_positions
 from ray_h5.read.read_parts import Address, Part
 
 _ITEM = re.compile(r"(?P<field>.+)\[(?P<at>\d{1,9})\]")
@@ -156,7 +156,7 @@ class Stored(OneAxis):
         address = self._taken_address
         # Of groups, the type of a unit is in native byte order, and that of the address as it is stored.
         if address is not None and not (self.fields and address.dtype is not None and address.dtype.names is not None):
-            return Reading([self._part(address, units, out)])
+            return Reading([Part(address, units, out)])
         wanted, part, read = self.read(units, out.shape[1:])
 
         def finish() -> None:
@@ -177,8 +177,7 @@ class Stored(OneAxis):
         """What is selected of a dataset, or of many, if all values are read."""
         if isinstance(self.address, Selection):
             return self.address
-        assert not isinstance(self.address, TakenJoinedArray)
-        return Selection(self.address if isinstance(self.address, str) else self.address.name)
+        return Selection(self.address)
 
     @property
     def _is_reversed(self) -> bool:
@@ -207,11 +206,6 @@ class Stored(OneAxis):
         taken = (None if at is None else runs_of_positions(at) for at in self._positions(self.layout))
         return replace(rows, taken=(*[None] * len(rows.axes), *taken))
 
-    def _part(self, selection: Selection, units: Units, out: np.ndarray) -> Part:
-        if isinstance(self.address, JoinedArray):
-            return Part(TakenJoinedArray(self.address, selection), units, out)
-        return Part(selection, units, out)
-
     def read(
         self, units: Units, shape: tuple[int, ...] | None = None
     ) -> tuple[RowRequest, Part, Callable[[], np.ndarray]]:
@@ -228,7 +222,7 @@ class Stored(OneAxis):
             shape = self._lengths if packed else self.array.row_shape
             dtype = dtype if packed else dtype.newbyteorder("=")
             values = empty((len(wanted), *shape), dtype, where)
-            return wanted, self._part(address, request, values), lambda: self._stacked(values) if packed else values
+            return wanted, Part(address, request, values), lambda: self._stacked(values) if packed else values
         row_shape = self.layout.row_shape
         if shape is not None and isinstance(self.address, JoinedArray) and self.address.unit_shape is None:
             row_shape = shape[: len(shape) - len(self._type[1])]

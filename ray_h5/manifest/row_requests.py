@@ -137,14 +137,11 @@ class RunRequest:
     ----------
     firsts, places, counts : numpy.ndarray
         int64: the first row of each run, where it goes, and its length, above 0.
-    datasets : numpy.ndarray, optional
-        int64: the dataset that each run is in, where the caller knows it.
     """
 
     firsts: np.ndarray
     places: np.ndarray
     counts: np.ndarray
-    datasets: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.firsts)
@@ -155,8 +152,7 @@ class RunRequest:
 
     def select(self, keep: np.ndarray | slice) -> RunRequest:
         """Return the runs that a mask, a slice or an order keeps."""
-        datasets = None if self.datasets is None else self.datasets[keep]
-        return RunRequest(self.firsts[keep], self.places[keep], self.counts[keep], datasets)
+        return RunRequest(self.firsts[keep], self.places[keep], self.counts[keep])
 
     def joined(self) -> RunRequest:
         """Return the same rows with their first rows ascending, and runs joined that follow each other."""

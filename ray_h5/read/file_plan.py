@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 from ray_h5.hdf5.files.file_bytes import gather
 from ray_h5.hdf5.files.metadata_replay import replay
 from ray_h5.lru import LRU
+from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.read.arrays.box_column import BoxColumn, shared_jobs
 from ray_h5.read.arrays.columns_of_files import parts_of
 from ray_h5.read.arrays.selection import Selection
 from ray_h5.read.jobs import Job, Unplanned
 from ray_h5.read.open_file import MAX_INDEX_BYTES, MAX_OTHERS, OpenFile, max_open
-from ray_h5.read.read_parts import FileRead, Part, joined_of, name_of
+from ray_h5.read.read_parts import FileRead, Part
 from ray_h5.read.virtual_columns import VirtualColumn, linked
 
 if TYPE_CHECKING:
@@ -95,14 +96,12 @@ class FilePlan:
     def _place(self, part: Part) -> None:
         """Find out which file has the values of a part."""
         file, read = self._file, self._read
-        name = name_of(part.address)
-        if name is None:
-            joined = joined_of(part.address) if file.access.beside else None
-            if joined is None:
+        if isinstance(name := part.array, JoinedArray):
+            if file.access.beside:
+                read.add_sources(name.name, name.layouts[0].sources)
+                self._others.setdefault(file.file_with(name), []).append(part)
+            else:
                 self._own[id(part)] = [part]
-                return
-            read.add_sources(joined.name, joined.layouts[0].sources)
-            self._others.setdefault(file.file_with(joined), []).append(part)
             return
         layout = file.column(name)
         if name in self._expected:

@@ -40,7 +40,7 @@ from ray_h5.read.arrays.chunk_source import ChunkSource, joined_indexes
 from ray_h5.read.arrays.converted_column import ConvertedColumn, HeapReader
 from ray_h5.read.arrays.direct_column import DirectColumn
 from ray_h5.read.arrays.joined_array_column import JoinedArrayColumn, class_sources, no_places
-from ray_h5.read.arrays.selection import Selection, TakenJoinedArray
+from ray_h5.read.arrays.selection import Selection
 from ray_h5.read.native.chunk_lister import list_chunks
 from ray_h5.read.read_parts import Address
 from ray_h5.read.stored_items import StoredItems
@@ -125,7 +125,7 @@ class OpenFile:
         self._listed: tuple[str, ...] = ()
         self._refused: dict[str, RayH5Error] | None = None
         self._sought: Sources = {}
-        self._readers: dict[tuple[str, str | Selection], ColumnReader] = {}
+        self._readers: dict[tuple[str, Address], ColumnReader] = {}
         self._joined_arrays: WeakKeyDictionary[JoinedArray, JoinedArrayColumn] = WeakKeyDictionary()
         self._indexes: dict[str, ChunkIndex] = {}
         self.virtual: dict[str, Any] = {}
@@ -625,18 +625,22 @@ class OpenFile:
 
     def reader(self, address: Address, where: str = "") -> ColumnReader:
         """Return the reader of a column; its errors say that the column `where` leads to the file, if one does."""
-        if isinstance(address, (JoinedArray, TakenJoinedArray)):
-            return self._joined_array_reader(address)
+        array = address.array if isinstance(address, Selection) else address
+        if isinstance(array, JoinedArray):
+            column = self._joined_array_reader(array)
+            return replace(column, taken=address) if isinstance(address, Selection) else column
         if (known_reader := self._readers.get((where, address))) is None:
-            selection = Selection(address) if isinstance(address, str) else address
             with self._lock, self.library():
-                known_reader = self._reader_of(selection, f"{where} leads to {self.path}" if where else self.path)
+                selection = address if isinstance(address, Selection) else Selection(array)
+                known_reader = self._reader_of(
+                    array, selection, f"{where} leads to {self.path}" if where else self.path
+                )
                 if not where or isinstance(address, str):  # there may be any number of others
                     self._readers[where, address] = known_reader
         return known_reader
 
-    def _reader_of(self, selection: Selection, where: str) -> DirectColumn | BoxColumn | ConvertedColumn:
-        layout = self.column(selection.name)
+    def _reader_of(self, name: str, selection: Selection, where: str) -> DirectColumn | BoxColumn | ConvertedColumn:
+        layout = self.column(name)
         if layout.file_type:
             items, source = StoredItems.of(layout), self._source_of(layout)
             column = self._column_of(items.layout, selection, where)
@@ -664,8 +668,7 @@ class OpenFile:
         key = None if self.access.swmr else (self.path, self.identity)
         return HeapReader(self.byte_source, items.layout.user_block, items.length_bytes, key, self.held)
 
-    def _joined_array_reader(self, address: JoinedArray | TakenJoinedArray) -> JoinedArrayColumn:
-        joined, taken = (address, None) if isinstance(address, JoinedArray) else (address.joined, address.taken)
+    def _joined_array_reader(self, joined: JoinedArray) -> JoinedArrayColumn:
         if (column := self._joined_arrays.get(joined)) is None:
             items = {at: StoredItems.of(layout) for at, layout in enumerate(joined.layouts) if layout.file_type}
             layouts = [items[at].layout if at in items else layout for at, layout in enumerate(joined.layouts)]
@@ -677,7 +680,7 @@ class OpenFile:
             converted = {at: (item, self._heap_of(item)) for at, item in items.items()}
             sources = class_sources(self.path, stored, self.byte_source)
             column = self._joined_arrays[joined] = JoinedArrayColumn(stored, sources, self.index_of, converted, chunks)
-        return column if taken is None else replace(column, taken=taken)
+        return column
 
 
 def _fresh(error: RayH5Error) -> RayH5Error:

@@ -12,7 +12,7 @@ from ray_h5.errors import CastError
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import Request, RunRequest
-from ray_h5.read.arrays.selection import Selection, TakenJoinedArray
+from ray_h5.read.arrays.selection import Selection
 from ray_h5.read.casting import Casting, LostValue, as_casting, cast_error, checked
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from ray_h5.storage.byte_source import Identity
 
 
-Address: TypeAlias = str | Selection | JoinedArray | TakenJoinedArray
-"""What a column is made of: rows of a dataset, other selections of it, or many datasets."""
+Address: TypeAlias = str | JoinedArray | Selection
+"""What a column is made of: rows of a dataset, units of many datasets, or other selections of these."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,18 +36,10 @@ class Part:
     out: np.ndarray
     where: str = ""
 
-
-def joined_of(address: Address) -> JoinedArray | None:
-    """Return the datasets of a column of many; None for one."""
-    joined = address.joined if isinstance(address, TakenJoinedArray) else address
-    return joined if isinstance(joined, JoinedArray) else None
-
-
-def name_of(address: Address) -> str | None:
-    """Return the dataset of a column; None for many."""
-    if isinstance(address, str):
-        return address
-    return address.name if isinstance(address, Selection) else None
+    @property
+    def array(self) -> str | JoinedArray:
+        """The dataset that is read, or many."""
+        return self.address.array if isinstance(self.address, Selection) else self.address
 
 
 @dataclass(slots=True, eq=False)
@@ -105,7 +97,7 @@ def lost_in(reads: Sequence[tuple[str, Sequence[Part]]], lost_value: LostValue) 
     rows = ((path, part, some.rows[some.places == lost_value.place]) for path, part, some in listed)
     path, part, row = next((path, part, int(some[0])) for path, part, some in rows if len(some))
     where = f"{path}: column {lost_value.column!r}, row {row}"
-    if (joined := joined_of(part.address)) is not None:
+    if isinstance(joined := part.array, JoinedArray):
         dataset = int(joined.datasets_of(np.array([row]))[0])
         path = next((other for other, _ in joined.layouts[0].sources), path)
         where = f"{path}: dataset {joined.paths[dataset]!r}, index {row - int(joined.starts[dataset])}"

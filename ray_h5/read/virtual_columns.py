@@ -42,7 +42,7 @@ Spread = tuple[str, Part]
 def linked(part: Part, elsewhere: Elsewhere, layout: ColumnLayout) -> Spread:
     """Return the same part of the dataset that a link leads to."""
     (column,) = elsewhere.columns
-    address = replace(part.address, name=column.name) if isinstance(part.address, Selection) else column.name
+    address = replace(part.address, array=column.name) if isinstance(part.address, Selection) else column.name
     return column.path, Part(address, part.request, part.out, part.where or layout.where)
 
 

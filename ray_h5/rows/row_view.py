@@ -19,9 +19,11 @@ from ray_h5.errors import CastError, PredicateError, RayH5Error, UnknownColumnEr
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, FileLayout
 from ray_h5.messages import few, near_names
 from ray_h5.read.arguments import Rows, as_names, as_places, as_rows, check_fit, fitted
-from ray_h5.read.arrays.whole_datasets import WholeDatasets
+from ray_h5.read.arrays.jobs_of_rows import JobsOfRows
 from ray_h5.read.casting import Casting, LostValue
 from ray_h5.read.jobs import ReadStats
+from ray_h5.read.native.job_table import BYTES_READ, REQUESTS, Field
+from ray_h5.read.native.run_tables import run_compiled
 from ray_h5.read.read_parts import FileRead, outputs
 from ray_h5.read.reader import RowReader
 from ray_h5.rows.group_columns import GroupColumns
@@ -96,7 +98,7 @@ class RowView:
         self._unlabelled: dict[str, ColumnLayout] = {}
         self._layouts: dict[str, ColumnLayout] = {}
         self._columns: dict[str, RowColumn] = {}
-        self._whole: dict[tuple[str, ...], WholeDatasets | None] = {}
+        self._whole: dict[tuple[str, ...], JobsOfRows | None] = {}
         self._rows: RowsOfKind = _rows_of_kind(columns_of_file, kind, windows, table, self._name)
         self._steps = self._rows if isinstance(self._rows, WindowRows) else None
         self._rows_are_groups = kind is not None and kind.has_groups
@@ -214,27 +216,31 @@ class RowView:
         names = tuple(out)
         if names not in self._whole:
             self._whole[names] = self._whole_datasets(out)
-        whole = self._whole[names]
-        if whole is None:
+        whole, count = self._whole[names], len(rows)
+        if whole is None or not count:
             return False
+        table = whole.table(np.zeros(count, np.int64), rows, np.arange(count, dtype=np.int64), out)
         try:
             file = self._reader.opened
-            cost = whole.read(file.byte_source.descriptor, rows, [*out.values()])
+            if table is None or (descriptor := file.byte_source.descriptor) is None:
+                return False
+            table.jobs[Field.FILE] = descriptor
+            is_read, counts = run_compiled(table, whole.times)
             file.check_unchanged()
         except (OSError, RayH5Error):
             return False
-        if cost is not None:
-            self._reader.stats.add(cost)
-        return cost is not None
+        if is_read:
+            self._reader.stats.add(ReadStats(int(counts[REQUESTS]), int(counts[BYTES_READ])))
+        return is_read
 
-    def _whole_datasets(self, out: Mapping[str, np.ndarray]) -> WholeDatasets | None:
+    def _whole_datasets(self, out: Mapping[str, np.ndarray]) -> JobsOfRows | None:
         if not out or not self._rows_are_groups or self._reader.threads != 1 or self._reader.is_fetched:
             return None
-        whole = [whole_joined_array(self._columns[name]) for name in out]
-        columns = [joined for joined in whole if joined is not None]
+        whole = {name: whole_joined_array(self._columns[name]) for name in out}
+        columns = {name: joined for name, joined in whole.items() if joined is not None}
         if len(columns) < len(out) or {*self._seeds, *self._unlabelled} & out.keys():
             return None
-        return WholeDatasets.of(columns, [*out.values()])
+        return JobsOfRows.of_datasets(columns, out)
 
     def _rows_of(self, layouts: Mapping[str, ColumnLayout]) -> int:
         """Return the number of rows; columns along the first axis may differ in it."""

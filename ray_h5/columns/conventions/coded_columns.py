@@ -73,7 +73,7 @@ class Category(Decoded):
         lengths = categories.lengths[touched]
         firsts = np.cumsum(lengths) - lengths
         values = empty((int(lengths.sum()),), categories.dtype)
-        runs = RunRequest(categories.starts[touched], firsts, lengths, touched).select(lengths > 0)
+        runs = RunRequest(categories.starts[touched], firsts, lengths).select(lengths > 0)
         return [Part(categories, runs, values)] if len(runs) else [], lambda: (values, firsts[of], lengths[of])
 
     def decoded(self, stored: np.ndarray, rows: np.ndarray, dtype: np.dtype, others: _Table) -> np.ndarray:

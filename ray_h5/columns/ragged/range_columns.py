@@ -23,7 +23,7 @@ _LISTED_WIDTH = 1 << 24
 def runs_of(bounds: Bounds, wanted: RowRequest, entries: RowEntries | None = None) -> Runs:
     """Return the values of rows."""
     begins = bounds.starts[wanted.rows]
-    return Runs(begins, bounds.stops[wanted.rows] - begins, wanted.places, None, entries, keys_in(wanted))
+    return Runs(begins, bounds.stops[wanted.rows] - begins, wanted.places, entries, keys_in(wanted))
 
 
 def mean_count(bounds: Bounds) -> float:

@@ -23,8 +23,6 @@ class Runs:
         int64: the first unit, and the number of units.
     places : numpy.ndarray
         int64: where each row goes along the first axis of an output.
-    datasets : numpy.ndarray, optional
-        int64: the dataset that each row is in, where the caller knows it.
     entries : RowEntries, optional
         The units that a row has of these; None for all.
     keys : numpy.ndarray, optional
@@ -34,15 +32,14 @@ class Runs:
     begins: np.ndarray
     counts: np.ndarray
     places: np.ndarray
-    datasets: np.ndarray | None = None
     entries: RowEntries | None = None
     keys: np.ndarray | None = None
 
     def select(self, chosen: np.ndarray) -> Runs:
         """Return the runs of some of the rows."""
-        datasets, keys = (None if key is None else key[chosen] for key in (self.datasets, self.keys))
+        keys = None if self.keys is None else self.keys[chosen]
         begins, counts, places = self.begins[chosen], self.counts[chosen], self.places[chosen]
-        return replace(self, begins=begins, counts=counts, places=places, datasets=datasets, keys=keys)
+        return replace(self, begins=begins, counts=counts, places=places, keys=keys)
 
     @property
     def lengths(self) -> np.ndarray:
@@ -52,13 +49,12 @@ class Runs:
     def request(self, at: np.ndarray) -> RunRequest:
         """Return the request that puts the units of row i to place ``at[i]`` and those after it."""
         if self.entries is None:
-            runs = RunRequest(self.begins, at, self.counts, self.datasets)
+            runs = RunRequest(self.begins, at, self.counts)
             return runs if self.counts.all() else runs.select(self.counts > 0)
         of, firsts, counts = self.entries.runs(self.counts, self.keys)
         before = np.cumsum(counts) - counts
         of_row = before[np.searchsorted(of, of)]  # before the first run of the row
-        datasets = None if self.datasets is None else self.datasets[of]
-        return RunRequest(self.begins[of] + firsts, at[of] + before - of_row, counts, datasets)
+        return RunRequest(self.begins[of] + firsts, at[of] + before - of_row, counts)
 
     def stacked(self, values: Values, out: np.ndarray) -> Reading:
         """Return the reading of rows of one length into an array: row i is ``out[places[i]]``."""

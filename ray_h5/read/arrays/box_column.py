@@ -433,7 +433,7 @@ class BoxColumn:
         """
         layout, source, selection = self.source.layout, self.source, self.selection
         *lead, length = layout.shape
-        last = replace(selection, is_reversed=False) == Selection(selection.name, (len(lead),))
+        last = replace(selection, is_reversed=False) == Selection(selection.array, (len(lead),))
         if source.index is not None or source.is_unwritten or not (last and lead and isinstance(request, RowRequest)):
             return []
         item = layout.stored_dtype.itemsize
@@ -600,7 +600,7 @@ def shared_jobs(
 def column_of(source: ChunkSource, selection: Selection | None = None) -> DirectColumn | BoxColumn:
     """Return the reader of an array, whose rows are indices of its first axis, or what is selected."""
     selection = selection or Selection(source.layout.name)
-    if selection == Selection(selection.name, tuple(range(len(selection.axes)))):
+    if selection == Selection(selection.array, tuple(range(len(selection.axes)))):
         layout = rows_in_order(source.layout, len(selection.axes))
         whole = None if layout is None else replace(source, layout=layout)
         if whole is not None and whole.by_row:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,15 +11,13 @@ import numpy as np
 from ray_h5.manifest.chunk_index import UNALLOCATED
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import request_of
-from ray_h5.read.arrays.chunk_source import ChunkSource, Parts, StoredChunks, joined_indexes
+from ray_h5.read.arrays.chunk_source import ChunkSource, Parts, joined_indexes
 from ray_h5.read.arrays.direct_column import DirectColumn
+from ray_h5.read.arrays.jobs_of_rows import JobsOfRows
 from ray_h5.read.jobs import TableJob
 from ray_h5.read.native.job_table import (
     IN_PYTHON,
-    NO_BOXES,
     NO_DESCRIPTOR,
-    NO_PIECES,
-    Field,
     JobTable,
     pipeline_number,
 )
@@ -32,9 +29,6 @@ if TYPE_CHECKING:
 
 MOST_CHUNKS = 1 << 22
 """Chunks of all files and columns at most; each takes 36 bytes."""
-
-_WHOLE_CHUNKS, _WHOLE_BYTES = 1 << 18, 1 << 20
-"""Jobs are kept for at most that many chunks of a column, of 72 bytes each, which are read by one request each."""
 
 
 def joint_column(columns: Sequence[DirectColumn]) -> DirectColumn:
@@ -92,88 +86,6 @@ def parts_of(column: DirectColumn) -> Parts:
     return column.source.parts
 
 
-def _whole_jobs(source: ChunkSource) -> np.ndarray | None:
-    """Return the jobs of all chunks, without destinations, if each chunk is one row and all of them are there."""
-    index = source.index
-    if index is None or source.grid.chunk_rows != 1 or source.chunk_bytes > _WHOLE_BYTES:
-        return None
-    count = source.layout.num_rows
-    if len(index.numbers) > _WHOLE_CHUNKS or not np.array_equal(index.numbers, np.arange(count)):
-        return None
-    raw = source.decoder.stores_raw(index.masks)
-    if np.any(raw & (index.sizes != source.chunk_bytes)):
-        return None  # an error of the chunk, where it is read
-    return source.decoded(StoredChunks(index.numbers, index.offsets, index.sizes, index.masks, raw))
-
-
-@dataclass(frozen=True, eq=False)
-class WholeChunks:
-    """Columns whose chunks are one row each, with the jobs of all chunks as one table.
-
-    Fast path: rows are planned by one look-up, however many columns and files they have.
-
-    Attributes
-    ----------
-    columns : mapping of str to DirectColumn
-        The columns.
-    jobs : numpy.ndarray
-        int64 of shape (jobs, fields): their jobs, without destinations.
-    first : numpy.ndarray
-        int64 of shape (columns, files): the job of the first row of each file.
-    row_bytes : numpy.ndarray
-        int64 of shape (columns,).
-    """
-
-    columns: Mapping[str, DirectColumn]
-    jobs: np.ndarray
-    first: np.ndarray
-    row_bytes: np.ndarray
-
-    @cached_property
-    def fixed(self) -> tuple[int, ...]:
-        """The tables as arguments of the compiled loop."""
-        tables = self.jobs.ctypes.data, len(self.jobs), self.first.ctypes.data
-        return *tables, self.first.shape[1], len(self.columns), self.row_bytes.ctypes.data
-
-    @classmethod
-    def of(cls, columns: Mapping[str, DirectColumn]) -> WholeChunks | None:
-        """Return those of some columns; None if there are none."""
-        columns_read = {
-            name: jobs for name, column in columns.items() if (jobs := _whole_jobs(column.source)) is not None
-        }
-        if not columns_read:
-            return None
-        starts = np.cumsum([0, *(jobs.shape[1] for jobs in columns_read.values())]).tolist()
-        first = [parts_of(columns[name]).starts[:-1] + start for name, start in zip(columns_read, starts, strict=False)]
-        row_bytes = np.array([columns[name].source.layout.row_bytes for name in columns_read], np.int64)
-        whole = {name: columns[name] for name in columns_read}
-        jobs = np.ascontiguousarray(np.concatenate([*columns_read.values()], axis=1).T)
-        return cls(whole, jobs, np.array(first, np.int64), row_bytes)
-
-    def table(
-        self, files: np.ndarray, rows: np.ndarray, places: np.ndarray, out: Mapping[str, np.ndarray]
-    ) -> JobTable | None:
-        """Return the jobs that fill places of the arrays of these columns with rows.
-
-        None for rows that are asked for twice, which are decoded once, and for many neighbours that go to
-        neighbouring places, which are read together.
-        """
-        arrays = [out[name] for name in self.columns]
-        if not all(column.lands_in_place(array) for column, array in zip(self.columns.values(), arrays, strict=True)):
-            return None
-        count, addresses = len(rows), np.array([array.ctypes.data for array in arrays], np.int64)
-        jobs = np.empty((len(Field), len(arrays) * count), np.int64)
-        asked = [np.ascontiguousarray(numbers, np.int64) for numbers in (files, rows, places)]
-        loop = compiled_loop()
-        assert loop is not None
-        # In C: the steps of NumPy take 70 us a batch, after a read that left nothing of them in the processor's cache.
-        tables = *self.fixed, *(array.ctypes.data for array in (addresses, *asked))
-        if not loop.library.ray_h5_plan_rows(*tables, count, jobs.ctypes.data):
-            return None
-        # Only the compiled loop runs them. What it does not decode is read file by file, which reports errors.
-        return JobTable(jobs, NO_PIECES, NO_BOXES, (), arrays)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class JointFiles:
     """Open files whose columns are read together.
@@ -184,13 +96,13 @@ class JointFiles:
         The files.
     columns : mapping of str to DirectColumn
         The columns that are alike in all files. Others are read file by file.
-    whole : WholeChunks, optional
+    whole : JobsOfRows, optional
         Those of them whose chunks are one row each.
     """
 
     files: Sequence[OpenFile]
     columns: Mapping[str, DirectColumn]
-    whole: WholeChunks | None
+    whole: JobsOfRows | None
 
     @property
     def decodes_parts(self) -> bool:
@@ -218,7 +130,9 @@ class JointFiles:
             if chunks > MOST_CHUNKS:
                 break
             columns[name] = joint_column(columns_alike)
-        return cls(files, columns, WholeChunks.of(columns)) if columns else None
+        if not columns:
+            return None
+        return cls(files, columns, JobsOfRows.of_files({name: column.source for name, column in columns.items()}))
 
     def read(
         self,
@@ -242,7 +156,7 @@ class JointFiles:
         """Return the jobs that fill arrays with rows; None for those that the loop does not read."""
         whole = None if self.whole is None else self.whole.table(files, rows, places, out)
         tables = [] if whole is None else [whole]
-        done = () if whole is None or self.whole is None else self.whole.columns
+        done = () if whole is None or self.whole is None else self.whole.dtypes
         rest = {name: array for name, array in out.items() if name not in done}
         if rest:
             order = np.lexsort((rows, files))  # once for all columns

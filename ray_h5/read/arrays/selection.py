@@ -26,8 +26,8 @@ class Selection:
 
     Attributes
     ----------
-    name : str
-        The dataset.
+    array : str or JoinedArray
+        The dataset, or many.
     axes : tuple of int
         The axes that boxes cut; they have the others as a whole, or parts of them.
     shape : tuple of int
@@ -42,7 +42,7 @@ class Selection:
         Whether the axes of a row are in the opposite order, as MATLAB has them.
     """
 
-    name: str
+    array: str | JoinedArray
     axes: tuple[int, ...] = (0,)
     shape: tuple[int, ...] = ()
     taken: tuple[Runs | None, ...] = ()
@@ -70,14 +70,6 @@ class Selection:
         for axis, at in zip(self.axes, np.unravel_index(rows, self.extents(layout)), strict=True):
             begins[:, axis] = at
         return begins
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TakenJoinedArray:
-    """Many datasets, and the parts of their units that are read."""
-
-    joined: JoinedArray
-    taken: Selection
 
 
 def runs_of_positions(positions: np.ndarray) -> Runs:

@@ -1,0 +1,131 @@
+"""Columns of which each row is one job, a chunk or a dataset: rows are planned by a look-up in the compiled loop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from ray_h5.manifest.chunk_index import UNALLOCATED
+from ray_h5.manifest.joined_arrays import JoinedArray
+from ray_h5.read.arrays.chunk_source import ChunkSource, StoredChunks
+from ray_h5.read.native.job_table import NO_BOXES, NO_DESCRIPTOR, NO_PIECES, RAW, Field, JobTable
+from ray_h5.read.native.library import compiled_loop
+from ray_h5.read.native.run_tables import new_times
+
+_MOST_ROWS, _MOST_BYTES = 1 << 18, 1 << 20
+"""Jobs are kept for at most that many rows of a column, of 72 bytes each, which are read by one request each."""
+
+
+@dataclass(frozen=True, eq=False)
+class JobsOfRows:
+    """The jobs of all rows of some columns, as one table.
+
+    Fast path: rows are planned by one look-up, however many columns and files they have.
+
+    Attributes
+    ----------
+    dtypes : mapping of str to numpy.dtype
+        The columns, and how their values are stored.
+    jobs : numpy.ndarray
+        int64 of shape (jobs, fields): their jobs, without destinations.
+    first : numpy.ndarray
+        int64 of shape (columns, files): the job of the first row of each file.
+    row_bytes : numpy.ndarray
+        int64 of shape (columns,).
+    times : numpy.ndarray
+        How often reads waited; see `new_times`.
+    """
+
+    dtypes: Mapping[str, np.dtype]
+    jobs: np.ndarray
+    first: np.ndarray
+    row_bytes: np.ndarray
+    times: np.ndarray = field(default_factory=new_times)
+
+    @classmethod
+    def of_files(cls, columns: Mapping[str, ChunkSource]) -> JobsOfRows | None:
+        """Return those of columns of several files whose chunks are one row each; None if there are none."""
+        jobs = {name: of_chunks for name, source in columns.items() if (of_chunks := _of_chunks(source)) is not None}
+        starts = {name: parts.starts[:-1] for name in jobs if (parts := columns[name].parts) is not None}
+        return cls._of(jobs, starts, {name: columns[name].layout.stored_dtype for name in jobs}) if jobs else None
+
+    @classmethod
+    def of_datasets(cls, columns: Mapping[str, JoinedArray], out: Mapping[str, np.ndarray]) -> JobsOfRows | None:
+        """Return those of columns whose rows are datasets, for arrays like `out`; None if not each row is one job."""
+        jobs = {name: _of_datasets(joined, out[name]) for name, joined in columns.items()}
+        known = {name: of_datasets for name, of_datasets in jobs.items() if of_datasets is not None}
+        if compiled_loop() is None or len(known) < len(jobs):
+            return None
+        return cls._of(known, dict.fromkeys(known, np.zeros(1, np.int64)), {name: out[name].dtype for name in known})
+
+    @classmethod
+    def _of(
+        cls, jobs: Mapping[str, np.ndarray], starts: Mapping[str, np.ndarray], dtypes: Mapping[str, np.dtype]
+    ) -> JobsOfRows:
+        begins = np.cumsum([0, *(some.shape[1] for some in jobs.values())]).tolist()
+        first = np.array([starts[name] + begin for name, begin in zip(jobs, begins, strict=False)], np.int64)
+        row_bytes = np.array([some[Field.DECODED, :1].sum() for some in jobs.values()], np.int64)
+        return cls(dtypes, np.ascontiguousarray(np.concatenate([*jobs.values()], axis=1).T), first, row_bytes)
+
+    @cached_property
+    def _fixed(self) -> tuple[int, ...]:
+        """The tables as arguments of the compiled loop."""
+        tables = self.jobs.ctypes.data, len(self.jobs), self.first.ctypes.data
+        return *tables, self.first.shape[1], len(self.dtypes), self.row_bytes.ctypes.data
+
+    def table(
+        self, files: np.ndarray, rows: np.ndarray, places: np.ndarray, out: Mapping[str, np.ndarray]
+    ) -> JobTable | None:
+        """Return the jobs that fill places of the arrays of these columns with rows.
+
+        None for rows that are asked for twice and decoded once, and for many that are stored one after the other and
+        go to neighbouring places, which are read together.
+        """
+        arrays = [out[name] for name in self.dtypes]
+        if not all(
+            a.dtype == dtype and a.flags.c_contiguous for a, dtype in zip(arrays, self.dtypes.values(), strict=True)
+        ):
+            return None
+        count, addresses = len(rows), np.array([array.ctypes.data for array in arrays], np.int64)
+        jobs = np.empty((len(Field), len(arrays) * count), np.int64)
+        asked = [np.ascontiguousarray(numbers, np.int64) for numbers in (files, rows, places)]
+        loop = compiled_loop()
+        assert loop is not None
+        # In C: the steps of NumPy take 70 us a batch, after a read that left nothing of them in the processor's cache.
+        tables = *self._fixed, *(array.ctypes.data for array in (addresses, *asked))
+        if not loop.library.ray_h5_plan_rows(*tables, count, jobs.ctypes.data):
+            return None
+        # Only the compiled loop runs them. What it does not decode is read file by file, which reports errors.
+        return JobTable(jobs, NO_PIECES, NO_BOXES, (), arrays)
+
+
+def _of_chunks(source: ChunkSource) -> np.ndarray | None:
+    """Return the jobs of all chunks, if each chunk is one row and all of them are there."""
+    index = source.index
+    if index is None or source.grid.chunk_rows != 1 or source.chunk_bytes > _MOST_BYTES:
+        return None
+    if len(index.numbers) > _MOST_ROWS or not np.array_equal(index.numbers, np.arange(source.layout.num_rows)):
+        return None
+    raw = source.decoder.stores_raw(index.masks)
+    if np.any(raw & (index.sizes != source.chunk_bytes)):
+        return None  # an error of the chunk, where it is read
+    return source.decoded(StoredChunks(index.numbers, index.offsets, index.sizes, index.masks, raw))
+
+
+def _of_datasets(joined: JoinedArray, out: np.ndarray) -> np.ndarray | None:
+    """Return the jobs of all datasets, if each has the bytes of a row of `out`, one after the other."""
+    layout, size = joined.layouts[0], out.itemsize * int(np.prod(out.shape[1:]))
+    if len(joined.layouts) != 1 or layout.sources or not joined.is_there.all() or len(joined) > _MOST_ROWS:
+        return None
+    is_whole = layout.direct and layout.storage == "contiguous" and out.dtype == layout.stored_dtype
+    if not is_whole or not 0 < size <= _MOST_BYTES or (joined.offsets == UNALLOCATED).any():
+        return None
+    if (joined.lengths * layout.row_bytes != size).any():
+        return None
+    jobs = np.zeros((len(Field), len(joined)), np.int64)
+    jobs[Field.FILE], jobs[Field.PIPELINE], jobs[Field.OFFSET] = NO_DESCRIPTOR, RAW, joined.offsets
+    jobs[Field.SIZE], jobs[Field.DECODED] = size, size
+    return jobs
