@@ -194,7 +194,7 @@ def _boxes_of(part: Part, layout: ColumnLayout) -> Iterator[_Box]:
     selection = part.address if isinstance(part.address, Selection) else Selection(layout.name)
     request, out, shape = part.request.listed(), part.out, layout.shape
     corners = selection.corners(request.rows, layout)
-    indices = [np.arange(length) for length in shape]
+    indices = [np.arange(0 if axis in selection.axes else length) for axis, length in enumerate(shape)]
     for axis, runs in enumerate(selection.taken):
         if runs is not None:
             indices[axis] = units_of(*np.array(runs, np.int64).reshape(-1, 2).T)
