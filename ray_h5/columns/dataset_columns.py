@@ -9,7 +9,7 @@ import numpy as np
 from ray_h5.columns.derived_columns import JoinedColumn, RowEntries
 from ray_h5.columns.ragged.runs import Runs, by_shape
 from ray_h5.columns.stored_values import Stored
-from ray_h5.columns.values import OneAxis, Reading, Units, Values, keyed, keys_in
+from ray_h5.columns.values import OneAxis, Reading, Units, Values, keyed
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
@@ -71,7 +71,7 @@ class Datasets(OneAxis):
 
     def reading(self, units: Units, out: np.ndarray) -> Reading:
         wanted, joined = units.listed(), self.joined
-        datasets, places, keys = wanted.rows, wanted.places, keys_in(wanted)
+        datasets, places, keys = wanted.rows, wanted.places, wanted.keys
         there = joined.is_there[datasets]
         if not there.all():
             out[places[~there]] = None if out.dtype == object else 0  # numbers are all there
@@ -127,7 +127,7 @@ class EndToEnd(OneAxis):
 
     def reading(self, units: Units, out: np.ndarray) -> Reading:
         wanted = units.listed()
-        keys = keys_in(wanted)
+        keys = wanted.keys
         of = np.searchsorted(self.starts, wanted.rows, side="right") - 1
         readings = []
         for part, chosen in by_part(of):

@@ -28,7 +28,7 @@ from ray_h5.errors import UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.columns.plain_dtypes import split_array
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout, Kind
-from ray_h5.manifest.row_requests import RowRequest, request_of
+from ray_h5.manifest.row_requests import Request, request_of
 from ray_h5.messages import near_names
 from ray_h5.read.arrays.selection import Selection, layout_of_boxes, runs_of_positions
 from ray_h5.read.read_parts import Address, Part
@@ -208,7 +208,7 @@ class Stored(OneAxis):
 
     def read(
         self, units: Units, shape: tuple[int, ...] | None = None
-    ) -> tuple[RowRequest, Part, Callable[[], np.ndarray]]:
+    ) -> tuple[Request, Part, Callable[[], np.ndarray]]:
         """Return units one by one, their read, and a function that returns their values once they are read.
 
         `shape` is that of a unit; datasets of many groups may differ in it.

@@ -19,7 +19,7 @@ from ray_h5.columns.derived_columns import RowEntries
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.hashing import word_at
 from ray_h5.manifest.layout import ColumnLayout, Kind
-from ray_h5.manifest.row_requests import Request, RowRange, RowRequest, RunRequest, request_of
+from ray_h5.manifest.row_requests import Request, request_of
 from ray_h5.read.arrays.selection import rows_in_order
 from ray_h5.read.read_parts import FileRead, Part
 from ray_h5.read.reader import OBJECT_BYTES, RowReader
@@ -27,7 +27,7 @@ from ray_h5.read.reader import OBJECT_BYTES, RowReader
 Finish = Callable[[], None]
 """What is left to do once the parts of a read are there."""
 
-Units: TypeAlias = Request | RunRequest
+Units: TypeAlias = Request
 """Which units are read, and the place of each value."""
 
 Positions: TypeAlias = tuple[np.ndarray | None, ...]
@@ -57,30 +57,12 @@ class Reading:
         return Reading(self.parts, finish) if self.finish is None else Reading.together([self, Reading((), finish)])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class KeyedRequest(RowRequest):
-    """A request for rows of which parts are drawn.
-
-    Attributes
-    ----------
-    keys : numpy.ndarray
-        uint64: the key of each row, by which its parts are drawn.
-    """
-
-    keys: np.ndarray
-
-
 def keyed(rows: np.ndarray, places: np.ndarray, keys: np.ndarray | None) -> Request:
     """Return a request for rows in any order, with their keys if they have some."""
     if keys is None:
         return request_of(rows, places)
     order = np.argsort(rows, kind="stable")
-    return KeyedRequest(rows[order], places[order], keys[order])
-
-
-def keys_in(request: RowRequest) -> np.ndarray | None:
-    """Return the keys of rows; None if they have none."""
-    return request.keys if isinstance(request, KeyedRequest) else None
+    return Request(rows[order], places[order], keys=keys[order])
 
 
 def keys_of(name: str, seed: int, rows: np.ndarray, draws: np.ndarray) -> np.ndarray:
@@ -205,7 +187,7 @@ class Taken(OneAxis):
             if self.entries is None:
                 out[wanted.places] = kept
                 return
-            drawn = self.entries.drawn(np.full(len(kept), kept.shape[1]), keys_in(wanted))
+            drawn = self.entries.drawn(np.full(len(kept), kept.shape[1]), wanted.keys)
             for place, values, at in zip(wanted.places.tolist(), kept, drawn, strict=True):
                 out[place] = values[at]
 
@@ -301,6 +283,6 @@ def read_units(reader: RowReader, values: Values, count: int, first: int = 0) ->
     reader.check_claim([array], math.prod(shape) * value_bytes)
     out = empty(shape, array.dtype, array.where)
     if count:
-        reading = values.reading(RowRange(first, 0, count), out)
+        reading = values.reading(Request.range(first, 0, count), out)
         reader.run(FileRead(reader, reading.parts, reading.finish))
     return out

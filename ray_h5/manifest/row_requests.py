@@ -1,4 +1,4 @@
-"""Which rows are asked for, and where they go: listed, or as runs, which would be long as lists."""
+"""Which rows are asked for, and where they go: as runs, which would be long as lists, or one by one."""
 
 from __future__ import annotations
 
@@ -13,101 +13,137 @@ SPAN_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RowRequest:
-    """Rows of one file, ascending, and the place of each in the output; see `RowRange` for consecutive rows.
+class Request:
+    """Runs of consecutive rows, each of which goes to consecutive places of the output.
+
+    A read of a whole column is one run. Listing the numbers of its rows would take longer than reading small values.
 
     Attributes
     ----------
-    rows : numpy.ndarray
-        int64, ascending, repeats allowed.
-    places : numpy.ndarray
-        int64: index along the output's first axis.
+    firsts, places : numpy.ndarray
+        int64: the first row of each run, and its index along the output's first axis.
+    counts : numpy.ndarray, optional
+        int64: the rows of each run, above 0. None if each has one row: then they ascend, and may repeat.
+    keys : numpy.ndarray, optional
+        uint64: the key of each row, if they are listed, by which parts of it are drawn.
     """
 
-    rows: np.ndarray
+    firsts: np.ndarray
     places: np.ndarray
+    counts: np.ndarray | None = None
+    keys: np.ndarray | None = None
+
+    @classmethod
+    def range(cls, first: int, place: int, count: int) -> Request:
+        """Return a request for consecutive rows."""
+        return cls(*np.array([[first], [place], [count]] if count > 0 else [[], [], []], np.int64))
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.firsts)
 
     @property
-    def bounds(self) -> tuple[int, int]:
-        """The first row, and the last one plus one."""
-        return int(self.rows[0]), int(self.rows[-1]) + 1
-
-    def listed(self) -> RowRequest:
-        return self
-
-    def packed(self) -> Request:
-        """Return the same rows as a `RowRange` if they are one."""
-        if _rises_by_one(self.rows) and _rises_by_one(self.places):
-            return RowRange(int(self.rows[0]), int(self.places[0]), len(self.rows))
-        return self
-
-    def select(self, keep: np.ndarray | slice) -> RowRequest:
-        """Return the part of the request that a mask or a slice keeps."""
-        return RowRequest(self.rows[keep], self.places[keep])
-
-
-@dataclass(frozen=True, slots=True)
-class RowRange:
-    """Consecutive rows that go to consecutive places.
-
-    A read of a whole column is one. Listing the numbers of its rows would take longer than reading small values.
-
-    Attributes
-    ----------
-    first, place, count : int
-        The first row, where it goes, and how many there are.
-    """
-
-    first: int
-    place: int
-    count: int
-
-    def __len__(self) -> int:
-        return self.count
+    def num_rows(self) -> int:
+        """How many rows are asked for."""
+        return len(self.firsts) if self.counts is None else int(self.counts.sum())
 
     @property
-    def bounds(self) -> tuple[int, int]:
-        """The first row, and the last one plus one."""
-        return self.first, self.first + self.count
+    def is_range(self) -> bool:
+        """Whether it is one run, and not a list of rows."""
+        return self.counts is not None and len(self.counts) == 1
 
-    def listed(self) -> RowRequest:
-        """Return the same rows one by one."""
-        ahead = np.arange(self.count, dtype=np.int64)
-        return RowRequest(ahead + self.first, ahead + self.place)
+    @property
+    def rows(self) -> np.ndarray:
+        """The rows of a request that is listed."""
+        assert self.counts is None
+        return self.firsts
+
+    def listed(self) -> Request:
+        """Return the same rows one by one, ascending."""
+        if self.counts is None:
+            return self
+        rows, places = units_of(self.firsts, self.counts), units_of(self.places, self.counts)
+        return Request(rows, places) if len(self) == 1 else _sorted(rows, places)
 
     def select(self, keep: np.ndarray | slice) -> Request:
-        """Return the part of the request that a mask or a slice keeps."""
-        if not isinstance(keep, slice) or keep.step not in {None, 1}:
-            return self.listed().select(keep)
-        start, stop, _ = keep.indices(self.count)
-        return RowRange(self.first + start, self.place + start, max(0, stop - start))
+        """Return the runs that a mask, a slice or an order keeps."""
+        counts, keys = (None if of is None else of[keep] for of in (self.counts, self.keys))
+        return Request(self.firsts[keep], self.places[keep], counts, keys)
 
-    def pieces(self, chunk_rows: int, row_bytes: int) -> Iterator[RowRange]:
-        """Yield pieces of about a mebibyte that end where chunks end."""
+    def runs(self) -> Request:
+        """Return the same rows as runs with their first rows ascending: `joined`, or of one row each."""
+        return self.joined() if self.counts is not None else Request(self.firsts, self.places, self.lengths)
+
+    def joined(self) -> Request:
+        """Return the same rows with their first rows ascending, and runs joined that follow each other."""
+        runs = self
+        if np.any(self.firsts[1:] < self.firsts[:-1]):
+            runs = self.select(np.argsort(self.firsts, kind="stable"))
+        counts = runs.lengths
+        breaks = (runs.firsts + counts)[:-1] != runs.firsts[1:]
+        breaks |= (runs.places + counts)[:-1] != runs.places[1:]
+        if breaks.all() or not len(runs):
+            return runs
+        joined = RowRuns.split(breaks)
+        ends = (runs.firsts + counts)[joined.stop - 1]
+        return Request(runs.firsts[joined.start], runs.places[joined.start], ends - runs.firsts[joined.start])
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """int64: the rows of each run."""
+        return np.ones(len(self), np.int64) if self.counts is None else self.counts
+
+    def spans(self, chunk_rows: int, row_bytes: int) -> Iterator[Request]:
+        """Yield parts of one run, of about a mebibyte, that end where chunks end."""
         at_once = max(1, SPAN_BYTES // max(1, chunk_rows * row_bytes)) * chunk_rows
-        end = self.first + self.count
-        edges = [self.first, *range(self.first // at_once * at_once + at_once, end, at_once), end]
+        first, place = int(self.firsts[0]), int(self.places[0])
+        end = first + self.num_rows
+        edges = [first, *range(first // at_once * at_once + at_once, end, at_once), end]
         for low, high in itertools.pairwise(edges):
-            yield RowRange(low, self.place + low - self.first, high - low)
+            yield Request.range(low, place + low - first, high - low)
 
+    def pieces(self, chunk_rows: int) -> Request:
+        """Return the same rows as runs that are each in one chunk; their chunks ascend."""
+        first, last = self.firsts // chunk_rows, (self.firsts + self.lengths - 1) // chunk_rows
+        return self.cut(first, last, lambda chunks: chunks * chunk_rows)
 
-Request = RowRequest | RowRange
+    def cut(self, first: np.ndarray, last: np.ndarray, begins: Callable[[np.ndarray], np.ndarray]) -> Request:
+        """Return the same rows as runs that are each in one block of rows; their blocks ascend.
+
+        Run i is in the blocks from ``first[i]`` to ``last[i]``; `begins` returns the first row of blocks.
+        """
+        touched = last - first + 1
+        if (touched == 1).all():
+            cut, chunks = self, first
+        else:
+            chunks, firsts = units_of(first, touched), np.repeat(self.firsts, touched)
+            low = np.maximum(firsts, begins(chunks))
+            high = np.minimum(firsts + np.repeat(self.lengths, touched), begins(chunks + 1))
+            cut = Request(low, np.repeat(self.places, touched) + low - firsts, high - low)
+        # Runs that overlap: the last chunk of one is after the first of the next.
+        return cut if np.all(chunks[1:] >= chunks[:-1]) else cut.select(np.argsort(chunks, kind="stable"))
+
+    def fill(self, out: np.ndarray, value: object) -> None:
+        """Fill the places with one value."""
+        if self.counts is None or (self.counts == 1).all():
+            out[self.places] = value
+            return
+        for place, count in zip(self.places.tolist(), self.counts.tolist(), strict=True):
+            out[place : place + count] = value
 
 
 def request_of(rows: np.ndarray, places: np.ndarray | None = None) -> Request:
     """Return a request for `rows`, given in any order; without `places`, row i goes to place i."""
     if _rises_by_one(rows) and (places is None or _rises_by_one(places)):
-        return RowRange(int(rows[0]), 0 if places is None else int(places[0]), len(rows))
-    if places is None:
-        places = np.arange(len(rows), dtype=np.int64)
+        return Request.range(int(rows[0]), 0 if places is None else int(places[0]), len(rows))
+    return _sorted(rows, np.arange(len(rows), dtype=np.int64) if places is None else places)
+
+
+def _sorted(rows: np.ndarray, places: np.ndarray) -> Request:
     if np.all(rows[1:] >= rows[:-1]):
-        return RowRequest(rows, places)
+        return Request(rows, places)
     # Sorted, so that rows of one chunk are neighbours and each chunk is decoded once.
     order = np.argsort(rows, kind="stable")
-    return RowRequest(rows[order], places[order])
+    return Request(rows[order], places[order])
 
 
 def _rises_by_one(numbers: np.ndarray) -> bool:
@@ -127,80 +163,6 @@ class RowRuns:
         """Cut ``len(breaks) + 1`` positions: ``breaks[i]`` separates position i from i + 1."""
         cuts = np.flatnonzero(breaks) + 1
         return cls(np.concatenate([[0], cuts]), np.concatenate([cuts, [len(breaks) + 1]]))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RunRequest:
-    """Runs of consecutive rows, each of which goes to consecutive places.
-
-    Attributes
-    ----------
-    firsts, places, counts : numpy.ndarray
-        int64: the first row of each run, where it goes, and its length, above 0.
-    """
-
-    firsts: np.ndarray
-    places: np.ndarray
-    counts: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.firsts)
-
-    def listed(self) -> RowRequest:
-        """Return the same rows one by one."""
-        return request_of(units_of(self.firsts, self.counts), units_of(self.places, self.counts)).listed()
-
-    def select(self, keep: np.ndarray | slice) -> RunRequest:
-        """Return the runs that a mask, a slice or an order keeps."""
-        return RunRequest(self.firsts[keep], self.places[keep], self.counts[keep])
-
-    def joined(self) -> RunRequest:
-        """Return the same rows with their first rows ascending, and runs joined that follow each other."""
-        runs = self
-        if np.any(self.firsts[1:] < self.firsts[:-1]):
-            runs = self.select(np.argsort(self.firsts, kind="stable"))
-        breaks = (runs.firsts + runs.counts)[:-1] != runs.firsts[1:]
-        breaks |= (runs.places + runs.counts)[:-1] != runs.places[1:]
-        if breaks.all() or not len(runs):
-            return runs
-        joined = RowRuns.split(breaks)
-        ends = (runs.firsts + runs.counts)[joined.stop - 1]
-        return RunRequest(runs.firsts[joined.start], runs.places[joined.start], ends - runs.firsts[joined.start])
-
-    def pieces(self, chunk_rows: int) -> RunRequest:
-        """Return the same rows as runs that are each in one chunk; their chunks ascend."""
-        first, last = self.firsts // chunk_rows, (self.firsts + self.counts - 1) // chunk_rows
-        return self.cut(first, last, lambda chunks: chunks * chunk_rows)
-
-    def cut(self, first: np.ndarray, last: np.ndarray, begins: Callable[[np.ndarray], np.ndarray]) -> RunRequest:
-        """Return the same rows as runs that are each in one block of rows; their blocks ascend.
-
-        Run i is in the blocks from ``first[i]`` to ``last[i]``; `begins` returns the first row of blocks.
-        """
-        touched = last - first + 1
-        if (touched == 1).all():
-            cut, chunks = self, first
-        else:
-            chunks, firsts = units_of(first, touched), np.repeat(self.firsts, touched)
-            low = np.maximum(firsts, begins(chunks))
-            high = np.minimum(firsts + np.repeat(self.counts, touched), begins(chunks + 1))
-            cut = RunRequest(low, np.repeat(self.places, touched) + low - firsts, high - low)
-        # Runs that overlap: the last chunk of one is after the first of the next.
-        return cut if np.all(chunks[1:] >= chunks[:-1]) else cut.select(np.argsort(chunks, kind="stable"))
-
-    def fill(self, out: np.ndarray, value: object) -> None:
-        """Fill the places with one value."""
-        for place, count in zip(self.places.tolist(), self.counts.tolist(), strict=True):
-            out[place : place + count] = value
-
-
-def as_runs(request: Request | RunRequest) -> RunRequest:
-    """Return a request as runs with their first rows ascending."""
-    if isinstance(request, RunRequest):
-        return request.joined()
-    if isinstance(request, RowRange):
-        return RunRequest(*np.array([[request.first], [request.place], [request.count]]))
-    return RunRequest(request.rows, request.places, np.ones(len(request), np.int64))
 
 
 def units_of(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:

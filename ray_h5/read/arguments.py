@@ -9,7 +9,7 @@ import numpy as np
 
 from ray_h5.errors import OptionError, RowIndexError
 from ray_h5.manifest.layout import SourceStates
-from ray_h5.manifest.row_requests import Request, RowRange, request_of
+from ray_h5.manifest.row_requests import Request, request_of
 
 if TYPE_CHECKING:
     from ray_h5.read.length_errors import HasRows
@@ -39,7 +39,7 @@ def as_request(rows: Rows, num_rows: int, where: str) -> Request:
     if isinstance(rows, slice):
         start, stop, step = _indices(rows, num_rows)
         if step == 1:
-            return RowRange(start, 0, max(0, stop - start))
+            return Request.range(start, 0, stop - start)
     return request_of(as_rows(rows, num_rows, where))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from ray_h5.errors import CastError
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.manifest.row_requests import Request, RunRequest
+from ray_h5.manifest.row_requests import Request
 from ray_h5.read.arrays.selection import Selection
 from ray_h5.read.casting import Casting, LostValue, as_casting, cast_error, checked
 
@@ -32,7 +32,7 @@ class Part:
     """
 
     address: Address
-    request: Request | RunRequest
+    request: Request
     out: np.ndarray
     where: str = ""
 

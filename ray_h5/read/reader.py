@@ -265,7 +265,7 @@ class RowReader:
             return {}
         wanted = as_request(rows, self.rows_of(layouts), self.path)
         out = {
-            name: empty((len(wanted), *layout.row_shape), layout.dtype, layout.where)
+            name: empty((wanted.num_rows, *layout.row_shape), layout.dtype, layout.where)
             for name, layout in layouts.items()
         }
         self.run(FileRead(self, [Part(name, wanted, array) for name, array in out.items()] if len(wanted) else []))
@@ -352,11 +352,13 @@ class RowReader:
         # With places, rows are listed one by one: a slice would lose which place each has.
         places = None if places is None else as_places(places)
         wanted = (as_request if places is None else as_rows)(rows, common_rows(self.path, layouts), self.path)
+        count = len(wanted) if isinstance(wanted, np.ndarray) else wanted.num_rows
         out = {name: fitted(array, layouts[name].row_shape) for name, array in out.items()}
         for name, array in out.items():
-            check_fit(array, layouts[name].row_shape, len(wanted), places, f"{self.path}: column {name!r}")
+            check_fit(array, layouts[name].row_shape, count, places, f"{self.path}: column {name!r}")
         parts = []
-        if len(request := request_of(wanted, places) if isinstance(wanted, np.ndarray) else wanted):
+        if count:
+            request = request_of(wanted, places) if isinstance(wanted, np.ndarray) else wanted
             parts = [Part(name, request, array) for name, array in outputs(out, layouts, casting).items()]
         return FileRead(self, parts)
 

@@ -14,7 +14,7 @@ from ray_h5.columns.ragged.bounds import Bounds
 from ray_h5.columns.ragged.range_columns import RaggedRows, joined_rows
 from ray_h5.columns.ragged.runs import Runs, by_shape
 from ray_h5.columns.stored_values import Stored, field_of
-from ray_h5.columns.values import OneAxis, Reading, Units, Values, keyed, keys_in, read_apart
+from ray_h5.columns.values import OneAxis, Reading, Units, Values, keyed, read_apart
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.hashing import word_at
 from ray_h5.manifest.joined_arrays import JoinedArray
@@ -137,7 +137,7 @@ class Steps(OneAxis):
         rows, places = wanted.rows, wanted.places
         steps, blank = self.units_of(rows)
         if (joined := self.joined) is None:
-            return self._stacked(steps, blank, places, out, keys_in(wanted))
+            return self._stacked(steps, blank, places, out, wanted.keys)
         assert self.episodes_of is not None
         episodes = self.episodes_of(rows)
         there = joined.is_there[episodes]

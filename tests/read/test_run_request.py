@@ -5,7 +5,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_h5.manifest.row_requests import RunRequest
+from ray_h5.manifest.row_requests import Request
 from ray_h5.read.read_parts import FileRead, Part
 from ray_h5.read.reader import RowReader
 
@@ -22,7 +22,7 @@ _LAYOUTS = [
 def run_reads(path, name, runs, out, threads=1):
     """Read runs of a dataset into `out`; return what it cost."""
     with RowReader(path, threads=threads) as reader:
-        request = RunRequest(*(np.array(part, np.int64) for part in zip(*runs, strict=True)))
+        request = Request(*(np.array(part, np.int64) for part in zip(*runs, strict=True)))
         reader.run(FileRead(reader, [Part(name, request, out)]))
         return reader.stats
 

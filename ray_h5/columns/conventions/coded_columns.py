@@ -14,7 +14,7 @@ from ray_h5.columns.values import Positions, Taken, Values
 from ray_h5.errors import CastError, CorruptFileError, UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.manifest.row_requests import RunRequest, request_of
+from ray_h5.manifest.row_requests import Request, request_of
 from ray_h5.read.casting import cast_error, lost
 from ray_h5.read.read_parts import Part
 from ray_h5.read.reader import RowReader
@@ -73,7 +73,7 @@ class Category(Decoded):
         lengths = categories.lengths[touched]
         firsts = np.cumsum(lengths) - lengths
         values = empty((int(lengths.sum()),), categories.dtype)
-        runs = RunRequest(categories.starts[touched], firsts, lengths).select(lengths > 0)
+        runs = Request(categories.starts[touched], firsts, lengths).select(lengths > 0)
         return [Part(categories, runs, values)] if len(runs) else [], lambda: (values, firsts[of], lengths[of])
 
     def decoded(self, stored: np.ndarray, rows: np.ndarray, dtype: np.dtype, others: _Table) -> np.ndarray:

@@ -11,19 +11,19 @@ from ray_h5.columns.derived_columns import RowEntries
 from ray_h5.columns.ragged.bounds import Bounds
 from ray_h5.columns.ragged.runs import Runs
 from ray_h5.columns.ragged.sparse_rows import Entries, SparseRow, first_outside, index_dtype, rows_of
-from ray_h5.columns.values import OneAxis, Reading, Units, Values, keys_in
+from ray_h5.columns.values import OneAxis, Reading, Units, Values
 from ray_h5.errors import CorruptFileError
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.manifest.row_requests import RowRequest
+from ray_h5.manifest.row_requests import Request
 
 _LISTED_WIDTH = 1 << 24
 """Up to this width, the place of each position is in a list; a file can claim any width."""
 
 
-def runs_of(bounds: Bounds, wanted: RowRequest, entries: RowEntries | None = None) -> Runs:
+def runs_of(bounds: Bounds, wanted: Request, entries: RowEntries | None = None) -> Runs:
     """Return the values of rows."""
     begins = bounds.starts[wanted.rows]
-    return Runs(begins, bounds.stops[wanted.rows] - begins, wanted.places, entries, keys_in(wanted))
+    return Runs(begins, bounds.stops[wanted.rows] - begins, wanted.places, entries, wanted.keys)
 
 
 def mean_count(bounds: Bounds) -> float:

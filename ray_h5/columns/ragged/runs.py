@@ -10,7 +10,7 @@ import numpy as np
 from ray_h5.buffers import empty
 from ray_h5.columns.derived_columns import RowEntries
 from ray_h5.columns.values import Reading, Values, read_apart
-from ray_h5.manifest.row_requests import RunRequest
+from ray_h5.manifest.row_requests import Request
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,15 +46,15 @@ class Runs:
         """int64: the units that each row has."""
         return self.counts if self.entries is None else self.entries.counts(self.counts)
 
-    def request(self, at: np.ndarray) -> RunRequest:
+    def request(self, at: np.ndarray) -> Request:
         """Return the request that puts the units of row i to place ``at[i]`` and those after it."""
         if self.entries is None:
-            runs = RunRequest(self.begins, at, self.counts)
+            runs = Request(self.begins, at, self.counts)
             return runs if self.counts.all() else runs.select(self.counts > 0)
         of, firsts, counts = self.entries.runs(self.counts, self.keys)
         before = np.cumsum(counts) - counts
         of_row = before[np.searchsorted(of, of)]  # before the first run of the row
-        return RunRequest(self.begins[of] + firsts, at[of] + before - of_row, counts)
+        return Request(self.begins[of] + firsts, at[of] + before - of_row, counts)
 
     def stacked(self, values: Values, out: np.ndarray) -> Reading:
         """Return the reading of rows of one length into an array: row i is ``out[places[i]]``."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ray_h5.manifest.chunk_index import UNALLOCATED
-from ray_h5.manifest.row_requests import Request, RowRange, RowRequest, RowRuns, RunRequest, as_runs, units_of
+from ray_h5.manifest.row_requests import Request, RowRuns, units_of
 from ray_h5.read.arrays.chunk_source import ChunkSource
 from ray_h5.read.arrays.direct_column import DirectColumn, moved_to_front
 from ray_h5.read.arrays.selection import Runs, Selection, rows_in_order
@@ -181,7 +181,7 @@ class BoxColumn:
     def _geometry(self) -> _Geometry:
         return _Geometry.of(self.source, self.selection)
 
-    def jobs(self, request: Request | RunRequest, out: np.ndarray) -> list[Job]:
+    def jobs(self, request: Request, out: np.ndarray) -> list[Job]:
         """Return the work that fills ``out[request.places]`` with the boxes ``request.rows``.
 
         If `out` has another dtype than the values, they are cast about a mebibyte at a time.
@@ -212,24 +212,21 @@ class BoxColumn:
 
     # Rows -> boxes -> parts of chunks ---------------------------------------------------------
 
-    def _boxes(self, request: Request | RunRequest, out: np.ndarray) -> _Boxes:
+    def _boxes(self, request: Request, out: np.ndarray) -> _Boxes:
         """Return the boxes of rows. Rows that follow each other, and go to places that do, are one."""
         known, selection, layout = self._geometry, self.selection, self.source.layout
-        runs = as_runs(request)
-        if selection.shape:
-            firsts, places = units_of(runs.firsts, runs.counts), units_of(runs.places, runs.counts)
-        else:
-            runs = runs.joined()
+        runs = request.listed() if selection.shape else request.joined()
+        if not selection.shape:
             if (parts := self.source.parts) is not None:
                 runs, _ = parts.cut(runs)
             if len(selection.axes) > 1:
                 runs = runs.pieces(layout.shape[selection.axes[-1]])
-            firsts, places = runs.firsts, runs.places
+        firsts, places = runs.firsts, runs.places
         corners, lengths = (np.repeat(bounds[None], len(firsts), axis=0) for bounds in (known.origin, known.box))
         for axis, at in zip(selection.axes, np.unravel_index(firsts, selection.extents(layout)), strict=True):
             corners[:, axis] = at * known.scales[axis]
         if not selection.shape:
-            lengths[:, selection.axes[-1]] *= runs.counts
+            lengths[:, selection.axes[-1]] *= runs.lengths
         else:
             lengths = np.minimum(lengths, known.shape - corners)
         if selection.shape and (outside := (lengths < known.box).any(axis=1)).any():
@@ -269,10 +266,10 @@ class BoxColumn:
         offsets = parts.offsets[at]
         return np.where(offsets == UNALLOCATED, offsets, offsets - parts.starts[at] * layout.row_bytes)
 
-    def parts(self, request: Request | RunRequest, row_bytes: int) -> Iterator[Request]:
+    def parts(self, request: Request, row_bytes: int) -> Iterator[Request]:
         """Yield parts of a mebibyte of rows, or of many; the single indices of one chunk are in one part."""
-        if isinstance(request, RowRange) and self.selection.axes == (0,) and not self.selection.shape:
-            yield from request.pieces(self.source.layout.chunk_rows, row_bytes)
+        if request.is_range and self.selection.axes == (0,) and not self.selection.shape:
+            yield from request.spans(self.source.layout.chunk_rows, row_bytes)
             return
         listed, chunk = request.listed(), self.source.layout.chunk_shape
         at_once = max(1, _MOST_BYTES // row_bytes) if row_bytes else _MOST_BOXES
@@ -425,7 +422,7 @@ class BoxColumn:
 
     # Values that are put into their places afterwards -----------------------------------------
 
-    def _lines(self, request: Request | RunRequest, out: np.ndarray) -> list[Job]:
+    def _lines(self, request: Request, out: np.ndarray) -> list[Job]:
         """Return the work for rows along the last axis that are close, and stored as they are; nothing for others.
 
         Lines of values are read with what is between the rows, which numpy picks: a piece for each value would take
@@ -434,7 +431,7 @@ class BoxColumn:
         layout, source, selection = self.source.layout, self.source, self.selection
         *lead, length = layout.shape
         last = replace(selection, is_reversed=False) == Selection(selection.array, (len(lead),))
-        if source.index is not None or source.is_unwritten or not (last and lead and isinstance(request, RowRequest)):
+        if source.index is not None or source.is_unwritten or not (last and lead and request.counts is None):
             return []
         item = layout.stored_dtype.itemsize
         runs = RowRuns.split(np.diff(request.rows) * item > _NEAR_BYTES)
@@ -451,7 +448,7 @@ class BoxColumn:
         for first in range(0, count, at_once):
             lines = np.arange(first, min(first + at_once, count))
             where = (*(numbers[:, None] for numbers in np.unravel_index(lines, lead)), request.places)
-            spans = RunRequest(
+            spans = Request(
                 (lines[:, None] * length + firsts).reshape(-1),
                 (np.arange(len(lines))[:, None] * width + begins).reshape(-1),
                 np.tile(counts, len(lines)),
@@ -496,7 +493,7 @@ class BoxColumn:
 
     def _put_later(
         self,
-        request: Request | RunRequest,
+        request: Request,
         out: np.ndarray,
         column: BoxColumn,
         pick: Callable[[np.ndarray], np.ndarray],
@@ -512,7 +509,7 @@ class BoxColumn:
         for part in self.parts(request, row_bytes):
             moved, places = moved_to_front(part)
             put = partial(_put, out, places, pick)
-            jobs.append(staged(self.byte_source, partial(column.jobs, moved), (len(part), *shape), dtype, put))
+            jobs.append(staged(self.byte_source, partial(column.jobs, moved), (part.num_rows, *shape), dtype, put))
         return jobs
 
 
@@ -572,11 +569,9 @@ def _boxes_of(lengths: np.ndarray, sources: np.ndarray, places: np.ndarray) -> t
     return boxes, of.reshape(-1)
 
 
-def shared_jobs(
-    columns: Sequence[BoxColumn], requests: Sequence[Request | RunRequest], outs: Sequence[np.ndarray]
-) -> list[Job]:
+def shared_jobs(columns: Sequence[BoxColumn], requests: Sequence[Request], outs: Sequence[np.ndarray]) -> list[Job]:
     """Return the work of several parts of a read that take boxes of one array: each chunk is decoded once."""
-    one, listed = columns[0], [request for request in requests if isinstance(request, RowRequest)]
+    one, listed = columns[0], [request for request in requests if request.counts is None]
     if len(listed) == len(requests) and len(listed[0]) > _MOST_BOXES:
         is_same = all(np.array_equal(request.rows, listed[0].rows) for request in listed[1:])
         several = list(zip(*(one.parts(request, 0) for request in listed), strict=True)) if is_same else []

@@ -14,7 +14,7 @@ from ray_h5.codecs.pipeline import ChunkDecoder
 from ray_h5.errors import CorruptChunkError
 from ray_h5.manifest.chunk_index import UNALLOCATED, ChunkGrid, ChunkIndex, corrupt_chunk
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.manifest.row_requests import RunRequest
+from ray_h5.manifest.row_requests import Request
 from ray_h5.read.library_filters import decode_by_library
 from ray_h5.read.native.job_table import (
     NO_BOXES,
@@ -79,12 +79,12 @@ class Parts:
         """Return the number of the array that has each row."""
         return np.searchsorted(self.starts, rows, side="right") - 1
 
-    def cut(self, runs: RunRequest) -> tuple[RunRequest, np.ndarray]:
+    def cut(self, runs: Request) -> tuple[Request, np.ndarray]:
         """Return the same rows as runs that are each in one array, and its number."""
-        first, last = self.with_rows(runs.firsts), self.with_rows(runs.firsts + runs.counts - 1)
+        first, last = self.with_rows(runs.firsts), self.with_rows(runs.firsts + runs.lengths - 1)
         cut = runs.cut(first, last, self.starts.take)
         if cut is not runs:
-            cut = cut if cut.counts.all() else cut.select(cut.counts > 0)  # some arrays have no rows
+            cut = cut if cut.lengths.all() else cut.select(cut.lengths > 0)  # some arrays have no rows
             first = self.with_rows(cut.firsts)
         return cut, first
 

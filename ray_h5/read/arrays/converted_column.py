@@ -12,7 +12,7 @@ import numpy as np
 from ray_h5.errors import CorruptChunkError
 from ray_h5.hdf5.files.metadata_replay import HeldBytes, replay
 from ray_h5.hdf5.heap import DamagedHeapError, Heap
-from ray_h5.manifest.row_requests import Request, RowRequest, RunRequest
+from ray_h5.manifest.row_requests import Request, request_of
 from ray_h5.read.jobs import Asking, Job, ReadStats, Worker, ranges_of, staged
 from ray_h5.read.stored_items import StoredItems
 from ray_h5.storage.byte_source import ByteSource
@@ -97,11 +97,10 @@ class ConvertedColumn:
     heap: HeapReader
     parts: Parts | None = None
 
-    def jobs(self, request: Request | RunRequest, out: np.ndarray) -> list[Job]:
+    def jobs(self, request: Request, out: np.ndarray) -> list[Job]:
         """Return the work that fills ``out[request.places]`` with ``request.rows``."""
         if not len(request) or not out.size:
             return []
-        request = request.listed() if isinstance(request, RunRequest) else request
         parts = [part.listed() for part in self._parts(request, out)]
         if self.heap.held is not None:
             return [Asking(partial(self._ask, [self._planned(part, out) for part in parts], out))]
@@ -118,8 +117,8 @@ class ConvertedColumn:
         row_bytes = self.items.layout.stored_dtype.itemsize * int(np.prod(self._shape(1, out)))
         yield from self.parts(request, max(1, min(_MOST_ROWS, _MOST_BYTES // max(1, row_bytes))))
 
-    def _staged(self, part: RowRequest, out: np.ndarray) -> Job:
-        moved = RowRequest(part.rows, np.arange(len(part), dtype=np.int64)).packed()
+    def _staged(self, part: Request, out: np.ndarray) -> Job:
+        moved = request_of(part.rows)
         put = partial(self._put, part, out, self.heap.heap())
         return staged(
             self.byte_source,
@@ -129,12 +128,12 @@ class ConvertedColumn:
             put,
         )
 
-    def _planned(self, part: RowRequest, out: np.ndarray) -> tuple[RowRequest, np.ndarray, list[Job]]:
+    def _planned(self, part: Request, out: np.ndarray) -> tuple[Request, np.ndarray, list[Job]]:
         items = np.empty(self._shape(len(part), out), self.items.layout.stored_dtype)
-        moved = RowRequest(part.rows, np.arange(len(part), dtype=np.int64)).packed()
+        moved = request_of(part.rows)
         return part, items, self.reads(moved, items)
 
-    def _ask(self, parts: Sequence[tuple[RowRequest, np.ndarray, list[Job]]], out: np.ndarray) -> ReadStats:
+    def _ask(self, parts: Sequence[tuple[Request, np.ndarray, list[Job]]], out: np.ndarray) -> ReadStats:
         """Read parts from a store: first their items, and then what these refer to."""
         total = ReadStats()
         for part, items, jobs in parts:
@@ -152,7 +151,7 @@ class ConvertedColumn:
             total.add(ReadStats(data.requests, data.bytes_fetched))
         return total
 
-    def _put(self, part: RowRequest, out: np.ndarray, heap: Heap, items: np.ndarray) -> None:
+    def _put(self, part: Request, out: np.ndarray, heap: Heap, items: np.ndarray) -> None:
         # All rows at once; only if that fails, row by row, to name the one that is damaged.
         try:
             values = self.items.values(items.reshape(-1), heap)

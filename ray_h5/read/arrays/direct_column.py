@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ray_h5.manifest.chunk_index import UNALLOCATED
-from ray_h5.manifest.row_requests import Request, RowRange, RowRequest, RowRuns, RunRequest, as_runs, units_of
+from ray_h5.manifest.row_requests import Request, RowRuns, units_of
 from ray_h5.read.arrays.chunk_source import ChunkSource
 from ray_h5.read.jobs import Job, TableJob, Unplanned, Worker, staged
 from ray_h5.read.native.job_table import NO_PIECES, PLAIN, RAW, Field, Piece
@@ -46,7 +47,7 @@ class DirectColumn:
         """The bytes that its jobs fetch."""
         return self.source.byte_source
 
-    def jobs(self, request: Request | RunRequest, out: np.ndarray) -> list[Job]:
+    def jobs(self, request: Request, out: np.ndarray) -> list[Job]:
         """Return the work that fills ``out[request.places]`` with ``request.rows``.
 
         If `out` has another dtype than the column, values are cast about a mebibyte at a time.
@@ -60,42 +61,39 @@ class DirectColumn:
         if later := self._planned_in_parts(request, out):
             return later
         if self.source.index is None:
-            return self._row_jobs(request if isinstance(request, RunRequest) else as_runs(request), out)
-        runs = as_runs(request)
-        if not isinstance(request, RowRequest):
-            runs = runs.pieces(self._chunk_rows)
-        return self._chunk_jobs(runs, out)
+            return self._row_jobs(request.runs() if request.counts is None else request, out)
+        runs = request.runs()
+        return self._chunk_jobs(runs if request.counts is None else runs.pieces(self._chunk_rows), out)
 
     def lands_in_place(self, out: np.ndarray) -> bool:
         """Return whether stored values are the bytes of `out`."""
         return out.dtype == self.source.layout.stored_dtype and bool(out.flags.c_contiguous)
 
-    def _planned_in_parts(self, request: Request | RunRequest, out: np.ndarray) -> list[Job]:
+    def _planned_in_parts(self, request: Request, out: np.ndarray) -> list[Job]:
         """Return the work of a long list of rows, each part planned when it is done; nothing if there is one part."""
-        if not isinstance(request, RowRequest) or len(request) <= _MOST_ROWS:
+        if request.counts is not None or len(request) <= _MOST_ROWS:
             return []
         parts = list(self.parts(request, _MOST_ROWS))
         if len(parts) < 2:  # all of the rows are in one chunk
             return []
         return [Unplanned(self.byte_source, partial(self.jobs, part, out)) for part in parts]
 
-    def _staged_jobs(self, request: Request | RunRequest, out: np.ndarray) -> list[Job]:
+    def _staged_jobs(self, request: Request, out: np.ndarray) -> list[Job]:
         """Return the work that reads about a mebibyte of rows after the other as they are stored, and casts them."""
-        if isinstance(request, RunRequest):
-            request = request.listed()
         jobs: list[Job] = []
         shape, dtype = self.source.layout.row_shape, self.source.layout.stored_dtype
         for part in self.parts(request, max(1, _MOST_BYTES // self._row_bytes)):
             moved, places = moved_to_front(part)
-            put = partial(_assign, out, places)
-            jobs.append(staged(self.byte_source, partial(self.jobs, moved), (len(part), *shape), dtype, put))
+            put = partial(out.__setitem__, places)
+            jobs.append(staged(self.byte_source, partial(self.jobs, moved), (part.num_rows, *shape), dtype, put))
         return jobs
 
     def parts(self, request: Request, at_once: int) -> Iterator[Request]:
         """Yield parts of about `at_once` rows, or a mebibyte of a range; no chunk is in two of them."""
-        if isinstance(request, RowRange):
-            yield from request.pieces(self._chunk_rows, self._row_bytes)
+        if request.is_range:
+            yield from request.spans(self._chunk_rows, self._row_bytes)
             return
+        request = request.listed()
         edges = [*range(0, len(request), at_once), len(request)]
         if self.source.index is not None:
             chunks = request.rows // self._chunk_rows
@@ -107,7 +105,7 @@ class DirectColumn:
 
     # Rows that are stored as they are --------------------------------------------------------
 
-    def _row_jobs(self, runs: RunRequest, out: np.ndarray) -> list[Job]:
+    def _row_jobs(self, runs: Request, out: np.ndarray) -> list[Job]:
         """Return the work for rows of contiguous arrays."""
         source, jobs = self.source, list[Job]()
         if (parts := source.parts) is None:
@@ -121,7 +119,7 @@ class DirectColumn:
         files = source.file if parts.descriptors is None else parts.descriptors[at]
         return jobs + (self._copies_of(runs, offsets, files, out) if len(runs) else [])
 
-    def _copies_of(self, runs: RunRequest, offsets: np.ndarray, files: int | np.ndarray, out: np.ndarray) -> list[Job]:
+    def _copies_of(self, runs: Request, offsets: np.ndarray, files: int | np.ndarray, out: np.ndarray) -> list[Job]:
         """Return the work that copies runs of rows as they are stored, each from its offset, and its file."""
         if len(runs) > _MOST_ROWS:
             jobs: list[Job] = []
@@ -130,12 +128,12 @@ class DirectColumn:
                 later = partial(self._copies_of, runs.select(part), offsets[part], of, out)
                 jobs.append(Unplanned(self.byte_source, later))
             return jobs
-        table = copies(files, offsets, runs.places * self._row_bytes, runs.counts * self._row_bytes, out)
+        table = copies(files, offsets, runs.places * self._row_bytes, runs.lengths * self._row_bytes, out)
         return [TableJob(self.source.table(table, NO_PIECES, out, np.full(table.shape[1], -1)))]
 
     # Chunks ----------------------------------------------------------------------------------
 
-    def _chunk_jobs(self, runs: RunRequest, out: np.ndarray) -> list[Job]:
+    def _chunk_jobs(self, runs: Request, out: np.ndarray) -> list[Job]:
         """Return the work for runs that are each in one chunk along the first axis; their chunks ascend."""
         source = self.source
         along = runs.firsts // self._chunk_rows
@@ -158,7 +156,7 @@ class DirectColumn:
                 files = np.repeat(files, counts[raw])
             offsets = np.repeat(chunks.offsets[raw], counts[raw]) + within
             tables.append(
-                copies(files, offsets, runs.places[at] * self._row_bytes, runs.counts[at] * self._row_bytes, out)
+                copies(files, offsets, runs.places[at] * self._row_bytes, runs.lengths[at] * self._row_bytes, out)
             )
             chunks, starts, stops = chunks.select(~raw), starts[~raw], stops[~raw]
             numbers = np.concatenate([np.full(tables[0].shape[1], -1), chunks.numbers])
@@ -171,11 +169,11 @@ class DirectColumn:
         return jobs
 
     def _pieces(
-        self, jobs: np.ndarray, runs: RunRequest, starts: np.ndarray, stops: np.ndarray, out: np.ndarray
+        self, jobs: np.ndarray, runs: Request, starts: np.ndarray, stops: np.ndarray, out: np.ndarray
     ) -> np.ndarray:
         """Set where chunks are decoded to, and return the pieces that are copied from there."""
         row_bytes, address = self._row_bytes, out.ctypes.data
-        whole = runs.counts[starts] == self._chunk_rows
+        whole = runs.lengths[starts] == self._chunk_rows
         np.multiply(runs.places[starts] * row_bytes + address, whole, out=jobs[Field.DESTINATION])
         # A chunk that is in its place needs no piece for it; for further places it does.
         counts = stops - starts - whole
@@ -187,15 +185,16 @@ class DirectColumn:
         pieces = np.empty((len(Piece), len(at)), np.int64)
         pieces[Piece.SOURCE] = runs.firsts[at] % self._chunk_rows * row_bytes
         pieces[Piece.DESTINATION] = runs.places[at] * row_bytes + address
-        pieces[Piece.SIZE], pieces[Piece.BOX] = runs.counts[at] * row_bytes, PLAIN
+        pieces[Piece.SIZE], pieces[Piece.BOX] = runs.lengths[at] * row_bytes, PLAIN
         return pieces
 
 
 def moved_to_front(request: Request) -> tuple[Request, Any]:
     """Return the same rows with the first places of an array, and what selects their own places."""
-    if isinstance(request, RowRange):
-        return RowRange(request.first, 0, request.count), slice(request.place, request.place + request.count)
-    return RowRequest(request.rows, np.arange(len(request), dtype=np.int64)), request.places
+    if request.counts is None:
+        return replace(request, places=np.arange(len(request), dtype=np.int64)), request.places
+    (place,), count = request.places.tolist(), request.num_rows
+    return replace(request, places=np.zeros(1, np.int64)), slice(place, place + count)
 
 
 def copies(
@@ -230,14 +229,6 @@ def copies(
     return jobs
 
 
-def _fill(request: Request | RunRequest, out: np.ndarray, value: object, worker: Worker) -> None:
+def _fill(request: Request, out: np.ndarray, value: object, worker: Worker) -> None:
     del worker
-    if isinstance(request, RunRequest):
-        request.fill(out, value)
-        return
-    rows = slice(request.place, request.place + request.count) if isinstance(request, RowRange) else request.places
-    out[rows] = value
-
-
-def _assign(out: np.ndarray, places: Any, values: np.ndarray) -> None:
-    out[places] = values
+    request.fill(out, value)

@@ -13,7 +13,7 @@ from ray_h5.hdf5.files.file_bytes import gather
 from ray_h5.manifest.chunk_index import ChunkIndex
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.manifest.row_requests import Request, RowRequest, RowRuns, RunRequest, as_runs, by_part, units_of
+from ray_h5.manifest.row_requests import Request, RowRuns, by_part, units_of
 from ray_h5.read.arrays.box_column import column_of
 from ray_h5.read.arrays.chunk_source import ChunkSource, joined_indexes
 from ray_h5.read.arrays.converted_column import ConvertedColumn, HeapReader
@@ -61,20 +61,20 @@ class JoinedArrayColumn:
         """The bytes that its jobs fetch."""
         return self.sources[0].byte_source
 
-    def jobs(self, request: Request | RunRequest, out: np.ndarray) -> list[Job]:
+    def jobs(self, request: Request, out: np.ndarray) -> list[Job]:
         """Return the work that fills ``out[request.places]`` with the units ``request.rows``.
 
-        Each run of a `RunRequest` is in one dataset.
+        Each run is in one dataset, unless it is all that is asked for.
         """
         if not len(request):
             return []
         if len(self.sources) == 1:
             return self._jobs_of(0, request, out)
-        runs = request if isinstance(request, RunRequest) else as_runs(request.listed())
+        runs = request.listed() if request.is_range else request
         classes = self.joined.class_of[self.joined.datasets_of(runs.firsts)]
         return [job for number, chosen in by_part(classes) for job in self._jobs_of(number, runs.select(chosen), out)]
 
-    def _jobs_of(self, number: int, request: Request | RunRequest, out: np.ndarray) -> list[Job]:
+    def _jobs_of(self, number: int, request: Request, out: np.ndarray) -> list[Job]:
         """Return the work for units of datasets of one class."""
         source = self.sources[number]
         if not source.layout.row_bytes:
@@ -89,16 +89,14 @@ class JoinedArrayColumn:
         reads = partial(self._stored_jobs, source, index_of)
         return ConvertedColumn(source.path, items, reads, source.byte_source, heap).jobs(listed, out)
 
-    def _stored_jobs(
-        self, source: ChunkSource, index_of: IndexOf, request: Request | RunRequest, out: np.ndarray
-    ) -> list[Job]:
+    def _stored_jobs(self, source: ChunkSource, index_of: IndexOf, request: Request, out: np.ndarray) -> list[Job]:
         if not source.layout.direct:
             raise no_places(f"{source.path}: column {self.joined.name!r}")
         if source.layout.storage == "chunked":
             source, request = self._touched(source, index_of, request.listed())
         return column_of(source, self.taken).jobs(request, out)
 
-    def _touched(self, like: ChunkSource, index_of: IndexOf, request: RowRequest) -> tuple[ChunkSource, RowRequest]:
+    def _touched(self, like: ChunkSource, index_of: IndexOf, request: Request) -> tuple[ChunkSource, Request]:
         """Return the datasets concerned as one array, and the rows there."""
         of = self.joined.datasets_of(request.rows)
         runs = RowRuns.split(of[1:] != of[:-1])
@@ -116,7 +114,7 @@ class JoinedArrayColumn:
             index = self._known_chunks(self.chunks, touched, source.parts.first_chunks[:-1])
         shift = source.parts.starts[:-1] - self.joined.starts[touched]
         rows = request.rows + np.repeat(shift, runs.stop - runs.start)
-        return replace(source, index=index), RowRequest(rows, request.places)
+        return replace(source, index=index), Request(rows, request.places)
 
     def _known_chunks(self, chunks: ChunkIndex, datasets: np.ndarray, first_numbers: np.ndarray) -> ChunkIndex:
         """Return the chunks of some datasets, those of the i-th numbered from ``first_numbers[i]``."""

@@ -23,7 +23,7 @@ from ray_h5.hdf5.files.file_bytes import Address, address_of
 from ray_h5.hdf5.files.opening import open_h5, translated
 from ray_h5.hdf5.tree.attributes import TextGuard
 from ray_h5.manifest.layout import FilterPipeline
-from ray_h5.manifest.row_requests import RowRange
+from ray_h5.manifest.row_requests import Request
 from ray_h5.messages import few
 from ray_h5.read.read_parts import FileRead, Part
 from ray_h5.read.reader import RowReader
@@ -331,7 +331,7 @@ class FileCopy:
                     reader.read([path], slice(first, first + rows))
             elif (joined := reader.single(path)) is not None:
                 out = np.empty((1, *joined.layouts[0].row_shape), object)
-                reader.run(FileRead(reader, [Part(joined, RowRange(0, 0, 1), out)]))
+                reader.run(FileRead(reader, [Part(joined, Request.range(0, 0, 1), out)]))
 
     def _rewrite(self, path: str, dataset: h5py.Dataset, out: OutputFile, reader: RowReader) -> None:
         new, rows = self._layouts[path], dataset.shape[0]
