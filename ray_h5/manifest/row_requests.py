@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -71,7 +71,7 @@ class Request:
 
     def runs(self) -> Request:
         """Return the same rows as runs with their first rows ascending: `joined`, or of one row each."""
-        return self.joined() if self.counts is not None else Request(self.firsts, self.places, self.lengths)
+        return self.joined() if self.counts is not None else replace(self, counts=np.ones(len(self.firsts), np.int64))
 
     def joined(self) -> Request:
         """Return the same rows with their first rows ascending, and runs joined that follow each other."""

@@ -9,7 +9,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ray_h5.hdf5.files.file_bytes import gather
-from ray_h5.hdf5.files.metadata_replay import replay
 from ray_h5.lru import LRU
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.read.arrays.box_column import BoxColumn, shared_jobs
@@ -35,17 +34,6 @@ JOINT_COLUMNS: LRU[Sequence[DirectColumn]] = LRU(64, 256 << 20, _share, keeps_la
 """Of virtual datasets, in all files, whose sources are read as one column: that, or nothing."""
 
 
-def jobs_of_read(file: OpenFile, read: FileRead, expected: Mapping[str, SourceStates]) -> list[Job]:
-    """Return the work of a read of a file, of whose columns some are `expected` to come from other files."""
-
-    def planned() -> list[Job]:
-        read.after.clear()
-        read.sources.clear()
-        return FilePlan(file, read, expected).jobs(read.parts)
-
-    return planned() if file.held is None else replay(planned)
-
-
 class FilePlan:
     """Finds out where the values of the parts of a read are, and plans the work there.
 
@@ -66,13 +54,19 @@ class FilePlan:
         expected: Mapping[str, SourceStates] = MappingProxyType({}),
     ) -> None:
         self._file, self._read, self._expected = file, read, expected
+
+    def of_read(self) -> list[Job]:
+        """Return the work of the whole read. It may be planned again."""
+        self._read.after.clear()
+        self._read.sources.clear()
+        return self.jobs(self._read.parts)
+
+    def jobs(self, parts: Sequence[Part]) -> list[Job]:
+        """Return the work of parts, and of those of the other files that have their values."""
         # Parts that take fields, positions or boxes of one dataset are planned together.
         self._own: dict[str | int, list[Part]] = {}
         self._others: dict[OpenFile, list[Part]] = {}
         self._jobs: list[Job] = []
-
-    def jobs(self, parts: Sequence[Part]) -> list[Job]:
-        """Return the work of parts, and of those of the other files that have their values."""
         with self._file.library():
             gather(self._place, parts)
             jobs = [job for some in gather(self._jobs_here, self._own.values()) for job in some]

@@ -104,15 +104,11 @@ def run_together(reads: Sequence[FileRead], times: np.ndarray) -> ReadStats:
         raise lost_in([(read.reader.path, read.parts) for read in reads], exc) from None
     except (RayH5Error, OSError):
         # Chunks of a file that was rewritten may look damaged.
-        _each(may_wait, _check_unchanged, reads)
+        _each(may_wait, lambda read: read.reader.check_unchanged(read), reads)
         raise
     # If a file was rewritten meanwhile, chunks at the old offsets may decode to full length.
-    _each(may_wait, _check_unchanged, reads)
+    _each(may_wait, lambda read: read.reader.check_unchanged(read), reads)
     return stats
-
-
-def _check_unchanged(read: FileRead) -> None:
-    read.reader.check_unchanged(read)
 
 
 def run_all(jobs: Sequence[Job], threads: int, times: np.ndarray | None = None) -> ReadStats:

@@ -16,6 +16,7 @@ from ray_h5.buffers import empty
 from ray_h5.errors import OptionError, OutOfMemoryError, RayH5Error, UnknownColumnError
 from ray_h5.hdf5.checks.changed_files import check_identity
 from ray_h5.hdf5.files.external_policy import ExternalPolicy
+from ray_h5.hdf5.files.metadata_replay import replay
 from ray_h5.manifest.layout import ColumnLayout, FileLayout, FileState, SourceStates
 from ray_h5.manifest.manifest import Manifest
 from ray_h5.manifest.row_requests import request_of
@@ -33,7 +34,7 @@ from ray_h5.read.arguments import (
 )  # fmt: skip
 from ray_h5.read.casting import Casting
 from ray_h5.read.file_cache import open_file
-from ray_h5.read.file_plan import jobs_of_read
+from ray_h5.read.file_plan import FilePlan
 from ray_h5.read.file_reads import run_together
 from ray_h5.read.jobs import Job, ReadStats
 from ray_h5.read.native.run_tables import new_times
@@ -481,7 +482,8 @@ class RowReader:
         """Return the work of a read of this file."""
         file = self._file()
         file.check_unchanged()
-        return jobs_of_read(file, read, self._expected())
+        plan = FilePlan(file, read, self._expected())
+        return plan.of_read() if file.held is None else replay(plan.of_read)
 
     def check_unchanged(self, read: FileRead) -> None:
         """Raise if the file, or another one that columns of a read come from, has changed since it was described."""
@@ -516,8 +518,6 @@ class RowReader:
         """Return the result of `action`, which asks the file about itself."""
         if not self._is_fetched:
             return self._repeated(action)
-        from ray_h5.hdf5.files.metadata_replay import replay
-
         result = replay(action)
         if self._opened.value is not None:
             self._opened.value.trim()

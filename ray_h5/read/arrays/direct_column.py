@@ -172,8 +172,8 @@ class DirectColumn:
         self, jobs: np.ndarray, runs: Request, starts: np.ndarray, stops: np.ndarray, out: np.ndarray
     ) -> np.ndarray:
         """Set where chunks are decoded to, and return the pieces that are copied from there."""
-        row_bytes, address = self._row_bytes, out.ctypes.data
-        whole = runs.lengths[starts] == self._chunk_rows
+        row_bytes, address, lengths = self._row_bytes, out.ctypes.data, runs.lengths
+        whole = lengths[starts] == self._chunk_rows
         np.multiply(runs.places[starts] * row_bytes + address, whole, out=jobs[Field.DESTINATION])
         # A chunk that is in its place needs no piece for it; for further places it does.
         counts = stops - starts - whole
@@ -185,7 +185,7 @@ class DirectColumn:
         pieces = np.empty((len(Piece), len(at)), np.int64)
         pieces[Piece.SOURCE] = runs.firsts[at] % self._chunk_rows * row_bytes
         pieces[Piece.DESTINATION] = runs.places[at] * row_bytes + address
-        pieces[Piece.SIZE], pieces[Piece.BOX] = runs.lengths[at] * row_bytes, PLAIN
+        pieces[Piece.SIZE], pieces[Piece.BOX] = lengths[at] * row_bytes, PLAIN
         return pieces
 
 
