@@ -22,8 +22,6 @@ from ray_h5.read.arguments import Rows, as_names, as_places, as_rows, check_fit,
 from ray_h5.read.arrays.jobs_of_rows import JobsOfRows
 from ray_h5.read.casting import Casting, LostValue
 from ray_h5.read.jobs import ReadStats
-from ray_h5.read.native.job_table import BYTES_READ, REQUESTS, Field
-from ray_h5.read.native.run_tables import run_compiled
 from ray_h5.read.read_parts import FileRead, outputs
 from ray_h5.read.reader import RowReader
 from ray_h5.rows.group_columns import GroupColumns
@@ -216,22 +214,18 @@ class RowView:
         names = tuple(out)
         if names not in self._whole:
             self._whole[names] = self._whole_datasets(out)
-        whole, count = self._whole[names], len(rows)
-        if whole is None or not count:
+        whole = self._whole[names]
+        if whole is None:
             return False
-        table = whole.table(np.zeros(count, np.int64), rows, np.arange(count, dtype=np.int64), out)
         try:
             file = self._reader.opened
-            if table is None or (descriptor := file.byte_source.descriptor) is None:
-                return False
-            table.jobs[Field.FILE] = descriptor
-            is_read, counts = run_compiled(table, whole.times)
+            cost = whole.read(file.byte_source.descriptor, rows, out)
             file.check_unchanged()
         except (OSError, RayH5Error):
             return False
-        if is_read:
-            self._reader.stats.add(ReadStats(int(counts[REQUESTS]), int(counts[BYTES_READ])))
-        return is_read
+        if cost is not None:
+            self._reader.stats.add(cost)
+        return cost is not None
 
     def _whole_datasets(self, out: Mapping[str, np.ndarray]) -> JobsOfRows | None:
         if not out or not self._rows_are_groups or self._reader.threads != 1 or self._reader.is_fetched:

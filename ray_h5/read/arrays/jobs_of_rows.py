@@ -11,9 +11,10 @@ import numpy as np
 from ray_h5.manifest.chunk_index import UNALLOCATED
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.read.arrays.chunk_source import ChunkSource, StoredChunks
-from ray_h5.read.native.job_table import NO_BOXES, NO_DESCRIPTOR, NO_PIECES, RAW, Field, JobTable
+from ray_h5.read.jobs import ReadStats
+from ray_h5.read.native.job_table import BYTES_READ, NO_BOXES, NO_DESCRIPTOR, NO_PIECES, RAW, REQUESTS, Field, JobTable
 from ray_h5.read.native.library import compiled_loop
-from ray_h5.read.native.run_tables import new_times
+from ray_h5.read.native.run_tables import new_times, run_compiled
 
 _MOST_ROWS, _MOST_BYTES = 1 << 18, 1 << 20
 """Jobs are kept for at most that many rows of a column, of 72 bytes each, which are read by one request each."""
@@ -100,6 +101,19 @@ class JobsOfRows:
             return None
         # Only the compiled loop runs them. What it does not decode is read file by file, which reports errors.
         return JobTable(jobs, NO_PIECES, NO_BOXES, (), arrays)
+
+    def read(self, descriptor: int | None, rows: np.ndarray, out: Mapping[str, np.ndarray]) -> ReadStats | None:
+        """Fill arrays with rows of one file, and return what that has cost.
+
+        None if the compiled loop did not read all of them: another reader says why.
+        """
+        count = len(rows)
+        table = self.table(np.zeros(count, np.int64), rows, np.arange(count, dtype=np.int64), out) if count else None
+        if table is None or descriptor is None:
+            return None
+        table.jobs[Field.FILE] = descriptor
+        is_read, counts = run_compiled(table, self.times)
+        return ReadStats(int(counts[REQUESTS]), int(counts[BYTES_READ])) if is_read else None
 
 
 def _of_chunks(source: ChunkSource) -> np.ndarray | None:
