@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_h5.likely_rows.alike import likely_samples
-from ray_h5.likely_rows.patterns import pattern_of
+from ray_h5.likely_rows.alike import likely_samples, pattern_of
 from ray_h5.likely_rows.suggestions import suggestions
 from ray_h5.likely_rows.tree import FileTree, Seen
 

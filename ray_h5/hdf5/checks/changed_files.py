@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 from typing import TypeAlias
 
 from ray_h5.errors import MissingSourceError, StaleIndexError
+from ray_h5.lru import first_time
 from ray_h5.manifest.layout import FileState, SourceStates
 from ray_h5.storage.byte_source import FileIdentity, Identity, only_ctime_differs
 from ray_h5.storage.local import LOCAL, identity_now
@@ -16,8 +18,6 @@ logger = logging.getLogger(__name__)
 
 Look: TypeAlias = Callable[[str], Identity | None]
 
-_warned: dict[str, object] = {}
-_MOST_WARNED = 10_000
 _ADVICE = "Make the dataset again; if something still writes to the file, wait for it."
 
 
@@ -40,15 +40,12 @@ def check_identity(path: str, expected: Identity, found: Identity, *, swmr: bool
             _warn_of_ctime(path)
             return
     raise StaleIndexError(
-        f"{path}: the file changed between planning and reading: expected {expected}, found {found}. {_ADVICE}"
+        f"{path}: the file changed between planning and reading: {_changes(expected, found)}. {_ADVICE}"
     )
 
 
 def _warn_of_ctime(path: str) -> None:
-    """Warn once of a file; of several threads, one does."""
-    if len(_warned) > _MOST_WARNED:
-        _warned.clear()
-    if _warned.setdefault(path, mine := object()) is mine:
+    if first_time("ctime", path):
         logger.warning(
             "%s: its ctime is another one since it was planned, as after a chmod, chown or rename, or when a hard link "
             "is made; its size, mtime and inode are the same. Its headers and chunk index are read again, and reading "
@@ -127,7 +124,7 @@ def check_source(leads: str, expected: Identity | None, found: Identity | None, 
         _warn_of_ctime(leads)
     elif _differ(expected, found, swmr):
         raise StaleIndexError(
-            f"{leads}, which changed between planning and reading: expected {expected}, found {found}. {_ADVICE}"
+            f"{leads}, which changed between planning and reading: {_changes(expected, found)}. {_ADVICE}"
         )
 
 
@@ -135,6 +132,13 @@ def _differ(expected: Identity, found: Identity, swmr: bool) -> bool:
     if swmr and isinstance(expected, FileIdentity) and isinstance(found, FileIdentity):
         return expected.inode != found.inode
     return expected != found
+
+
+def _changes(expected: Identity, found: Identity) -> str:
+    """Return what differs between two states of a file."""
+    states, now = asdict(expected), asdict(found)
+    differing = [name for name, value in states.items() if now.get(name) != value]
+    return ", ".join(f"expected {name} {states[name]}, found {now.get(name)}" for name in differing)
 
 
 def _listed(states: Mapping[str, Identity | None]) -> str:

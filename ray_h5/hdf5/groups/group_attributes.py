@@ -54,9 +54,11 @@ class GroupAttribute:
         try:
             attr = h5py.h5a.open(opened, self.name.encode())
         except (KeyError, UnicodeDecodeError):  # see `Trail._kind_of_link`
+            is_there = hasattr(opened, "links") and opened.links.exists(self.name.encode("utf-8", "surrogateescape"))
+            hint = f" {self.name!r} is in the group itself: name it in columns=, not in attrs=." if is_there else ""
+            near = near_names(self.name, _attribute_names(opened))
             raise SchemaMismatchError(
-                f"{self.path}: {group!r} has no attribute {self.name!r}, which attrs= names."
-                f"{near_names(self.name, _attribute_names(opened))}"
+                f"{self.path}: {group!r} has no attribute {self.name!r}, which attrs= names.{hint}{near}"
             ) from None
         # Most have the type of the one before. The size shows that there is one value: h5py does not check that all
         # values fit into the array.

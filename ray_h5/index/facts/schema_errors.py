@@ -12,9 +12,8 @@ import numpy as np
 from ray_h5.columns.schema import TENSOR_KINDS, ColumnSpec
 from ray_h5.errors import SchemaMismatchError
 from ray_h5.index.facts.file_facts import FileFacts
-from ray_h5.likely_rows.patterns import pattern_of
-from ray_h5.likely_rows.samples import samples
-from ray_h5.likely_rows.suggestion import Suggestion
+from ray_h5.likely_rows.alike import pattern_of
+from ray_h5.likely_rows.suggestions import Suggestion, samples
 from ray_h5.likely_rows.tree import FileTree, Seen
 from ray_h5.messages import common_pattern, few
 
