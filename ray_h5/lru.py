@@ -134,16 +134,9 @@ class _State(Generic[Value]):
             self.total_bytes -= self.items.pop(key)[1]
 
 
-_ASKED: LRU[bool] = LRU(1024)
+_ASKED: LRU[int] = LRU(1024)
 
 
 def first_time(*key: Hashable) -> bool:
     """Return whether this process asks for the first time with a key, of the last thousand or so: to say it once."""
-    known: list[bool | None] = []  # of several threads, one is the first
-
-    def ask(value: bool | None) -> bool:
-        known.append(value)
-        return True
-
-    _ASKED.update(hash(key), ask)
-    return known == [None]
+    return _ASKED.update(hash(key), lambda times: (times or 0) + 1) == 1

@@ -183,8 +183,8 @@ def fold_values(index: RowIndex, k: int, group: str, stratify: str | None, seed:
     k, seed = _checked(k, seed)
     names = [group] if stratify is None else [group, stratify]
     columns = index.values(names)
-    if index.joined is not None and (kept := index.joined.kept) is not None:
-        columns = {name: values.take(pa.array(kept)) for name, values in columns.items()}
+    if index.beside.kept is not None:
+        columns = {name: values.take(pa.array(index.beside.kept)) for name, values in columns.items()}
     absent = pc.sum(columns[group].is_null(nan_is_null=True)).as_py()
     if absent:
         raise OptionError(f"kfold: {absent} rows have no {group!r}")
@@ -207,13 +207,8 @@ def _folds(
 
 
 def _classes(column: pa.ChunkedArray) -> np.ndarray:
-    """Return the number of the class of each row, in the order of values; rows without a value are a class, too."""
-    values = column.combine_chunks()
-    has_value = values.is_valid().to_numpy(zero_copy_only=False)
-    numbers = np.unique(values.drop_null().to_numpy(zero_copy_only=False), return_inverse=True)[1]
-    codes = np.full(len(values), numbers.max(initial=-1) + 1)
-    codes[has_value] = numbers
-    return codes
+    """Return the number of the class of each row; rows without a value are a class, too."""
+    return column.combine_chunks().dictionary_encode(null_encoding="encode").indices.to_numpy()
 
 
 def _encoded(column: pa.Array, name: str) -> tuple[list[Any], np.ndarray]:

@@ -189,7 +189,7 @@ class H5Datasource(Datasource):
         """Return a datasource that reads each step of some columns of windows once, though windows overlap."""
         clone = self.rows_once()
         clone._shuffle, clone._steps_of = None, tuple(names)
-        clone._names = tuple(name for name in clone._names if name not in self._index.joined_specs)
+        clone._names = tuple(name for name in clone._names if name not in self._index.beside.columns)
         return clone
 
     def for_workers(self, world_size: int, is_resumable: bool) -> H5Datasource:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import TypeAlias
 
 from ray_h5.errors import MissingSourceError, StaleIndexError
 from ray_h5.lru import first_time
 from ray_h5.manifest.layout import FileState, SourceStates
+from ray_h5.messages import few
 from ray_h5.storage.byte_source import FileIdentity, Identity, only_ctime_differs
 from ray_h5.storage.local import LOCAL, identity_now
 from ray_h5.storage.storage_of_path import Storage, storage_of
@@ -100,9 +101,10 @@ def check_same_sources(
             check_source(f"{path}: column {column!r} leads to {source}", state, states[source], swmr=swmr)
     check_sources_now(path, column, expected, swmr=swmr, look=look)
     if states.keys() != dict(expected).keys():
+        before, now = ([leads for leads, state in pairs if state is not None] for pairs in (expected, found))
         raise StaleIndexError(
             f"{path}: column {column!r} leads to other files than when the dataset was made: expected "
-            f"{_listed(dict(expected))}, found {_listed(states)}. {_ADVICE}"
+            f"{few(before) or 'none'}, found {few(now) or 'none'}. {_ADVICE}"
         )
 
 
@@ -136,10 +138,5 @@ def _differ(expected: Identity, found: Identity, swmr: bool) -> bool:
 
 def _changes(expected: Identity, found: Identity) -> str:
     """Return what differs between two states of a file."""
-    states, now = asdict(expected), asdict(found)
-    differing = [name for name, value in states.items() if now.get(name) != value]
-    return ", ".join(f"expected {name} {states[name]}, found {now.get(name)}" for name in differing)
-
-
-def _listed(states: Mapping[str, Identity | None]) -> str:
-    return ", ".join(path for path, state in states.items() if state is not None) or "none"
+    pairs = zip(asdict(expected).items(), asdict(found).values(), strict=False)
+    return ", ".join(f"expected {name} {value}, found {now}" for (name, value), now in pairs if value != now)
