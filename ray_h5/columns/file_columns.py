@@ -25,7 +25,6 @@ from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.stored_values import Stored, stored_fields
 from ray_h5.columns.values import Values
 from ray_h5.errors import RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
-from ray_h5.hdf5.columns.column import SINGLE_VALUE
 from ray_h5.hdf5.groups.matching_groups import GroupPattern
 from ray_h5.hdf5.tree.tree import lost_fields
 from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray, Paths, Texts
@@ -420,7 +419,7 @@ def _of_awkward(path: str, name: str, encoding: Encoding) -> Ragged:
 
 def is_single(error: Exception) -> bool:
     """Return whether a column is refused because it has a single value."""
-    return str(error).endswith(SINGLE_VALUE)
+    return getattr(error, "has_rows", True) is None
 
 
 def _of_loom(path: str) -> UnsupportedColumnError:
