@@ -134,9 +134,9 @@ class _State(Generic[Value]):
             self.total_bytes -= self.items.pop(key)[1]
 
 
-_ASKED: LRU[int] = LRU(1024)
+_ASKED: LRU[int] = LRU(10_000)
 
 
 def first_time(*key: Hashable) -> bool:
-    """Return whether this process asks for the first time with a key, of the last thousand or so: to say it once."""
+    """Return whether this process asks for the first time with a key, of the last ten thousand: to say it once."""
     return _ASKED.update(hash(key), lambda times: (times or 0) + 1) == 1
