@@ -207,8 +207,13 @@ def _folds(
 
 
 def _classes(column: pa.ChunkedArray) -> np.ndarray:
-    """Return the number of the class of each row; rows without a value are a class, too."""
-    return column.combine_chunks().dictionary_encode(null_encoding="encode").indices.to_numpy()
+    """Return the number of the class of each row, in the order of values; rows without a value are a class, too."""
+    values = column.combine_chunks()
+    has_value = values.is_valid().to_numpy(zero_copy_only=False)
+    numbers = np.unique(values.drop_null().to_numpy(zero_copy_only=False), return_inverse=True)[1]
+    codes = np.full(len(values), numbers.max(initial=-1) + 1)
+    codes[has_value] = numbers
+    return codes
 
 
 def _encoded(column: pa.Array, name: str) -> tuple[list[Any], np.ndarray]:
