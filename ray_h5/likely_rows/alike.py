@@ -49,15 +49,12 @@ class Alike:
         A glob that matches them alone, if there is one.
     columns : tuple of str
         The columns that all of them have, if some have others; otherwise empty.
-    is_exact : bool
-        Whether the pattern matches nothing else.
     """
 
     paths: tuple[str, ...]
     are_groups: bool
     pattern: str
     columns: tuple[str, ...] = ()
-    is_exact: bool = True
 
     @property
     def options(self) -> str:
@@ -92,26 +89,12 @@ class _Node:
         return re.sub(r"\d+", "#", self.name)
 
 
-def likely_samples(columns: Mapping[str, Seen], others: Iterable[str] = ()) -> list[Alike]:
-    """Return the groups or datasets that are likely samples, the likeliest first.
-
-    Parameters
-    ----------
-    columns : mapping of str to Seen
-        The columns.
-    others : iterable of str
-        Names of what is no column, which a pattern should not match.
-    """
-    levels = _levels(columns)
-    for name in others:
-        *above, last = name.split("/")
-        if len(above) < len(levels):
-            levels[len(above)].append(_Node((*above, last), False, {}))
+def likely_samples(columns: Mapping[str, Seen]) -> list[Alike]:
+    """Return the groups or datasets that are likely samples, the likeliest first."""
     repeats: dict[tuple[str, ...], tuple[int, int, Alike]] = {}
-    for depth, level in enumerate(levels):
-        here = [node for node in level if node.is_group or node.seen is not None]
-        for members in _of_equal_columns(here):
-            if not _are_samples(members, here):
+    for depth, level in enumerate(_levels(columns)):
+        for members in _of_equal_columns(level):
+            if not _are_samples(members, level):
                 continue
             alike = _alike(members, level)
             covered = sum(len(member.holds) or 1 for member in members)
@@ -167,17 +150,17 @@ def _common(members: Sequence[_Node]) -> list[str]:
 
 def _alike(members: Sequence[_Node], level: Sequence[_Node]) -> Alike:
     is_group = members[0].is_group
-    own = {member.path for member in members}
-    pattern, matched = pattern_of(sorted(own), [node.path for node in level if node.path not in own])
-    others = [node for node in level if node.path in matched]
+    own = {"/".join(member.path) for member in members}
+    pattern = pattern_of(own)
+    paths = [("/".join(node.path), node) for node in level]
+    others = [node for path, node in paths if path not in own and fnmatch.fnmatchcase(path, pattern)]
     # Groups that the pattern matches too are rows as well, if they have columns in common.
     together = [*members, *others]
-    is_joined = is_group and all(node.is_group for node in others) and bool(_common(together))
-    if others and is_joined:
+    if is_group and all(node.is_group for node in others) and _common(together):
         members = together
     columns = _common(members) if any(member.holds != members[0].holds for member in members) else ()
-    paths = sorted(("/".join(member.path) for member in members), key=natural_key)
-    return Alike(tuple(paths), is_group, pattern, tuple(columns), not others or is_joined)
+    listed = sorted(("/".join(member.path) for member in members), key=natural_key)
+    return Alike(tuple(listed), is_group, pattern, tuple(columns))
 
 
 # Whether they are samples --------------------------------------------------------------------------
@@ -272,18 +255,10 @@ def short_name(name: str) -> str:
 # Paths -> a glob that matches them ---------------------------------------------------------------
 
 
-def pattern_of(
-    paths: Sequence[tuple[str, ...]], others: Sequence[tuple[str, ...]]
-) -> tuple[str, frozenset[tuple[str, ...]]]:
-    """Return a glob for paths of one depth, and which of `others` it matches.
-
-    Parameters
-    ----------
-    paths, others : sequence of tuple of str
-        The names of each path.
-    """
-    globs = [_glob(sorted(set(names))) for names in zip(*paths, strict=True)]
-    return "/".join(globs), frozenset(path for path in others if all(map(fnmatch.fnmatchcase, path, globs)))
+def pattern_of(paths: Iterable[str]) -> str:
+    """Return a glob for paths of one depth."""
+    places = zip(*(path.split("/", MAX_DEPTH) for path in paths), strict=True)
+    return "/".join(_glob(sorted(set(names))) for names in places)
 
 
 def _glob(names: Sequence[str]) -> str:

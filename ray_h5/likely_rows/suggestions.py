@@ -237,7 +237,7 @@ def _cf(tree: FileTree) -> Iterator[Suggestion]:
 
 def side_by_side(tree: FileTree) -> Iterator[Suggestion]:
     """Yield datasets that have the same names in several groups, such as images and their masks."""
-    alike = [samples_alike for samples_alike in likely_samples(tree.whole, tree.others) if not samples_alike.are_groups]
+    alike = [samples_alike for samples_alike in likely_samples(tree.whole) if not samples_alike.are_groups]
     by_names: dict[tuple[str, frozenset[str]], list[str]] = {}
     for parent, listed in _by_parent(path for samples_alike in alike for path in samples_alike.paths).items():
         by_names.setdefault((parent.rpartition("/")[0], frozenset(listed)), []).append(parent)
@@ -246,8 +246,7 @@ def side_by_side(tree: FileTree) -> Iterator[Suggestion]:
         are_targets = [bool(TARGETS & {*words(last(parent)), last(parent)}) for parent in parents]
         if len(parents) < 2 or all(are_targets) or not any(are_targets):
             continue
-        beside = {name for parent in parents for name in _by_parent([*tree.columns, *tree.others])[parent]}
-        pattern, _ = pattern_of([(name,) for name in sorted(names)], [(name,) for name in sorted(beside - names)])
+        pattern = pattern_of(names)
         first = min(names, key=natural_key)
         said = f"{few([f'{parent}/{first}' for parent in parents])}: {len(names)} names, each in {len(parents)} groups"
         patterns = {parent.rpartition("/")[2]: f"{parent}/{pattern}" for parent in parents}
@@ -265,9 +264,9 @@ def _by_parent(paths: Iterable[str]) -> dict[str, list[str]]:
 def samples(tree: FileTree) -> Iterator[Suggestion]:
     """Yield groups or datasets that are samples."""
     shown: list[Alike] = []
-    for alike in likely_samples(tree.whole, tree.others):
+    for alike in likely_samples(tree.whole):
         is_seen = any({*alike.paths} <= {*other.paths} for other in shown)
-        if is_seen or len(shown) >= _MAX_ALIKE or (shown and not alike.is_exact):
+        if is_seen or len(shown) >= _MAX_ALIKE:
             continue
         shown.append(alike)
         first = _below(tree.columns, alike.paths[0])

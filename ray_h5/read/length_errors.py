@@ -96,14 +96,6 @@ def groups_with(name: str, columns: Iterable[str]) -> list[str]:
     return groups if len(groups) >= _LEAST_GROUPS else []
 
 
-def pattern_of_groups(groups: Sequence[str], columns: Iterable[str]) -> str:
-    """Return a glob for groups of one parent, which matches as few others as possible."""
-    paths = [tuple(group.split("/")) for group in groups]
-    depth = len(paths[0])
-    others = {tuple(column.split("/")[:depth]) for column in columns if column.count("/") >= depth} - {*paths}
-    return pattern_of(paths, sorted(others))[0]
-
-
 def hint_of(name: str, columns: Sequence[str], attributes: Sequence[str]) -> str:
     """Return sentences about a column that is not there: near names; an option that adds it; groups that have it."""
     near = near_names(name, columns)
@@ -115,5 +107,5 @@ def hint_of(name: str, columns: Sequence[str], attributes: Sequence[str]) -> str
         return near
     return (
         f"{near} The groups {few(groups, _FEW_LISTED)} have it: if each is a sample or an episode, pass "
-        f"rows=ray_h5.Groups({pattern_of_groups(groups, columns)!r}); for one of them alone, group={groups[0]!r}."
+        f"rows=ray_h5.Groups({pattern_of(groups)!r}); for one of them alone, group={groups[0]!r}."
     )

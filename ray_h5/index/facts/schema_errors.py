@@ -75,7 +75,7 @@ def _groups_of_files(schemas: Sequence[Schema]) -> Iterator[Suggestion]:
         by_form.setdefault(re.sub(r"\d+", "#", name), []).append(name)
     if any(len(names) != len(schemas) for names in by_form.values()) or len(by_form) > _MAX_LISTED:
         return
-    globs = [pattern_of([tuple(name.split("/")) for name in names], [])[0] for names in by_form.values()]
+    globs = [pattern_of(names) for names in by_form.values()]
     groups = {glob.rpartition("/")[0] for glob in globs}
     if len(groups) != 1 or "*" not in groups.pop() or any("*" in glob.rpartition("/")[2] for glob in globs):
         return
