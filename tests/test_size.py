@@ -67,7 +67,7 @@ LIMITS: dict[str, Size] = {
     "source": Size(273, 1, 8, 0, 0, 0),
     "storage": Size(3524, 22, 5, 0, 3, 0),
     "tables": Size(1388, 9, 0, 0, 3, 2),
-    "torch_data": Size(4807, 27, 2, 0, 2, 0),
+    "torch_data": Size(4806, 27, 2, 0, 2, 0),
     "transforms": Size(1867, 11, 0, 0, 1, 0),
     "writing": Size(2745, 14, 0, 0, 5, 2),
 }
