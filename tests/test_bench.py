@@ -74,7 +74,9 @@ def test_goals_are_shown_if_asked_and_judged_at_full_size_only(capsys):
     main(["read", "--size", "0.5", "--turns", "1"])
     assert "goal" not in capsys.readouterr().out.splitlines()[0]
     main(["read", "--size", "0.5", "--turns", "1", "--goals"])
-    table, notes = capsys.readouterr().out.split("\n\n")
+    shown = capsys.readouterr()
+    assert [line.split("  ")[0] for line in shown.err.splitlines()] == ["all", "all, two", "all", "some"]
+    table, notes = shown.out.split("\n\n")
     assert [line.split()[-3:] for line in table.splitlines()[1:]] == [[">=", "3", "-"]] * 2 + [["<=", "2", "-"]] + [
         ["<=", "0.4", "-"]
     ]

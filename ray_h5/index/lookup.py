@@ -209,14 +209,19 @@ class Found:
         values: Mapping[ColumnSpec, pa.ChunkedArray] = MappingProxyType({}),
         sources: Sources = MappingProxyType({}),
     ) -> None:
-        self.columns, self.values, self.sources = columns, values, sources
+        self.columns, self.values, self.sources = dict(columns), dict(values), dict(sources)
         self._lock = PerProcess(threading.Lock)
 
-    def add(self, **more: Mapping[Any, Any]) -> None:
-        """Add columns, values or sources. What is there stays as it was first."""
+    def add(
+        self,
+        columns: Mapping[str, ColumnSpec] = MappingProxyType({}),
+        values: Mapping[ColumnSpec, pa.ChunkedArray] = MappingProxyType({}),
+        sources: Sources = MappingProxyType({}),
+    ) -> None:
+        """Add what was looked up."""
         with self._lock.value:
-            for name, entries in more.items():
-                setattr(self, name, {**entries, **getattr(self, name)})
+            self.columns, self.values = {**self.columns, **columns}, {**self.values, **values}
+            self.sources = {**sources, **self.sources}  # as they were first
 
     def without_values(self) -> Found:
         """Return the same without values."""
@@ -224,4 +229,4 @@ class Found:
 
     def __reduce__(self) -> tuple[Any, ...]:
         is_small = sum(values_of_one.nbytes for values_of_one in self.values.values()) <= _MAX_CARRIED_BYTES
-        return Found, (dict(self.columns), dict(self.values) if is_small else {}, dict(self.sources))
+        return Found, (self.columns, self.values if is_small else {}, self.sources)

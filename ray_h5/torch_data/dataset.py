@@ -37,7 +37,7 @@ from ray_h5.source import OptionsButColumns, Source
 from ray_h5.storage.find_files import PathLike
 from ray_h5.torch_data.batched_dataset import BatchedDataset, Many, check_indices
 from ray_h5.torch_data.batches.image_decoding import IMAGE_SHAPE, check_transform, decoded, parts_of
-from ray_h5.torch_data.batches.samples import Batch, padded, sample_of, transformed
+from ray_h5.torch_data.batches.samples import Batch, padded, sample_of, transformed, with_lengths
 from ray_h5.torch_data.batches.seeded_batches import Task
 from ray_h5.torch_data.batches.tensors import BatchArrays, Sample, loader_processes, new_arrays, rows_of, to_torch
 from ray_h5.transforms.sparse_tensors import take_warnings
@@ -156,7 +156,8 @@ class H5Dataset(BatchedDataset):
         self._fills = self._fills_of(self._padding)
         selection = self._select(self._predicate)
         plan = make_plan(self._index, list(self._specs.values()), selection)
-        if (error := plan.beside.without_value(plan.files, plan.selection)) is not None:
+        joined = plan.joined
+        if joined is not None and (error := joined.without_value(plan.files, plan.selection)) is not None:
             raise error
         self._read_by(plan)
 
@@ -430,16 +431,16 @@ class H5Dataset(BatchedDataset):
         """Return the samples that lie in the arrays that `read` returned, transformed."""
         count = len(next(iter(arrays.values())))
         pad = partial(padded, fills=self._fills) if self._fills else None
-        batch = Batch(self._whole(arrays), count, partial(sample_of, self._fills), pad)
-        transform = self._steps[1]
+        sample, transform = partial(sample_of, self._fills), self._steps[1]
         if transform is None:
-            return batch
+            return Batch(self._whole(arrays), count, lambda whole, i: with_lengths(sample(whole, i)), pad)
+        batch = Batch(self._whole(arrays), count, sample)
         indices = getattr(arrays, "indices", None)
 
         def place(i: int) -> str:
             return f"sample {i} of a batch" if indices is None else self._place(indices[i])
 
-        return [transformed(transform, sample, partial(place, i)) for i, sample in enumerate(batch)]
+        return [transformed(transform, row, partial(place, i)) for i, row in enumerate(batch)]
 
     def new_pinned(self, count: int) -> dict[str, np.ndarray]:
         """Return arrays for `count` samples in pinned memory, as far as tensors can hold the columns."""

@@ -7,6 +7,7 @@ bench imports what it measures when it is called.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -48,8 +49,11 @@ BENCHES = {name: module for module, names in _MODULES.items() for name in names.
 """The benches, and the module of each, as ``python -m tests.bench NAME`` runs them."""
 
 
-def run(name: str, options: BenchOptions) -> list[Result]:
-    """Run the cases of a bench one after another, each with the seconds of the one before sent to it."""
+def run(name: str, options: BenchOptions, report: Callable[[Result], object] = lambda _: None) -> list[Result]:
+    """Run the cases of a bench one after another, each with the seconds of the one before sent to it.
+
+    `report` is called with each result when its case is done: a bench may take long.
+    """
     from tests.bench.measure import Case, run_case
 
     cases = getattr(import_module(f"tests.bench.cases.{BENCHES[name]}"), f"bench_{name}")(options)
@@ -60,13 +64,13 @@ def run(name: str, options: BenchOptions) -> list[Result]:
             made = cases.send(seconds)
         except StopIteration:
             break
-        seconds = None
+        done, seconds = [made], None
         if isinstance(made, Case):
             if not results:
                 os.sync()  # files that were just made are still being written, and the first turns take far longer
-            found, seconds = run_case(name, made, options.turns)
-            results += found
-        else:
-            results.append(made)
-    # Smaller workloads measure what each call costs, not what the goals are about.
-    return results if options.size >= 1 else [replace(result, ok=None) for result in results]
+            done, seconds = run_case(name, made, options.turns)
+        for result in done:
+            # Smaller workloads measure what each call costs, not what the goals are about.
+            results.append(result if options.size >= 1 else replace(result, ok=None))
+            report(results[-1])
+    return results

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 
 from tests.bench import BENCHES, BenchOptions, run
-from tests.bench.measure import notes, to_json, to_table
+from tests.bench.measure import Result, cells, notes, to_json, to_table
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -21,7 +22,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     if not (arguments.size > 0 and arguments.turns > 0):
         parser.error("--size and --turns: expected numbers above 0")
-    results = run(arguments.name, BenchOptions(arguments.size, arguments.turns, arguments.folder))
+
+    def report(result: Result) -> None:  # beside the table, which needs all lines for its widths
+        print(*cells(result)[1:8], sep="  ", file=sys.stderr, flush=True)
+
+    results = run(arguments.name, BenchOptions(arguments.size, arguments.turns, arguments.folder), report)
     if arguments.json:
         print(to_json(results))
     else:

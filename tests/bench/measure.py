@@ -200,14 +200,15 @@ def to_table(results: Sequence[Result], *, goals: bool = False) -> str:
     """Return the results as an aligned table, one line for each; with the goals of this version, if wanted."""
     head = ("bench", "case", "baseline", "unit", "ours", "theirs", "ratio", "spread", "goal", "ok")
     shown = len(head) if goals else head.index("goal")
-    lines = [line[:shown] for line in (head, *map(_cells, results))]
+    lines = [line[:shown] for line in (head, *map(cells, results))]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     # Words are aligned to the left, figures to the right.
     sides = [f"{'<' if name in head[:4] else '>'}{width}" for name, width in zip(head, widths, strict=False)]
     return "\n".join("  ".join(map(format, line, sides)).rstrip() for line in lines)
 
 
-def _cells(result: Result) -> tuple[str, ...]:
+def cells(result: Result) -> tuple[str, ...]:
+    """Return what a line shows of a result."""
     sign, (least, most) = "<=" if result.baseline == "-" else ">=", result.spread
     return (
         *(result.bench, result.case, result.baseline, result.unit, figure(result.ours), figure(result.theirs)),

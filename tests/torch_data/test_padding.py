@@ -147,6 +147,31 @@ def test_lengths_are_there_in_all_batches_whatever_a_transform_returns(of_varyin
             assert [length for batch in batches for length in batch["x_length"].tolist()] == wanted
 
 
+@pytest.mark.parametrize("transform", [None, lambda sample: sample, lambda sample: {"x": sample.x}])
+def test_a_sample_has_the_lengths_that_its_batch_has(molecules, transform):
+    dataset = H5Dataset(molecules, ["x", "positions", "id"], transform=transform, rows=ROWS, pad=True)
+    batch = dataset[:]
+    for i, sample in enumerate(dataset):
+        assert set(sample) == set(batch)
+        assert sample["x_length"] == len(sample["x"]) == batch["x_length"][i]
+        if transform is None:
+            assert sample["positions_length"].tolist() == [*sample["positions"].shape]
+    batches = DataLoader(dataset, 2, collate_fn=lambda samples: [sample["x_length"] for sample in samples])
+    assert [length for lengths in batches for length in lengths] == batch["x_length"].tolist()
+
+
+def test_lengths_of_samples_are_those_after_the_transform(molecules):
+    def cropped(sample):
+        assert "x_length" not in sample  # a transform sees the columns alone
+        sample.x = sample.x[:1]
+        return sample
+
+    dataset = H5Dataset(molecules, ["x"], transform=cropped, rows=ROWS, pad=True)
+    assert [sample.x_length.item() for sample in dataset] == dataset[:].x_length.tolist() == [1] * len(dataset)
+    joint = ConcatDataset([dataset, H5Dataset(molecules, ["x"], rows=ROWS, pad=True)])
+    assert default_collate([joint[0], joint[len(joint) - 1]]).x_length.tolist() == [1, len(joint[len(joint) - 1].x)]
+
+
 def test_a_transform_that_is_no_function(molecules):
     with pytest.raises(OptionError, match="transform='x': expected a function of a sample"):
         H5Dataset(molecules, transform="x", rows=ROWS)

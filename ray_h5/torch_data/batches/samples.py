@@ -8,11 +8,11 @@ tensors, unless a user changed the samples: it finds a function for our types in
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
+from collections.abc import Callable, Mapping, MutableSequence, Sequence
 from functools import partial
 from multiprocessing.reduction import ForkingPickler
 from operator import attrgetter
-from typing import Any, SupportsIndex, overload
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,10 +33,6 @@ _MAX_LISTED = 5
 _KIND = attrgetter("dtype", "ndim")
 
 
-Part = Callable[[Any, int], Any]
-"""Returns sample number i of what a batch is made of."""
-
-
 class Batch(MutableSequence[Any]):
     """The samples of a batch. Each is made when it is first looked at.
 
@@ -54,7 +50,9 @@ class Batch(MutableSequence[Any]):
         Returns the batch that is made of the source; by default it is the source itself.
     """
 
-    def __init__(self, source: Any, count: int, part: Part, collate: Callable[[Any], Any] | None = None) -> None:
+    def __init__(
+        self, source: Any, count: int, part: Callable[[Any, int], Any], collate: Callable[[Any], Any] | None = None
+    ) -> None:
         _register()
         self._source, self._count, self._part, self._collate = source, count, part, collate
         self._seen: dict[int, tuple[Any, Any]] = {}
@@ -73,21 +71,11 @@ class Batch(MutableSequence[Any]):
     def __len__(self) -> int:
         return self._count if self._changed is None else len(self._changed)
 
-    @overload
-    def __getitem__(self, index: SupportsIndex) -> Any: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Any]: ...
-    def __getitem__(self, index: SupportsIndex | slice) -> Any:
+    def __getitem__(self, index: Any) -> Any:
         if self._changed is not None:
             return self._changed[index]
-        if isinstance(index, slice):
-            return [self._sample(i) for i in range(*index.indices(self._count))]
-        return self._sample(range(self._count)[index])
-
-    def __iter__(self) -> Iterator[Any]:
-        if self._changed is not None:
-            return iter(self._changed)
-        return (self._sample(i) for i in range(self._count))
+        at = range(self._count)[index]
+        return [self._sample(i) for i in at] if isinstance(at, range) else self._sample(at)
 
     def _sample(self, i: int) -> Any:
         if i not in self._seen:
@@ -142,6 +130,16 @@ def sample_of(fills: Mapping[str, Fill], whole: Mapping[str, Any], i: int) -> Sa
     return padded_later(Sample((name, row_tensor(row) if name in fills else row) for name, row in values), fills)
 
 
+def with_lengths(sample: Sample) -> Sample:
+    """Return a sample with the lengths of the rows that are padded later, unless a transform has set them."""
+    if fills := fills_of(sample):
+        batch = padded({name: [sample[name]] for name in fills if name in sample}, fills)
+        lengths = {name: values[0] for name, values in batch.items() if name not in {*fills, *sample}}
+        sample.update(lengths)
+        sample.__dict__["_lengths"] = lengths  # a batch has those of its rows
+    return sample
+
+
 def transformed(transform: Callable[[Any], Any], sample: Sample, place: Callable[[], str]) -> Any:
     """Return what a transform makes of a sample: of a dict a `Sample`, whose rows are padded as those of `sample`.
 
@@ -161,7 +159,7 @@ def transformed(transform: Callable[[Any], Any], sample: Sample, place: Callable
         )
     # A plain dict has no attributes, and default_collate does not name the column that it cannot stack.
     made = Sample(result) if type(result) is dict else result
-    return padded_later(made, fills_of(sample)) if type(made) is Sample else made
+    return with_lengths(padded_later(made, fills_of(sample))) if type(made) is Sample else made
 
 
 def pair_of(whole: Sequence[Any], i: int) -> Pair:
@@ -202,9 +200,10 @@ def _collate_samples(batch: Any, *, collate_fn_map: Any = None) -> Any:
     for sample in batch:  # rows of the dataset of a sample may have one length
         for name, fill in fills_of(sample).items():
             fills[name] = max(fill, fills.get(name, fill), key=lambda some: some.shape.count(None))
-    return padded(
-        {name: [sample[name] for sample in batch] for name in batch[0]}, fills, partial(_stacked, collate_fn_map)
-    )
+    lengths = getattr(batch[0], "__dict__", {}).get("_lengths", {})
+    names = [name for name, value in batch[0].items() if name not in lengths or lengths[name] is not value]
+    rows = {name: [sample[name] for sample in batch] for name in names}
+    return padded(rows, fills, partial(_stacked, collate_fn_map))
 
 
 def padded(
