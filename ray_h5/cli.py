@@ -63,7 +63,8 @@ def _with_flags(error: RayH5Error, flags: Mapping[str, str]) -> str:
             return message
         message = f"{flags[error.option]} {error.value}: {error.reason}"
     known = {"rows": "--groups, --each-file, --grid or --patches", **flags}
-    said = [f"{name}= is {known[name]}" for name in dict.fromkeys(re.findall(r"(\w+)=", message)) if name in known]
+    named = dict.fromkeys(re.findall(r"(?:^|[\s(,])(\w+)=", message))  # a name in a path or in quotes is none
+    said = [f"{name}= is {known[name]}" for name in named if name in known]
     return f"{message}\nOn the command line {', '.join(said)}." if said else message
 
 
@@ -109,7 +110,6 @@ _VALUES = Flag("predicate_columns", "--values", metavar="NAME ...", help="scalar
 
 @_command("index", "Collect ahead the facts that planning needs about files.", [*file_flags("index_dir"), _VALUES])
 def _index(arguments: Mapping[str, Any]) -> int:
-
     from ray_h5.index.file_options import FileOptions
 
     folder = arguments["index_dir"]

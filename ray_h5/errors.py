@@ -126,8 +126,8 @@ class UnknownColumnError(SchemaMismatchError, KeyError):
 class UnsupportedColumnError(RayH5Error, TypeError):
     """A column exists, but its type or shape cannot be read as rows."""
 
-    has_rows = True
-    """False for single values, empty datasets and references, which are no columns of rows."""
+    has_rows: bool | None = True
+    """False for empty datasets and references, which are no columns of rows; None for single values."""
 
     is_encoded = False
     """True for a group that encodes a column, such as a sparse matrix."""

@@ -84,12 +84,13 @@ class LRU(Generic[Value]):
             self._bound(state)
             return value
 
-    def measure(self, key: Hashable, value: Value) -> None:
-        """Count the bytes of a value again, unless the key has another one by now."""
+    def measure(self, key: Hashable, value: Value, more: int | None = None) -> None:
+        """Count the bytes of a value again, or `more` bytes of it, unless the key has another one by now."""
         state = self._state.value
         with state.lock:
             known = state.items.get(key)
-            if known is not None and known[0] is value and known[1] != (nbytes := self._nbytes(value)):
+            if known is not None and known[0] is value:
+                nbytes = self._nbytes(value) if more is None else known[1] + more
                 state.items[key] = value, nbytes
                 state.total_bytes += nbytes - known[1]
                 self._bound(state)
@@ -133,13 +134,9 @@ class _State(Generic[Value]):
             self.total_bytes -= self.items.pop(key)[1]
 
 
-_ASKED: LRU[bool] = LRU(1024)
+_ASKED: LRU[int] = LRU(10_000)
 
 
 def first_time(*key: Hashable) -> bool:
-    """Return whether this process asks for the first time with a key, of the last thousand or so: to say it once."""
-    known = hash(key)
-    if known in _ASKED:
-        return False
-    _ASKED.put(known, True)
-    return True
+    """Return whether this process asks for the first time with a key, of the last ten thousand: to say it once."""
+    return _ASKED.update(hash(key), lambda times: (times or 0) + 1) == 1

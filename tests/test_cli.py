@@ -1,3 +1,5 @@
+import re
+
 import h5py
 import hdf5plugin  # noqa: F401  lets h5py read the workloads
 import numpy as np
@@ -152,6 +154,16 @@ def test_repack_writes_and_prints_what_it_gained(tmp_path, capsys):
     shown = capsys.readouterr().err
     assert "OutputExistsError: " in shown
     assert "overwrite= is --overwrite, resume= is --resume" in shown
+
+
+def test_a_name_in_a_path_or_in_quotes_is_no_option(tmp_path, capsys):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.arange(3)
+    missing = str(tmp_path / "group=3" / "dtypes=4.h5")
+    columns = ["index", str(tmp_path / "a.h5"), "--dir", str(tmp_path / "index"), "--columns", "casting=5"]
+    for given in (["inspect", missing], columns):
+        assert main(given) == 1
+        assert not re.search(r"(group|dtypes|casting)= is", capsys.readouterr().err)
 
 
 def test_an_error_of_a_flag_of_repack_begins_with_it(tmp_path, capsys):

@@ -25,13 +25,13 @@ from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.stored_values import Stored, stored_fields
 from ray_h5.columns.values import Values
 from ray_h5.errors import RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
-from ray_h5.hdf5.columns.column import SINGLE_VALUE
 from ray_h5.hdf5.groups.matching_groups import GroupPattern
 from ray_h5.hdf5.tree.tree import lost_fields
+from ray_h5.likely_rows.alike import pattern_of
 from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray, Paths, Texts
 from ray_h5.manifest.layout import ColumnLayout, Encoding, FileLayout, Form
 from ray_h5.messages import near_names
-from ray_h5.read.length_errors import groups_with, pattern_of_groups
+from ray_h5.read.length_errors import groups_with
 from ray_h5.read.reader import RowReader
 
 _CLASS = "MATLAB_class"
@@ -202,7 +202,7 @@ class FileColumns(Columns):
         """Return the groups of the file that have a column of this name below them, and a pattern of them."""
         known = self.listing().names
         groups = groups_with(name, known)
-        return groups, pattern_of_groups(groups, known) if groups else ""
+        return groups, pattern_of(groups) if groups else ""
 
     def group_table(self, pattern: str | Mapping[str, str], names: Sequence[str]) -> GroupTable:
         """Return the groups that match a pattern, or a pattern of each column, with their datasets of these names."""
@@ -420,7 +420,7 @@ def _of_awkward(path: str, name: str, encoding: Encoding) -> Ragged:
 
 def is_single(error: Exception) -> bool:
     """Return whether a column is refused because it has a single value."""
-    return str(error).endswith(SINGLE_VALUE)
+    return getattr(error, "has_rows", True) is None
 
 
 def _of_loom(path: str) -> UnsupportedColumnError:

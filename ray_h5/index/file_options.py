@@ -21,7 +21,7 @@ from ray_h5.index.lookup import Lookup, Spread, read_ahead
 from ray_h5.index.row_index import RowIndex, build_index
 from ray_h5.index.stored.index_files import check_index_dir
 from ray_h5.index.suggested_calls import suggestions_that_run
-from ray_h5.likely_rows.suggestion import Suggestion
+from ray_h5.likely_rows.suggestions import Suggestion
 from ray_h5.lru import first_time
 from ray_h5.manifest.layout import FileLayout, FileState
 from ray_h5.messages import ensure_handler, few, near_names, no_column
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _MAX_ADVICE = 3
+_KEPT = ("group", "allow_external", "ignore_unreadable_files", "axes")
+"""The options of the user with which a suggestion is tried, unless it says others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,7 @@ class FileOptions:
 
     def _plan_as(self, **options: Any) -> RowIndex:
         """Plan the same files with other options that say what their rows are."""
-        kept = {name: getattr(self.source, name) for name in ("group", "allow_external", "ignore_unreadable_files")}
+        kept = {name: getattr(self.source, name) for name in _KEPT}
         source = Source(self.paths, **{**kept, **options})
         scope = replace(Scope.of(source, self.scope.storage), zipped=self.scope.zipped)
         return replace(self, source=source, scope=scope, index_dir=None, cast=source.cast).plan()

@@ -183,8 +183,8 @@ def fold_values(index: RowIndex, k: int, group: str, stratify: str | None, seed:
     k, seed = _checked(k, seed)
     names = [group] if stratify is None else [group, stratify]
     columns = index.values(names)
-    if index.joined is not None and (kept := index.joined.kept) is not None:
-        columns = {name: values.take(pa.array(kept)) for name, values in columns.items()}
+    if index.beside.kept is not None:
+        columns = {name: values.take(pa.array(index.beside.kept)) for name, values in columns.items()}
     absent = pc.sum(columns[group].is_null(nan_is_null=True)).as_py()
     if absent:
         raise OptionError(f"kfold: {absent} rows have no {group!r}")

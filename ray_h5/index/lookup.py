@@ -209,19 +209,14 @@ class Found:
         values: Mapping[ColumnSpec, pa.ChunkedArray] = MappingProxyType({}),
         sources: Sources = MappingProxyType({}),
     ) -> None:
-        self.columns, self.values, self.sources = dict(columns), dict(values), dict(sources)
+        self.columns, self.values, self.sources = columns, values, sources
         self._lock = PerProcess(threading.Lock)
 
-    def add(
-        self,
-        columns: Mapping[str, ColumnSpec] = MappingProxyType({}),
-        values: Mapping[ColumnSpec, pa.ChunkedArray] = MappingProxyType({}),
-        sources: Sources = MappingProxyType({}),
-    ) -> None:
-        """Add what was looked up."""
+    def add(self, **more: Mapping[Any, Any]) -> None:
+        """Add columns, values or sources. What is there stays as it was first."""
         with self._lock.value:
-            self.columns, self.values = {**self.columns, **columns}, {**self.values, **values}
-            self.sources = {**sources, **self.sources}  # as they were first
+            for name, entries in more.items():
+                setattr(self, name, {**entries, **getattr(self, name)})
 
     def without_values(self) -> Found:
         """Return the same without values."""
@@ -229,4 +224,4 @@ class Found:
 
     def __reduce__(self) -> tuple[Any, ...]:
         is_small = sum(values_of_one.nbytes for values_of_one in self.values.values()) <= _MAX_CARRIED_BYTES
-        return Found, (self.columns, self.values if is_small else {}, self.sources)
+        return Found, (dict(self.columns), dict(self.values) if is_small else {}, dict(self.sources))

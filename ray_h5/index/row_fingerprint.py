@@ -5,7 +5,6 @@ from __future__ import annotations
 from ray_h5.columns.schema import Cast
 from ray_h5.index.row_index import RowIndex
 from ray_h5.manifest.file_table import digest_of, digest_of_names
-from ray_h5.tables.table_columns import TableColumns
 
 _MOST_CHARACTERS = 300
 """Longer texts end in a digest: `take=` of `csr` may list thousands of genes."""
@@ -28,7 +27,7 @@ def data_of_rows(index: RowIndex) -> dict[str, str]:
         "labels": ", ".join(f"{label.name!r}: {label.by_value}" for label in index.labels),
         "zip_files": f"with names of digest {digest_of_names(_beside(index))}" if scope.zipped else "",
         "drawn in": _drawn_in(index),
-        "tables": "" if index.joined is None else _tables(index, index.joined),
+        "tables": _tables(index),
     }
     return {option: _short(text) for option, text in data.items() if text}
 
@@ -52,10 +51,10 @@ def _drawn_in(index: RowIndex) -> str:
     return "; ".join(f"{path[cut:]} {entry}" for path, table in pairs if table is not None for entry in table.entries)
 
 
-def _tables(index: RowIndex, joined: TableColumns) -> str:
+def _tables(index: RowIndex) -> str:
     """Return a digest of the values that rows have of each column of a table."""
-    there = joined.specs.keys() & {*index.names}
-    return ", ".join(f"{name!r} of digest {joined.digest(name)}" for name in sorted(there))
+    there = index.beside.columns.keys() & {*index.names}
+    return ", ".join(f"{name!r} of digest {index.beside.digest(name)}" for name in sorted(there))
 
 
 def _short(text: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -59,9 +58,7 @@ from ray_h5.rows.row_view import FileReader
 from ray_h5.storage.byte_source import Identity
 from ray_h5.storage.request_pool import each_waiting
 from ray_h5.storage.storage_of_path import storage_of
-
-if TYPE_CHECKING:  # it imports readers of tables, which take long
-    from ray_h5.tables.table_columns import TableColumns
+from ray_h5.tables.table_columns import TableColumns
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -84,8 +81,8 @@ class RowIndex(ComparedByContent):
         What was looked up since: the one part that changes. It is no part of the value.
     tables : tuple of RowTable
         What is known of the rows of each file; empty if they lie along the first axis.
-    joined : TableColumns, optional
-        Tables beside the files, whose columns the rows have too.
+    beside : TableColumns
+        Columns of tables beside the files and of attributes, which the rows have too.
     chosen : tuple of str
         The columns that are delivered, of files and of tables, in order; empty for `columns`.
     known : tuple of Manifest
@@ -103,7 +100,7 @@ class RowIndex(ComparedByContent):
     cast: Cast = field(default_factory=Cast)
     found: Found = field(default_factory=Found, repr=False, compare=False)
     tables: tuple[RowTable | None, ...] = field(default=(), repr=False, compare=False)
-    joined: TableColumns | None = field(default=None, repr=False)
+    beside: TableColumns = field(default_factory=TableColumns, repr=False)
     chosen: tuple[str, ...] = ()
     known: tuple[Manifest, ...] = field(default=(), repr=False, compare=False)
     varying: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
@@ -115,18 +112,13 @@ class RowIndex(ComparedByContent):
         return self.chosen or tuple(self.columns)
 
     @property
-    def joined_specs(self) -> dict[str, ColumnSpec]:
-        """The columns of tables beside the files, as they are stored."""
-        return {} if self.joined is None else self.joined.specs
-
-    @property
     def num_rows(self) -> int:
         return self.files.num_rows
 
     @property
     def kept(self) -> np.ndarray:
         """The row ids that no table leaves out."""
-        return np.arange(self.num_rows) if self.joined is None or self.joined.kept is None else self.joined.kept
+        return np.arange(self.num_rows) if self.beside.kept is None else self.beside.kept
 
     @property
     def scope(self) -> Scope:
@@ -200,17 +192,17 @@ class RowIndex(ComparedByContent):
             If a file lacks one, or its other columns have another number of rows.
         """
         virtual = {name: virtual_spec(name) for name in names if parse_virtual(name)}
-        known = {**virtual, **self.found.columns, **self.columns, **self.joined_specs}
+        known = {**virtual, **self.found.columns, **self.columns, **self.beside.specs}
         absent = [name for name in names if name not in known]
         if absent:
             with self._noticing_changes():
                 try:
                     more = _build(self.files.all_paths(), tuple(absent), self.lookup, self.cast)
                 except UnknownColumnError as exc:
-                    raise UnknownColumnError(f"{exc}{columns_beside(self.joined_specs, absent)}") from None
+                    raise UnknownColumnError(f"{exc}{columns_beside(self.beside.specs, absent)}") from None
                 _check_same_rows(self, more.files, absent)
             self._add_sources(more.found.sources)
-            self.found.add(more.columns)
+            self.found.add(columns=more.columns)
             known.update(more.columns)
         return {name: known[name] for name in names}
 
@@ -224,7 +216,7 @@ class RowIndex(ComparedByContent):
     @property
     def delivered(self) -> dict[str, ColumnSpec]:
         """The specs, as they are delivered, of all `names` and of other columns that are cast for predicates."""
-        known = {**self.columns, **self.joined_specs, **self.found.columns}
+        known = {**self.columns, **self.beside.specs, **self.found.columns}
         names = [*self.names, *self.columns, *(name for name in self.cast.dtypes if name in known)]
         return {name: self.cast(spec) for name, spec in self.find(names).items()}
 
@@ -305,9 +297,8 @@ class RowIndex(ComparedByContent):
         return virtual_spec(virtual_name(column, replace(criterion, casts=casts)))
 
     def _of_tables(self, columns: Sequence[ColumnSpec]) -> dict[ColumnSpec, pa.ChunkedArray]:
-        beside = self.joined
-        mine = [] if beside is None else [spec for spec in columns if spec.name in beside.specs]
-        return {spec: beside.of_all_rows(spec, self.files) for spec in mine if beside is not None}
+        beside = self.beside
+        return {spec: beside.of_all_rows(spec, self.files) for spec in columns if spec.name in beside.columns}
 
     def _of_folds(self, columns: Sequence[ColumnSpec]) -> dict[ColumnSpec, pa.ChunkedArray]:
         parsed = {spec: criterion for spec in columns for _, criterion in filter(None, [parse_virtual(spec.name)])}

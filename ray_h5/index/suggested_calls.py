@@ -13,7 +13,7 @@ from ray_h5.columns.column_functions import csr, joined, ragged
 from ray_h5.columns.derived_columns import Ragged
 from ray_h5.errors import RayH5Error, SchemaMismatchError
 from ray_h5.index.row_index import RowIndex
-from ray_h5.likely_rows.suggestion import Suggestion
+from ray_h5.likely_rows.suggestions import Suggestion
 from ray_h5.rows.groups_and_grids import Files, Grid, Groups
 from ray_h5.rows.patches import Patches
 from ray_h5.rows.windows import Windows

@@ -108,8 +108,8 @@ def index_with_tables(
     of_attributes = _of_attributes(index, attrs) if attrs else {}
     rows = reduce(lambda one, other: np.intersect1d(one, other, assume_unique=True), kept) if kept else None
     names = tuple(wanted) if wanted is not None else (*index.columns, *defaults, *of_attributes)
-    joined = TableColumns(by_name | of_attributes, None if rows is None or len(rows) == index.num_rows else rows)
-    index = replace(index, joined=joined, chosen=names)
+    beside = TableColumns(by_name | of_attributes, None if rows is None or len(rows) == index.num_rows else rows)
+    index = replace(index, beside=beside, chosen=names)
     index.find([name for name in cast.dtypes if name in named])  # raises for a column that is nowhere
     return index
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 from ray_h5.codecs.filter_ids import describe_filter
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.errors import OptionError, RayH5Error, UnsupportedColumnError
-from ray_h5.hdf5.columns.column import SINGLE_VALUE
 from ray_h5.hdf5.files.not_hdf5 import is_of_matlab
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.file_options import FileOptions
@@ -101,7 +100,7 @@ def _tree(first: FileReport, reader: FileReader, reports: Sequence[FileReport]) 
         of_matlab=is_of_matlab(first.path),
         of_cf=tuple(column.name for column in first.columns if column.follows_cf),
         datasets=datasets,
-        single_values=any(refused.message.endswith(SINGLE_VALUE) for refused in first.refused),
+        single_values=any(refused.is_single for refused in first.refused),
         attributes_of=lambda path: _attributes(reader, path),
         elsewhere={name: dataset for file in reports for name, dataset in _seen(file).items() if name not in seen},
     )

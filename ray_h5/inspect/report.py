@@ -62,10 +62,11 @@ class Unreadable:
     name: str
     error: str
     message: str
+    is_single: bool = False
 
     @classmethod
     def of(cls, name: str, error: Exception) -> Unreadable:
-        return cls(name, type(error).__name__, str(error))
+        return cls(name, type(error).__name__, str(error), getattr(error, "has_rows", True) is None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ import re
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ray_h5.hdf5.columns.column import SINGLE_VALUE
 from ray_h5.inspect.report import ColumnReport, Delivery, FileReport, Report, Unreadable
 from ray_h5.inspect.similar_columns import ColumnNode, leaves, merge_similar, walk
 from ray_h5.inspect.store_cost import StoreReport
@@ -172,7 +171,7 @@ def _axes(shape: Sequence[int | None]) -> str:
 
 
 def _notes(file: FileReport) -> Iterator[Section]:
-    names = [column.name for column in file.refused if column.message.endswith(SINGLE_VALUE)]
+    names = [column.name for column in file.refused if column.is_single]
     if names:
         are = "which is no column" if len(names) == 1 else "which are no columns"
         shown = few([name for name, _ in leaves(merge_similar(dict.fromkeys(names)))])
@@ -183,7 +182,7 @@ def _notes(file: FileReport) -> Iterator[Section]:
 
 
 def _refused(file: FileReport) -> list[str]:
-    refused = [column for column in file.refused if not column.message.endswith(SINGLE_VALUE)]
+    refused = [column for column in file.refused if not column.is_single]
     return _together((col.name, f"{col.error}: {_reason(file, col.name, col.message)}") for col in refused)
 
 

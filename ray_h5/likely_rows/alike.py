@@ -6,15 +6,15 @@ what is alike is samples is a guess, made from names, types, lengths and neighbo
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ray_h5.likely_rows.patterns import pattern_of
 from ray_h5.likely_rows.tree import MAX_DEPTH, Seen
 from ray_h5.likely_rows.usual_names import AXES, PARTS, SAMPLES, SPLITS, words
-from ray_h5.messages import printable
+from ray_h5.messages import common_pattern, printable
 from ray_h5.storage.natural_order import natural_key
 
 _MANY = 32
@@ -49,15 +49,12 @@ class Alike:
         A glob that matches them alone, if there is one.
     columns : tuple of str
         The columns that all of them have, if some have others; otherwise empty.
-    is_exact : bool
-        Whether the pattern matches nothing else.
     """
 
     paths: tuple[str, ...]
     are_groups: bool
     pattern: str
     columns: tuple[str, ...] = ()
-    is_exact: bool = True
 
     @property
     def options(self) -> str:
@@ -92,26 +89,12 @@ class _Node:
         return re.sub(r"\d+", "#", self.name)
 
 
-def likely_samples(columns: Mapping[str, Seen], others: Iterable[str] = ()) -> list[Alike]:
-    """Return the groups or datasets that are likely samples, the likeliest first.
-
-    Parameters
-    ----------
-    columns : mapping of str to Seen
-        The columns.
-    others : iterable of str
-        Names of what is no column, which a pattern should not match.
-    """
-    levels = _levels(columns)
-    for name in others:
-        *above, last = name.split("/")
-        if len(above) < len(levels):
-            levels[len(above)].append(_Node((*above, last), False, {}))
+def likely_samples(columns: Mapping[str, Seen]) -> list[Alike]:
+    """Return the groups or datasets that are likely samples, the likeliest first."""
     repeats: dict[tuple[str, ...], tuple[int, int, Alike]] = {}
-    for depth, level in enumerate(levels):
-        here = [node for node in level if node.is_group or node.seen is not None]
-        for members in _of_equal_columns(here):
-            if not _are_samples(members, here):
+    for depth, level in enumerate(_levels(columns)):
+        for members in _of_equal_columns(level):
+            if not _are_samples(members, level):
                 continue
             alike = _alike(members, level)
             covered = sum(len(member.holds) or 1 for member in members)
@@ -136,20 +119,14 @@ def _levels(columns: Mapping[str, Seen]) -> list[list[_Node]]:
 
 
 def _of_equal_columns(level: Sequence[_Node]) -> Iterator[list[_Node]]:
-    """Yield groups with the same columns, and datasets of one type and number of axes; first those of like names.
-
-    Then groups whose names differ in a number, and that have some columns in common, not all.
-    """
+    """Yield groups with the same columns, and datasets of one type and number of axes; first those of like names."""
     by_names: dict[Hashable, list[_Node]] = {}
     by_columns: dict[Hashable, list[_Node]] = {}
-    by_mark: dict[Hashable, list[_Node]] = {}
     for node in level:
         like: Hashable = frozenset(node.holds.items())
         if node.seen is not None:
             # Images of one size in a group; recordings may differ in length, and in how many stations they have.
             like = node.seen.dtype, len(node.seen.shape)
-        elif node.mark != node.name:
-            by_mark.setdefault((node.path[:-1], node.mark), []).append(node)
         by_names.setdefault((node.is_group, like, node.mark), []).append(node)
         by_columns.setdefault((node.is_group, like), []).append(node)
     yield from (members for members in by_names.values() if len(members) > 1)
@@ -160,9 +137,6 @@ def _of_equal_columns(level: Sequence[_Node]) -> Iterator[list[_Node]]:
         at_home = sum(member.path[:-1] in parents for member in members)
         is_series = len(parents) == 1 and at_home == len(series) < len(members) < 2 * len(series)
         if len(members) > 1 and not is_series:
-            yield members
-    for members in by_mark.values():
-        if any(member.holds != members[0].holds for member in members) and _common(members):
             yield members
 
 
@@ -176,17 +150,17 @@ def _common(members: Sequence[_Node]) -> list[str]:
 
 def _alike(members: Sequence[_Node], level: Sequence[_Node]) -> Alike:
     is_group = members[0].is_group
-    own = {member.path for member in members}
-    pattern, matched = pattern_of(sorted(own), [node.path for node in level if node.path not in own])
-    others = [node for node in level if node.path in matched]
+    own = {"/".join(member.path) for member in members}
+    pattern = pattern_of(own)
+    paths = [("/".join(node.path), node) for node in level]
+    others = [node for path, node in paths if path not in own and fnmatch.fnmatchcase(path, pattern)]
     # Groups that the pattern matches too are rows as well, if they have columns in common.
     together = [*members, *others]
-    is_joined = is_group and all(node.is_group for node in others) and bool(_common(together))
-    if others and is_joined:
+    if is_group and all(node.is_group for node in others) and _common(together):
         members = together
     columns = _common(members) if any(member.holds != members[0].holds for member in members) else ()
-    paths = sorted(("/".join(member.path) for member in members), key=natural_key)
-    return Alike(tuple(paths), is_group, pattern, tuple(columns), not others or is_joined)
+    listed = sorted(("/".join(member.path) for member in members), key=natural_key)
+    return Alike(tuple(listed), is_group, pattern, tuple(columns))
 
 
 # Whether they are samples --------------------------------------------------------------------------
@@ -222,7 +196,7 @@ def _names_vary(by_parent: Mapping[tuple[str, ...], Sequence[_Node]], level: Seq
 def _are_groups(names: Sequence[str]) -> bool:
     """Return whether groups with the same columns are samples, as their names say."""
     said = _said(names)
-    if len(names) >= _MANY or not said or _counted(names) in SAMPLES:
+    if len(names) >= _MANY or not said:
         return True
     is_counted = all(map(_has_number, names)) and (_one_mark(names) or not _are_short(names))
     return not said & PARTS and len(names) >= (2 if is_counted else _NAMED_GROUPS)
@@ -247,8 +221,7 @@ def _are_datasets(siblings: Sequence[_Node], names: Sequence[str], others: Seque
         # Bags of vectors of one width, alone in their group; a letter in an id of a video is no axis.
         is_part = any(len(word) > 1 for word in said & PARTS)
         return not is_part and len(names) >= (_FEW if are_ids else _NAMED_GROUPS)
-    differ = len(lengths) > 1 and _one_mark(names)
-    return many or (not said & PARTS and len(names) >= _FEW and (are_ids or differ))
+    return many or (not said & PARTS and len(names) >= _FEW and are_ids)
 
 
 def _said(names: Iterable[str]) -> set[str]:
@@ -268,14 +241,6 @@ def _is_axis(node: _Node) -> bool:
     return bool({*words(node.name)} & AXES)
 
 
-def _counted(names: Sequence[str]) -> str:
-    """Return the word before the first number that differs."""
-    one, other = (re.split(r"(\d+)", name) for name in names[:2])
-    at = next((i for i in range(1, len(one), 2) if one[i : i + 1] != other[i : i + 1]), 1)
-    series_words = [word for part in one[:at:2] for word in words(part)]
-    return series_words[-1] if series_words else ""
-
-
 def _are_short(names: Sequence[str]) -> bool:
     """Return whether names are such as x1, V6 or u10, which say nothing of what is counted."""
     return all(len("".join(words(name))) <= _SHORT for name in names)
@@ -285,3 +250,24 @@ def short_name(name: str) -> str:
     """Return a name that is printable and not too long."""
     name = printable(name)
     return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 3]}..."
+
+
+# Paths -> a glob that matches them ---------------------------------------------------------------
+
+
+def pattern_of(paths: Iterable[str]) -> str:
+    """Return a glob for paths of one depth."""
+    places = zip(*(path.split("/", MAX_DEPTH) for path in paths), strict=True)
+    return "/".join(_glob(sorted(set(names))) for names in places)
+
+
+def _glob(names: Sequence[str]) -> str:
+    """Return a glob for the names of one place."""
+    if len(names) == 1:
+        return _escaped(names[0])
+    begin, _, end = common_pattern(names).rpartition("*")
+    return f"{_escaped(begin)}*{_escaped(end)}"
+
+
+def _escaped(name: str) -> str:
+    return re.sub(r"([*?[])", r"[\1]", name)

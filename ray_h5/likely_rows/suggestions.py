@@ -5,19 +5,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
 
-from ray_h5.likely_rows.alike import likely_samples
+from ray_h5.likely_rows.alike import Alike, likely_samples, pattern_of
 from ray_h5.likely_rows.ranges import ragged_columns
-from ray_h5.likely_rows.samples import UNPADDED, WINDOW, of_steps, samples, side_by_side
 from ray_h5.likely_rows.shapes import along_last_axis, block_of, is_bag, is_image, main_columns, time_axis
-from ray_h5.likely_rows.suggestion import FEW, MAX_COPIED, Suggestion
 from ray_h5.likely_rows.tree import FileTree, Seen
-from ray_h5.likely_rows.usual_names import ENDS, EPISODE_LENGTHS, EPISODE_STARTS, EPISODES, FLAGS, last
+from ray_h5.likely_rows.usual_names import (
+    ENDS,
+    EPISODE_LENGTHS,
+    EPISODE_STARTS,
+    EPISODES,
+    FLAGS,
+    TARGETS,
+    last,
+    words,
+)
 from ray_h5.messages import counted, few
+from ray_h5.storage.natural_order import natural_key
 
-__all__ = ["Suggestion", "suggestions"]
+FEW = 3
+MAX_COPIED = 40
+"""Names that are listed, and columns of a call."""
+_MAX_ALIKE, WINDOW, UNPADDED = 2, "range(0, 16)", "leave the steps of '{}_is_pad' out of the loss"
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """What rows probably are.
+
+    Attributes
+    ----------
+    found : str
+        What was seen.
+    when : str
+        When the options are right: ``if each is a sample``. Empty if there are no options.
+    options : str
+        The arguments of `read_h5`, as they are written.
+    is_surprise : bool
+        Whether what is read without them is probably not what is meant.
+    more : str
+        What else there is to say.
+    """
+
+    found: str
+    when: str = ""
+    options: str = ""
+    is_surprise: bool = False
+    more: str = ""
+
+    @property
+    def as_call(self) -> str:
+        """A sentence with a call, for a report."""
+        said = f". {_capital(self.when)}, write read_h5(paths, {self.options})" if self.options else ""
+        page = ": see docs/files.md" if "axes=" in self.options else ": see docs/rows.md"
+        return f"{self.found}{said}" + (f"; {self.more}" if self.more else "") + (page if self.options else "")
+
+    @property
+    def as_advice(self) -> str:
+        """Sentences with options, for a message of whatever was called."""
+        said = f" {_capital(self.when)}, pass {self.options}." if self.options else ""
+        return f"{self.found}.{said}" + (f" {_capital(self.more)}." if self.more else "")
+
+
+def _capital(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
 
 
 def suggestions(tree: FileTree) -> list[Suggestion]:
@@ -92,6 +146,7 @@ def _reversed(tree: FileTree) -> Iterator[Suggestion]:
         rows, names = along_last
         columns = f", columns={sorted(names)!r}" if len(names) < len(tree.columns) else ""
         said = f"{few(names, FEW)}: the last axes have one length, {rows}, and the first ones several"
+        said = "MATLAB wrote this file, and its axes are reversed in HDF5. " * tree.of_matlab + said
         yield Suggestion(said, "if rows lie along the last axis", f"axes='reversed'{columns}", True)
 
 
@@ -175,3 +230,75 @@ def _cf(tree: FileTree) -> Iterator[Suggestion]:
     if tree.of_cf:
         said = f"{few(tree.of_cf, FEW)}: stored as packed numbers or times, as the CF conventions say"
         yield Suggestion(said, "for their values", "decode_cf=True")
+
+
+# Groups and datasets that are samples: each a row, or what has one name a row ---------------------
+
+
+def side_by_side(tree: FileTree) -> Iterator[Suggestion]:
+    """Yield datasets that have the same names in several groups, such as images and their masks."""
+    alike = [samples_alike for samples_alike in likely_samples(tree.whole) if not samples_alike.are_groups]
+    by_names: dict[tuple[str, frozenset[str]], list[str]] = {}
+    for parent, listed in _by_parent(path for samples_alike in alike for path in samples_alike.paths).items():
+        by_names.setdefault((parent.rpartition("/")[0], frozenset(listed)), []).append(parent)
+    for (_, names), parents in by_names.items():
+        # Groups of another kind, such as classes, have other samples under the same names.
+        are_targets = [bool(TARGETS & {*words(last(parent)), last(parent)}) for parent in parents]
+        if len(parents) < 2 or all(are_targets) or not any(are_targets):
+            continue
+        pattern = pattern_of(names)
+        first = min(names, key=natural_key)
+        said = f"{few([f'{parent}/{first}' for parent in parents])}: {len(names)} names, each in {len(parents)} groups"
+        patterns = {parent.rpartition("/")[2]: f"{parent}/{pattern}" for parent in parents}
+        options = f"rows=ray_h5.Groups({patterns!r}, key='name')"
+        yield Suggestion(said, "if what has one name is one sample", options, True)
+
+
+def _by_parent(paths: Iterable[str]) -> dict[str, list[str]]:
+    names_by_parent: dict[str, list[str]] = {}
+    for parent, _, name in (path.rpartition("/") for path in paths):
+        names_by_parent.setdefault(parent, []).append(name)
+    return names_by_parent
+
+
+def samples(tree: FileTree) -> Iterator[Suggestion]:
+    """Yield groups or datasets that are samples."""
+    shown: list[Alike] = []
+    for alike in likely_samples(tree.whole):
+        is_seen = any({*alike.paths} <= {*other.paths} for other in shown)
+        if is_seen or len(shown) >= _MAX_ALIKE:
+            continue
+        shown.append(alike)
+        first = _below(tree.columns, alike.paths[0])
+        step, more = of_steps(first) if alike.are_groups else "value", []
+        if time_axis(first) is None:  # otherwise steps are along another axis than the first
+            windows = f"windows=ray_h5.Windows({{{step!r}: {WINDOW}}})"
+            more.append(f"if each is an episode, add {windows}, and {UNPADDED.format(step)}")
+        if names := [] if tree.attributes_of is None else list(tree.attributes_of(alike.paths[0])):
+            more.append(
+                f"attributes of each, such as {few(names, FEW)}, are columns with attrs={names[:1]} in Groups(...)"
+            )
+        if left := _left_out(tree.columns, alike):
+            more.append(f"this leaves out {few(left, FEW)}")
+        yield Suggestion(str(alike), "if each is a sample", alike.options, True, "; ".join(more))
+
+
+def _left_out(columns: Iterable[str], alike: Alike) -> list[str]:
+    """Return groups, or datasets, beside those that are alike."""
+    depth, own = alike.paths[0].count("/"), {*alike.paths}
+    parents = {path.rpartition("/")[0] for path in own}
+    deep = (name.split("/") for name in columns)
+    near = {"/".join(parts[: depth + 1]) for parts in deep if (len(parts) > depth + 1) == alike.are_groups}
+    return sorted((path for path in near - own if path.rpartition("/")[0] in parents), key=natural_key)
+
+
+def _below(columns: Mapping[str, Seen], group: str) -> dict[str, Seen]:
+    first = f"{group}/"
+    return {name[len(first) :]: column for name, column in columns.items() if name.startswith(first)}
+
+
+def of_steps(columns: Mapping[str, Seen]) -> str:
+    """Return the column of which windows are most likely wanted: actions, or else the first one of arrays."""
+    arrays = [name for name, column in columns.items() if len(column.shape) > 1]
+    actions = [name for name in columns if last(name).startswith("action")]
+    return next(iter([*actions, *arrays, *columns]), "actions")

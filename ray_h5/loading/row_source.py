@@ -189,10 +189,10 @@ class RowSource:
         plan = self.plan
         touched = sorted({*plan.files.files_of(row_ids).tolist()})  # np.unique would import numpy.ma
         try:
-            if plan.joined is not None:  # columns of tables beside the files
-                for name in plan.joined.specs.keys() & out.keys():
-                    out[name][:] = plan.joined.array(name, plan.files, row_ids)
-                out = {name: array for name, array in out.items() if name not in plan.joined.specs}
+            if plan.beside.columns:
+                for name in plan.beside.columns.keys() & out.keys():
+                    out[name][:] = plan.beside.array(name, plan.files, row_ids)
+                out = {name: array for name, array in out.items() if name not in plan.beside.columns}
             self.row_cache.read_through(out, row_ids, partial(self._read_files, draws=draws))
         finally:  # a file that changed before or meanwhile is another one now; that says more than what it led to
             self._check_files(touched)

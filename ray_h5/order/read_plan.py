@@ -24,12 +24,12 @@ from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.draws.weights_option import named_columns
 from ray_h5.order.epoch_order import Order, make_order
 from ray_h5.order.fingerprint import Fingerprint, fingerprint
+from ray_h5.tables.table_columns import TableColumns
 
 if TYPE_CHECKING:
     from ray_h5.columns.row_table import RowTable
     from ray_h5.manifest.manifest import Manifest
     from ray_h5.rows.row_view import FileReader
-    from ray_h5.tables.table_columns import TableColumns
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -58,7 +58,7 @@ class ReadPlan(ComparedByContent):
         The columns that are cast while they are read. The others have the dtypes that files store.
     tables : tuple of RowTable
         What is known of the rows of each file; empty if they lie along the first axis.
-    joined : TableColumns, optional
+    beside : TableColumns
         The columns that come from tables beside the files.
     known : tuple of Manifest
         What is known of each file, so that remote ones are read without libhdf5; empty if all are local.
@@ -80,7 +80,7 @@ class ReadPlan(ComparedByContent):
     sources: SourceTable = field(default_factory=SourceTable)
     cast: frozenset[str] = frozenset()
     tables: tuple[RowTable | None, ...] = field(default=(), compare=False)
-    joined: TableColumns | None = None
+    beside: TableColumns = field(default_factory=TableColumns)
     known: tuple[Manifest, ...] = field(default=(), compare=False, repr=False)
     data: Mapping[str, str] = field(default_factory=dict, repr=False)
     chunk_rows: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)
@@ -89,12 +89,8 @@ class ReadPlan(ComparedByContent):
     @property
     def of_files(self) -> tuple[ColumnSpec, ...]:
         """The columns that are read from the files."""
-        joined = self.joined
-        return (
-            self.columns
-            if joined is None
-            else tuple(column for column in self.columns if column.name not in joined.specs)
-        )
+        beside = self.beside.columns
+        return tuple(column for column in self.columns if column.name not in beside) if beside else self.columns
 
     @property
     def num_rows(self) -> int:
@@ -233,8 +229,7 @@ def make_plan(
         If rows are selected, and the tail drops all of them.
     """
     columns = tuple(columns)
-    if index.joined is not None:
-        selection = index.joined.restricted(selection)
+    selection = index.beside.restricted(selection)
     order = make_order(index, selection, shuffle)
     num_rows = order.epoch_rows
     row_bytes = sum(column.row_bytes for column in columns)
@@ -251,7 +246,7 @@ def make_plan(
         named = [*named, *named_columns(shuffle.weights), *named_columns(shuffle.by_length)]
     sources = index.sources_of([*(column.name for column in columns), *named])
     cast = _cast_columns(index, columns)
-    joined = None if index.joined is None else index.joined.planned(columns, index.files, selection, index.labels)
+    beside = index.beside.planned(columns, index.files, selection, index.labels)
     scope = replace(index.scope, labels=index.labels)
     unread = index.scope.unread(index.columns, [column.name for column in columns])
     known = tuple(manifest.without(unread) for manifest in index.known)
@@ -267,7 +262,7 @@ def make_plan(
         sources,
         cast,
         index.tables,
-        joined,
+        beside,
         known,
         data_of_rows(index),
         chunk_rows,

@@ -11,6 +11,7 @@ from ray_h5.order.epoch_order import Order
 from ray_h5.order.read_plan import ReadPlan
 from ray_h5.rows.kinds.clock import Clock
 from ray_h5.rows.windows import Windows
+from ray_h5.tables.table_columns import TableColumns
 
 
 def steps_plan(plan: ReadPlan, names: Collection[str]) -> ReadPlan:
@@ -49,7 +50,7 @@ def steps_plan(plan: ReadPlan, names: Collection[str]) -> ReadPlan:
         scope=replace(plan.scope, windows=windows.single_steps()),
         selection=steps,
         order=Order(len(steps)),
-        joined=None,
+        beside=TableColumns(),
     )
 
 

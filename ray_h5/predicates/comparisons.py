@@ -6,6 +6,7 @@ pyarrow casts both sides to a common type, which loses digits.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from functools import reduce
@@ -15,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+_NUMBER = re.compile(r"[+-]?\d+(\.\d*)?(e[+-]?\d+)?")
 _BY: dict[bool, tuple[Callable[..., pa.ChunkedArray], Callable[[Any], int]]] = {
     True: (pc.greater_equal, math.ceil),
     False: (pc.less_equal, math.floor),
@@ -137,7 +139,8 @@ def why_not_compared(name: str, kind: pa.DataType, values: Sequence[Any], error:
     is_number = _is_number(kind) and not pa.types.is_boolean(kind)
     if is_number and all(value is None or isinstance(value, (int, float, Decimal)) for value in values):
         return str(error).splitlines()[0]
-    return f"column {name!r} holds {_held(kind)}{_instead(kind, values)}"
+    held, others = next((held, others) for is_kind, held, others in _HELD if is_kind(kind))
+    return f"column {name!r} holds {held} compared with {others} only{_instead(kind, values)}"
 
 
 _HELD: tuple[tuple[Callable[[pa.DataType], bool], str, str], ...] = (
@@ -151,28 +154,14 @@ _HELD: tuple[tuple[Callable[[pa.DataType], bool], str, str], ...] = (
 """What columns of a type hold, and what it is compared with."""
 
 
-def _held(kind: pa.DataType) -> str:
-    _, held, others = next(entry for entry in _HELD if entry[0](kind))
-    return f"{held} compared with {others} only"
-
-
 def _instead(kind: pa.DataType, values: Sequence[Any]) -> str:
     if pa.types.is_temporal(kind) and not pa.types.is_duration(kind):
         return ": write a datetime, or in where(...) text such as '2024-01-31' or '2024-01-31T12:00'"
     if _is_number(kind) and not pa.types.is_boolean(kind):
-        texts = [text for text in values if isinstance(text, str) and _says_a_number(text)]
+        texts = [text for text in values if isinstance(text, str) and _NUMBER.fullmatch(text)]
         return f": write {texts[0]} in place of '{texts[0]}'" if texts else ""
     if _is_text(kind):
         numbers = [value for value in values if isinstance(value, (int, float))]
         return f": write '{numbers[0]}' in place of {numbers[0]}" if numbers else ""
-    if pa.types.is_boolean(kind) and any(isinstance(value, str) for value in values):
-        return ": write it without quotes"
-    return ""
-
-
-def _says_a_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    is_quoted = pa.types.is_boolean(kind) and any(isinstance(value, str) for value in values)
+    return ": write it without quotes" if is_quoted else ""

@@ -30,8 +30,13 @@ def as_expression(predicate: Any) -> pc.Expression:
     OptionError
         If the predicate is no expression.
     PredicateError
-        If pyarrow has no such expression, as for a Python function.
+        If pyarrow has no such expression, as for a Python function; or it has parts of both kinds.
     """
+    if _is_mixed(predicate):
+        raise PredicateError(
+            "predicate: where and kfold of ray_h5 make expressions of Ray, those of ray_h5.torch_data expressions of "
+            "pyarrow, and this predicate combines both. Make all of its parts by one of these packages."
+        )
     try:
         expression = predicate.to_pyarrow() if hasattr(predicate, "to_pyarrow") else predicate
     except (TypeError, ValueError) as exc:
@@ -44,6 +49,12 @@ def as_expression(predicate: Any) -> pc.Expression:
             + (hint if pairs else "")
         )
     return expression
+
+
+def _is_mixed(predicate: Any) -> bool:
+    """Return whether an expression of Ray has parts that are expressions of pyarrow."""
+    parts = vars(predicate).values() if hasattr(predicate, "to_pyarrow") else ()
+    return any(isinstance(part, pc.Expression) or _is_mixed(part) for part in parts)
 
 
 def fingerprint(expression: pc.Expression) -> bytes | None:

@@ -29,7 +29,7 @@ from ray_h5.order.read_plan import ReadPlan, make_plan
 from ray_h5.order.remaining_blocks import Remainder
 from ray_h5.order.shuffle_cost import describe
 from ray_h5.order.window_steps import steps_plan
-from ray_h5.predicates.evaluate import check_names, check_there, fingerprint
+from ray_h5.predicates.evaluate import as_expression, check_names, check_there, fingerprint
 from ray_h5.predicates.predicate_text import in_words
 from ray_h5.ray_data.arguments import ShuffleLike, as_shuffle, as_tail
 from ray_h5.ray_data.epochs import Epochs
@@ -163,11 +163,10 @@ class H5Datasource(Datasource):
 
     def apply_predicate(self, predicate_expr: Expr) -> H5Datasource:
         """Return a datasource that reads only the rows that pass the predicate."""
-        names = column_names(predicate_expr)
+        expression, names = as_expression(predicate_expr), column_names(predicate_expr)
         specs = self._specs(names)
         check_names(names, specs)
         clone: H5Datasource = super().apply_predicate(predicate_expr)
-        expression = predicate_expr.to_pyarrow()
         # Ray pushes several filters one after another.
         clone._predicate = expression if self._predicate is None else self._predicate & expression
         clone._predicate_specs = {**self._predicate_specs, **{name: specs[name] for name in names}}
@@ -190,7 +189,7 @@ class H5Datasource(Datasource):
         """Return a datasource that reads each step of some columns of windows once, though windows overlap."""
         clone = self.rows_once()
         clone._shuffle, clone._steps_of = None, tuple(names)
-        clone._names = tuple(name for name in clone._names if name not in self._index.joined_specs)
+        clone._names = tuple(name for name in clone._names if name not in self._index.beside.columns)
         return clone
 
     def for_workers(self, world_size: int, is_resumable: bool) -> H5Datasource:

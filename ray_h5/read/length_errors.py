@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ray_h5.errors import SchemaMismatchError
 from ray_h5.hdf5.files.not_hdf5 import is_of_matlab
-from ray_h5.likely_rows.patterns import pattern_of
+from ray_h5.likely_rows.alike import pattern_of
 from ray_h5.likely_rows.suggestions import suggestions
 from ray_h5.likely_rows.tree import FileTree, Seen
 from ray_h5.messages import few, near_names
@@ -23,11 +23,6 @@ _LEAST_GROUPS = 3
 """This many groups with one column may be samples; two, such as obs and next_obs, are more often parts of one."""
 
 _ADDED = {"path": "include_paths", "row_id": "include_row_ids", "row_key": "include_row_keys", "step": "include_steps"}
-
-_MATLAB = (
-    "MATLAB wrote this file, and its axes are reversed in HDF5: the last one is the row axis here. With "
-    "axes='reversed', rows are as MATLAB has them."
-)
 
 
 HasRows: TypeAlias = Any
@@ -57,7 +52,6 @@ def error_of_lengths(
         "Choose columns of one length, as in one of these lines, or a group that holds only those with group=.",
         _hint_of_sparse(columns),
         *(f"{_to_copy(names)}: from {few(list(paths))}." for paths, names in _by_file(columns, sources).items()),
-        _MATLAB if of_matlab else "",
     ]
     message = f"{path}: expected columns with one common first axis, found {len(lengths)} lengths:"
     error = SchemaMismatchError("\n".join([message, *listed, *filter(None, hints)]))
@@ -102,14 +96,6 @@ def groups_with(name: str, columns: Iterable[str]) -> list[str]:
     return groups if len(groups) >= _LEAST_GROUPS else []
 
 
-def pattern_of_groups(groups: Sequence[str], columns: Iterable[str]) -> str:
-    """Return a glob for groups of one parent, which matches as few others as possible."""
-    paths = [tuple(group.split("/")) for group in groups]
-    depth = len(paths[0])
-    others = {tuple(column.split("/")[:depth]) for column in columns if column.count("/") >= depth} - {*paths}
-    return pattern_of(paths, sorted(others))[0]
-
-
 def hint_of(name: str, columns: Sequence[str], attributes: Sequence[str]) -> str:
     """Return sentences about a column that is not there: near names; an option that adds it; groups that have it."""
     near = near_names(name, columns)
@@ -121,5 +107,5 @@ def hint_of(name: str, columns: Sequence[str], attributes: Sequence[str]) -> str
         return near
     return (
         f"{near} The groups {few(groups, _FEW_LISTED)} have it: if each is a sample or an episode, pass "
-        f"rows=ray_h5.Groups({pattern_of_groups(groups, columns)!r}); for one of them alone, group={groups[0]!r}."
+        f"rows=ray_h5.Groups({pattern_of(groups)!r}); for one of them alone, group={groups[0]!r}."
     )

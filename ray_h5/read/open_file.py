@@ -33,7 +33,7 @@ from ray_h5.lru import LRU
 from ray_h5.manifest.chunk_index import ChunkIndex
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.known_columns import Elsewhere, KnownColumn, OtherColumn, PackedIndex
-from ray_h5.manifest.layout import LAYOUT_BYTES, ColumnLayout, FileLayout, SourceStates
+from ray_h5.manifest.layout import ColumnLayout, FileLayout, SourceStates
 from ray_h5.manifest.manifest import Manifest
 from ray_h5.read.arrays.box_column import BoxColumn, column_of
 from ray_h5.read.arrays.chunk_source import ChunkSource, joined_indexes
@@ -587,8 +587,8 @@ class OpenFile:
 
     def _counted(self, index: ChunkIndex) -> ChunkIndex:
         self._index_bytes += index.nbytes
-        for cache in (FILES, OTHERS) if index.nbytes >= LAYOUT_BYTES else ():  # it sums up all columns
-            cache.measure(self.access, self)
+        for cache in (FILES, OTHERS):
+            cache.measure(self.access, self, index.nbytes)
         return index
 
     # Values ----------------------------------------------------------------------------------

@@ -69,8 +69,7 @@ class Slices:
     def lines(self, column: str, num_rows: int) -> np.ndarray:
         """Return the line of each row of a column: integers, -1 where the table has none."""
         name = next(part for part in _ends(column) if part in set(self.datasets))
-        parts = [RowKeys("dataset", pa.array([name]).take(pa.array(np.zeros(num_rows, np.int64)))),
-                 RowKeys("row", pa.array(np.arange(num_rows)))]  # fmt: skip
+        parts = [RowKeys("dataset", pa.repeat(name, num_rows)), RowKeys("row", pa.array(np.arange(num_rows)))]
         return lines_of(parts, [self.names, self.rows], (*self.sidecar.keys, "row"), self.table)
 
     def one_by_one(self, path: str, group: str, columns: Sequence[str]) -> SchemaMismatchError:

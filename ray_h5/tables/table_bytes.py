@@ -146,12 +146,8 @@ class _RemoteReader(io.RawIOBase):
 
 def find_tables(path: Any, storage: Storage) -> list[TableFile]:
     """Return the files of a table; `storage` is that of files with a URL."""
-    files = find_files(
-        [on_hub(table_path, listed=True) for table_path in list_paths(path)],
-        _EXTENSIONS,
-        ignore_missing_paths=None,
-        storage=storage,
-    )
+    paths = [on_hub(table_path, listed=True) for table_path in list_paths(path)]
+    files = find_files(paths, _EXTENSIONS, ignore_missing_paths=None, storage=storage)
     return [_file(path, files.states.get(path), storage_of(path, storage)) for path in files.paths]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,9 @@ from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import SchemaMismatchError
 from ray_h5.manifest.file_table import FileTable
 from ray_h5.read.casting import cast_error, lost
-from ray_h5.tables.table_files import Table
+
+if TYPE_CHECKING:  # it imports readers of tables, which take long
+    from ray_h5.tables.table_files import Table
 
 _HASHED_AT_ONCE = 1 << 20
 """Rows of a table whose values are hashed together."""
@@ -208,8 +211,8 @@ class TableColumns(ComparedByContent):
 
     def planned(
         self, specs: Iterable[ColumnSpec], files: FileTable, selection: np.ndarray | None, labels: Iterable[Classes]
-    ) -> TableColumns | None:
-        """Return the columns that a plan delivers; None if there are none."""
+    ) -> TableColumns:
+        """Return the columns that a plan delivers."""
         numbered, used = {label.name: label for label in labels}, dict[int, tuple[Lines, np.ndarray]]()
         columns = {}
         for name, wanted in ((spec.name, spec) for spec in specs if spec.name in self.columns):
@@ -219,9 +222,9 @@ class TableColumns(ComparedByContent):
                 used[id(column.lines)] = column.lines.used(files, selection, len(values))
             lines, numbers = used[id(column.lines)]
             only = values if len(numbers) == len(values) else values.take(pa.array(numbers))
-            table = Table.of(column.table.name, {name: pa.chunked_array([column.cast(spec, only)])})
+            table = column.table.of(column.table.name, {name: pa.chunked_array([column.cast(spec, only)])})
             columns[name] = TableColumn(table, name, spec, lines)
-        return TableColumns(columns, labels=numbered) if columns else None
+        return TableColumns(columns, labels=numbered if columns else {})
 
     def arrow(self, name: str, files: FileTable, row_ids: np.ndarray) -> pa.Array:
         """Return the values of a column with one value a row, for some rows."""

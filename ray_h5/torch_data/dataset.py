@@ -156,8 +156,7 @@ class H5Dataset(BatchedDataset):
         self._fills = self._fills_of(self._padding)
         selection = self._select(self._predicate)
         plan = make_plan(self._index, list(self._specs.values()), selection)
-        joined = plan.joined
-        if joined is not None and (error := joined.without_value(plan.files, plan.selection)) is not None:
+        if (error := plan.beside.without_value(plan.files, plan.selection)) is not None:
             raise error
         self._read_by(plan)
 

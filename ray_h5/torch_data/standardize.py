@@ -154,6 +154,5 @@ class Standardize(Standardization):
             for name in names:
                 values = block.rows.arrays.get(name)
                 if values is None:  # of a table beside the files
-                    assert plan.joined is not None
-                    values = plan.joined.array(name, plan.files, row_ids)
+                    values = plan.beside.array(name, plan.files, row_ids)
                 yield name, with_column({name: values}, name, call)

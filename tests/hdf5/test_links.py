@@ -779,7 +779,7 @@ def test_groups_that_are_not_alike_are_not_said_to_be(tmp_path, columns):
 def test_lengths_of_a_file_by_matlab(tmp_path):
     path = tmp_path / "a.mat"
     with h5py.File(path, "w", userblock_size=512) as file:
-        file["X"] = np.zeros((50, 3))
+        file["X"] = np.zeros((3, 50))
         file["y"] = np.zeros((1, 50))
     head = b"MATLAB 7.3 MAT-file, Platform: GLNXA64, Created on: Mon Jan  1 00:00:00 2024 HDF5 schema 1.00 ."
     with open(path, "r+b") as file:

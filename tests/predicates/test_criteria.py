@@ -14,6 +14,7 @@ from ray_h5.predicates.criteria import any_equal, between, row_mask, where
 from ray_h5.predicates.evaluate import as_expression, evaluate
 from ray_h5.predicates.virtual_names import Length, parse_virtual, virtual_name
 from ray_h5.read.reader import RowReader
+from ray_h5.torch_data import H5Dataset
 from tests.index.kit import plan_files
 
 COLUMNS = {
@@ -447,3 +448,13 @@ def test_expressions_of_ray_name_the_columns_that_they_compare():
             (column, *valid), wanted = names or ["x"], criterion["x"]
             renamed = any_equal(1, valid=valid[0]) if valid else wanted
             assert str(expression.fn.pushed(*names)) == str(where(**{column: renamed}))
+
+
+@pytest.mark.parametrize("mixed", [lambda one, other: one & other, lambda one, other: (one | one) & ~(one & other)])
+def test_a_predicate_of_ray_and_of_pyarrow_is_refused(tmp_path, mixed):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["x"] = np.arange(3)
+    predicate = mixed(ray_h5.where(x=1), where(x=1))
+    with pytest.raises(PredicateError, match="this predicate combines both"):
+        H5Dataset(path, predicate=predicate)

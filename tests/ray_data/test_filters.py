@@ -287,6 +287,11 @@ def test_a_column_that_an_option_adds_is_named_with_it(paths, name, option):
         ds.filter(expr=where(**{name: [1, 2]} if name == "row_id" else {name: paths[0]})).count()
 
 
+def test_a_predicate_of_ray_and_of_pyarrow_is_refused(paths):
+    with pytest.raises(PredicateError, match="this predicate combines both"):
+        read(paths).filter(expr=where(u=1) & arrow_where(b=True)).take_all()
+
+
 def test_a_filter_that_no_row_passes_is_said(paths, caplog):
     ds = ray_h5.read_h5(paths, columns=["i"]).filter(expr=where(s="of no row"))
     assert ds.count() == len(ds.take_all()) == 0

@@ -1,5 +1,7 @@
 """Groups as rows: each row is what h5py reads of its datasets, whatever these hold and however they are stored."""
 
+import gc
+import pickle
 from collections import Counter
 from dataclasses import replace
 
@@ -13,6 +15,7 @@ from ray_h5.errors import CorruptFileError, SchemaMismatchError, UnknownColumnEr
 from ray_h5.index.facts.file_facts import FileFacts
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.stored.facts_as_bytes import FactsReader, FactsWriter, check_ranges
+from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.rows.groups_and_grids import Groups
 from ray_h5.rows.windows import Windows
 from ray_h5.source import Source
@@ -232,3 +235,19 @@ def test_values_made_of_stored_items_are_read_when_the_file_is_closed_again(tmp_
         found = reader.read(["x", "y"], rows)
     for name, parts in values.items():
         np.testing.assert_array_equal(found[name][:, 0], np.concatenate(parts)[rows])
+
+
+def test_an_open_file_keeps_no_columns_of_readers_that_are_gone(tmp_path):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        for number in range(3):
+            file[f"demo_{number}/x"] = np.arange(4.0)
+    rows = H5Dataset(path, rows=Groups("demo_*"))
+
+    def count_after(copies):
+        for _ in range(copies):
+            assert len(pickle.loads(pickle.dumps(rows))[1]["x"]) == 4
+        gc.collect()
+        return sum(type(each) is JoinedArray for each in gc.get_objects())
+
+    assert count_after(1) == count_after(10)

@@ -142,3 +142,13 @@ def test_what_cannot_be_used(tmp_path):
         H5Dataset(path, axes="back")
     with pytest.raises(OptionError, match=r"rows lie along the last axis; leave it out, or Groups"):
         H5Dataset(path, axes="reversed", rows=Groups("*"))
+
+
+def test_reversed_axes_are_not_advised_where_they_are_passed(matlab):
+    path, arrays, _ = matlab
+    with h5py.File(path, "r+") as file:
+        file["other"] = np.zeros((2, ROWS + 1))
+    with pytest.raises(SchemaMismatchError, match=f"{ROWS + 1} rows: columns=\\['other'\\]") as caught:
+        H5Dataset(path, axes="reversed", file_extensions=["mat"])
+    assert "axes=" not in str(caught.value)
+    assert f"columns={sorted(arrays)!r}" in str(caught.value)  # it is tried with reversed axes

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from typing import TypeAlias
 
 from ray_h5.errors import MissingSourceError, StaleIndexError
+from ray_h5.lru import first_time
 from ray_h5.manifest.layout import FileState, SourceStates
+from ray_h5.messages import few
 from ray_h5.storage.byte_source import FileIdentity, Identity, only_ctime_differs
 from ray_h5.storage.local import LOCAL, identity_now
 from ray_h5.storage.storage_of_path import Storage, storage_of
@@ -16,8 +19,6 @@ logger = logging.getLogger(__name__)
 
 Look: TypeAlias = Callable[[str], Identity | None]
 
-_warned: dict[str, object] = {}
-_MOST_WARNED = 10_000
 _ADVICE = "Make the dataset again; if something still writes to the file, wait for it."
 
 
@@ -40,15 +41,12 @@ def check_identity(path: str, expected: Identity, found: Identity, *, swmr: bool
             _warn_of_ctime(path)
             return
     raise StaleIndexError(
-        f"{path}: the file changed between planning and reading: expected {expected}, found {found}. {_ADVICE}"
+        f"{path}: the file changed between planning and reading: {_changes(expected, found)}. {_ADVICE}"
     )
 
 
 def _warn_of_ctime(path: str) -> None:
-    """Warn once of a file; of several threads, one does."""
-    if len(_warned) > _MOST_WARNED:
-        _warned.clear()
-    if _warned.setdefault(path, mine := object()) is mine:
+    if first_time("ctime", path):
         logger.warning(
             "%s: its ctime is another one since it was planned, as after a chmod, chown or rename, or when a hard link "
             "is made; its size, mtime and inode are the same. Its headers and chunk index are read again, and reading "
@@ -103,9 +101,10 @@ def check_same_sources(
             check_source(f"{path}: column {column!r} leads to {source}", state, states[source], swmr=swmr)
     check_sources_now(path, column, expected, swmr=swmr, look=look)
     if states.keys() != dict(expected).keys():
+        before, now = ([leads for leads, state in pairs if state is not None] for pairs in (expected, found))
         raise StaleIndexError(
             f"{path}: column {column!r} leads to other files than when the dataset was made: expected "
-            f"{_listed(dict(expected))}, found {_listed(states)}. {_ADVICE}"
+            f"{few(before) or 'none'}, found {few(now) or 'none'}. {_ADVICE}"
         )
 
 
@@ -127,7 +126,7 @@ def check_source(leads: str, expected: Identity | None, found: Identity | None, 
         _warn_of_ctime(leads)
     elif _differ(expected, found, swmr):
         raise StaleIndexError(
-            f"{leads}, which changed between planning and reading: expected {expected}, found {found}. {_ADVICE}"
+            f"{leads}, which changed between planning and reading: {_changes(expected, found)}. {_ADVICE}"
         )
 
 
@@ -137,5 +136,7 @@ def _differ(expected: Identity, found: Identity, swmr: bool) -> bool:
     return expected != found
 
 
-def _listed(states: Mapping[str, Identity | None]) -> str:
-    return ", ".join(path for path, state in states.items() if state is not None) or "none"
+def _changes(expected: Identity, found: Identity) -> str:
+    """Return what differs between two states of a file."""
+    pairs = zip(asdict(expected).items(), asdict(found).values(), strict=False)
+    return ", ".join(f"expected {name} {value}, found {now}" for (name, value), now in pairs if value != now)

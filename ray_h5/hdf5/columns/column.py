@@ -135,7 +135,7 @@ def _check_rows(space: h5py.h5s.SpaceID, where: str, *, single_ok: bool) -> None
     if space.get_simple_extent_type() == h5py.h5s.NULL:
         raise without_rows(f"{where} has an empty (null) dataspace; a column needs a first axis of rows")
     if space.get_simple_extent_ndims() == 0 and not single_ok:
-        raise without_rows(f"{where} {SINGLE_VALUE}")
+        raise without_rows(f"{where} {SINGLE_VALUE}", is_single=True)
 
 
 def fill_of(properties: h5py.h5p.PropDCID, values: ValueType) -> np.ndarray | None:

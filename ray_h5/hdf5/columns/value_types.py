@@ -183,10 +183,10 @@ def _dtype(type_id: h5py.h5t.TypeID, where: str) -> tuple[np.dtype, tuple[str, .
     return dtype, ()
 
 
-def without_rows(message: str) -> UnsupportedColumnError:
-    """Return the error of a dataset that has no rows."""
+def without_rows(message: str, *, is_single: bool = False) -> UnsupportedColumnError:
+    """Return the error of a dataset that has no rows, but perhaps a single value."""
     error = UnsupportedColumnError(message)
-    error.has_rows = False
+    error.has_rows = None if is_single else False
     return error
 
 

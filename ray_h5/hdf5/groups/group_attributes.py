@@ -39,7 +39,6 @@ class GroupAttribute:
 
     def __init__(self, path: str, name: str, guard: TextGuard | None = None) -> None:
         self.path, self.name, self.guard = path, name, guard
-        self._refers = False
         self._numbers: list[np.ndarray] = []  # of each dtype that follows another one
         self._texts, self._ends = bytearray(), array("q")
         self._raw = bytearray()  # numbers of the last dtype
@@ -47,16 +46,17 @@ class GroupAttribute:
         self._stored_bytes = 0
         self._in_memory: h5py.h5t.TypeID | None = None
         self._value = np.zeros(())
-        self._is_text = False
 
     def add(self, group: str, opened: Any) -> None:
         """Read the attribute of the next group or dataset."""
         try:
             attr = h5py.h5a.open(opened, self.name.encode())
         except (KeyError, UnicodeDecodeError):  # see `Trail._kind_of_link`
+            near = near_names(self.name, _attribute_names(opened))
+            if hasattr(opened, "links") and opened.links.exists(self.name.encode()):
+                near = f" {self.name!r} is in the group itself: name it in columns=, not in attrs=.{near}"
             raise SchemaMismatchError(
-                f"{self.path}: {group!r} has no attribute {self.name!r}, which attrs= names."
-                f"{near_names(self.name, _attribute_names(opened))}"
+                f"{self.path}: {group!r} has no attribute {self.name!r}, which attrs= names.{near}"
             ) from None
         # Most have the type of the one before. The size shows that there is one value: h5py does not check that all
         # values fit into the array.
@@ -155,9 +155,8 @@ def attributes_of(group: h5py.Group, path: str, names: Sequence[str]) -> dict[st
 
 def _is_plain(dtype: np.dtype) -> bool:
     """Return whether values are numbers or texts."""
-    if dtype.kind == "f":
-        return dtype.itemsize <= _MOST_FLOAT_BYTES
-    return dtype.kind in "biuS" or h5py.check_string_dtype(dtype) is not None
+    is_float = dtype.kind == "f" and dtype.itemsize <= _MOST_FLOAT_BYTES
+    return is_float or dtype.kind in "biuS" or h5py.check_string_dtype(dtype) is not None
 
 
 def _attribute_names(opened: Any) -> list[str]:

@@ -151,7 +151,7 @@ class KnownHeaders:
                 columns[name] = header.layout(name, self._path, self.plain.end)
                 refused.update(lost_fields(columns[name]))
             else:
-                refused[name] = without_rows(f"{self._path}: column {name!r} {SINGLE_VALUE}")
+                refused[name] = without_rows(f"{self._path}: column {name!r} {SINGLE_VALUE}", is_single=True)
         return columns, refused
 
     def learn(self, columns: Mapping[str, ColumnLayout], is_unchanged: Callable[[], bool]) -> None:

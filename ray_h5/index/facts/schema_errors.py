@@ -12,9 +12,8 @@ import numpy as np
 from ray_h5.columns.schema import TENSOR_KINDS, ColumnSpec
 from ray_h5.errors import SchemaMismatchError
 from ray_h5.index.facts.file_facts import FileFacts
-from ray_h5.likely_rows.patterns import pattern_of
-from ray_h5.likely_rows.samples import samples
-from ray_h5.likely_rows.suggestion import Suggestion
+from ray_h5.likely_rows.alike import pattern_of
+from ray_h5.likely_rows.suggestions import Suggestion, samples
 from ray_h5.likely_rows.tree import FileTree, Seen
 from ray_h5.messages import common_pattern, few
 
@@ -76,7 +75,7 @@ def _groups_of_files(schemas: Sequence[Schema]) -> Iterator[Suggestion]:
         by_form.setdefault(re.sub(r"\d+", "#", name), []).append(name)
     if any(len(names) != len(schemas) for names in by_form.values()) or len(by_form) > _MAX_LISTED:
         return
-    globs = [pattern_of([tuple(name.split("/")) for name in names], [])[0] for names in by_form.values()]
+    globs = [pattern_of(names) for names in by_form.values()]
     groups = {glob.rpartition("/")[0] for glob in globs}
     if len(groups) != 1 or "*" not in groups.pop() or any("*" in glob.rpartition("/")[2] for glob in globs):
         return

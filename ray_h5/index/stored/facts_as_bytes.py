@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, fields
+from dataclasses import fields
 from typing import Any
 
 import msgspec
@@ -23,7 +23,7 @@ from ray_h5.manifest.known_columns import Elsewhere, KnownColumn, OtherColumn, P
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, Encoding, FilterPipeline, FilterStep
 from ray_h5.manifest.manifest import Manifest
 from ray_h5.manifest.selections import Along
-from ray_h5.storage.byte_source import FileIdentity, Identity, ObjectIdentity
+from ray_h5.storage.byte_source import FileIdentity, ObjectIdentity
 
 _CLASSES: tuple[Any, ...] = (
     Along, Bounds, ChunkedBy, ColumnFacts, ColumnLayout, ColumnNotes, ColumnSpec, Elsewhere, Encoding, FileIdentity,
@@ -37,7 +37,7 @@ _MARKS = {number: Ext(number, b"") for number in (*range(len(_CLASSES)), _ARRAY,
 _KEPT = ("columns", "listing", "left_out", "origins", "sought", "table", "known")
 """The facts that files may be alike in."""
 
-VERSION = zlib.crc32(repr(["Arrow", *((class_.__name__, names) for class_, names in _FIELDS.items())]).encode())
+VERSION = zlib.crc32(repr(["Arrow, states", *((class_.__name__, names) for class_, names in _FIELDS.items())]).encode())
 """Another version of the package has other classes or fields."""
 
 FOREIGN = (
@@ -176,16 +176,6 @@ def dtype_of(parts: Any) -> np.dtype:
         return np.dtype((dtype_of(parts[0]), tuple(parts[1])))
     described: Any = {**parts, "formats": [dtype_of(part) for part in parts["formats"]]}
     return np.dtype(described)
-
-
-def identity_parts(identity: Identity | None) -> list[Any] | None:
-    """Return the state of a file as a list: that of a remote one begins with its ETag."""
-    return None if identity is None else list(astuple(identity))
-
-
-def identity_of(state: Sequence[Any]) -> Identity:
-    """Return the state of `identity_parts`."""
-    return ObjectIdentity(*state) if isinstance(state[0], str) else FileIdentity(*state)
 
 
 # Where chunks and values are: these become addresses, so they are compared with the file ------------------------

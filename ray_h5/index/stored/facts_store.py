@@ -25,8 +25,6 @@ from ray_h5.index.stored.facts_as_bytes import (
     FactsReader,
     FactsWriter,
     check_ranges,
-    identity_of,
-    identity_parts,
 )
 from ray_h5.index.stored.memory import is_current
 from ray_h5.lru import LRU, first_time
@@ -88,7 +86,7 @@ class IndexFile:
         values = {key: lists[number].values for key, lists in self._values if lists[number].is_valid}
         facts = FileFacts(
             path,
-            identity_of(msgspec.msgpack.decode(self._states[number].as_py())),
+            self._reader.value(self._states[number].as_py()),
             **self._common[common],
             values={key: array for key, array in values.items() if isinstance(key, ColumnSpec)},
             attributes={key: array for key, array in values.items() if isinstance(key, str)},
@@ -109,7 +107,7 @@ def _batch_of(scope: str, facts_by_key: Mapping[str, FileFacts]) -> pa.RecordBat
     values: dict[Any, dict[int, pa.Array]] = {}
     for number, facts in enumerate(facts_by_key.values()):
         numbers.append(common.setdefault(writer.facts(facts), len(common)))
-        states.append(msgspec.msgpack.encode(identity_parts(facts.identity)))
+        states.append(writer.value(facts.identity))
         for key, array in (*facts.values.items(), *facts.attributes.items()):
             values.setdefault((key, array.type), {})[number] = array
     facts_of_files = pa.DictionaryArray.from_arrays(pa.array(numbers, pa.int32()), binary_array([*common]))

@@ -74,11 +74,10 @@ def _to_arrow(plan: ReadPlan, block: Block, spec: ColumnSpec | None, name: str) 
     def where(row: int) -> str:
         return plan.files.where(int(rows.row_ids[row]))
 
-    joined = plan.joined
-    if spec is not None and joined is not None and name in joined.specs:
+    if spec is not None and name in plan.beside.columns:
         if spec.is_scalar:
-            return joined.arrow(name, plan.files, rows.row_ids)
-        values = joined.array(name, plan.files, rows.row_ids)
+            return plan.beside.arrow(name, plan.files, rows.row_ids)
+        values = plan.beside.array(name, plan.files, rows.row_ids)
         if spec.kind == "ragged":
             return ragged_array(values, spec, where)
         return ArrowTensorArray.from_numpy(values, column_name=name)

@@ -189,16 +189,15 @@ class CombinedHDF5Dataset(H5Dataset):
         super()._build_index()
 
     def _select(self, predicate: pc.Expression | None) -> np.ndarray | None:
-        num_rows = left = self._index.num_rows
+        num_rows = self._index.num_rows
         passes, notes, emptied = np.ones(num_rows, bool), [], "the files are empty"
         for words, alone in self._passing(predicate):
-            both = np.zeros(num_rows, bool)
-            both[alone] = passes[alone]
-            before, left, passes = left, int(np.count_nonzero(both)), both
+            before = np.count_nonzero(passes)
+            passes &= np.bincount(alone, minlength=num_rows).astype(bool)
             notes.append(f"{words} keeps {len(alone)}")
-            if before and not left:
+            if before and not passes.any():
                 emptied = f"{words} left none of the {before} rows before it"
-        if notes and not left:
+        if notes and not passes.any():
             raise PredicateError(f"no sample matches: {emptied} (of {num_rows} rows, each alone: {'; '.join(notes)})")
         return np.flatnonzero(passes) if notes else None
 
