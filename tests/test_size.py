@@ -42,12 +42,12 @@ LIMITS: dict[str, Size] = {
     "call_errors": Size(88, 1, 0, 0, 1, 0),
     "cli": Size(198, 1, 3, 0, 0, 0),
     "codecs": Size(880, 8, 0, 0, 0, 0),
-    "columns": Size(5291, 26, 0, 0, 1, 5),
+    "columns": Size(5105, 25, 0, 0, 1, 4),
     "content_equality": Size(70, 1, 0, 0, 0, 0),
     "errors": Size(216, 1, 0, 0, 0, 0),
     "hashing": Size(204, 1, 0, 0, 0, 0),
     "hdf5": Size(7023, 40, 10, 0, 8, 3),
-    "index": Size(4150, 23, 2, 0, 6, 6),
+    "index": Size(4149, 23, 2, 0, 6, 6),
     "inspect": Size(1535, 9, 8, 0, 5, 0),
     "likely_rows": Size(963, 7, 0, 0, 1, 0),
     "loading": Size(1392, 9, 1, 0, 0, 1),
@@ -62,7 +62,7 @@ LIMITS: dict[str, Size] = {
     "predicates": Size(1114, 8, 0, 0, 0, 0),
     "ray_data": Size(4431, 26, 5, 0, 7, 7),
     "read": Size(6663, 37, 15, 0, 10, 5),
-    "rows": Size(4335, 19, 1, 0, 4, 2),
+    "rows": Size(4185, 17, 1, 0, 4, 1),
     "shown_values": Size(105, 1, 0, 0, 0, 0),
     "source": Size(273, 1, 8, 0, 0, 0),
     "storage": Size(3524, 22, 5, 0, 3, 0),
@@ -73,7 +73,7 @@ LIMITS: dict[str, Size] = {
 }
 """Today's numbers."""
 
-COMMENTS = 0.9
+COMMENTS = 0.91
 """Per cent of lines that are comments, over all packages: this one may only rise."""
 
 

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 
 from ray_h5.columns.derived_columns import Csr, Cut, JoinedColumn, MadeColumn, Positions, Ragged, RowEntries, RowPart
-from ray_h5.columns.ragged.bounds import Bounds, bounds_in, check_bounds, rows_key
+from ray_h5.columns.ragged.bounds import Bounds, ChunkedBy, bounds_in, check_bounds, rows_key
 from ray_h5.columns.ragged.csr_groups import check_entries, check_types, checked_encoding, positions_of, width_of
-from ray_h5.columns.ragged.range_columns import RaggedRows, SparseRows
+from ray_h5.columns.ragged.range_columns import Ranges, SparseRows
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.stored_values import Stored
 from ray_h5.columns.values import Taken, Values, read_units
-from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
+from ray_h5.errors import RayH5Error, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import JoinedArray, Paths
-from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.layout import ColumnLayout, Encoding
 from ray_h5.read.reader import RowReader
 
 
@@ -84,6 +84,8 @@ class Columns(ABC):
         self.made = {column.name: column for column in columns}
         self.decode_cf = decode_cf
         self.bounds: dict[str, Bounds] = {} if table is None else dict(table.bounds)
+        self.chunked: dict[str, ChunkedBy] = {} if table is None else dict(table.chunked_by)
+        self.path_of: Callable[[str], str] = lambda name: name
 
     @property
     def groups(self) -> Paths | None:
@@ -133,6 +135,13 @@ class Columns(ABC):
         """Return a dataset of the file, such as names of positions."""
         return Stored.of(self.reader.column(name))
 
+    def _encoding(self, path: str) -> Encoding | None:
+        """Return what a group, or a dataset, of the file encodes; None if it does not, or is not there."""
+        try:
+            return self.reader.encoding(path)
+        except RayH5Error:
+            return None  # reading it as a dataset reports what is wrong
+
     # What the user describes ----------------------------------------------------------------------
 
     def whole(self, name: str) -> str | MadeColumn | None:
@@ -143,7 +152,7 @@ class Columns(ABC):
     def dataset_of(self, name: str) -> str:
         """Return the dataset, group or field that a column is of; of most, it has the name."""
         made = self.made.get(name.strip("/"))
-        return name if made is None or isinstance(made, JoinedColumn) else made.dataset
+        return self.path_of(name if made is None or isinstance(made, JoinedColumn) else made.dataset)
 
     def dataset_below_field(self, name: str) -> str:
         """Return the dataset that a column is of: of a field of compound values, the one above it."""
@@ -164,27 +173,22 @@ class Columns(ABC):
         if isinstance(values, SparseRows):
             return self._of_sparse(made, values)
         where = f"{self.path}: column {made.name!r}"
-        if isinstance(values, RaggedRows):
-            content = self._inner(made, values.content)
+        if isinstance(values, Ranges):
+            joined = values.joined
+            if joined is not None and joined.single:
+                raise UnsupportedColumnError(f"{where} has single values; {made} expects rows with axes")
+            if joined is not None and joined.unit_shape is None and any(axis for axis, _ in made.axes):
+                raise UnsupportedColumnError(
+                    f"{where}: {made}: its rows differ in shape along axes after the first one. Choose groups that "
+                    "agree with the pattern, or take parts of the first axis alone."
+                )
+            inner = {axis - 1: at for axis, at in made.axes if axis}  # the first axis is that of units
+            content = self._taken(made, inner, values.content, first_axis=1)
             return replace(values, content=content, entries=made.entries(where))
         if made.random is not None and (values.array.kind in {"list", "ragged"} or not values.array.row_shape):
             raise UnsupportedColumnError(f"{where}: {made}: its rows have no axis to draw from")
         taken = self._taken(made, dict(made.axes), values)
         return taken if made.random is None else Taken(taken, entries=RowEntries(made.random, where))
-
-    def of_datasets(self, name: str, values: Values, joined: JoinedArray) -> tuple[Values, RowEntries | None]:
-        """Return the parts of rows that are whole datasets: values, and entries of their first axis."""
-        if (made := self.part(name)) is None:
-            return values, None
-        where = f"{self.path}: column {made.name!r}"
-        if joined.single:
-            raise UnsupportedColumnError(f"{where} has single values; {made} expects rows with axes")
-        if joined.unit_shape is None and any(axis for axis, _ in made.axes):
-            raise UnsupportedColumnError(
-                f"{where}: {made}: its rows differ in shape along axes after the first one. Choose groups that agree "
-                "with the pattern, or take parts of the first axis alone."
-            )
-        return self._inner(made, values), made.entries(where)
 
     def of_blocks(
         self, name: str, array: ColumnLayout, cut: tuple[int, ...]
@@ -211,10 +215,6 @@ class Columns(ABC):
         taken = self._positions(made, dict(made.axes), array.shape)
         return taken, None if made.random is None else made.entries(array.where)
 
-    def _inner(self, made: RowPart, values: Values) -> Values:
-        """Return the parts along the axes of rows after the first one, which is that of units."""
-        return self._taken(made, {axis - 1: at for axis, at in made.axes if axis}, values, first_axis=1)
-
     def _taken(self, made: RowPart, axes: dict[int, Positions], values: Values, first_axis: int = 0) -> Values:
         shape = values.array.row_shape
         if not axes:
@@ -240,7 +240,8 @@ class Columns(ABC):
         """Return the positions along an axis of this length."""
         if isinstance(at, Cut):
             return at.positions(length)
-        return positions_of(self.reader, what, at, made.names, length, self._named)
+        names = None if made.names is None else self.path_of(made.names)
+        return positions_of(self.reader, what, at, names, length, self._named)
 
     def _of_sparse(self, made: RowPart, values: SparseRows) -> SparseRows:
         if [axis for axis, _ in made.axes] != [0] or made.random is not None:
@@ -252,10 +253,10 @@ class Columns(ABC):
 
     # Rows that are ranges -------------------------------------------------------------------------
 
-    def ragged(self, made: Ragged) -> RaggedRows:
+    def ragged(self, made: Ragged) -> Ranges:
         """Return the values of a column made by `ragged`; which rows each group has is known then."""
         content = self._plain_parts(made.content)
-        if isinstance(content.values, (RaggedRows, SparseRows)):
+        if isinstance(content.values, (Ranges, SparseRows)):
             raise UnsupportedColumnError(
                 f"{self.path}: ragged({made.content!r}): it has rows of varying length itself; expected a dataset"
             )
@@ -263,7 +264,9 @@ class Columns(ABC):
         def check(bounds: Bounds, length: int, part: int) -> None:
             check_bounds(bounds, made, length, self.where(part))
 
-        return RaggedRows(made.name, content.values, self._bounds(made, made.name, content, check))
+        if self.groups is None:
+            self.chunked[made.name] = ChunkedBy(made.bounds_key, content.values.array.chunk_rows)
+        return Ranges(made.name, self.path, content.values, self._bounds(made, made.name, content, check))
 
     def csr(self, made: Csr) -> SparseRows:
         """Return the rows of a sparse matrix, of a file or of each group, one group after the other."""
@@ -275,6 +278,9 @@ class Columns(ABC):
             where = f"{self.path}: sparse matrix {self._path(part, name)!r}"
             check_entries(where, bounds, length, int(data.lengths[part]))
 
+        if self.groups is None:
+            chunk_rows = max(indices.chunk_rows, data.chunk_rows)
+            self.chunked[made.name] = ChunkedBy(made.rows.bounds_key, chunk_rows)
         bounds, take = self._bounds(made.rows, made.name, indices, check), None
         width = self._common_width(made, bounds)
         if made.take is not None:
@@ -302,7 +308,8 @@ class Columns(ABC):
             all_bounds = []
             for part, (first, length) in enumerate(zip(content.starts.tolist(), content.lengths.tolist(), strict=True)):
                 own = {option: values[part] for option, values in read.items()}
-                bounds = bounds_in(own, made, f"{self.where(part)}: column {made.name!r}, {said}")
+                where = f"{self.where(part)}: column {made.name!r}, {said}"
+                bounds = bounds_in(own, where, made.base, inclusive=made.inclusive)
                 check(bounds, length, part)
                 all_bounds.append(Bounds(bounds.starts + first, bounds.stops + first))
             nothing = np.empty(0, np.int64)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -16,11 +18,10 @@ from ray_h5.columns.conventions.cf_columns import CF_ATTRIBUTES, cf_values
 from ray_h5.columns.conventions.coded_columns import category, optional
 from ray_h5.columns.conventions.matlab_columns import referred_values, reversed_values
 from ray_h5.columns.conventions.pandas_columns import pandas_values
-from ray_h5.columns.dataset_columns import joined_values
 from ray_h5.columns.derived_columns import Csr, Fields, JoinedColumn, MadeColumn, Ragged
-from ray_h5.columns.ragged.bounds import Bounds, ChunkedBy, bounds_of_pairs, episodes_key, pairs_of
+from ray_h5.columns.ragged.bounds import Bounds, bounds_in, episodes_key
 from ray_h5.columns.ragged.csr_groups import checked_encoding
-from ray_h5.columns.ragged.range_columns import RaggedRows, SparseRows
+from ray_h5.columns.ragged.range_columns import SparseRows
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.stored_values import Stored, stored_fields
 from ray_h5.columns.values import Values
@@ -71,7 +72,6 @@ class FileColumns(Columns):
     ) -> None:
         super().__init__(reader, columns, table, decode_cf=decode_cf)
         self._is_reversed = is_reversed
-        self.chunked: dict[str, ChunkedBy] = {} if table is None else dict(table.chunked_by)
         self.many: dict[str, GroupTable] = {} if table is None else dict(table.joined)
         self._listed: Listing | None = None
         self._layout: FileLayout | None = None
@@ -123,12 +123,6 @@ class FileColumns(Columns):
             return False
         refused.pop(name, None)
         return True
-
-    def _encoding(self, name: str) -> Encoding | None:
-        try:
-            return self.reader.encoding(name)
-        except RayH5Error:
-            return None  # reading it as a dataset reports what is wrong
 
     def single(self, name: str) -> Stored | None:
         """Return a dataset that has a single value, as one unit; None if it has axes, or does not exist.
@@ -204,6 +198,13 @@ class FileColumns(Columns):
         groups = groups_with(name, known)
         return groups, pattern_of(groups) if groups else ""
 
+    def below(self, group: str, paths: Mapping[str, str]) -> FileColumns:
+        """Return the columns of one group of the file; `paths` are the datasets of names that are not below it."""
+        columns = copy.copy(self)
+        columns.path_of = lambda name: paths.get(name.strip("/")) or f"{group}/{name.strip('/')}".strip("/")
+        columns._known, columns._without_axes = {}, {}
+        return columns
+
     def group_table(self, pattern: str | Mapping[str, str], names: Sequence[str]) -> GroupTable:
         """Return the groups that match a pattern, or a pattern of each column, with their datasets of these names."""
         patterns = pattern if isinstance(pattern, str) else tuple(pattern.items())
@@ -236,9 +237,9 @@ class FileColumns(Columns):
         if isinstance(made, Ragged):
             return self.ragged(made)
         if isinstance(made, JoinedColumn):
-            return joined_values(self.path, made, self._datasets(made.name, made.pattern))
+            return self._end_to_end(made)
         if isinstance(made, Fields):
-            return stored_fields(self._dataset(made.dataset), made.names, made.name)
+            return stored_fields(self._dataset(name), made.names, made.name)
         if isinstance(made, Csr):
             return self.csr(made)
         values = self._named(name)
@@ -310,17 +311,9 @@ class FileColumns(Columns):
         what = "a group, not a column; its columns are below it" if has_columns else "no column of rows"
         raise UnsupportedColumnError(f"{self.path}: {name!r} ({encoding.said}) is {what}")
 
-    def ragged(self, made: Ragged) -> RaggedRows:
-        rows = super().ragged(made)
-        self.chunked[made.name] = ChunkedBy(made.bounds_key, rows.content.array.chunk_rows)
-        return rows
-
     def csr(self, made: Csr) -> SparseRows:
         checked_encoding(self.path, made, made.group, self.reader.encoding(made.group))
-        matrix = super().csr(made)
-        chunk_rows = max(matrix.indices.array.chunk_rows, matrix.data.array.chunk_rows)
-        self.chunked[made.name] = ChunkedBy(made.rows.bounds_key, chunk_rows)
-        return matrix
+        return super().csr(made)
 
     def _plain_parts(self, name: str) -> Parts:
         return Parts.of_file(self._named(name))
@@ -333,6 +326,20 @@ class FileColumns(Columns):
                 raise refused[name]
             self.many[name] = table
         return self.many[name]
+
+    def _end_to_end(self, made: JoinedColumn) -> Values:
+        """Return the values of the datasets that match a pattern, one after the other."""
+        table = self._datasets(made.name, made.pattern)
+        joined, what = table.columns.get(made.name), f"groups, such as {table.names[0]!r}"
+        if joined is not None and not joined.single and (shape := joined.unit_shape) is not None:
+            layout = replace(joined.unit, name=made.name, shape=(int(joined.starts[-1]), *shape))
+            return Stored(layout, joined, name=made.name)
+        if joined is not None:
+            what = "datasets with single values" if joined.single else "datasets with rows of several shapes"
+        raise UnsupportedColumnError(
+            f"{self.path}: {made}: these are {what}; expected datasets with rows of one shape. For a row a dataset, "
+            f"pass rows=ray_h5.Groups({made.pattern!r})."
+        )
 
     def _referred(self, name: str) -> Values:
         """Return the values that references lead to."""
@@ -399,9 +406,8 @@ class FileColumns(Columns):
     def episode_bounds(self, name: str) -> Bounds:
         """Return where episodes begin and end, as pairs say."""
         if (key := episodes_key(name)) not in self.bounds:
-            where = f"{self.path}: {name!r}"
             (pairs,) = self._plain_parts(name).read(self.reader)
-            self.bounds[key] = bounds_of_pairs(*pairs_of(pairs, where), where)
+            self.bounds[key] = bounds_in({"bounds": pairs}, f"{self.path}: {name!r}")
         return self.bounds[key]
 
 

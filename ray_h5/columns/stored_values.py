@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -28,7 +28,7 @@ from ray_h5.errors import UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.columns.plain_dtypes import split_array
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout, Kind
-from ray_h5.manifest.row_requests import Request, request_of
+from ray_h5.manifest.row_requests import request_of
 from ray_h5.messages import near_names
 from ray_h5.read.arrays.selection import Selection, layout_of_boxes, runs_of_positions
 from ray_h5.read.read_parts import Address, Part
@@ -46,31 +46,27 @@ class Stored(OneAxis):
         The dataset; of many, a layout with the type and shape of a unit.
     address : Address
         Where it is.
-    field : str, optional
-        The field.
     name : str
         The column, if its name is not that of the dataset.
     fields : tuple of str
-        Several fields, which are one more axis, of one dtype.
+        The fields, which are one more axis, of one dtype.
+    is_one : bool
+        Whether a value is that of the only field, without this axis.
     taken : tuple of (numpy.ndarray or None)
         The positions along each axis of a unit; None for all.
     """
 
     layout: ColumnLayout
     address: Address
-    field: str | None = None
     name: str = ""
     fields: tuple[str, ...] = ()
+    is_one: bool = False
     taken: Positions = ()
 
     @classmethod
-    def of(
-        cls, source: ColumnLayout | JoinedArray, field: str | None = None, name: str = "", fields: tuple[str, ...] = ()
-    ) -> Stored:
+    def of(cls, source: ColumnLayout | JoinedArray) -> Stored:
         """Return the values of a dataset, or of one dataset a group."""
-        if isinstance(source, JoinedArray):
-            return cls(source.unit, source, field, name, fields)
-        return cls(source, source.name, field, name, fields)
+        return cls(source.unit, source) if isinstance(source, JoinedArray) else cls(source, source.name)
 
     @property
     def _members(self) -> list[tuple[np.dtype, int]]:
@@ -78,7 +74,7 @@ class Stored(OneAxis):
         return self._members_of(self.layout.stored_dtype)
 
     def _members_of(self, dtype: np.dtype) -> list[tuple[np.dtype, int]]:
-        return [field_of(dtype, name) for name in ((self.field,) if self.field is not None else self.fields)]
+        return [field_of(dtype, name) for name in self.fields]
 
     @property
     def dtype(self) -> np.dtype:
@@ -90,16 +86,17 @@ class Stored(OneAxis):
         if not (members := self._members):
             return self.layout.dtype, ()
         types = [split_array(dtype) for dtype, _ in members]
-        dtype = np.result_type(*(kind.newbyteorder("=") for kind, _ in types)) if self.fields else types[0][0]
-        return dtype.newbyteorder("="), ((len(types),) if self.fields else ()) + types[0][1]
+        dtype = types[0][0] if self.is_one else np.result_type(*(kind.newbyteorder("=") for kind, _ in types))
+        return dtype.newbyteorder("="), (() if self.is_one else (len(types),)) + types[0][1]
 
     @property
     def array(self) -> ColumnLayout:
         layout = self.layout
-        if self.field is not None or self.fields:
+        if self.fields:
             dtype, axes = self._type
             shape, chunk = (*layout.shape, *axes), layout.chunk_shape
-            enum = [(name, value) for name, value in layout.enum if name.startswith(f"{self.field}.")]
+            of_field = f"{self.fields[0]}."
+            enum = [pair for pair in layout.enum if self.is_one and pair[0].startswith(of_field)]
             layout = replace(
                 layout,
                 name=self.name,
@@ -107,7 +104,7 @@ class Stored(OneAxis):
                 shape=shape,
                 chunk_shape=None if chunk is None else (*chunk, *axes),
                 stored_dtype=dtype,
-                enum=tuple((name[len(str(self.field)) + 1 :], value) for name, value in enum),
+                enum=tuple((name.removeprefix(of_field), value) for name, value in enum),
                 item_bytes=0,
                 lost_fields=(),
                 fill=None,
@@ -153,15 +150,22 @@ class Stored(OneAxis):
     def reading(self, units: Units, out: np.ndarray) -> Reading:
         if not self._is_part:
             return Reading([Part(self.address, units, out)])
-        address = self._taken_address
+        wanted, address, names, taken = units.listed(), self._taken_address, self.fields, self.taken
         # Of groups, the type of a unit is in native byte order, and that of the address as it is stored.
-        if address is not None and not (self.fields and address.dtype is not None and address.dtype.names is not None):
+        if address is not None and not self._is_packed(address):
             return Reading([Part(address, units, out)])
-        wanted, part, read = self.read(units, out.shape[1:])
+        if address is not None and address.dtype is not None:
+            shape, dtype, names, taken = self._lengths, address.dtype, address.dtype.names or (), ()
+        else:
+            shape, dtype = self.layout.row_shape, self.layout.dtype
+            if isinstance(self.address, JoinedArray) and self.address.unit_shape is None:
+                shape = out.shape[1 : out.ndim - len(self._type[1])]
+        values = empty((len(wanted), *shape), dtype, self.layout.where)
 
         def finish() -> None:
-            out[wanted.places] = read()
+            out[wanted.places] = picked(self._fields_of(values, names), taken)
 
+        part = Part(self.address if address is None else address, request_of(wanted.rows), values)
         return Reading([part], finish)
 
     def is_all_of(self, joined: JoinedArray) -> bool:
@@ -170,7 +174,12 @@ class Stored(OneAxis):
 
     @property
     def _is_part(self) -> bool:
-        return self.field is not None or bool(self.fields) or bool(self.taken)
+        return bool(self.fields) or bool(self.taken)
+
+    def _is_packed(self, selection: Selection) -> bool:
+        """Return whether fields are read side by side, as compound values."""
+        is_compound = selection.dtype is not None and selection.dtype.names is not None
+        return is_compound and bool(self.fields) and not self.is_one
 
     @property
     def _selection(self) -> Selection:
@@ -206,49 +215,15 @@ class Stored(OneAxis):
         taken = (None if at is None else runs_of_positions(at) for at in self._positions(self.layout))
         return replace(rows, taken=(*[None] * len(rows.axes), *taken))
 
-    def read(
-        self, units: Units, shape: tuple[int, ...] | None = None
-    ) -> tuple[Request, Part, Callable[[], np.ndarray]]:
-        """Return units one by one, their read, and a function that returns their values once they are read.
-
-        `shape` is that of a unit; datasets of many groups may differ in it.
-        """
-        wanted = units.listed()
-        request, where = request_of(wanted.rows), self.layout.where
-        if (address := self._taken_address) is not None:
-            dtype = address.dtype
-            assert dtype is not None
-            packed = dtype.names is not None and bool(self.fields)
-            shape = self._lengths if packed else self.array.row_shape
-            dtype = dtype if packed else dtype.newbyteorder("=")
-            values = empty((len(wanted), *shape), dtype, where)
-            return wanted, Part(address, request, values), lambda: self._stacked(values) if packed else values
-        row_shape = self.layout.row_shape
-        if shape is not None and isinstance(self.address, JoinedArray) and self.address.unit_shape is None:
-            row_shape = shape[: len(shape) - len(self._type[1])]
-        values = empty((len(wanted), *row_shape), self.layout.dtype, where)
-        return wanted, Part(self.address, request, values), lambda: self._parts_of(values)
-
-    def _stacked(self, values: np.ndarray) -> np.ndarray:
-        """Return fields of compound values of their own types, in their order, as one array."""
-        assert values.dtype.names is not None
+    def _fields_of(self, values: np.ndarray, names: Sequence[str]) -> np.ndarray:
+        """Return fields of compound values, in their order, as one array; whole values if there are no names."""
+        if not names or self.is_one:
+            return _field_values(values, names[0]) if names else values
         dtype, axes = self._type
         numbers = np.empty((*values.shape, *axes), dtype)
-        for at, name in enumerate(values.dtype.names):
-            numbers[(slice(None),) * values.ndim + (at,)] = values[name]
+        for at, name in enumerate(names):
+            numbers[(slice(None),) * values.ndim + (at,)] = _field_values(values, name)
         return numbers
-
-    def _parts_of(self, values: np.ndarray) -> np.ndarray:
-        """Return the fields and positions of whole values."""
-        if self.field is not None:
-            values = _field_values(values, self.field)
-        elif self.fields:
-            dtype, axes = self._type
-            numbers = np.empty((*values.shape, *axes), dtype)
-            for at, name in enumerate(self.fields):
-                numbers[(slice(None),) * values.ndim + (at,)] = _field_values(values, name)
-            values = numbers
-        return picked(values, self.taken)
 
     def where(self, name: str, unit: int) -> str:
         """Return where a unit of a column is, for the beginning of a message."""
@@ -281,22 +256,27 @@ class Decoded(OneAxis, ABC):
         values = self.values.take(taken) if self.of_each_value else None
         return replace(self, values=values) if isinstance(values, Stored) else Taken(self, taken)
 
-    def others(self, units: np.ndarray) -> tuple[Sequence[Part], Callable[[], Any]]:  # noqa: ARG002
-        """Return what else is read to decode units, and a function that returns it once it is read."""
-        return (), lambda: None
+    def shape_of(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of a unit as it is stored, given that of a value, in which groups may differ."""
+        return shape if self.of_each_value else self.values.array.row_shape
+
+    def others(self, units: np.ndarray, shape: tuple[int, ...]) -> tuple[Reading, Any]:  # noqa: ARG002
+        """Return how what else decodes units of a shape is read, and where it is then."""
+        return Reading(), None
 
     @abstractmethod
     def decoded(self, stored: np.ndarray, rows: np.ndarray, dtype: np.dtype, others: Any) -> np.ndarray:
         """Return what stored values of units stand for, in an array of `dtype`."""
 
     def reading(self, units: Units, out: np.ndarray) -> Reading:
-        wanted, part, read = self.values.read(units, out.shape[1:])
-        parts, others = self.others(wanted.rows)
+        wanted, shape = units.listed(), self.shape_of(out.shape[1:])
+        stored = empty((len(wanted), *shape), self.values.dtype, self.values.layout.where)
+        other, others = self.others(wanted.rows, shape)
 
         def finish() -> None:
-            out[wanted.places] = self.decoded(read(), wanted.rows, out.dtype, others())
+            out[wanted.places] = self.decoded(stored, wanted.rows, out.dtype, others)
 
-        return Reading([part, *parts], finish)
+        return Reading.together([self.values.reading(request_of(wanted.rows), stored), other]).then(finish)
 
 
 def stored_fields(
@@ -320,9 +300,10 @@ def stored_fields(
             raise UnknownColumnError(
                 f"{layout.path}: no field {name!r} in {layout.name!r}.{near_names(name, list(exc.args))}"
             ) from None
-    if is_one:
-        return Stored.of(source, names[0], column)
+    stored = replace(Stored.of(source), name=column, fields=names, is_one=is_one)
     for name, (dtype, shape) in zip(names, members, strict=True):
+        if is_one:
+            break
         if dtype.kind not in "biufc":
             raise UnsupportedColumnError(
                 f"{layout.where}: field {name!r} has {dtype}; fields() joins numbers and booleans. Read it as a column "
@@ -333,7 +314,7 @@ def stored_fields(
                 f"{layout.where}: field {name!r} has values of shape {shape}, and {names[0]!r} of {members[0][1]}; "
                 "fields() joins fields of one shape."
             )
-    return Stored.of(source, None, column, names)
+    return stored
 
 
 def field_of(dtype: np.dtype, path: str) -> tuple[np.dtype, int]:

@@ -50,8 +50,7 @@ from ray_h5.predicates.virtual_names import (
     virtual_spec,
 )
 from ray_h5.read.arguments import as_names
-from ray_h5.rows.kinds.clock import check_any_row, steps_of_rows
-from ray_h5.rows.kinds.step_columns import check_steps
+from ray_h5.rows.kinds.clock import check_any_row, check_steps, steps_of_rows
 from ray_h5.rows.kinds.times_of_columns import check_widths
 from ray_h5.rows.patches import check_any_block
 from ray_h5.rows.row_view import FileReader

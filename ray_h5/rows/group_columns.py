@@ -13,7 +13,7 @@ from ray_h5.columns.columns import Columns, Parts, is_single
 from ray_h5.columns.conventions.cf_columns import CF_ATTRIBUTES, attributes_of_text, cf_of_groups, text_of_attributes
 from ray_h5.columns.conventions.coded_columns import Category, Optional, check_codes
 from ray_h5.columns.derived_columns import Csr, Fields, Ragged
-from ray_h5.columns.ragged.bounds import Bounds, rows_key
+from ray_h5.columns.ragged.bounds import rows_key
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.stored_values import Stored, stored_fields
 from ray_h5.columns.values import Values
@@ -26,7 +26,7 @@ from ray_h5.errors import (
     UnsupportedColumnError,
 )
 from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray, Paths, Texts
-from ray_h5.manifest.layout import Encoding, EncodingKind
+from ray_h5.manifest.layout import EncodingKind
 from ray_h5.messages import near_names
 from ray_h5.rows.groups_and_grids import Groups
 
@@ -185,12 +185,6 @@ class GroupColumns(Columns):
             return None
         return stored_fields(joined, (path[len(dataset) + 1 :],), name, is_one=True)
 
-    def _encoding(self, path: str) -> Encoding | None:
-        try:
-            return self.reader.encoding(path)
-        except RayH5Error:
-            return None
-
     def _is_part(self, name: str) -> bool:
         """Return whether a column is a part of an encoded one."""
         parent, _, last = name.rpartition("/")
@@ -299,7 +293,11 @@ class GroupColumns(Columns):
 
     def parts(self, name: str) -> Parts:
         if (made := self._range(name)) is not None:
-            values, rows = self._rows_of(made)
+            others = made.rows if isinstance(made, Csr) else made
+            names = [] if rows_key(made.name) in self.bounds else [*others.given.values()]
+            self.prepare([*names, *self._datasets_of(made.name)])
+            values = self.of_units(made.name, self.csr(made) if isinstance(made, Csr) else self.ragged(made))
+            rows = self.bounds[rows_key(made.name)]
             return Parts(values, rows.starts, rows.stops - rows.starts, values.array.chunk_rows)
         joined = self.joined(name)
         chunk_rows = max(layout.chunk_rows for layout in joined.layouts)
@@ -325,14 +323,6 @@ class GroupColumns(Columns):
         dataset = self.dataset_of(name)
         is_sparse = not isinstance(made, Fields) and (dataset in self._sparse or rows_key(name) in self.bounds)
         return Csr(dataset, called="" if dataset == name else name) if is_sparse else None
-
-    def _rows_of(self, made: Ragged | Csr) -> tuple[Values, Bounds]:
-        """Return the rows of a column in all groups, and which of them each group has."""
-        key, others = rows_key(made.name), made.rows if isinstance(made, Csr) else made
-        names = [] if key in self.bounds else [*others.given.values()]
-        self.prepare([*names, *self._datasets_of(made.name)])
-        values = self.csr(made) if isinstance(made, Csr) else self.ragged(made)
-        return self.of_units(made.name, values), self.bounds[key]
 
     def _stored_parts(self, name: str) -> Parts:
         joined = self.joined(name)

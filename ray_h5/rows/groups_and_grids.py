@@ -184,7 +184,6 @@ class Grid(RowKind):
     axes: int
     of: Mapping[str, Sequence[int]] | None = None
     include_axes: bool = False
-    _of: tuple[tuple[str, tuple[int, ...]], ...] = field(default=(), init=False, repr=False)
     _named: tuple[str, ...] = field(default=(), init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -192,7 +191,7 @@ class Grid(RowKind):
         axes_of = {} if self.of is None else self.of
         if not isinstance(axes_of, Mapping):
             raise OptionError(f"Grid: of={axes_of!r}: expected {{column: row axes}}, such as {{'time': (1,)}}")
-        known = []
+        known: dict[str, tuple[int, ...]] = {}
         for name, axes in axes_of.items():
             if not isinstance(name, str):
                 raise OptionError(f"Grid: of={axes_of!r}: expected names of columns, found {name!r}")
@@ -202,17 +201,16 @@ class Grid(RowKind):
                     f"Grid: of={{{name!r}: {axes!r}}}: expected row axes from 0 to {self.axes - 1}, ascending, such as "
                     "(1,); () for a constant"
                 )
-            known.append((name.strip("/"), wanted))
-        object.__setattr__(self, "_of", tuple(known))
-        object.__setattr__(self, "of", None if self.of is None else dict(known))
+            known[name.strip("/")] = wanted
+        object.__setattr__(self, "of", None if self.of is None else known)
 
     def __hash__(self) -> int:
-        return hash((self.axes, self._of, self.include_axes, self._named))
+        return hash((self.axes, repr(self.of), self.include_axes, self._named))
 
     @property
     def row_axes(self) -> dict[str, tuple[int, ...]]:
         """The row axes of the columns that were named."""
-        return dict(self._of)
+        return {name: tuple(axes) for name, axes in (self.of or {}).items()}
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -221,7 +219,7 @@ class Grid(RowKind):
 
     def naming(self, columns: Iterable[str]) -> Grid:
         """Return the grid of these columns."""
-        grid = Grid(self.axes, self.of, self.include_axes)
+        grid = replace(self)
         object.__setattr__(grid, "_named", tuple(sorted({name.strip("/") for name in columns})))
         return grid
 

@@ -1,18 +1,19 @@
-"""Columns of one file as a row kind has them: which units a row takes, of values that are decoded elsewhere."""
+"""The rows of one file as a row kind has them: episodes, and columns, which take units of values that others decode."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
 from ray_h5.buffers import empty
-from ray_h5.columns.dataset_columns import Datasets, axes_of_fields, layout_of_rows, ragged_layout, repeated
-from ray_h5.columns.ragged.bounds import Bounds
-from ray_h5.columns.ragged.range_columns import RaggedRows, joined_rows
-from ray_h5.columns.ragged.runs import Runs, by_shape
+from ray_h5.columns.columns import Columns, Parts
+from ray_h5.columns.ragged.range_columns import Ranges, joined_rows
+from ray_h5.columns.ragged.runs import axes_of_fields, by_shape, layout_of_rows, ragged_layout
+from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.stored_values import Stored, field_of
 from ray_h5.columns.values import OneAxis, Reading, Units, Values, keyed, read_apart
 from ray_h5.errors import UnsupportedColumnError
@@ -124,8 +125,8 @@ class Steps(OneAxis):
                 f"{self.path}: column {self.name!r}: {differ if shape else lacks}. Choose other columns with "
                 "columns=[...]."
             )
-        steps = repeated(self._lead, len(joined)), joined.shapes[:, 1:], repeated(fields, len(joined))
-        return ragged_layout(self.name, array, np.concatenate(steps, axis=1), shape, self.path)
+        counts = joined.shapes[:, 1:].prod(axis=1, dtype=np.float64) * math.prod((*self._lead, *fields))
+        return ragged_layout(self.name, replace(array, path=self.path), counts, shape)
 
     @property
     def _lead(self) -> tuple[int, ...]:
@@ -186,39 +187,6 @@ class Steps(OneAxis):
         return self.content.reading(keyed(units.reshape(-1), there, keys), into).then(finish)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Spans(OneAxis):
-    """Values of which each is all samples of a span of time, which are more in some rows than in others.
-
-    Attributes
-    ----------
-    name : str
-        The column.
-    content : Values
-        The values of samples.
-    bounds_of : callable
-        Returns the samples of rows.
-    mean : float
-        Samples of a row, about.
-    """
-
-    name: str
-    content: Values
-    bounds_of: Callable[[np.ndarray], Bounds]
-    mean: float
-
-    @property
-    def array(self) -> ColumnLayout:
-        count = np.array([max(1, round(self.mean))])
-        one = RaggedRows(self.name, self.content, Bounds(np.zeros(1, np.int64), count)).array
-        return replace(one, storage="contiguous", chunk_shape=None)
-
-    def reading(self, units: Units, out: np.ndarray) -> Reading:
-        wanted = units.listed()
-        bounds = self.bounds_of(wanted.rows)
-        return Runs(bounds.starts, bounds.stops - bounds.starts, wanted.places).varying(self.content, out)
-
-
 def is_plain(column: RowColumn) -> bool:
     """Return whether a column is a dataset as it is stored, with its units as rows."""
     return isinstance(column.values, Stored) and column.chunk_rows is None
@@ -228,14 +196,67 @@ def stored_part(column: RowColumn) -> tuple[str, float] | None:
     """Return the dataset that a column is in, and the share of its bytes: of compound values, those of the field."""
     if not isinstance(column.values, Stored) or not isinstance(column.values.address, str):
         return None
-    whole, fields = column.values.layout, (column.values.field, *column.values.fields)
-    bytes_of = [field_of(whole.stored_dtype, name)[0].itemsize for name in fields if name]
+    whole = column.values.layout
+    bytes_of = [field_of(whole.stored_dtype, name)[0].itemsize for name in column.values.fields]
     return whole.name, sum(bytes_of) / whole.stored_dtype.itemsize if bytes_of else 1.0
 
 
 def whole_joined_array(column: RowColumn) -> JoinedArray | None:
     """Return the datasets of groups if row i is the one of group i, with its values as they are stored."""
     values = column.values
-    if not isinstance(values, Datasets) or column.units_of is not None or values.entries is not None:
+    if not isinstance(values, Ranges) or column.units_of is not None or values.entries is not None:
         return None
-    return values.joined if isinstance(values.content, Stored) and values.content.is_all_of(values.joined) else None
+    joined, content = values.joined, values.content
+    return joined if joined is not None and isinstance(content, Stored) and content.is_all_of(joined) else None
+
+
+class RowsOfKind(Protocol):
+    """The rows of one file, and their columns."""
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+
+    @property
+    def table(self) -> RowTable:
+        """What was found out so far."""
+
+    def listing(self) -> Listing:
+        """Return the columns."""
+
+    def prepare(self, names: Iterable[str]) -> None:  # noqa: ARG002
+        """Find out about columns, several at once; nothing where the reader describes them one by one."""
+        return
+
+    def column(self, name: str) -> RowColumn:
+        """Return one column; raise `UnknownColumnError` if there is none."""
+
+    def episode_names(self) -> np.ndarray:
+        """Return a name for each group or episode, as bytes."""
+
+
+class EpisodeRows:
+    """Rows that each belong to an episode."""
+
+    def episodes_of(self, rows: np.ndarray) -> np.ndarray:
+        """Return the episode of each row."""
+        raise NotImplementedError
+
+
+class Episodes(RowsOfKind, Protocol):
+    """The rows of one file that are also episodes, or recordings, for windows."""
+
+    columns: Columns
+    """The columns of the file, or of its groups."""
+
+    def lengths_of(self, names: Iterable[str]) -> np.ndarray:
+        """Return the steps of each episode, given the columns that have offsets."""
+
+    def steps(self, name: str) -> Parts:
+        """Return where the steps of a column are; raise `UnknownColumnError` if there is none."""
+
+    def is_constant(self, name: str) -> bool:
+        """Return whether a column without offsets has one value for each episode."""
+
+    def constant(self, name: str) -> RowColumn:
+        """Return a column with one row for each episode."""

@@ -33,8 +33,15 @@ from ray_h5.rows.kinds.patch_rows import PatchRows
 from ray_h5.rows.kinds.whole_rows import WholeRows
 from ray_h5.rows.kinds.window_rows import WindowRows
 from ray_h5.rows.patches import Patches
-from ray_h5.rows.row_columns import RowColumn, is_plain, stored_part, whole_joined_array
-from ray_h5.rows.row_kinds import EpisodeRows, Episodes, RowsOfKind
+from ray_h5.rows.row_columns import (
+    EpisodeRows,
+    Episodes,
+    RowColumn,
+    RowsOfKind,
+    is_plain,
+    stored_part,
+    whole_joined_array,
+)
 from ray_h5.rows.windows import Windows
 from ray_h5.storage.byte_source import Identity
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast
@@ -355,34 +354,20 @@ def _plain(offsets: Any) -> Any:
 
 
 def _as_steps(name: str, offset: Any, fps: float | None) -> int:
-    if isinstance(offset, (bool, np.bool_)):
-        raise OptionError(f"Windows: offsets of {name!r}: expected steps, found {offset!r}")
-    steps = _steps(name, offset) if fps is None else _steps_of_seconds(name, offset, fps)
+    if not (is_integer(offset) if fps is None else is_number(offset) and math.isfinite(offset)):
+        raise OptionError(
+            f"Windows: offsets of {name!r}: expected {'integers' if fps is None else 'seconds'}, found {offset!r}"
+            + (". Offsets in seconds need fps=." if fps is None else "")
+        )
+    steps = int(offset) if fps is None else round(float(offset) * fps)
+    if fps is not None and abs(float(offset) * fps - steps) / fps > _MOST_SECONDS_OFF:
+        raise OptionError(
+            f"Windows: offsets of {name!r}: {float(offset)} s is {float(offset) * fps:.4f} steps at fps={fps}; "
+            f"expected a whole number of steps, such as {steps / fps:.4f} s"
+        )
     if abs(steps) > _MOST_STEPS:
         raise OptionError(
             f"Windows: offsets of {name!r}: {offset!r} is beyond the end of any episode; expected at most {_MOST_STEPS}"
-        )
-    return steps
-
-
-def _steps(name: str, offset: Any) -> int:
-    try:
-        return operator.index(offset)
-    except TypeError:
-        raise OptionError(
-            f"Windows: offsets of {name!r}: expected integers, found {offset!r}. Offsets in seconds need fps=."
-        ) from None
-
-
-def _steps_of_seconds(name: str, offset: Any, fps: float) -> int:
-    if not is_number(offset) or not math.isfinite(offset):
-        raise OptionError(f"Windows: offsets of {name!r}: expected seconds, found {offset!r}")
-    seconds = float(offset)
-    steps = round(seconds * fps)
-    if abs(seconds * fps - steps) / fps > _MOST_SECONDS_OFF:
-        raise OptionError(
-            f"Windows: offsets of {name!r}: {seconds} s is {seconds * fps:.4f} steps at fps={fps}; expected a whole "
-            f"number of steps, such as {steps / fps:.4f} s"
         )
     return steps
 

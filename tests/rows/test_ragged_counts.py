@@ -47,9 +47,9 @@ def test_batches_predicates_and_a_stored_index(tmp_path):
 @pytest.mark.parametrize(
     ("counts", "error", "message"),
     [
-        ([2, 1], SchemaMismatchError, "'njet': the counts of all rows are 3 values, and 'jet_pt' has 6.*starts= too"),
+        ([2, 1], SchemaMismatchError, "'njet': rows go from 0 to 3; expected 0 to 6, all values.*.*starts="),
         ([2, 9], (CorruptFileError, SchemaMismatchError), "jet_pt"),
-        ([9, -3], CorruptFileError, "count 1 is -3; expected 0 or more"),
+        ([9, -3], CorruptFileError, "row 1 goes from 9 to 6"),
         ([2**62, 2**62, 2**62, 6], (CorruptFileError, SchemaMismatchError), "njet|jet_pt"),
     ],
 )

@@ -141,13 +141,13 @@ def test_each_chunk_is_decoded_once_for_columns_that_share_offsets(tmp_path):
 @pytest.mark.parametrize(
     ("offsets", "said"),
     [
-        ([0, 5, 3, 10], "offset 2 is 3, below the one before, 5"),
+        ([0, 5, 3, 10], "row 1 goes from 5 to 3"),
         ([0, 5, 11], "row 1 goes from 5 to 11, and 'x' has 10 values"),
-        ([-1, 5, 10], "expected offsets from 0 on"),
-        ([3, 5, 10], "the first offset is 3 and the last one 10; expected 0 and 10,.* look like the ends of 3 rows"),
-        ([0, 5, 8], "the first offset is 0 and the last one 8; expected 0 and 10,.* look like the starts of 3 rows"),
-        ([3, 5, 8], "the first offset is 3 and the last one 8; .* neither the ends nor the starts"),
-        ([0], "one offset, and so no row, and 'x' has 10 values"),
+        ([-1, 5, 10], "row 0 goes from -1 to 5; expected a start from 0 on"),
+        ([3, 5, 10], "rows go from 3 to 10; expected 0 to 10,.* The numbers fit ends='offsets'"),
+        ([0, 5, 8], "rows go from 0 to 8; expected 0 to 10,.* fit starts of rows"),
+        ([3, 5, 8], "rows go from 3 to 8; .* pass starts= and counts="),
+        ([0], "rows go from 0 to 0; expected 0 to 10, all values of 'x'"),
         (np.array([0, 1 << 63], np.uint64), "past what a file can hold"),
         (np.empty(0, np.int64), "is empty"),
         ([0.0, 5.0], "expected integers"),
@@ -165,13 +165,13 @@ def test_bad_offsets(tmp_path, offsets, said):
 @pytest.mark.parametrize(
     ("values", "options", "said"),
     [
-        ([3, 5, 10], {"offsets": "v"}, "pass ends='v'"),
-        ([3, 5, 9], {"offsets": "v"}, "pass ends='v', inclusive=True"),
-        ([1, 5, 11], {"offsets": "v"}, "pass offsets='v', base=1"),
-        ([0, 5, 10], {"offsets": "v", "base": 1}, "offset 0 is 0; expected offsets from 1 on"),
-        ([3, 5, 9], {"ends": "v"}, "the last end is 9; expected 10.*pass ends='v', inclusive=True"),
-        ([4, 6, 11], {"ends": "v"}, "the last end is 11; expected 10.*pass ends='v', base=1"),
-        ([0, 3, 5], {"ends": "v"}, "starts of 3 rows"),
+        ([3, 5, 10], {"offsets": "v"}, "fit ends='v'"),
+        ([3, 5, 9], {"offsets": "v"}, "fit ends='v', inclusive=True"),
+        ([1, 5, 11], {"offsets": "v"}, "fit offsets='v', base=1"),
+        ([0, 5, 10], {"offsets": "v", "base": 1}, "row 0 goes from 0 to 5; expected a start from 1 on"),
+        ([3, 5, 9], {"ends": "v"}, "rows go from 0 to 9; expected 0 to 10.*fit ends='v', inclusive=True"),
+        ([4, 6, 11], {"ends": "v"}, "rows go from 0 to 11; expected 0 to 10.*fit ends='v', base=1"),
+        ([0, 3, 5], {"ends": "v"}, "fit starts of rows"),
         ([3, 5, 15], {"ends": "v"}, "row 2 goes from 5 to 15"),
         ([[0, 3], [5, 4]], {"bounds": "v"}, "row 1 goes from 5 to 4"),
         ([[0, 3], [5, 11]], {"bounds": "v"}, "row 1 goes from 5 to 11, and 'x' has 10"),
@@ -242,11 +242,11 @@ def test_arguments_of_bounds():
 @pytest.mark.parametrize(
     ("starts", "counts", "said"),
     [
-        ([0, 3], [3, -1], "count 1 is -1"),
-        ([0, -3], [3, 1], "start 1 is -3"),
+        ([0, 3], [3, -1], "row 1 goes from 3 to 2"),
+        ([0, -3], [3, 1], "row 1 goes from -3 to -2"),
         ([0, 3], [3], "2 starts and 1 counts"),
         ([0, 8], [3, 3], "row 1 goes from 8 to 11"),
-        ([0, (1 << 63) - 2], [3, 3], "past what a file can hold"),
+        ([0, (1 << 63) - 2], [3, 3], "row 1 goes from 9223372036854775806 to -9223372036854775807"),
     ],
 )
 def test_bad_starts_and_counts(tmp_path, starts, counts, said):
@@ -294,7 +294,7 @@ def with_index(value, dtype=np.int64):
         (put("indices", np.zeros(3, np.int32)), "and there are 3 indices"),
         (put("data", np.zeros(3)), "and 3 values"),
         (put("indptr", np.arange(1, 12)), "indptr begins with 1"),
-        (put("indptr", np.array([0, 5, 3])), "below the one before"),
+        (put("indptr", np.array([0, 5, 3])), "row 1 goes from 5 to 3"),
         (put("indptr", np.array([0, 1, 2])), "expected one more than rows"),
         (put("indices", np.zeros(40, "f4")), "indices are float32"),
         (put("data", np.array([b"a"] * 40)), "data are string"),
@@ -453,7 +453,7 @@ def replace(name, values):
         (drop("g1/X/data"), "'g1' lacks X/data"),
         (drop("g1/X"), "'g1' lacks X/data, X/indices"),
         (replace("g1/X/indptr", np.arange(5, dtype="i4") * 99), "sparse matrix 'g1/X': indptr ends with 396"),
-        (replace("g1/X/indptr", np.array([0, 2, 1, 3, 3], "i4")), "group 'g1'.*offset 2 is 1, below the one before, 2"),
+        (replace("g1/X/indptr", np.array([0, 2, 1, 3, 3], "i4")), "group 'g1'.*row 1 goes from 2 to 1"),
         (replace("g1/X/indptr", np.arange(4, dtype="i4") * 0), r"its shape is \(4, 9\), and indptr has 4 entries"),
     ],
 )

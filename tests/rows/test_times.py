@@ -230,11 +230,11 @@ def test_events_of_which_a_group_has_none(tmp_path):
 @pytest.mark.parametrize(
     ("values", "times", "said"),
     [
-        (np.arange(3), [0.0, 2.0, 1.0], "time 2 is 1.0, after 2.0; expected times that ascend"),
-        (np.arange(3), [0.0, np.nan, 1.0], "'timestamps': time 1 is nan; expected a finite time"),
-        (np.arange(3), [0.0, 1.0, np.inf], "time 2 is inf; expected a finite time for each sample of 'x'"),
-        (np.arange(3), [-np.inf, 0.0, 1.0], "time 0 is -inf; expected a finite time"),
-        (np.arange(1), [np.nan], "time 0 is nan; expected a finite time"),
+        (np.arange(3), [0.0, 2.0, 1.0], "time 2 is 1.0, after 2.0; expected finite times that ascend"),
+        (np.arange(3), [0.0, np.nan, 1.0], "'timestamps': time 1 is nan; expected finite times"),
+        (np.arange(3), [0.0, 1.0, np.inf], "time 2 is inf; expected finite times.*each sample of 'x'"),
+        (np.arange(3), [-np.inf, 0.0, 1.0], "time 0 is -inf; expected finite times"),
+        (np.arange(1), [np.nan], "time 0 is nan; expected finite times"),
         (np.arange(3), ["a", "b", "c"], "no times"),
         (np.arange(3), None, "column 'x' has no times: a dataset 'timestamps' beside it"),
     ],

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from ray_h5.columns.ragged.range_columns import OfParts
 from ray_h5.columns.stored_values import Decoded, Stored
 from ray_h5.columns.values import Values, reshaped
 from ray_h5.errors import CastError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.hdf5.tree.attributes import CF_TIME, PACKING
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout, Kind
-from ray_h5.manifest.row_requests import by_part
 
 CF_ATTRIBUTES = ("_FillValue", "missing_value", "scale_factor", "add_offset", "units", "calendar", "dtype", "_Unsigned")
 
@@ -157,39 +157,6 @@ class Characters(Decoded):
         return np.ascontiguousarray(stored).view(f"S{stored.shape[-1]}")[..., 0]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class CFOfGroups(Decoded):
-    """Values of one dataset a group, whose attributes differ.
-
-    Attributes
-    ----------
-    of_all : ColumnLayout
-        A layout of decoded values.
-    decoders : sequence of CF or None
-        How values are decoded; None for those that are delivered as they are stored.
-    class_of : numpy.ndarray
-        int64: the decoder of each dataset.
-    """
-
-    of_each_value = False
-
-    of_all: ColumnLayout
-    decoders: Sequence[CF | Characters | None]
-    class_of: np.ndarray
-
-    @property
-    def array(self) -> ColumnLayout:
-        return self.of_all
-
-    def decoded(self, stored: np.ndarray, rows: np.ndarray, *_: Any) -> np.ndarray:
-        assert isinstance(self.values.address, JoinedArray)
-        joined_values = np.empty(stored.shape, self.array.dtype)
-        for number, chosen in by_part(self.class_of[self.values.address.datasets_of(rows)]):
-            decoder = self.decoders[number]
-            joined_values[chosen] = stored[chosen] if decoder is None else decoder.decoded(stored[chosen], rows[chosen])
-        return joined_values
-
-
 def cf_of_groups(values: Stored, said: Sequence[Mapping[str, Any]], class_of: np.ndarray) -> Values:
     """Return what attributes say that the values of one dataset a group stand for.
 
@@ -217,17 +184,17 @@ def cf_of_groups(values: Stored, said: Sequence[Mapping[str, Any]], class_of: np
                 "stored, with decode_cf=False, or leave it out with columns=[...]."
             )
         return decoders[0]
-    if len(decoders) == 1 and decoders[0] is not None:
-        return decoders[0]
-    arrays = [values.array if decoder is None else decoder.array for decoder in decoders]
-    if len({array.kind for array in arrays}) > 1:
-        kinds = " and ".join(sorted({array.kind for array in arrays}))
+    parts = tuple(values if decoder is None else decoder for decoder in decoders)
+    kinds = sorted({part.array.kind for part in parts})
+    if len(kinds) > 1:
         raise SchemaMismatchError(
-            f"{values.layout.where}: its attributes make {kinds} values of the datasets of several groups. Choose "
-            "groups that agree with the pattern, or read it as it is stored, with decode_cf=False."
+            f"{values.layout.where}: its attributes make {' and '.join(kinds)} values of the datasets of several "
+            "groups. Choose groups that agree with the pattern, or read it as it is stored, with decode_cf=False."
         )
-    dtype = np.result_type(*(array.dtype for array in arrays))
-    return CFOfGroups(values, replace(arrays[0], stored_dtype=dtype, element=None, enum=()), decoders, class_of)
+    joined = values.address
+    if len(parts) == 1 or not isinstance(joined, JoinedArray):
+        return parts[0]
+    return OfParts(values.array.name, parts, lambda units: class_of[joined.datasets_of(units)])
 
 
 def text_of_attributes(attributes: Mapping[str, Any]) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from ray_h5.buffers import empty, objects
 from ray_h5.columns.stored_values import Decoded, Stored
-from ray_h5.columns.values import Positions, Taken, Values
+from ray_h5.columns.values import Positions, Reading, Taken, Values
 from ray_h5.errors import CastError, CorruptFileError, UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
@@ -62,19 +61,17 @@ class Category(Decoded):
     def blank(self, dtype: np.dtype) -> Any:
         return None if dtype.hasobject else -1 if dtype.kind in "iu" else np.nan
 
-    def others(self, units: np.ndarray) -> tuple[list[Part], Callable[[], _Table]]:
-        """Return what is read of the categories of units, and a function that returns them once it is read."""
+    def others(self, units: np.ndarray, *_: Any) -> tuple[Reading, _Table]:
         categories = self.categories
         if isinstance(categories, np.ndarray):
-            none, counts = np.zeros(len(units), np.int64), np.full(len(units), len(categories))
-            return [], lambda: (categories, none, counts)
+            return Reading(), (categories, np.zeros(len(units), np.int64), np.full(len(units), len(categories)))
         assert isinstance(self.values.address, JoinedArray)
         touched, of = np.unique(self.values.address.datasets_of(units), return_inverse=True)
         lengths = categories.lengths[touched]
         firsts = np.cumsum(lengths) - lengths
         values = empty((int(lengths.sum()),), categories.dtype)
         runs = Request(categories.starts[touched], firsts, lengths).select(lengths > 0)
-        return [Part(categories, runs, values)] if len(runs) else [], lambda: (values, firsts[of], lengths[of])
+        return Reading([Part(categories, runs, values)] if len(runs) else []), (values, firsts[of], lengths[of])
 
     def decoded(self, stored: np.ndarray, rows: np.ndarray, dtype: np.dtype, others: _Table) -> np.ndarray:
         values, first, counts = others
@@ -162,9 +159,9 @@ class Optional(Decoded):
     def blank(self, dtype: np.dtype) -> Any:
         return None if dtype.hasobject else np.nan if dtype.kind == "f" else 0
 
-    def others(self, units: np.ndarray) -> tuple[list[Part], Callable[[], np.ndarray]]:
-        _, part, mask = self.mask.read(request_of(units))
-        return [part], mask
+    def others(self, units: np.ndarray, shape: tuple[int, ...]) -> tuple[Reading, np.ndarray]:
+        missing = empty((len(units), *shape), self.mask.dtype)
+        return self.mask.reading(request_of(units), missing), missing
 
     def decoded(self, stored: np.ndarray, rows: np.ndarray, dtype: np.dtype, others: np.ndarray) -> np.ndarray:
         missing = others.astype(bool)

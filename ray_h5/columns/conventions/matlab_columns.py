@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ray_h5.columns.dataset_columns import Datasets
+from ray_h5.columns.ragged.range_columns import Ranges
 from ray_h5.columns.stored_values import Decoded, Stored
 from ray_h5.columns.values import OneAxis, Reading, Units, Values, flattened
 from ray_h5.errors import UnsupportedColumnError
@@ -106,7 +106,7 @@ class Referred(OneAxis):
 
     Attributes
     ----------
-    datasets : Datasets
+    datasets : Ranges
         The datasets.
     array : ColumnLayout
         Kind, dtype and shape of the values.
@@ -114,7 +114,7 @@ class Referred(OneAxis):
         Whether a dataset is the characters of one text, as MATLAB and netCDF write it.
     """
 
-    datasets: Datasets
+    datasets: Ranges
     array: ColumnLayout
     is_text: bool = False
 
@@ -150,7 +150,7 @@ def referred_values(path: str, name: str, table: GroupTable, *, is_reversed: boo
         )
     if joined.single:
         return Stored(replace(joined.unit, name=name, shape=(len(joined), *joined.unit.row_shape)), joined)
-    datasets = Datasets(name, path, Stored.of(joined), joined)
+    datasets = Ranges.whole(name, path, Stored.of(joined), joined)
     said = table.attributes.get(OF_VALUES)
     if isinstance(said, Texts) and b"char" in said and joined.dtype.kind == "u":
         lines = np.flatnonzero((joined.shapes > 1).sum(axis=1) > 1)
@@ -167,15 +167,15 @@ def referred_values(path: str, name: str, table: GroupTable, *, is_reversed: boo
     return Referred(datasets, replace(layout, shape=shape, ragged_shape=ragged_shape))
 
 
-def texts_of_characters(datasets: Datasets) -> Referred | None:
+def texts_of_characters(values: Values) -> Referred | None:
     """Return datasets of single bytes along one axis as one text each; None if they are something else."""
-    joined, dtype = datasets.joined, datasets.content.array.dtype
-    if joined.single or joined.shapes.shape[1] != 1 or dtype != np.dtype("S1") or datasets.entries is not None:
+    if not isinstance(values, Ranges) or (joined := values.joined) is None or values.entries is not None:
         return None
-    return _texts(datasets)
+    is_text = not joined.single and joined.shapes.shape[1] == 1 and values.content.array.dtype == np.dtype("S1")
+    return _texts(values) if is_text else None
 
 
-def _texts(datasets: Datasets) -> Referred:
+def _texts(datasets: Ranges) -> Referred:
     whole = datasets.array
     text = ColumnLayout(
         whole.name, "string", whole.shape[:1], np.dtype(object), "contiguous", item_bytes=whole.item_bytes,

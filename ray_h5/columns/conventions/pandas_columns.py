@@ -11,8 +11,8 @@ import numpy as np
 
 from ray_h5.columns.conventions.cf_columns import CF
 from ray_h5.columns.conventions.coded_columns import Category
-from ray_h5.columns.stored_values import Stored, stored_fields
-from ray_h5.columns.values import OneAxis, Reading, Taken, Units, Values
+from ray_h5.columns.stored_values import Decoded, Stored, stored_fields
+from ray_h5.columns.values import Values, reshaped
 from ray_h5.errors import UnknownColumnError, UnsupportedColumnError
 from ray_h5.manifest.layout import ColumnLayout, Encoding
 from ray_h5.messages import near_names
@@ -22,23 +22,22 @@ _UNITS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class OneOfBlock(OneAxis):
+class OneOfBlock(Decoded):
     """Values of which a unit has one along its single axis, as numbers or as times."""
 
-    values: Stored | Taken
+    of_each_value = False
+
     name: str
     time: np.dtype | None = None
 
     @property
     def array(self) -> ColumnLayout:
-        layout = self.values.array
-        chunk = None if layout.chunk_shape is None else layout.chunk_shape[:1]
-        layout = replace(layout, name=self.name, shape=layout.shape[:1], chunk_shape=chunk)
+        layout = replace(reshaped(self.values.array), name=self.name)
         return layout if self.time is None else replace(layout, kind="time", stored_dtype=self.time)
 
-    def reading(self, units: Units, out: np.ndarray) -> Reading:
+    def decoded(self, stored: np.ndarray, *_: Any) -> np.ndarray:
         # Times are stored as the integers that numpy has for them, with NaT as the least one.
-        return self.values.reading(units, (out if self.time is None else out.view(np.int64))[:, None])
+        return stored[:, 0] if self.time is None else stored[:, 0].view(self.time)
 
 
 def names_in(encoding: Encoding) -> list[str]:
@@ -93,7 +92,8 @@ def pandas_values(reader: RowReader, encoding: Encoding, frame: str, name: str) 
                 f"{where} is in a block of pandas' fixed format that holds {held}; its "
                 "numbers alone can be read. Write the frame with to_hdf(..., format='table')."
             )
-        return OneOfBlock(Stored.of(layout).take((np.array([said["at"]]),)), column, time)  # type: ignore[arg-type]
+        stored = replace(Stored.of(layout), taken=(np.array([said["at"]]),))
+        return OneOfBlock(stored, column, time)
     stored = stored_fields(layout, (said["field"],), column, is_one=True)
     if said["dtype"].startswith("datetime64"):
         return _times(stored, said["dtype"])

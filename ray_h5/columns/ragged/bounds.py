@@ -62,129 +62,73 @@ def episodes_key(name: str) -> str:
     return f"episodes {name}"
 
 
-def bounds_of_offsets(offsets: np.ndarray, where: str, base: int = 0) -> Bounds:
-    """Return the bounds of rows that follow each other; the first value has the number `base`.
+def bounds_in(arrays: Mapping[str, np.ndarray], where: str, base: int = 0, *, inclusive: bool = False) -> Bounds:
+    """Return the bounds of rows that the values of datasets say, by option of `ragged`.
 
     Raises
     ------
     CorruptFileError
-        If the offsets are no ascending integers from `base` on.
+        If they are no integers of the right number, or a row begins before `base` or ends before it begins.
     """
-    values = _as_integers(offsets, where)
-    if not len(values):
-        raise CorruptFileError(f"{where} is empty; expected the end of the last row, a length more than there are rows")
-    _check_ascending(values, where, "offset", base)
-    return Bounds(values[:-1] - base, values[1:] - base)
+    last = int(inclusive)
+    if (pairs := arrays.get("bounds")) is not None:
+        if pairs.ndim != 2 or pairs.shape[1] != 2:
+            raise CorruptFileError(
+                f"{where} has {pairs.dtype} of shape {pairs.shape}; expected start and end of each, of shape (number, "
+                "2)"
+            )
+        arrays = {"starts": pairs[:, 0], "ends": pairs[:, 1]}
+    known = {option: integers_in(values, where) for option, values in arrays.items()}
+    if "offsets" in known:
+        if not len(offsets := known["offsets"]):
+            raise CorruptFileError(
+                f"{where} is empty; expected the end of the last row, a length more than there are rows"
+            )
+        return _checked(offsets[:-1], offsets[1:], where, base)
+    counts, ends = known.get("counts"), known.get("ends")
+    if (starts := known.get("starts")) is None and counts is not None:
+        starts = base + np.cumsum(counts) - counts
+    elif starts is None and ends is not None:
+        starts = np.concatenate([np.array([base], np.int64), ends[:-1] + last])[: len(ends)]
+    assert starts is not None
+    other = "counts" if ends is None else "ends"
+    if len(starts) != len(known[other]):
+        raise CorruptFileError(
+            f"{where}: {len(starts)} starts and {len(known[other])} {other}; expected one of each for a row"
+        )
+    return _checked(starts, starts + known["counts"] if ends is None else ends + last, where, base)
 
 
-def bounds_of_ends(ends: np.ndarray, where: str, base: int = 0, *, inclusive: bool = False) -> Bounds:
-    """Return the bounds of rows that each begin where the one before ends; errors as `bounds_of_offsets`."""
-    values = _as_integers(ends, where)
-    _check_ascending(values, where, "end", base - inclusive)
-    stops = values - base + inclusive
-    return Bounds(np.concatenate([np.zeros(1, np.int64), stops[:-1]])[: len(stops)], stops)
-
-
-def bounds_of_pairs(
-    starts: np.ndarray, ends: np.ndarray, where: str, base: int = 0, *, inclusive: bool = False
-) -> Bounds:
-    """Return the bounds of rows that are anywhere, given where each begins and ends.
-
-    Raises
-    ------
-    CorruptFileError
-        If there are other numbers of starts than of ends, or a row ends before it begins.
-    """
-    first, last = _as_integers(starts, where), _as_integers(ends, where)
-    if len(first) != len(last):
-        raise CorruptFileError(f"{where}: {len(first)} starts and {len(last)} ends; expected one of each for a row")
-    if len(wrong := np.flatnonzero((first < base) | (last + inclusive < first))):
+def _checked(starts: np.ndarray, ends: np.ndarray, where: str, base: int) -> Bounds:
+    if (wrong := np.flatnonzero((starts < base) | (ends < starts))).size:  # an end past int64 is below its start
         row = int(wrong[0])
         raise CorruptFileError(
-            f"{where}: row {row} goes from {first[row]} to {last[row]}; expected a start from {base} on, and an end "
+            f"{where}: row {row} goes from {starts[row]} to {ends[row]}; expected a start from {base} on, and an end "
             "that is not before it"
         )
-    return Bounds(first - base, last - base + inclusive)
-
-
-def bounds_of_counts(starts: np.ndarray, counts: np.ndarray, where: str, base: int = 0) -> Bounds:
-    """Return the bounds of rows that are anywhere.
-
-    Raises
-    ------
-    CorruptFileError
-        If there are other numbers of starts than of counts, or one is negative.
-    """
-    first, count = _as_integers(starts, where), _as_integers(counts, where)
-    if len(first) != len(count):
-        raise CorruptFileError(f"{where}: {len(first)} starts and {len(count)} counts; expected one of each for a row")
-    for values, what, least in ((first, "start", base), (count, "count", 0)):
-        wrong = np.flatnonzero(values < least)
-        if len(wrong):
-            raise CorruptFileError(f"{where}: {what} {wrong[0]} is {values[wrong[0]]}; expected {least} or more")
-    wrong = np.flatnonzero(first > np.iinfo(np.int64).max - count)
-    if len(wrong):
-        raise CorruptFileError(f"{where}: row {wrong[0]} starts at {first[wrong[0]]}, past what a file can hold")
-    return Bounds(first - base, first - base + count)
-
-
-def bounds_in(arrays: Mapping[str, np.ndarray], made: Ragged, where: str) -> Bounds:
-    """Return the bounds of rows that the values of datasets say, by option of `ragged`."""
-    base, inclusive = made.base, made.inclusive
-    if "offsets" in arrays:
-        return bounds_of_offsets(arrays["offsets"], where, base)
-    if "bounds" in arrays:
-        starts, ends = pairs_of(arrays["bounds"], where)
-        return bounds_of_pairs(starts, ends, where, base, inclusive=inclusive)
-    if "counts" in arrays and "starts" not in arrays:
-        count = _as_integers(arrays["counts"], where)
-        return bounds_of_counts(np.cumsum(np.maximum(count, 0)) - np.maximum(count, 0), count, where)
-    if "counts" in arrays:
-        return bounds_of_counts(arrays["starts"], arrays["counts"], where, base)
-    if "starts" in arrays:
-        return bounds_of_pairs(arrays["starts"], arrays["ends"], where, base, inclusive=inclusive)
-    return bounds_of_ends(arrays["ends"], where, base, inclusive=inclusive)
+    return Bounds(starts - base, ends - base)
 
 
 def check_bounds(bounds: Bounds, made: Ragged, length: int, path: str) -> None:
-    """Raise unless the rows of a ragged column are among the values of its content, and all of them if it has offsets.
+    """Raise unless rows are among the values of their content, and all of them if they follow each other.
 
-    `path` is the file, and the group if there are several; errors as `check_all_values` and `check_inside`.
-    """
-    if made.offsets is not None or (made.ends is not None and made.starts is None):
-        option, name = next(iter(made.given.items()))
-        check_all_values(bounds, length, f"{path}: {name!r}", made.content, option, made.base)
-    last = int(bounds.stops[-1]) if len(bounds) else 0
-    if made.counts is not None and made.starts is None and last < length:
-        raise SchemaMismatchError(
-            f"{path}: {made.counts!r}: the counts of all rows are {last} values, and {made.content!r} has {length}. If "
-            "rows are anywhere in it, pass starts= too."
-        )
-    check_inside(bounds, length, f"{path}: column {made.name!r}", made.content)
-
-
-def pairs_of(values: np.ndarray, where: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the two columns of pairs.
+    `path` is the file, and the group if there are several.
 
     Raises
     ------
-    CorruptFileError
-        If they are no pairs.
+    SchemaMismatchError, CorruptFileError
+        If rows leave out values at an end, so that another option gives other rows; or end after all values.
     """
-    if values.ndim != 2 or values.shape[1] != 2:
-        raise CorruptFileError(
-            f"{where} has {values.dtype} of shape {values.shape}; expected start and end of each, of shape (number, 2)"
-        )
-    return values[:, 0], values[:, 1]
-
-
-def _check_ascending(values: np.ndarray, where: str, what: str, least: int) -> None:
-    wrong = np.flatnonzero(values[1:] < values[:-1])
-    if len(wrong):
-        at = int(wrong[0]) + 1
-        raise CorruptFileError(f"{where}: {what} {at} is {values[at]}, below the one before, {values[at - 1]}")
-    if len(values) and int(values[0]) < least:
-        raise CorruptFileError(f"{where}: {what} 0 is {values[0]}; expected {what}s from {least} on")
+    first, last = (int(bounds.starts[0]), int(bounds.stops[-1])) if len(bounds) else (0, 0)
+    (option, name), base = next(iter(made.given.items())), made.base
+    if option in {"offsets", "ends", "counts"} and made.starts is None and (first, last) != (0, length):
+        advice = _fitting(bounds, option, length, name, base)
+        if advice or last <= length:
+            raise SchemaMismatchError(
+                f"{path}: {name!r}: rows go from {first + base} to {last + base}; expected {base} to {length + base}, "
+                f"all values of {made.content!r}. {advice}If rows are anywhere in it, pass starts= and counts=."
+            )
+    check_inside(bounds, length, f"{path}: column {made.name!r}", made.content)
 
 
 def check_inside(bounds: Bounds, length: int, where: str, content: str) -> None:
@@ -198,66 +142,28 @@ def check_inside(bounds: Bounds, length: int, where: str, content: str) -> None:
         )
 
 
-def check_all_values(bounds: Bounds, length: int, where: str, content: str, option: str, base: int) -> None:
-    """Raise `SchemaMismatchError` if offsets or ends leave out values at an end: another option gives other rows.
-
-    Rows after the last value are reported by `check_inside`, if no other option fits.
-
-    Parameters
-    ----------
-    bounds : Bounds
-        The rows that `option` gives.
-    length : int
-        Number of all values, those of `content`.
-    option : {"offsets", "ends"}
-        What the user says that the dataset holds.
-    base : int
-        The number of the first value, as the user says.
-    """
-    if not len(bounds):
-        if length:
-            problem = "one offset, and so no row" if option == "offsets" else "no ends"
-            raise SchemaMismatchError(f"{where}: {problem}, and {content!r} has {length} values")
-        return
-    first, last = int(bounds.starts[0]), int(bounds.stops[-1])
-    if (first, last) == (0, length):
-        return
-    is_offsets = option == "offsets"
-    advice = _fitting(bounds, length, where.rpartition(": ")[2], base, is_offsets=is_offsets)
-    if not advice and last > length:
-        return
-    shown = f"the last end is {last + base}; expected {length + base}"
-    if is_offsets:
-        shown = (
-            f"the first offset is {first + base} and the last one {last + base}; expected {base} and {length + base}"
-        )
-    advice = advice or "They are no offsets of all its values, and neither the ends nor the starts of rows"
-    raise SchemaMismatchError(
-        f"{where}: {shown}, the length of {content!r}. {advice}; or pass starts= and counts=, datasets with the range "
-        "of each row."
-    )
-
-
-def _fitting(bounds: Bounds, length: int, name: str, base: int, *, is_offsets: bool) -> str:
+def _fitting(bounds: Bounds, option: str, length: int, name: str, base: int) -> str:
     """Return which option fits numbers that are no offsets or ends of all values; empty if none does."""
-    count = len(bounds) + is_offsets
-    first, last = int(bounds.starts[0] if is_offsets else bounds.stops[0]) + base, int(bounds.stops[-1]) + base
+    if option == "counts" or not len(bounds):
+        return ""
+    first = int((bounds.starts if option == "offsets" else bounds.stops)[0]) + base
+    last = int(bounds.stops[-1]) + base
     fits = {
         "offsets={}": (first, last) == (0, length),
         "offsets={}, base=1": (first, last) == (1, length + 1),
         "ends={}": last == length,
         "ends={}, inclusive=True": first > 0 and last == length - 1,
-        "ends={}, base=1": not is_offsets and last == length + 1,
+        "ends={}, base=1": option == "ends" and last == length + 1,
     }
     if (form := next((option for option, holds in fits.items() if holds), None)) is not None:
-        what = f"the ends of {count} rows, as NWB has them" if form.startswith("ends") else "offsets"
-        return f"They look like {what}: pass {form.format(name)}"
+        return f"The numbers fit {form.format(repr(name))}. "
     if first == 0 and last < length:
-        return f"They look like the starts of {count} rows. Write offsets: these starts, and then {length}"
+        return f"The numbers fit starts of rows: write offsets, which are these starts and then {length}. "
     return ""
 
 
-def _as_integers(values: np.ndarray, where: str) -> np.ndarray:
+def integers_in(values: np.ndarray, where: str) -> np.ndarray:
+    """Return integers along one axis as int64; raise `CorruptFileError` for other values."""
     if values.ndim != 1 or values.dtype.kind not in "iu":
         raise CorruptFileError(f"{where} has {values.dtype} of shape {values.shape}; expected integers along one axis")
     if values.dtype == np.uint64 and len(values) and int(values.max()) > np.iinfo(np.int64).max:

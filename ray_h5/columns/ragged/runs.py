@@ -10,6 +10,8 @@ import numpy as np
 from ray_h5.buffers import empty
 from ray_h5.columns.derived_columns import RowEntries
 from ray_h5.columns.values import Reading, Values, read_apart
+from ray_h5.manifest.joined_arrays import JoinedArray
+from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import Request
 
 
@@ -98,4 +100,59 @@ def by_shape(shapes: np.ndarray, read: Callable[[np.ndarray, tuple[int, ...]], R
     of = shape_of.reshape(-1)
     return Reading.together(
         [read(np.flatnonzero(of == at), tuple(shape)) for at, shape in enumerate(distinct.tolist())]
+    )
+
+
+def axes_of_fields(values: Values, joined: JoinedArray) -> tuple[int, ...]:
+    """Return the axes that values have and their datasets lack: those of fields of compound values."""
+    return values.array.row_shape[len(joined.unit.row_shape) :]
+
+
+def common_shape(shapes: np.ndarray) -> tuple[int | None, ...]:
+    """Return the shape that rows share; None for an axis along which they differ."""
+    if not len(shapes):
+        return (None,) * shapes.shape[1]
+    same = (shapes == shapes[0]).all(axis=0)
+    return tuple(int(n) if alike else None for n, alike in zip(shapes[0], same, strict=True))
+
+
+def repeated(shape: tuple[int, ...], count: int) -> np.ndarray:
+    """Return a shape once for each of some rows."""
+    return np.broadcast_to(np.array(shape, np.int64), (count, len(shape)))
+
+
+def layout_of_rows(name: str, array: ColumnLayout, shape: tuple[int, ...], chunk_rows: int, path: str) -> ColumnLayout:
+    """Return the layout of rows of one shape, which lie where `array` does, but are no dataset themselves."""
+    chunks = None if chunk_rows == 1 else (chunk_rows, *shape[1:])
+    rows = replace(array, name=name, shape=shape, chunk_shape=chunks, path=path)
+    return replace(rows, offset=None, fill=None, user_block=0, lost_fields=())
+
+
+def ragged_layout(
+    name: str, array: ColumnLayout, counts: np.ndarray, shape: tuple[int | None, ...], chunk_rows: int = 0
+) -> ColumnLayout:
+    """Return the layout of rows that are arrays of several values, given how many each has.
+
+    `chunk_rows` is how many rows a chunk of values holds; 0 for rows that are whole datasets, or steps of them.
+    """
+    mean = float(counts.mean()) if len(counts) else 0.0
+    # Values that Arrow has no tensors of are lists: times, compound values, numbers that may be missing.
+    is_category = array.kind == "category" and not chunk_rows
+    is_text = array.kind == "string" or (is_category and array.element == np.dtype(object))
+    as_list = array.kind not in {"number", "bool"} and not is_text and len(shape) == 1
+    return ColumnLayout(
+        name,
+        "list" if as_list else "ragged",
+        (len(counts),),
+        np.dtype(object),
+        "contiguous" if chunk_rows <= 1 else "chunked",
+        chunk_shape=None if chunk_rows <= 1 else (chunk_rows,),
+        element=array.dtype if array.element is None else array.element,
+        ragged_shape=() if as_list else shape,
+        nullable=as_list and array.kind in {"category", "optional"},
+        enum=() if is_category else array.enum,
+        item_bytes=max(1, round(mean * array.stored_dtype.itemsize)),
+        sources=array.sources,
+        direct=array.direct,
+        path=array.path,
     )

@@ -9,13 +9,12 @@ import numpy as np
 from ray_h5.buffers import objects
 from ray_h5.columns.columns import Parts
 from ray_h5.columns.file_columns import FileColumns
-from ray_h5.columns.ragged.bounds import check_inside
+from ray_h5.columns.ragged.bounds import bounds_in, check_inside, integers_in
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.values import read_all
 from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.rows.row_columns import RowColumn
-from ray_h5.rows.row_kinds import Episodes
+from ray_h5.rows.row_columns import Episodes, RowColumn
 from ray_h5.rows.windows import Windows
 
 _OF_EPISODES = {"episode_ends", "episode_starts", "episode_lengths", "episode_bounds"}
@@ -145,41 +144,19 @@ class AxisRows(Episodes):
 
     def _follow_each_other(self, option: str, name: str, num_rows: int) -> np.ndarray:
         """Return the lengths of episodes that follow each other, of which a dataset has the ends, starts or lengths."""
-        layout, what = self._scalar(name), option.removeprefix("episode_")
-        if layout.dtype.kind not in "iu":
-            raise UnsupportedColumnError(
-                f"{layout.where}: expected integers, the {what} of episodes; found {layout.dtype}"
-            )
-        values = self._read(name)
-        if (wrong := np.flatnonzero((values < 0) | (values > num_rows))).size:
+        layout = self._scalar(name)
+        values = integers_in(self._read(name), layout.where)
+        how = {"episode_ends": "ends", "episode_starts": "offsets", "episode_lengths": "counts"}[option]
+        said = np.append(values, num_rows) if how == "offsets" else values
+        bounds = bounds_in({how: said}, f"{layout.where}: episodes")
+        first, last = (int(bounds.starts[0]), int(bounds.stops[-1])) if len(bounds) else (0, 0)
+        if (first, last) != (0, num_rows):
             raise SchemaMismatchError(
-                f"{layout.where}: expected {what} of episodes from 0 to {num_rows}, the number of steps; found "
-                f"{values[wrong[0]]} of episode {wrong[0]}"
+                f"{layout.where}: expected episodes from step 0 to {num_rows}, the number of steps; found {first} to "
+                f"{last}. Episodes follow each other, and each step belongs to one; otherwise pass episode_bounds=, a "
+                "dataset of first and last rows."
             )
-        values = values.astype(np.int64)
-        ends = values
-        if what == "lengths":
-            ends = np.cumsum(values)
-        elif what == "starts":
-            ends = np.append(values[1:], num_rows)[: len(values)]
-        if what == "starts" and (first := values[0] if len(values) else num_rows):
-            raise SchemaMismatchError(
-                f"{layout.where}: expected 0 as the start of the first episode, found {first}. If steps before it, or "
-                "between episodes, belong to none, pass episode_bounds=, a dataset of first and last rows."
-            )
-        if (wrong := np.flatnonzero(ends[1:] < ends[:-1])).size:
-            at = int(wrong[0]) + 1 + (what == "starts")
-            raise SchemaMismatchError(
-                f"{layout.where}: {what[:-1]} {at} is {values[at]}, below the one before, {values[at - 1]}. "
-                f"{what.capitalize()} must ascend."
-            )
-        if (last := int(ends[-1]) if len(ends) else 0) != num_rows:
-            said = "the sum of the lengths" if what == "lengths" else "the last end"
-            raise SchemaMismatchError(
-                f"{layout.where}: expected {said} to be {num_rows}, the number of steps, found {last}. Episodes follow "
-                "each other, and each step belongs to one; otherwise pass episode_bounds=."
-            )
-        return np.diff(ends, prepend=0)
+        return bounds.stops - bounds.starts
 
     def _scalar(self, name: str) -> ColumnLayout:
         layout = self.columns.values(name).array

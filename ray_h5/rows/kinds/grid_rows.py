@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import combinations
 
 import numpy as np
@@ -17,8 +17,7 @@ from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownC
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.messages import few
 from ray_h5.rows.groups_and_grids import Grid
-from ray_h5.rows.row_columns import RowColumn
-from ray_h5.rows.row_kinds import Episodes
+from ray_h5.rows.row_columns import Episodes, RowColumn
 
 _MOST_CONSTANT_BYTES = 1 << 20
 """A larger constant is read only if it is named: each row of a block has a copy."""
@@ -166,7 +165,7 @@ class GridRows(Episodes):
 
     def column(self, name: str) -> RowColumn:
         if (axis := self._axis_of(name)) is not None:
-            return _in_memory(name, lambda rows: np.unravel_index(rows, self.lengths)[axis])
+            return RowColumn(name, InMemory.of(name, lambda rows: np.unravel_index(rows, self.lengths)[axis], np.int64))
         if (single := self.columns.single(name)) is not None:
             return RowColumn(name, single, np.zeros_like)
         values = self.columns.values(name)
@@ -266,8 +265,6 @@ class GridRows(Episodes):
         return self.columns.single(name) is not None or time not in self._axes_of(self.columns.values(name).array)
 
     def constant(self, name: str) -> RowColumn:
-        if (axis := self._axis_of(name)) is not None:
-            return _in_memory(name, lambda rows: np.unravel_index(rows, self.lengths[:-1])[axis])
         per_episode = self.lengths[-1]
         return self.column(name).at(lambda episodes: episodes * per_episode)
 
@@ -285,10 +282,6 @@ def _is_part(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
     """Return whether axes of these lengths are, in this order, among those of a whole shape."""
     left = iter(whole)
     return all(length in left for length in shape)
-
-
-def _in_memory(name: str, values_of: Callable[[np.ndarray], np.ndarray]) -> RowColumn:
-    return RowColumn(name, InMemory.of(name, values_of, np.int64))
 
 
 def _bytes(layout: ColumnLayout) -> int:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
 
 from ray_h5.columns.conventions.cf_columns import CF
-from ray_h5.columns.derived_columns import Fields, MadeColumn, RowPart
 from ray_h5.columns.file_columns import FileColumns
 from ray_h5.columns.stored_values import Stored
 from ray_h5.columns.values import Taken, Values, read_units
@@ -35,7 +34,7 @@ class Blocks:
     Parameters
     ----------
     columns : FileColumns
-        The columns of the file.
+        The columns of the file, or of the group.
     kind : Patches
         Which blocks.
     chosen : numpy.ndarray, optional
@@ -44,31 +43,22 @@ class Blocks:
         The name of the file, which draws depend on.
     group : str
         The group, if `kind` has several.
-    paths : mapping of str to str
-        The datasets of names that are not below the group.
     """
 
     def __init__(
-        self, columns: FileColumns, kind: Patches, chosen: np.ndarray | None, name: str,
-        group: str = "", paths: Mapping[str, str] | None = None,
-    ) -> None:  # fmt: skip
+        self, columns: FileColumns, kind: Patches, chosen: np.ndarray | None, name: str, group: str = ""
+    ) -> None:
         self.columns = columns
         self.kind = kind
         self._known = chosen
         self._name = name
         self._group = group
-        self._paths = paths or {}
         self._path = f"{columns.path}: group {group!r}" if group else columns.path
         self._found: tuple[dict[str, tuple[int, ...]], tuple[int, ...]] | None = None
 
-    def of_group(self, group: str, paths: Mapping[str, str], chosen: np.ndarray | None) -> Blocks:
+    def of_group(self, columns: FileColumns, group: str, chosen: np.ndarray | None) -> Blocks:
         """Return the blocks of one group of the file."""
-        return Blocks(self.columns, self.kind, chosen, self._name, group, paths)
-
-    def path_of(self, name: str) -> str:
-        """Return the name of a column in the file, given that in the group."""
-        name = name.strip("/")
-        return self._paths.get(name) or (f"{self._group}/{name}" if self._group else name)
+        return Blocks(columns, self.kind, chosen, self._name, group)
 
     @property
     def num_rows(self) -> int:
@@ -95,7 +85,7 @@ class Blocks:
 
     def _values(self, name: str) -> Values:
         try:
-            return self.columns.values(self.path_of(name))
+            return self.columns.values(name)
         except UnknownColumnError:
             groups, pattern = ([], "") if self._group else self.columns.groups_with(name)
             if not groups:
@@ -109,9 +99,8 @@ class Blocks:
 
     def single(self, name: str) -> Values | None:
         """Return a dataset that has a single value, as one unit; None for others."""
-        path = self.path_of(name)
-        single = self.columns.single(path)
-        return None if single is None else self.columns.of_units(path, single)
+        single = self.columns.single(name)
+        return None if single is None else self.columns.of_units(name, single)
 
     def fields(self, name: str) -> list[str]:
         """Return the columns of an array of compound values that blocks cut; none for other names."""
@@ -129,7 +118,7 @@ class Blocks:
 
     def _dataset_of(self, name: str) -> str:
         stored = _stored(self._values(name))
-        return (self.columns.dataset_of(self.path_of(name)) if stored is None else stored.layout.name).strip("/")
+        return (self.columns.dataset_of(name) if stored is None else stored.layout.name).strip("/")
 
     def values(self, name: str) -> Values:
         """Return the blocks of a column. Their units are places along the axes that blocks cut; see `units`."""
@@ -147,7 +136,7 @@ class Blocks:
                 + (f". Name its fields: columns=[{fields[0]!r}]" if fields else "")
             )
         axes, layout = self._arrays[0][of], stored.layout
-        taken, drawn = self.columns.of_blocks(self.path_of(name), values.array, axes)
+        taken, drawn = self.columns.of_blocks(name, values.array, axes)
         own = len(layout.shape)  # fields add others
         cut = stored.boxes(axes, self.kind.block, taken[:own])
         blocks: Values = replace(values, values=cut) if isinstance(values, CF) else cut
@@ -339,18 +328,6 @@ def _stored(values: Values) -> Stored | None:
     """Return values as they are stored; None for those of several datasets."""
     stored = values.values if isinstance(values, CF) else values
     return stored if isinstance(stored, Stored) else None
-
-
-def as_in_file(column: MadeColumn, path_of: Callable[[str], str]) -> Fields | RowPart:
-    """Return a column of one group of a file, as one of the file; `path_of` returns the name of a dataset there."""
-    assert isinstance(column, (Fields, RowPart)), "blocks have no other columns"
-    called = path_of(column.called) if column.called else ""
-    if isinstance(column, Fields):
-        return replace(column, compound=path_of(column.compound), called=called)
-    of = replace(column.of, compound=path_of(column.of.compound)) if isinstance(column.of, Fields) else column.of
-    of = path_of(of) if isinstance(of, str) else of
-    names = None if column.names is None else path_of(column.names)
-    return replace(column, of=of, names=names, called=called)
 
 
 def any_in_windows(parts: Iterable[np.ndarray], windows: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:

@@ -12,18 +12,17 @@ import numpy as np
 
 from ray_h5.buffers import objects
 from ray_h5.columns.conventions.cf_columns import CF
-from ray_h5.columns.dataset_columns import EndToEnd
+from ray_h5.columns.ragged.range_columns import OfParts
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.stored_values import Stored
 from ray_h5.columns.values import InMemory, Values
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import GroupTable
 from ray_h5.manifest.row_requests import by_part
-from ray_h5.rows.kinds.patch_blocks import Blocks, as_in_file
+from ray_h5.rows.kinds.patch_blocks import Blocks
 from ray_h5.rows.kinds.whole_rows import name_column
 from ray_h5.rows.patches import Patches
-from ray_h5.rows.row_columns import RowColumn
-from ray_h5.rows.row_kinds import EpisodeRows, RowsOfKind
+from ray_h5.rows.row_columns import EpisodeRows, RowColumn, RowsOfKind
 
 
 class PatchRows(EpisodeRows, RowsOfKind):
@@ -41,7 +40,6 @@ class PatchRows(EpisodeRows, RowsOfKind):
         self._whole, self._columns, self._kind = whole, whole.columns, whole.kind
         self._known = RowTable() if table is None else table
         self._table = self._known.groups
-        self._made = dict(whole.columns.made)
 
     # Parts: the file, or its groups ---------------------------------------------------------------
 
@@ -81,26 +79,19 @@ class PatchRows(EpisodeRows, RowsOfKind):
         if not self._kind.has_groups:
             return [self._whole]
         names = list(self._groups.names)
-        joined = {name: self._groups.columns[name] for name in self._mapping}
-        paths = [{name: joined_array.paths[row] for name, joined_array in joined.items()} for row in range(len(names))]
+        of_mapping = {name: self._groups.columns[name].paths for name in self._mapping}
+        columns = [
+            self._columns.below(group, {name: paths[row] for name, paths in of_mapping.items()})
+            for row, group in enumerate(names)
+        ]
         if self._columns.reader.is_fetched:  # what a store is asked of all groups is asked together
+            asked = [of_group.path_of(array) for of_group in columns for array in self._kind.arrays]
             with contextlib.suppress(RayH5Error):  # reported for each group
-                asked = [
-                    of_group.get(array, f"{name}/{array}")
-                    for name, of_group in zip(names, paths, strict=True)
-                    for array in self._kind.arrays
-                ]
                 self._columns.reader.find(asked, missing_ok=True)
         chosen: Sequence[np.ndarray | None] = [None] * len(names)
         if self._known.chosen is not None and self._known.chosen_counts is not None:
             chosen = np.split(self._known.chosen, np.cumsum(self._known.chosen_counts)[:-1])
-        return [self._part(*group_part) for group_part in zip(names, paths, chosen, strict=True)]
-
-    def _part(self, group: str, paths: Mapping[str, str], chosen: np.ndarray | None) -> Blocks:
-        part = self._whole.of_group(group, paths, chosen)
-        made = [as_in_file(column, part.path_of) for column in self._made.values()]
-        self._columns.made.update({column.name: column for column in made})
-        return part
+        return [self._whole.of_group(*part) for part in zip(columns, names, chosen, strict=True)]
 
     def _of_each(self, of: Callable[[Blocks], Any]) -> list[Any]:
         """Return something of each part."""
@@ -194,8 +185,8 @@ class PatchRows(EpisodeRows, RowsOfKind):
         layout, first = self._columns.reader.layout, self._parts[0]
         paths = [*layout.columns, *layout.refused]
         if self._mapping:
-            return [name for name in self._mapping if first.path_of(name) in paths]
-        begin = first.path_of("")
+            return [name for name in self._mapping if first.columns.path_of(name) in paths]
+        begin = f"{self._groups.names[0]}/"
         return [path[len(begin) :] for path in paths if path.startswith(begin)]
 
     def _of_others(self, known: set[str]) -> dict[str, int]:
@@ -247,13 +238,13 @@ class PatchRows(EpisodeRows, RowsOfKind):
         def units_of(rows: np.ndarray) -> np.ndarray:
             return self._of_parts(rows, lambda part, own: starts[part] + self._parts[part].units(own))
 
-        return RowColumn(name, EndToEnd(name, (*blocks,), starts) if len(blocks) > 1 else blocks[0], units_of)
+        return RowColumn(name, OfParts.end_to_end(name, blocks, starts) if len(blocks) > 1 else blocks[0], units_of)
 
     def _single(self, name: str) -> Values | None:
         """Return a dataset with a single value in each part; None for others."""
         if not self._kind.has_groups:
             return self._parts[0].single(name)
-        made = self._made.get(name.strip("/"))
+        made = self._columns.made.get(name.strip("/"))
         dataset = (name if made is None else made.dataset).strip("/")
         if dataset in self._mapping and not self._groups.columns[dataset].single:
             return None

@@ -105,28 +105,24 @@ class TimesOf:
             )
 
         times = read_units(self._columns.reader, samples.values, int(counts.sum()))
-        lost = np.isnat(times) if times.dtype.kind == "M" else ~np.isfinite(times)
         ends = np.cumsum(counts)
-        if (wrong := np.flatnonzero(lost)).size:
-            recording, at = int(np.searchsorted(ends, wrong[0], side="right")), int(wrong[0])
-            raise CorruptFileError(
-                f"{self._where(recording)}: {name!r}: time {at - ends[recording] + counts[recording]} is {times[at]}; "
-                f"expected a finite time for each sample of {column!r}. Write the times again, or pass "
-                f"at={{{column!r}: (rate, first time)}}."
-            )
-        times = times.astype("M8[ns]").astype(np.int64) / 1e9 if times.dtype.kind == "M" else times.astype(np.float64)
-        gaps = np.diff(times)
-        is_within = np.ones(len(gaps), bool)
-        is_within[ends[(ends > 0) & (ends < len(times))] - 1] = False
-        if (wrong := np.flatnonzero(is_within & ~(gaps >= 0))).size:
-            recording = int(np.searchsorted(ends, wrong[0], side="right"))
+        seconds = times.astype("M8[ns]").astype(np.int64) / 1e9 if times.dtype.kind == "M" else times.astype(np.float64)
+        is_wrong = np.isnat(times) if times.dtype.kind == "M" else ~np.isfinite(seconds)
+        with np.errstate(invalid="ignore"):
+            gaps = np.diff(seconds, prepend=seconds[:1])
+        descends = gaps < 0
+        descends[(ends - counts)[counts > 0]] = False
+        if (wrong := np.flatnonzero(is_wrong if is_wrong.any() else descends)).size:
             at = int(wrong[0])
+            recording = int(np.searchsorted(ends, at, side="right"))
+            after = "" if is_wrong.any() else f", after {times[at - 1]}"
             raise CorruptFileError(
-                f"{self._where(recording)}: {name!r}: time {at + 1 - ends[recording] + counts[recording]} is "
-                f"{times[at + 1]}, after {times[at]}; expected times that ascend"
+                f"{self._where(recording)}: {name!r}: time {at - ends[recording] + counts[recording]} is {times[at]}"
+                f"{after}; expected finite times that ascend, one for each sample of {column!r}. Write the times "
+                f"again, or pass at={{{column!r}: (rate, first time)}}."
             )
-        steps = [np.median(gaps[end - n : end - 1]) if n > 1 else 0.0 for n, end in zip(counts, ends, strict=True)]
-        return Times(counts, np.array(steps, np.float64), listed=times)
+        steps = [np.median(gaps[end - n + 1 : end]) if n > 1 else 0.0 for n, end in zip(counts, ends, strict=True)]
+        return Times(counts, np.array(steps, np.float64), listed=seconds)
 
     def _said_rates(self, column: str, parent: str) -> tuple[np.ndarray, np.ndarray]:
         """Return the rates and the first times that attributes say, or NWB's ``starting_time`` beside the column.

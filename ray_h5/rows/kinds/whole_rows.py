@@ -10,18 +10,17 @@ import numpy as np
 from ray_h5.buffers import objects
 from ray_h5.columns.columns import Parts, is_single
 from ray_h5.columns.conventions.matlab_columns import texts_of_characters
-from ray_h5.columns.dataset_columns import Datasets
 from ray_h5.columns.file_columns import THE_FILE, FileColumns
+from ray_h5.columns.ragged.range_columns import Ranges
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.values import InMemory
 from ray_h5.errors import OptionError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import GroupTable, Texts
 from ray_h5.rows.group_columns import GroupColumns
 from ray_h5.rows.groups_and_grids import Files, Groups
-from ray_h5.rows.kinds.step_columns import has_steps
+from ray_h5.rows.kinds.clock import has_steps
 from ray_h5.rows.patches import Patches
-from ray_h5.rows.row_columns import RowColumn
-from ray_h5.rows.row_kinds import Episodes
+from ray_h5.rows.row_columns import Episodes, RowColumn
 from ray_h5.rows.windows import Windows
 
 _OF_ROWS = {"list", "ragged", "sparse"}
@@ -107,8 +106,9 @@ class WholeRows(Episodes):
     def column(self, name: str) -> RowColumn:
         columns = self.columns
         if isinstance(columns, GroupColumns) and name in columns.own:
-            is_key = name == self._kind.key
-            return _in_memory(name, columns.known.names.groups if is_key else columns.known.attributes[name])
+            of_groups = columns.known.names.groups if name == self._kind.key else columns.known.attributes[name]
+            dtype = object if isinstance(of_groups, Texts) else of_groups.dtype
+            return RowColumn(name, InMemory.of(name, of_groups.take, dtype))
         if isinstance(self._kind, Files) and name == self._kind.key:
             return name_column(name, columns.path, self._kind)
         values, joined = columns.datasets(name)
@@ -118,8 +118,7 @@ class WholeRows(Episodes):
                 "axis: a row of Files would be rows of rows. Leave rows= out to read these rows one by one, or leave "
                 "the column out with columns=[...]."
             )
-        values, entries = columns.of_datasets(name, values, joined)
-        whole = Datasets(name, columns.path, values, joined, entries)
+        whole = columns.of_units(name, Ranges.whole(name, columns.path, values, joined))
         text = texts_of_characters(whole) if columns.decode_cf else None
         return RowColumn(name, text or whole)
 
@@ -204,13 +203,6 @@ class WholeRows(Episodes):
     def episode_names(self) -> np.ndarray:
         groups = self.columns.groups
         return objects([b""]) if groups is None else groups.groups.take(np.arange(len(groups)))
-
-
-def _in_memory(name: str, values: np.ndarray | Texts) -> RowColumn:
-    """Return a column of which the values of all groups are known."""
-    if isinstance(values, Texts):
-        return RowColumn(name, InMemory.of(name, values.take, object))
-    return RowColumn(name, InMemory.of(name, values.take, values.dtype))
 
 
 def name_column(

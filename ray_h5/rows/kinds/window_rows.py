@@ -12,14 +12,14 @@ import numpy as np
 
 from ray_h5.columns.columns import Parts
 from ray_h5.columns.ragged.bounds import Bounds, episodes_key
+from ray_h5.columns.ragged.range_columns import Ranges
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.sample_times import LIKE_A_NUMBER, Times
 from ray_h5.columns.values import InMemory
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.rows.kinds.clock import Clock
 from ray_h5.rows.kinds.times_of_columns import TimesOf, width_of
-from ray_h5.rows.row_columns import RowColumn, Spans, Steps
-from ray_h5.rows.row_kinds import EpisodeRows, Episodes
+from ray_h5.rows.row_columns import EpisodeRows, Episodes, RowColumn, Steps
 from ray_h5.rows.windows import IS_PAD, WindowColumn, Windows
 
 _RUN = 4
@@ -244,13 +244,14 @@ class WindowRows(EpisodeRows):
             )
         times = self._times(window.source)
         mean = (high - low) / max(float(times.steps.mean()) if len(times.steps) else 0.0, 1e-12)
+        usual = Bounds(np.zeros(1, np.int64), np.array([max(1, round(mean))]))
 
         def bounds_of(rows: np.ndarray) -> Bounds:
             recordings, now = self._clock.times_of(rows)
             ends = (times.first(recordings, now + seconds) + steps.starts[recordings] for seconds in (low, high))
             return Bounds(*ends)
 
-        return RowColumn(window.name, Spans(window.name, steps.values, bounds_of, mean))
+        return RowColumn(window.name, Ranges(window.name, self._path, steps.values, usual, bounds_of=bounds_of))
 
     # Which units are at offsets from a tick --------------------------------------------------
 
