@@ -2,7 +2,6 @@
 
 import os
 import socket
-import time
 from typing import ClassVar
 
 import h5py
@@ -14,7 +13,7 @@ from ray.data._internal.execution.execution_callback import ExecutionCallback
 
 import ray_h5
 from ray_h5.errors import NotFoundError, StaleIndexError
-from ray_h5.ray_data import tasks
+from ray_h5.ray_data import ray_internals, tasks
 from tests.ray_data.kit import pushed
 
 pytestmark = pytest.mark.usefixtures("ray_local")
@@ -73,32 +72,23 @@ def test_small_files_are_opened_once_by_a_process_not_once_a_block(tmp_path, mon
         epoch()
 
 
-class Steps(ExecutionCallback):
-    """What each step of an execution left: tasks that were begun and not ended, and those that were ended."""
+class Limits(ExecutionCallback):
+    """The CPUs that Ray knew of when an execution started. It begins one task at a time while it knows of none."""
 
-    seen: ClassVar[list[tuple[int, int]]] = []
+    known: ClassVar[list[float]] = []
 
-    def on_execution_step(self, executor):
-        reading = next(op for op in executor._topology if "ReadH5" in op.name)
-        self.seen.append((reading.num_active_tasks(), reading.metrics.num_tasks_finished))
+    def before_execution_starts(self, executor):
+        self.known.append(executor._cluster_autoscaler.get_total_resources().cpu)
 
 
 @pytest.mark.slow
-def test_an_epoch_begins_as_many_tasks_as_there_are_cpus(signals):
-    ds = ray_h5.read_h5(signals, columns=["label"], override_num_blocks=2)
-    ds.context.custom_execution_callback_classes = [*ds.context.custom_execution_callback_classes, Steps]
-
-    def hold(batch):
-        time.sleep(0.9)  # less than the second for which Ray left to itself begins one task at a time
-        return batch
-
-    held = ds.map_batches(hold, batch_size=None)
-    Steps.seen.clear()
-    for _ in range(5):  # a machine that does much else may take longer to answer what it has
-        assert len(held.take_all()) == 50
-        if (2, 0) in Steps.seen:
-            break
-    assert (2, 0) in Steps.seen
+def test_an_epoch_begins_as_many_tasks_as_there_are_cpus(monkeypatch, signals):
+    monkeypatch.setattr(ray_internals, "_LIMITS_WAIT_SECONDS", 60.0)  # the machine may do much else
+    ds = ray_h5.read_h5(signals, columns=["label"])
+    ds.context.custom_execution_callback_classes = [*ds.context.custom_execution_callback_classes, Limits]
+    Limits.known.clear()
+    assert len(ds.take_all()) == len(ds.map_batches(lambda batch: batch).take_all()) == 50
+    assert Limits.known == [ray.cluster_resources()["CPU"]] * 2
 
 
 def test_the_context_of_the_user_stays_as_it_is(signals):
