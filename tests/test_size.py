@@ -46,7 +46,7 @@ LIMITS: dict[str, Size] = {
     "content_equality": Size(70, 1, 0, 0, 0, 0),
     "errors": Size(216, 1, 0, 0, 0, 0),
     "hashing": Size(204, 1, 0, 0, 0, 0),
-    "hdf5": Size(7023, 40, 10, 0, 8, 3),
+    "hdf5": Size(7019, 40, 10, 0, 8, 3),
     "index": Size(4149, 23, 2, 0, 6, 6),
     "inspect": Size(1535, 9, 8, 0, 5, 0),
     "likely_rows": Size(963, 7, 0, 0, 1, 0),

@@ -225,14 +225,15 @@ def test_a_file_of_nothing_else_says_what_it_left_out(tmp_path, caplog):
 
 def test_links_that_lead_nowhere_are_named_and_the_rest_is_read(tmp_path, caplog):
     far = h5py.ExternalLink("data_000002.h5", "/entry/data")
-    rewrite(tmp_path / "a.h5", x=np.zeros(5), gone=h5py.SoftLink("/nothing"), far=far)
+    loops = {"loop": h5py.SoftLink("/next"), "next": h5py.SoftLink("loop"), "within": h5py.SoftLink("/within/x")}
+    rewrite(tmp_path / "a.h5", x=np.zeros(5), gone=h5py.SoftLink("/nothing"), far=far, **loops)
     path, lookup = str(tmp_path / "a.h5"), Lookup(Scope(allow_external=(str(tmp_path),)))
     assert list(build_index([path], lookup=lookup).columns) == ["x"]
-    assert "left out 2 of 3 columns: " in caplog.text
+    assert "left out 5 of 6 columns: " in caplog.text
     assert "gone (link 'gone' leads to '/nothing', which does not exist)" in caplog.text
     assert "far (external link 'far' leads to " in caplog.text
-    for name in ("gone", "far"):
-        with pytest.raises(MissingSourceError, match="which does not exist"):
+    for name in ("gone", "far", *loops):
+        with pytest.raises(MissingSourceError, match=r"which does not exist|a loop"):
             build_index([path], [name], lookup)
     rewrite(tmp_path / "data_000002.h5", **{"entry/data": np.ones(5)})
     assert sorted(build_index([path], lookup=lookup).columns) == ["far", "x"]
@@ -241,10 +242,10 @@ def test_links_that_lead_nowhere_are_named_and_the_rest_is_read(tmp_path, caplog
 def test_links_that_lead_nowhere_in_groups_that_are_rows(tmp_path, caplog):
     rewrite(tmp_path / "a.h5", **{f"entry{i}/data": np.zeros(i + 1) for i in range(3)})
     with h5py.File(tmp_path / "a.h5", "r+") as file:
-        file["entry1/gone"] = h5py.SoftLink("/nothing")
+        file["entry1/gone"], file["entry2/loop"] = h5py.SoftLink("/nothing"), h5py.SoftLink("loop")
     path, lookup = str(tmp_path / "a.h5"), Lookup(Scope(rows=Groups("entry*")))
     assert list(build_index([path], lookup=lookup).columns) == ["data"]
-    assert "left out 1 of 2 columns: gone" in caplog.text
+    assert "left out 2 of 3 columns: gone" in caplog.text
     with pytest.raises(MissingSourceError, match="which does not exist"):
         build_index([path], ["gone"], lookup)
 

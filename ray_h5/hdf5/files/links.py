@@ -169,17 +169,13 @@ class Trail:
         try:
             if not link[0]:
                 return self.follow_to_id(group.file if path.startswith("/") else group, path, counts=counts)
-            file = self._open_external(os.fsdecode(link[0]), filename_of(group.file), f"external link {name!r}")
+            file = self._open_linked(os.fsdecode(link[0]), filename_of(group.file), f"external link {name!r}")
             return self.follow_to_id(file["/"], path, counts=counts)
         except UnknownColumnError as exc:
             error = MissingSourceError(f"{self.path}: link {name!r} leads to {_cut(path)!r}, which does not exist")
             error.is_dangling = True
             raise error from exc
-
-    def _open_external(self, name: str, source: str, where: str) -> h5py.File:
-        try:
-            return self._open_linked(name, source, where)
-        except MissingSourceError as exc:
+        except MissingSourceError as exc:  # of another file, or of links that lead to each other
             exc.is_dangling = True
             raise
 
