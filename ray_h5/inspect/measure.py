@@ -90,19 +90,19 @@ def _suggestions(files: FileOptions, reports: Sequence[FileReport]) -> tuple[Sug
 
 
 def _tree(first: FileReport, reader: FileReader, reports: Sequence[FileReport]) -> FileTree:
-    datasets = None if isinstance(reader, RowReader) else tuple(reader.base.layout.columns)
     seen = _seen(first)
+    datasets = {name: column for file in reports[::-1] for name, column in _seen(file).items()}
+    if not isinstance(reader, RowReader):
+        datasets = {name: seen[name] for name in reader.base.layout.columns if name in seen}
     return FileTree(
         seen,
-        tuple(dict.fromkeys(refused.name for file in reports for refused in file.refused)),
         files=len(reports),
         rows_differ=len({max((column.rows for column in file.columns), default=0) for file in reports}) > 1,
         of_matlab=is_of_matlab(first.path),
         of_cf=tuple(column.name for column in first.columns if column.follows_cf),
         datasets=datasets,
-        single_values=any(refused.is_single for refused in first.refused),
+        single_values=tuple({refused.name: None for file in reports for refused in file.refused if refused.is_single}),
         attributes_of=lambda path: _attributes(reader, path),
-        elsewhere={name: dataset for file in reports for name, dataset in _seen(file).items() if name not in seen},
     )
 
 

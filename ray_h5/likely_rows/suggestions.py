@@ -78,11 +78,10 @@ def suggestions(tree: FileTree) -> list[Suggestion]:
     """Return what rows of a file probably are, the likeliest first; nothing if they are as they are read."""
     if not tree.columns:
         return [*_single_values(tree)]
-    everywhere = tree.of_all_files()
-    if pairs := [*side_by_side(everywhere)]:
+    if pairs := [*side_by_side(tree)]:
         return pairs
     rules = (_sparse, _times, _reversed, _ragged, _files, _volumes, _main, _episodes, _cf)
-    listed = [*samples(everywhere), *(suggestion for rule in rules for suggestion in rule(tree))]
+    listed = [*samples(tree), *(suggestion for rule in rules for suggestion in rule(tree))]
     whole = "rows=ray_h5.Files()"
     if len(tree.lengths) > 1 and not any(suggestion.options == whole for suggestion in listed):
         said = f"first axes of {counted(len(tree.lengths), 'length')}"
@@ -92,10 +91,8 @@ def suggestions(tree: FileTree) -> list[Suggestion]:
 
 def _single_values(tree: FileTree) -> Iterator[Suggestion]:
     """Yield single values that are samples, such as encoded images under their names."""
-    if not tree.single_values:
-        return
     # Values of one type that differ in length, as images do.
-    columns = {name: Seen("", (length,)) for length, name in enumerate(tree.others, start=1)}
+    columns = {name: Seen("", (length,)) for length, name in enumerate(tree.single_values, start=1)}
     for alike in likely_samples(columns)[:1]:
         said = str(alike).replace(" columns alike", " single values alike")
         more = "encoded images are decoded by ray_h5.DecodeImage('value')"
@@ -269,7 +266,8 @@ def samples(tree: FileTree) -> Iterator[Suggestion]:
         if is_seen or len(shown) >= _MAX_ALIKE:
             continue
         shown.append(alike)
-        first = _below(tree.columns, alike.paths[0])
+        columns = {**tree.columns, **tree.whole}
+        first = _below(columns, alike.paths[0])
         step, more = of_steps(first) if alike.are_groups else "value", []
         if time_axis(first) is None:  # otherwise steps are along another axis than the first
             windows = f"windows=ray_h5.Windows({{{step!r}: {WINDOW}}})"
@@ -278,7 +276,7 @@ def samples(tree: FileTree) -> Iterator[Suggestion]:
             more.append(
                 f"attributes of each, such as {few(names, FEW)}, are columns with attrs={names[:1]} in Groups(...)"
             )
-        if left := _left_out(tree.columns, alike):
+        if left := _left_out(columns, alike):
             more.append(f"this leaves out {few(left, FEW)}")
         yield Suggestion(str(alike), "if each is a sample", alike.options, True, "; ".join(more))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 MAX_DEPTH = 32
@@ -42,49 +42,36 @@ class FileTree:
     ----------
     columns : mapping of str to Seen
         Its columns.
-    others : tuple of str
-        Names that are no columns: single values, and what cannot be read.
     files : int
         How many files there are; 0 if that is not known.
     rows_differ : bool
         Whether files have other numbers of rows.
     of_matlab : bool
         Whether MATLAB wrote it.
-    single_values : bool
-        Whether it has single values beside its columns.
-    datasets : tuple of str, optional
-        The columns that are datasets; None if all are. Columns of a frame are none.
+    single_values : tuple of str
+        Datasets with a single value, which are no columns.
+    datasets : mapping of str to Seen, optional
+        What may be rows of `Groups` or pieces of `joined`: datasets, also those of further files, which have samples of
+        their own; None if these are the columns. Columns of a frame are no datasets.
     attributes_of : callable, optional
         Returns the attributes with one value of a group or dataset, given its path.
     of_cf : tuple of str
         Columns that are stored as the CF conventions of netCDF say: packed numbers, times.
-    elsewhere : mapping of str to Seen
-        Columns of other files that this one lacks, such as those of further samples.
     """
 
     columns: Mapping[str, Seen]
-    others: tuple[str, ...] = ()
     files: int = 0
     rows_differ: bool = False
     of_matlab: bool = False
-    single_values: bool = False
+    single_values: tuple[str, ...] = ()
     of_cf: tuple[str, ...] = ()
-    datasets: tuple[str, ...] | None = None
+    datasets: Mapping[str, Seen] | None = None
     attributes_of: Callable[[str], Sequence[str]] | None = None
-    elsewhere: Mapping[str, Seen] = field(default_factory=dict)
 
     @property
     def whole(self) -> Mapping[str, Seen]:
-        """The columns that are datasets, which are rows of `Groups`, and pieces of `joined`."""
-        if self.datasets is None:
-            return self.columns
-        return {name: self.columns[name] for name in self.datasets if name in self.columns}
-
-    def of_all_files(self) -> FileTree:
-        """Return the tree with the columns of the other files, too: a pattern has to match the samples of all."""
-        if not self.elsewhere or self.datasets is not None:
-            return self
-        return replace(self, columns={**self.columns, **self.elsewhere}, elsewhere={})
+        """The `datasets`."""
+        return self.columns if self.datasets is None else self.datasets
 
     @property
     def lengths(self) -> set[int]:

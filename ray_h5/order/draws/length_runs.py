@@ -17,8 +17,9 @@ from ray_h5.index.row_index import RowIndex, build_index
 from ray_h5.lru import LRU
 from ray_h5.manifest.row_requests import by_part
 from ray_h5.order.draws.shuffle import Shuffle
-from ray_h5.order.draws.values_of_rows import Option, as_array, check_length, row_values
+from ray_h5.order.draws.values_of_rows import Option, check_length, row_values
 from ray_h5.predicates.virtual_names import Length, virtual_name
+from ray_h5.tables.table_columns import one_array
 
 _NOISE, _RUNS, _SHORT_RUN = range(200, 203)
 """The purposes of keys; those of orders and draws are below."""
@@ -251,7 +252,7 @@ def _shapes(index: RowIndex, name: object) -> np.ndarray | None:
     if row_lengths is not None:
         return row_lengths
     lengths = virtual_name(name, Length())
-    return as_array(index.values([lengths])[lengths]).to_numpy()
+    return one_array(index.values([lengths])[lengths]).to_numpy()
 
 
 def _range_lengths(index: RowIndex, name: str) -> np.ndarray | None:

@@ -19,7 +19,6 @@ from ray_h5.messages import few
 from ray_h5.order.draws.shuffle import UnusableRowsError
 from ray_h5.order.draws.values_of_rows import (
     Option,
-    as_array,
     check_present,
     row_values,
     scalars,
@@ -27,6 +26,7 @@ from ray_h5.order.draws.values_of_rows import (
 from ray_h5.order.draws.weighted_draws import Draws
 from ray_h5.order.draws.weights_option import Balance, Weights
 from ray_h5.predicates.evaluate import comparable_type
+from ray_h5.tables.table_columns import one_array
 
 _PIECE = 1 << 20
 
@@ -104,7 +104,7 @@ def _by_class(index: RowIndex, selection: np.ndarray | None, weights: Balance) -
 
 def _encoded(index: RowIndex, column: pa.ChunkedArray, selection: np.ndarray | None, name: str) -> _Classes:
     kind = comparable_type(column.type)
-    array = as_array(column).cast(kind)
+    array = one_array(column).cast(kind)
     array = array if selection is None else array.take(pa.array(selection))
     if pa.types.is_floating(kind):
         array = pc.add(array, pa.scalar(0, kind))  # -0.0 becomes 0.0

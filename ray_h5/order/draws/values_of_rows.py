@@ -12,6 +12,7 @@ from ray_h5.errors import OptionError
 from ray_h5.index.row_index import RowIndex
 from ray_h5.order.draws.shuffle import UnusableRowsError
 from ray_h5.order.draws.weights_option import first_wrong, shown
+from ray_h5.tables.table_columns import one_array
 
 
 class Option(NamedTuple):
@@ -42,7 +43,7 @@ def row_values(index: RowIndex, selection: np.ndarray | None, value: str | np.nd
         _check_numbers(spec.kept_type, value, option)
     column = scalars(index, [value], option)[value]
     check_present(index, column, selection, what)
-    values = as_array(column).to_numpy(zero_copy_only=False)
+    values = one_array(column).to_numpy(zero_copy_only=False)
     values = values if selection is None else values[selection]
     wrong = first_wrong(values)
     if wrong is not None:
@@ -92,8 +93,3 @@ def check_present(index: RowIndex, column: pa.ChunkedArray, selection: np.ndarra
             f"{index.files.where(int(rows[0]))}: {what} has no value here, and in {len(rows)} selected rows in all. "
             "Filter these rows."
         )
-
-
-def as_array(column: pa.ChunkedArray) -> pa.Array:
-    """Return a column as one array."""
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
