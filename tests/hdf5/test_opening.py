@@ -406,8 +406,8 @@ def test_expected_state(path):
         values = {name: getattr(state, name) + (name == change) for name in FileIdentity.__slots__}
         with pytest.raises(StaleIndexError) as caught:
             RowReader(path, expect=FileIdentity(**values))
-        assert f"{change}={values[change]}" in str(caught.value)
-        assert f"{change}={getattr(state, change)}" in str(caught.value)
+        differs = f"reading: expected {change} {values[change]}, found {getattr(state, change)}. "
+        assert differs in str(caught.value)  # and nothing that is as it was
         assert path in str(caught.value)
 
 
