@@ -154,10 +154,10 @@ def temporary_bucket(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def unknown_headers():
     """What libhdf5 said of the files of other tests is forgotten: a test finds the same on its own."""
-    from ray_h5.hdf5.tree import known_headers, known_values
+    from ray_h5.hdf5.tree import known_headers
 
     known_headers._known.clear()
-    known_values._known.clear()
+    known_headers._known_notes.clear()
 
 
 @pytest.fixture(autouse=True)

@@ -27,7 +27,6 @@ from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.files.other_files import OtherFiles
 from ray_h5.hdf5.files.plain_bytes import FormatError, PlainBytes
 from ray_h5.hdf5.tree.known_headers import KnownHeaders
-from ray_h5.hdf5.tree.known_values import chunk_index, known_notes, learn_notes
 from ray_h5.hdf5.tree.tree import describe
 from ray_h5.lru import LRU
 from ray_h5.manifest.chunk_index import ChunkIndex
@@ -342,14 +341,14 @@ class OpenFile:
         headers = self.headers()
         with contextlib.suppress(FormatError):
             if headers is not None:
-                return known_notes(headers, name)
+                return headers.notes(name)
         with self.library() as library:
             dataset = library.dataset(name)
             with translated(self.path, f"reading the attributes of column {name!r}"):
                 notes = notes_of(dataset)
         with contextlib.suppress(FormatError):
             if headers is not None and self._is_same():
-                learn_notes(headers, name, notes)
+                headers.learn_notes(name, notes)
         return notes
 
     def group_table(
@@ -617,7 +616,7 @@ class OpenFile:
         layout, headers = self.column(name), None if self.held is None else self.headers()
         with contextlib.suppress(FormatError):
             if headers is not None:
-                return chunk_index(headers, name, layout, self._size())
+                return headers.chunk_index(name, layout)
         with self.library() as library:
             dataset = library.dataset(name)
             with translated(self.path, f"reading the chunk index of column {layout.name!r}"):

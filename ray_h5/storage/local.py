@@ -141,8 +141,6 @@ class LocalStorage:
         Bytes that a call of a loader reads at least, so that many requests are in flight; 0 for a disk.
     is_fetched : bool
         Whether files are read by requests, which take long. If not, a path is one that other libraries open.
-    has_writers : bool
-        Whether a program may add rows to a file while it is read.
     """
 
     place: ClassVar[str] = ""
@@ -150,7 +148,6 @@ class LocalStorage:
     kept_open: ClassVar[int] = 32
     call_bytes: ClassVar[int] = 0
     is_fetched: ClassVar[bool] = False
-    has_writers: ClassVar[bool] = True
 
     def seen(self, path: str, planned: Identity | None) -> FileIdentity | None:  # noqa: ARG002  it may be another one
         """Return the state that a file has now; None if it does not exist."""

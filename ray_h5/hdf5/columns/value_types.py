@@ -6,13 +6,21 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import h5py
 import numpy as np
 
 from ray_h5.errors import CorruptFileError, UnsupportedColumnError
-from ray_h5.hdf5.columns.plain_dtypes import in_order, kind_of, numpy_lacks, odd_type_of, plain_dtype, split_array
+from ray_h5.hdf5.columns.plain_dtypes import (
+    are_as_in_memory,
+    in_order,
+    kind_of,
+    numpy_lacks,
+    odd_type_of,
+    plain_dtype,
+    split_array,
+    without_lost,
+)
 from ray_h5.hdf5.format import FormatError, superblock
 from ray_h5.lru import LRU
 from ray_h5.manifest.layout import Kind
@@ -131,34 +139,12 @@ class Shared:
     def _odd_type(self, type_id: h5py.h5t.TypeID, dtype: np.dtype, lost_fields: tuple[str, ...]) -> str:
         if not lost_fields:
             return odd_type_of(type_id, dtype)
-        from ray_h5.hdf5.columns.lost_fields import are_as_in_memory
-
         # Values of varying length may take more bytes in memory than in the file.
         is_wide = item_bytes(type_id, self.address_bytes) == type_id.get_size()
         return "" if is_wide and are_as_in_memory(type_id, dtype) else "compound values that libhdf5 converts"
 
 
 _types: LRU[ValueType] = LRU(1024, 64 << 20, lambda stored_type: _MEMBER_BYTES * (1 + len(stored_type.enum)))
-
-
-@dataclass(frozen=True, slots=True)
-class AsDescribed:
-    """A dataset whose slices have the dtype of its layout, and not that of h5py.
-
-    The two differ for compound values: in the order of their fields, and some may be left out.
-    """
-
-    dataset: h5py.Dataset
-    dtype: np.dtype
-
-    @classmethod
-    def of(cls, dataset: h5py.Dataset) -> AsDescribed:
-        """Return a view of a dataset."""
-        return cls(dataset, dtype_of(dataset.id.get_type().encode()))
-
-    def __getitem__(self, args: Any) -> Any:
-        # As `Dataset.astype` does, which looks at a dtype that numpy may lack.
-        return self.dataset.__getitem__(args, new_dtype=self.dtype)
 
 
 @lru_cache(maxsize=256)
@@ -173,8 +159,6 @@ def _dtype(type_id: h5py.h5t.TypeID, where: str) -> tuple[np.dtype, tuple[str, .
         dtype = type_id.dtype
         kind_of(split_array(dtype)[0], where)
     except (TypeError, ValueError, UnsupportedColumnError) as exc:
-        from ray_h5.hdf5.columns.lost_fields import without_lost
-
         if (known := without_lost(type_id)) is not None:
             return known
         if isinstance(exc, UnsupportedColumnError):

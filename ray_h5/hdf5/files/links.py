@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import h5py
 
@@ -15,12 +15,10 @@ from ray_h5.hdf5.checks.changed_files import check_source
 from ray_h5.hdf5.files.external_policy import Access, places_of
 from ray_h5.hdf5.files.file_bytes import filename_of
 from ray_h5.hdf5.files.opening import open_h5, translated
+from ray_h5.hdf5.files.other_files import OtherFiles
 from ray_h5.messages import few, printable
 from ray_h5.storage.byte_source import FileIdentity, Identity
 from ray_h5.storage.local import identity_now, real_path_of
-
-if TYPE_CHECKING:
-    from ray_h5.hdf5.files.other_files import OtherFiles
 
 _MAX_LINKS = 32
 """Links that are followed to find one object. libhdf5 follows 16, but counts again in each path that a link names."""

@@ -13,16 +13,14 @@ import h5py
 from ray_h5.hdf5.checks.changed_files import check_identity
 from ray_h5.hdf5.files.external_policy import Access
 from ray_h5.hdf5.files.links import LinkedFiles
-from ray_h5.hdf5.files.metadata_replay import has_missed
+from ray_h5.hdf5.files.metadata_replay import HeldBytes, has_missed
 from ray_h5.hdf5.files.opening import open_h5, open_remote
+from ray_h5.hdf5.files.other_files import OtherFiles
 from ray_h5.hdf5.tree.tree import H5Tree
 from ray_h5.storage.byte_source import FileIdentity, Identity
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-    from ray_h5.hdf5.files.metadata_replay import HeldBytes
-    from ray_h5.hdf5.files.other_files import OtherFiles
 
 
 class OpenLibrary:

@@ -9,7 +9,6 @@ import logging
 import os
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 import h5py
@@ -23,13 +22,12 @@ from ray_h5.errors import (
     TransientIOError,
     TruncatedFileError,
 )
+from ray_h5.hdf5.files.metadata_replay import HeldBytes, open_held
+from ray_h5.hdf5.files.not_hdf5 import HEAD_BYTES, check_closed, error_of_library, head_of, seems_to_be
+from ray_h5.hdf5.format import superblock_end
 from ray_h5.per_process import PerProcess
 from ray_h5.storage.local import check_regular_file
 from ray_h5.storage.os_errors import NO_DESCRIPTOR_ERRNOS, TRANSIENT_ERRNOS, translate_os_error
-
-if TYPE_CHECKING:
-    from ray_h5.hdf5.files.metadata_replay import HeldBytes
-
 
 logger = logging.getLogger(__name__)
 
@@ -149,13 +147,10 @@ def _log_no_locks(path: str) -> None:
 
 
 def _open_either_way(path: str, swmr: bool) -> h5py.File:
-    try:
-        return h5py.File(path, "r", locking=False, swmr=swmr)
-    except OSError:
-        try:
-            return h5py.File(path, "r", locking=True, swmr=swmr)
-        except OSError:
-            return h5py.File(path, "r", locking="best-effort", swmr=swmr)
+    for locking in (False, True):
+        with contextlib.suppress(OSError):
+            return h5py.File(path, "r", locking=locking, swmr=swmr)
+    return h5py.File(path, "r", locking="best-effort", swmr=swmr)
 
 
 def open_remote(path: str, held: HeldBytes) -> h5py.File:
@@ -163,9 +158,6 @@ def open_remote(path: str, held: HeldBytes) -> h5py.File:
 
     It raises `MissingBytes` if not enough of them are: see `replay`.
     """
-    from ray_h5.hdf5.files.metadata_replay import open_held
-    from ray_h5.hdf5.files.not_hdf5 import HEAD_BYTES, check_closed, seems_to_be
-
     try:
         with _whole_superblock(path, held), translated(path):
             file = open_held(held, path)
@@ -183,9 +175,6 @@ def _whole_superblock(path: str, held: HeldBytes | None = None) -> Iterator[None
     try:
         yield
     except (CorruptFileError, TruncatedFileError) as exc:
-        from ray_h5.hdf5.files.not_hdf5 import HEAD_BYTES, head_of
-        from ray_h5.hdf5.format import superblock_end
-
         begins = head_of(path) if held is None else held.read(0, HEAD_BYTES)
         if len(begins) < (least := superblock_end(begins)):
             raise TruncatedFileError(
@@ -214,8 +203,6 @@ class translated:  # noqa: N801  a generator takes four times as long, and a fil
 
 def translate(exc: Exception, path: str, doing: str) -> RayH5Error:
     """Return the `RayH5Error` for an exception of the operating system or of h5py."""
-    from ray_h5.hdf5.files.not_hdf5 import error_of_library
-
     code, text = _errno(exc), " ".join(str(exc).split())
     return (
         error_of_library(exc, text, path, code)

@@ -12,9 +12,8 @@ from typing import Any, cast
 import h5py
 
 from ray_h5.errors import MissingSourceError
-from ray_h5.hdf5.files.external_policy import Access
+from ray_h5.hdf5.files.external_policy import Access, remote_name
 from ray_h5.hdf5.files.metadata_replay import HeldBytes, ask_later
-from ray_h5.hdf5.files.names_in_stores import remote_name
 from ray_h5.hdf5.files.opening import open_remote
 from ray_h5.manifest.layout import SourceStates
 from ray_h5.storage.byte_source import Identity

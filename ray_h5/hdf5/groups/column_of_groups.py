@@ -16,6 +16,7 @@ import numpy as np
 
 from ray_h5.errors import CorruptFileError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.hdf5.columns.column import describe_column, is_plain, offset_of
+from ray_h5.hdf5.columns.value_types import Shared
 from ray_h5.manifest.joined_arrays import MISSING, NOT_WRITTEN, GroupTable, JoinedArray, Paths
 from ray_h5.manifest.layout import ColumnLayout, SourceStates
 
@@ -63,6 +64,7 @@ class GroupColumn:
     path: str
     name: str
     sources: SourceStates = ()
+    shared: Shared | None = None
     class_of: array[int] = field(default_factory=partial(array, "i"))
     shapes: array[int] = field(default_factory=partial(array, "q"))
     offsets: array[int] = field(default_factory=partial(array, "q"))
@@ -153,7 +155,9 @@ class GroupColumn:
 
     def _described(self, path: str, dataset: h5py.h5d.DatasetID, growing: tuple[bool, ...]) -> _Class:
         axes = len(growing)
-        layout = describe_column(dataset, path, path=self.path, at_home=True, sources=(), single_ok=True)
+        layout = describe_column(
+            dataset, path, path=self.path, at_home=True, sources=(), single_ok=True, shared=self.shared
+        )
         if is_of_bytes := not axes and is_bytes(layout):
             axes, layout = 1, as_bytes(layout)
         array_shape = layout.shape[max(1, axes) :]

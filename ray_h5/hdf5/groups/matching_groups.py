@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import h5py
-import numpy as np
 
 from ray_h5.errors import (
     MissingSourceError,
@@ -19,17 +18,16 @@ from ray_h5.errors import (
     UnknownColumnError,
     UnsupportedColumnError,
 )
-from ray_h5.hdf5.columns.column import describe_column, is_plain
 from ray_h5.hdf5.columns.plain_dtypes import are_references
 from ray_h5.hdf5.files.links import Trail, stored_name
 from ray_h5.hdf5.files.opening import translated
-from ray_h5.hdf5.groups.column_of_groups import GroupColumn, as_bytes, check_places, is_bytes
+from ray_h5.hdf5.groups.column_of_groups import GroupColumn, check_places
 from ray_h5.hdf5.groups.group_attributes import GroupAttribute
 from ray_h5.hdf5.groups.references import References, is_utf8
 from ray_h5.hdf5.tree.attributes import TextGuard, text_attribute
 from ray_h5.hdf5.tree.tree import FROM_ROOT, H5Tree, Root, in_both
 from ray_h5.hdf5.tree.walker import OF_MATLAB, names_in, not_utf8
-from ray_h5.manifest.joined_arrays import NOT_WRITTEN, GroupTable, JoinedArray, Paths, Texts
+from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray, Paths, Texts
 from ray_h5.messages import few, near_names, printable
 from ray_h5.storage.natural_order import natural_key
 
@@ -132,32 +130,15 @@ def read_single(tree: H5Tree, name: str, file_bytes: int) -> JoinedArray | None:
     pattern = GroupPattern(name.strip("/"), name=name)
     with translated(tree.path, f"opening {name!r}"):
         dataset, sources = tree.dataset_id(name)
-        is_plain_name = not name.startswith(FROM_ROOT) and not sources
-        properties = dataset.get_create_plist()
-        if not is_plain_name or not is_plain(properties) or are_references(dataset.get_type()):
+        if name.startswith(FROM_ROOT) or sources or are_references(dataset.get_type()):
             return read_group_table(tree, pattern, None, file_bytes)[0].columns.get(name)
+        column = GroupColumn(tree.path, name, shared=tree.shared)
         try:
-            layout = describe_column(
-                dataset,
-                name,
-                path=tree.path,
-                at_home=True,
-                sources=(),
-                single_ok=True,
-                shared=tree.shared,
-                properties=properties,
-            )
+            column.add(name.strip("/"), dataset)
         except UnsupportedColumnError:
             return None
-    paths, offset = Paths.of([name.strip("/")]), NOT_WRITTEN if layout.offset is None else layout.offset
-    shape, nbytes, single = layout.row_shape, layout.row_bytes, not is_bytes(layout)
-    if not single:
-        layout = as_bytes(layout)
-        shape, layout = layout.shape, replace(layout, shape=(1,))
-    layouts, shapes = (replace(layout, offset=None),), np.array([shape], np.int64)
-    joined = JoinedArray(name, paths, layouts, np.zeros(1, np.int32), shapes, np.array([offset]), single=single)
-    if offset + nbytes > file_bytes:
-        check_places(tree.path, GroupTable(paths, {name: joined}, {}), file_bytes)  # raises
+    joined = column.joined(paths := Paths.of([name.strip("/")]))
+    check_places(tree.path, GroupTable(paths, {name: joined}, {}), file_bytes)
     return joined
 
 

@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
-from ray_h5.errors import RayH5Error
+from ray_h5.errors import CorruptFileError, RayH5Error
+from ray_h5.hdf5.columns.chunk_lists import checked_index
+from ray_h5.hdf5.columns.chunk_tree import chunks_in_tree
 from ray_h5.hdf5.columns.column import SINGLE_VALUE
 from ray_h5.hdf5.columns.value_types import without_rows
 from ray_h5.hdf5.files.file_bytes import gather
@@ -21,6 +23,7 @@ from ray_h5.hdf5.format import (
     CHUNKED,
     COMPACT,
     CONTIGUOUS,
+    USUAL_ENTRIES,
     USUAL_WIDTHS,
     Attribute,
     FormatError,
@@ -29,11 +32,15 @@ from ray_h5.hdf5.format import (
     MessageKind,
     data_layout,
     dataspace,
+    number,
 )
+from ray_h5.hdf5.heap import DamagedHeapError, Heap
+from ray_h5.hdf5.tree.attributes import PACKING
 from ray_h5.hdf5.tree.tree import NAME_OF_LIBRARY, lost_fields
 from ray_h5.hdf5.tree.walker import OF_MATLAB
 from ray_h5.lru import LRU
-from ray_h5.manifest.layout import LAYOUT_BYTES, ColumnLayout
+from ray_h5.manifest.chunk_index import ChunkIndex
+from ray_h5.manifest.layout import LAYOUT_BYTES, ColumnLayout, ColumnNotes
 
 _SAY_NOTHING = frozenset(
     {MessageKind.NOTHING, MessageKind.CONTINUATION, MessageKind.COMMENT, MessageKind.TIME, MessageKind.OLD_TIME}
@@ -56,6 +63,16 @@ _MOST_OBJECTS, _MOST_DEPTH, _MOST_PREFIX = 1 << 12, 1 << 6, 1 << 12
 _OWN = frozenset({"name", "shape", "chunk_shape", "offset", "path"})
 _known: LRU[tuple[tuple[int, ...], dict[str, Any]]] = LRU(1024, 64 << 20, lambda _: LAYOUT_BYTES)
 """The axes that a type adds to a shape, and the fields of a layout that are not of one dataset alone (`_OWN`)."""
+
+_known_notes: LRU[ColumnNotes] = LRU(1024)
+
+_IN_PLACE, _VARYING, _TEXT = frozenset({0, 1, 3}), 9, 1
+"""Classes of types whose values are in the attribute itself (integers, floats, texts); of varying length; of text."""
+
+_LEAST_TYPE_BYTES = 8
+_UNITS = b"units"
+_NOTED = frozenset(name.encode() for name in (*PACKING, "NAME", "units"))
+"""The attributes that notes are made of."""
 
 Key = tuple[object, ...]
 
@@ -184,6 +201,31 @@ class KnownHeaders:
         self._found[name] = header
         return header
 
+    def notes(self, name: str) -> ColumnNotes:
+        """Return what libhdf5 said of a dataset with such a type and such attributes."""
+        if (known := _known_notes.get(self._noted(name))) is None:
+            raise FormatError("a dataset unlike those that are known")
+        return known
+
+    def learn_notes(self, name: str, notes: ColumnNotes) -> None:
+        """Take what libhdf5 says of a dataset for all that are like it."""
+        _known_notes.put(self._noted(name), notes)
+
+    def _noted(self, name: str) -> Key:
+        header = self.header(name)
+        return (*header.key, *(_alike(attribute, self.plain) for attribute in header.attributes))
+
+    def chunk_index(self, name: str, layout: ColumnLayout) -> ChunkIndex:
+        """Return where the chunks of a dataset are; `FormatError` if libhdf5 has to list them, or to refuse them."""
+        stored = self.header(name).stored
+        if stored.kind != CHUNKED:
+            raise FormatError("values that are not in chunks")
+        listed = chunks_in_tree(self.plain.read, self.plain.end, USUAL_WIDTHS, stored, USUAL_ENTRIES)
+        try:
+            return checked_index(listed, layout, layout.where, self.plain.end)
+        except CorruptFileError as exc:
+            raise FormatError(str(exc)) from None
+
     def _entries(self, address: int) -> dict[str, int]:
         """Return name and address of each object of the group at an address, in the order of their names."""
         if address not in self._groups:
@@ -266,3 +308,35 @@ def _name_of(body: bytes) -> bytes:
     if attribute.is_shared:
         raise FormatError("an attribute whose type is elsewhere")
     return attribute.name
+
+
+def _alike(body: bytes, plain: PlainBytes) -> tuple[bytes, int]:
+    """Return what is the same in attributes that notes do not tell from each other."""
+    attribute = Attribute.of(body)
+    if attribute.is_shared:
+        raise FormatError("an attribute whose type is elsewhere")
+    before = body[: attribute.value_at]
+    if attribute.name not in _NOTED:
+        return before, len(body)
+    if not attribute.type_at + _LEAST_TYPE_BYTES <= attribute.value_at <= len(body):
+        raise FormatError("an attribute whose type is cut off")
+    of = body[attribute.type_at] & 15
+    if of == _VARYING and (attribute.name != _UNITS or body[attribute.type_at + 1] & 15 == _TEXT):
+        # Of values outside of the attribute, notes have the text of its units alone.
+        text = _text_at(body[attribute.value_at :], plain) if attribute.name == _UNITS else b""
+        return before + text, len(body)
+    if of not in _IN_PLACE:
+        raise FormatError("an attribute of another type")
+    return body, len(body)
+
+
+def _text_at(reference: bytes, plain: PlainBytes) -> bytes:
+    """Return the text in the global heap that a reference leads to."""
+    length, address, at = (number(reference, begin, width) for begin, width in ((0, 4), (4, 8), (12, 4)))
+    try:
+        (text,) = Heap(plain.read, plain.end, 8).values([(length, address, at)], 1)
+    except DamagedHeapError as exc:
+        raise FormatError(str(exc)) from None
+    if not text:
+        raise FormatError("an attribute without a text")
+    return text

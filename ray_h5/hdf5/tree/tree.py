@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import h5py
 
@@ -26,20 +26,19 @@ from ray_h5.hdf5.columns.column import describe_column, is_plain
 from ray_h5.hdf5.columns.plain_dtypes import are_references
 from ray_h5.hdf5.columns.source_files import ValueSources
 from ray_h5.hdf5.columns.value_types import HEAD_BYTES, Shared
+from ray_h5.hdf5.columns.virtual_mappings import find_elsewhere
 from ray_h5.hdf5.files.external_policy import Access
 from ray_h5.hdf5.files.file_bytes import Address, address_of, bytes_of
 from ray_h5.hdf5.files.links import LinkedFiles, Sources, Trail, as_object, open_object
 from ray_h5.hdf5.files.opening import translated
+from ray_h5.hdf5.files.other_files import OtherFiles
 from ray_h5.hdf5.tree.encodings import encoding_of, form_of
 from ray_h5.hdf5.tree.hidden_datasets import Libraries
 from ray_h5.hdf5.tree.walker import Bounds, names_in, walk
+from ray_h5.manifest.known_columns import Elsewhere
 from ray_h5.manifest.layout import ColumnLayout, Encoding, Form, SourceStates
 from ray_h5.messages import few, near_names
 from ray_h5.storage.byte_source import MissingBytes
-
-if TYPE_CHECKING:
-    from ray_h5.hdf5.files.other_files import OtherFiles
-    from ray_h5.manifest.known_columns import Elsewhere
 
 NAME_OF_LIBRARY = re.compile(r"(?:^|/)(?:_i_|axis\d|block\d)")
 """Begins the names of datasets that PyTables and pandas write for themselves; see `Libraries`."""
@@ -108,8 +107,6 @@ class H5Tree:
 
     def elsewhere(self, dataset: h5py.Dataset, layout: ColumnLayout) -> Elsewhere:
         """Return where the values of a dataset are that was described as a column."""
-        from ray_h5.hdf5.columns.virtual_mappings import find_elsewhere
-
         return find_elsewhere(self.path, dataset, layout, Trail(self.access, self.linked, others=self.others))
 
     def column(self, name: str) -> ColumnLayout:

@@ -45,7 +45,6 @@ class InStore(ABC):
     to the first byte; shuffled rows of 50 KB)."""
 
     is_fetched: ClassVar[bool] = True
-    has_writers: ClassVar[bool] = False
     reads_notice_changes: ClassVar[bool] = True
     """Whether each read says which state it wants, so that nobody has to look at the file before and after."""
 
