@@ -12,12 +12,10 @@ from ray_h5.errors import NotFoundError, NotReadableError, OptionError
 from ray_h5.messages import near_names
 from ray_h5.storage.addresses import Address, has_magic, shown, without_secrets
 from ray_h5.storage.byte_source import ObjectIdentity
-from ray_h5.storage.request_pool import fetching_threads
+from ray_h5.storage.request_pool import each_waiting
 from ray_h5.storage.search import Endings, States, Taken
 from ray_h5.storage.storage_of_path import Storage
 from ray_h5.storage.stores.store_base import Found, InStore
-
-_THREADS = 32
 
 
 class RemoteSearch:
@@ -72,10 +70,7 @@ class RemoteSearch:
 
     def _states(self, urls: Sequence[str]) -> States:
         """Return the states of files; None for what does not exist."""
-        if len(urls) < 2:
-            return {url: self._state(url) for url in urls}
-        with fetching_threads(min(_THREADS, len(urls)), "ray_h5_look") as pool:
-            return dict(zip(urls, pool.map(self._state, urls), strict=True))
+        return dict(zip(urls, each_waiting(self._state, urls), strict=True))
 
     def _state(self, url: str) -> ObjectIdentity | None:
         state = self._storage.identity(url)

@@ -26,7 +26,7 @@ IN_FLIGHT = 64
 idle."""
 
 _QUICK_S = 0.01
-_WAITING_THREADS = 16
+_WAITING_THREADS = 32
 
 
 Item = TypeVar("Item")

@@ -244,23 +244,24 @@ class Trail:
         return target
 
 
-def links_in(group: h5py.Group) -> Iterator[tuple[str | bytes, int]]:
-    """Yield the names of the links in a group, as ``iter(group)`` does, and the kind of each, as in ``h5py.h5l``.
+def links_in(group: h5py.Group) -> Iterator[tuple[str | bytes, int, int]]:
+    """Yield name, kind (as in ``h5py.h5l``) and address of the links in a group, in the order of ``iter(group)``.
 
+    A hard link has the address of what it leads to; that of another one means nothing.
     h5py asks a list of properties of the group for the order, which takes six times as long as the names.
     """
-    links: list[tuple[bytes, int, bool, int]] = []
+    links: list[tuple[bytes, int, bool, int, int]] = []
+    # h5py passes one object again and again.
     group.id.links.iterate(
-        lambda name, link: links.append((name, link.type, link.corder_valid, link.corder)), info=True
+        lambda name, link: links.append((name, link.type, link.corder_valid, link.corder, int(link.u))), info=True
     )
-    tracked = [is_tracked for _, _, is_tracked, _ in links]
-    if links and all(tracked):
+    if all(is_tracked for _, _, is_tracked, _, _ in links):
         links.sort(key=lambda link: link[3])
-    for name, kind, _, _ in links:
+    for name, kind, _, _, address in links:
         try:
-            yield name.decode(), kind
+            yield name.decode(), kind, address
         except UnicodeDecodeError:
-            yield name, kind
+            yield name, kind, address
 
 
 def stored_name(name: str) -> bytes | None:
@@ -288,23 +289,21 @@ def as_object(item: Any) -> Any:
 
 def _no_group(path: str, target: Any, column: str, below: Sequence[str]) -> RayH5Error:
     """Return the error for an object that is not a group. A field of compound values is a column, but no dataset."""
-    type_id = target.get_type() if isinstance(target, h5py.h5d.DatasetID) else None
-    for depth, name in enumerate(below):
+    what, type_id = column, target.get_type() if isinstance(target, h5py.h5d.DatasetID) else None
+    for name in below:
         if type_id is not None and type_id.get_class() == h5py.h5t.ARRAY:
             type_id = type_id.get_super()
         if type_id is None or type_id.get_class() != h5py.h5t.COMPOUND:
-            what = "/".join([column, *below[:depth]])
             return UnknownColumnError(f"{path}: {what!r} is not a group")
         fields = [type_id.get_member_name(i).decode(errors="replace") for i in range(type_id.get_nmembers())]
         if name not in fields:
-            what = "/".join([column, *below[:depth]])
             return UnknownColumnError(
                 f"{path}: {what!r} is no group, but a column of compound values, whose fields are {few(fields)}"
             )
-        type_id = type_id.get_member_type(fields.index(name))
+        what, type_id = f"{what}/{name}", type_id.get_member_type(fields.index(name))
     field = "".join(f"[{name!r}]" for name in below)
     error = UnsupportedColumnError(
-        f"{path}: {'/'.join([column, *below])!r} is a field of compound values. read_h5, H5Dataset and loader read it "
+        f"{path}: {what!r} is a field of compound values. read_h5, H5Dataset and loader read it "
         f"as a column; RowReader does not: RowReader.read([{column!r}])[{column!r}]{field}"
     )
     error.is_encoded = True

@@ -23,7 +23,7 @@ from ray_h5.hdf5.files.links import Trail, stored_name
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.groups.column_of_groups import GroupColumn, check_places
 from ray_h5.hdf5.groups.group_attributes import GroupAttribute
-from ray_h5.hdf5.groups.references import References, is_utf8
+from ray_h5.hdf5.groups.references import References
 from ray_h5.hdf5.tree.attributes import TextGuard, text_attribute
 from ray_h5.hdf5.tree.tree import FROM_ROOT, H5Tree, Root, in_both
 from ray_h5.hdf5.tree.walker import OF_MATLAB, names_in, not_utf8
@@ -343,7 +343,7 @@ class _Walk:
                 f"{self.path}: group {'/' + prefix.strip('/')!r} does not record the order in which its members "
                 "were made. Use order='name'."
             )
-        names, datasets = [name for name, _ in names_in(group)], []
+        names, datasets = [name for name, _, _ in names_in(group)], []
         self._bounds.count(prefix, depth, len(names))
         for name in names:
             # Bytes that are not UTF-8 are surrogates, as in paths of Python.
@@ -460,11 +460,12 @@ class _Walk:
         group.links.iterate(lambda name, info: links.append((name, info.type)), info=True)
         self._bounds.count(f"{above}/{prefix}", depth, len(links))
         for raw, link_type in links:
-            if not is_utf8(raw):
+            try:
+                path = prefix + raw.decode()
+            except UnicodeDecodeError:
                 if self._wanted is None and (error := not_utf8(h5py.Group(group), raw, self.path)) is not None:
                     self.refused[prefix + printable(raw.decode(errors="backslashreplace"))] = error
                 continue
-            path = prefix + raw.decode()
             if not self._leads_to_wanted(path):
                 continue
             try:

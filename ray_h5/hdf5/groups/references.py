@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
 
 import h5py
 import numpy as np
@@ -16,6 +15,7 @@ from ray_h5.errors import CorruptFileError, UnsupportedColumnError
 from ray_h5.hdf5.columns.chunk_lists import build_chunk_index
 from ray_h5.hdf5.columns.column import is_plain, pipeline_of
 from ray_h5.hdf5.files.file_bytes import address_of, gather
+from ray_h5.hdf5.files.links import links_in
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.tree.tree import FROM_ROOT, H5Tree
 from ray_h5.hdf5.tree.walker import OF_MATLAB
@@ -25,6 +25,8 @@ from ray_h5.manifest.layout import ColumnLayout
 _MAX_REFERENCES = 1 << 24
 _MAX_DEPTH = 32
 """Depth of the groups in which the names of objects are looked up."""
+
+_HARD = h5py.h5l.TYPE_HARD
 
 _NOTHING = (0, (1 << 64) - 1)
 """The addresses of a reference that was never written."""
@@ -141,7 +143,7 @@ class References:
         if not to_root.sources:
             todo.append((self.tree.file["/"], FROM_ROOT, 0))
         first = OF_MATLAB[0].encode()
-        if wanted and root.id.links.exists(first) and root.id.links.get_info(first).type == h5py.h5l.TYPE_HARD:
+        if wanted and root.id.links.exists(first) and root.id.links.get_info(first).type == _HARD:
             top = _group(root, first)
             todo.extendleft([] if top is None else [(top, f"{OF_MATLAB[0]}/", 1)])
         seen: set[int] = set()
@@ -151,39 +153,21 @@ class References:
                 continue
             seen.add(here)
             with translated(self.tree.path, f"listing group {'/' + prefix!r}"):
-                names = self._listed(group, prefix, wanted)
-                if wanted and depth < _MAX_DEPTH:
-                    below = gather(lambda name, group=group: _group(group, name), names)  # type: ignore[misc]
-                    todo += [
-                        (inner, f"{prefix}{name.decode()}/", depth + 1)
-                        for inner, name in zip(below, names, strict=True)
-                        if inner is not None
-                    ]
-
-    def _listed(self, group: h5py.Group, prefix: str, wanted: set[int]) -> list[bytes]:
-        """Note the names of wanted objects in a group; return all names in it that lead to an object of the file."""
-        links: list[tuple[bytes, int]] = []
-
-        def note(name: bytes, info: Any) -> None:
-            if info.type == h5py.h5l.TYPE_HARD and is_utf8(name):
-                links.append((name, int(info.u)))
-
-        group.id.links.iterate(note, info=True)
-        for name, address in links:
-            if address in wanted:
-                wanted.discard(address)
-                self._names[address] = prefix + name.decode(), group
-        return [name for name, _ in links]
+                links = sorted(
+                    (name, at) for name, kind, at in links_in(group) if kind == _HARD and isinstance(name, str)
+                )
+                for name, address in links:
+                    if address in wanted:
+                        wanted.discard(address)
+                        self._names[address] = prefix + name, group
+                if not wanted or depth == _MAX_DEPTH:
+                    continue
+                below = gather(lambda link, group=group: _group(group, link[0].encode()), links)  # type: ignore[misc]
+                for inner, (name, _) in zip(below, links, strict=True):
+                    if inner is not None:
+                        todo.append((inner, f"{prefix}{name}/", depth + 1))
 
 
 def _group(parent: h5py.Group, name: bytes) -> h5py.Group | None:
     identifier = h5py.h5o.open(parent.id, name)
     return h5py.Group(identifier) if isinstance(identifier, h5py.h5g.GroupID) else None
-
-
-def is_utf8(name: bytes) -> bool:
-    """Return whether a name is UTF-8."""
-    try:
-        return name.decode() is not None
-    except UnicodeDecodeError:
-        return False

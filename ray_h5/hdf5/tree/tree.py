@@ -318,7 +318,7 @@ class H5Tree:
     def _groups(self) -> list[str]:
         """Return the names of the groups directly below the root. Links are not followed."""
         root = self.file["/"]
-        at_home = [name for name, kind in names_in(root) if isinstance(name, str) and kind == h5py.h5l.TYPE_HARD]
+        at_home = [name for name, kind, _ in names_in(root) if isinstance(name, str) and kind == h5py.h5l.TYPE_HARD]
         return [name for name in at_home if root.get(name, getclass=True) is h5py.Group]
 
     def bounds(self, where: str = "", advice: str = _ADVICE, **options: Any) -> Bounds:

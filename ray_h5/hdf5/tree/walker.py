@@ -100,7 +100,7 @@ def listed(
     """Yield the groups and datasets that the links in a group lead to, or the errors of these links."""
     links = list(names_in(group))
     bounds.count(prefix, depth, len(links))
-    for name, kind in links:
+    for name, kind, _ in links:
         to_it = trail.branch()
         if isinstance(name, bytes):
             if (nameless := not_utf8(group, name, trail.path)) is not None:
@@ -116,8 +116,8 @@ def listed(
             yield prefix + name, item, to_it
 
 
-def names_in(group: h5py.Group) -> Iterator[tuple[str | bytes, int]]:
-    """Yield the names of the links in a group, and their kinds, as `links_in` does, without what MATLAB refers to."""
+def names_in(group: h5py.Group) -> Iterator[tuple[str | bytes, int, int]]:
+    """Yield the links in a group, as `links_in` does, without what MATLAB refers to."""
     hidden = OF_MATLAB if group.name == "/" else ()
     return (link for link in links_in(group) if link[0] not in hidden)
 
