@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -75,9 +75,37 @@ def build_chunk_index(
 
 def checked_index(listed: ListedChunks, layout: ColumnLayout, where: str, file_bytes: int) -> ChunkIndex:
     """Return the index of chunks that were listed; errors as in `build_chunk_index`."""
-    check = _Checks(where, ChunkGrid.of(layout), file_bytes)
-    check.chunk_bytes(layout)
-    return check.index(listed)
+
+    def demand(holds: object, found: str) -> None:
+        if not holds:
+            raise damaged_index(where, found)
+
+    claimed = layout.chunk_bytes
+    demand(0 < claimed < MAX_CHUNK_BYTES, f"a chunk of {claimed} bytes (HDF5 allows less than 4 GiB)")
+    end = np.uint64(file_bytes)
+    past = (listed.offsets > end) | (listed.sizes > end - np.minimum(listed.offsets, end))
+    for size, offset in zip(listed.sizes[past].tolist(), listed.offsets[past].tolist(), strict=True):
+        demand(False, f"{size} bytes at offset {offset}, past the file's end at {file_bytes}")
+    offsets, sizes = listed.offsets.astype(np.int64), listed.sizes.astype(np.int64)
+    demand((sizes > 0).all(), "a chunk of no bytes")
+    demand((sizes < MAX_CHUNK_BYTES).all(), "a stored chunk of more than 4 GiB")
+    # Damaged offsets make chunks overlap. Values would decode, and be those of another chunk.
+    by_offset = np.argsort(offsets)
+    ends = (offsets + sizes)[by_offset]
+    demand((ends[:-1] <= offsets[by_offset][1:]).all(), "two chunks that overlap")
+    grid, corners = ChunkGrid.of(layout), listed.corners
+    axes = len(grid.counts)
+    demand(corners.shape[1] == axes, f"chunks of {corners.shape[1]} axes, expected {axes}")
+    demand(math.prod(grid.counts) < 2**63, "more chunks than can be numbered")
+    chunk_shape, shape = np.array(grid.chunk_shape, np.uint64), np.array(grid.shape, np.uint64)
+    off_grid = np.any((corners % chunk_shape != 0) | (corners >= shape), axis=1)
+    for corner in corners[off_grid][:1].tolist():
+        demand(False, f"a chunk at {tuple(corner)}, where no chunk of {grid.chunk_shape} can begin")
+    steps = [math.prod(grid.counts[axis + 1 :]) for axis in range(axes)]
+    numbers = (corners // chunk_shape).astype(np.int64) @ np.array(steps, np.int64)
+    # libhdf5 looks chunks up by a binary search, and does not find one that is out of order.
+    demand((np.diff(numbers) > 0).all(), "a chunk that is listed twice, or out of its order")
+    return ChunkIndex(numbers, offsets, sizes, listed.masks.astype(np.uint32))
 
 
 def _listed(
@@ -145,54 +173,3 @@ def _lists_numbers() -> bool:
         dataset = file.create_dataset("x", data=np.zeros((2, 2), "u1"), chunks=(1, 1), maxshape=(2, None))
         dataset.id.chunk_iter(lambda chunk: corners.append(chunk.chunk_offset))
     return (1, 1) not in corners
-
-
-@dataclass(frozen=True, slots=True)
-class _Checks:
-    where: str
-    grid: ChunkGrid
-    file_bytes: int
-
-    def chunk_bytes(self, layout: ColumnLayout) -> None:
-        claimed = layout.chunk_bytes
-        self._demand(0 < claimed < MAX_CHUNK_BYTES, f"a chunk of {claimed} bytes (HDF5 allows less than 4 GiB)")
-
-    def index(self, chunks: ListedChunks) -> ChunkIndex:
-        offsets, sizes = self.extents(chunks)
-        numbers = self._numbers(chunks.corners)
-        # libhdf5 looks chunks up by a binary search, and does not find one that is out of order.
-        self._demand(bool(np.all(np.diff(numbers) > 0)), "a chunk that is listed twice, or out of its order")
-        return ChunkIndex(numbers, offsets, sizes, chunks.masks.astype(np.uint32))
-
-    def extents(self, chunks: ListedChunks) -> tuple[np.ndarray, np.ndarray]:
-        """Return offsets and sizes of chunks; raise unless they are in the file and do not overlap."""
-        end = np.uint64(self.file_bytes)
-        past = chunks.sizes > end - np.minimum(chunks.offsets, end)
-        if past.any() or (past := chunks.offsets > end).any():
-            at = int(np.argmax(past))
-            size, offset = int(chunks.sizes[at]), int(chunks.offsets[at])
-            self._demand(False, f"{size} bytes at offset {offset}, past the file's end at {self.file_bytes}")
-        offsets, sizes = chunks.offsets.astype(np.int64), chunks.sizes.astype(np.int64)
-        self._demand(bool(np.all(sizes > 0)), "a chunk of no bytes")
-        self._demand(bool(np.all(sizes < MAX_CHUNK_BYTES)), "a stored chunk of more than 4 GiB")
-        # Damaged offsets make chunks overlap. Values would decode, and be those of another chunk.
-        by_offset = np.argsort(offsets)
-        ends = (offsets + sizes)[by_offset]
-        self._demand(bool(np.all(ends[:-1] <= offsets[by_offset][1:])), "two chunks that overlap")
-        return offsets, sizes
-
-    def _numbers(self, at: np.ndarray) -> np.ndarray:
-        grid, axes = self.grid, len(self.grid.counts)
-        self._demand(at.shape[1] == axes, f"chunks of {at.shape[1]} axes, expected {axes}")
-        self._demand(math.prod(grid.counts) < 2**63, "more chunks than can be numbered")
-        size, length = np.array(grid.chunk_shape, np.uint64), np.array(grid.shape, np.uint64)
-        off_grid = np.flatnonzero(np.any((at % size != 0) | (at >= length), axis=1))
-        if len(off_grid):
-            corner = tuple(at[off_grid[0]].tolist())
-            self._demand(False, f"a chunk at {corner}, where no chunk of {grid.chunk_shape} can begin")
-        steps = [math.prod(grid.counts[axis + 1 :]) for axis in range(axes)]
-        return (at // size).astype(np.int64) @ np.array(steps, np.int64)
-
-    def _demand(self, holds: bool, found: str) -> None:
-        if not holds:
-            raise damaged_index(self.where, found)

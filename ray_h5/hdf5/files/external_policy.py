@@ -208,20 +208,7 @@ def _is_below(address: Address, root: Address) -> bool:
 
 
 def remote_name(name: str, source: str, *, home: str, where: str, storage: InStore) -> str:
-    """Return the URL of the file that a remote file refers to.
-
-    Parameters
-    ----------
-    name : str
-        Its name there: relative to the folder of the file that has it, or a URL.
-    source : str
-        The file that has the name.
-    home : str
-        The file that was opened first, for messages.
-    where : str
-        The link or dataset that has the name, for messages.
-    storage : InStore
-        The store.
+    """Return the URL of the file that `source`, a remote file, refers to by `name`; the others are for messages.
 
     Raises
     ------
@@ -231,46 +218,25 @@ def remote_name(name: str, source: str, *, home: str, where: str, storage: InSto
         If no file of a store can have that name.
     """
     begin, here = f"{home}: {where} leads to", storage.address(source)
+    parts = here.key.split("/")[:-1]
     if is_url(name):
-        return _same_store(name, here, begin, storage)
-    if os.path.isabs(name) or "://" in name or _DRIVE.match(name) or name.startswith("\\\\"):
+        parts = _key_in(here, name, begin, storage).split("/")
+    elif os.path.isabs(name) or "://" in name or _DRIVE.match(name) or name.startswith("\\\\"):
         raise ExternalDataError(
             f"{begin} {printable(name)}, a path of a local disk. A file in a store leads to files of the same store "
             f"only. {_COPY}"
         )
-    parts = here.key.split("/")[:-1]
-    for part in name.split("/"):
+    for part in [] if is_url(name) else name.split("/"):
+        if part == ".." and not parts:
+            raise ExternalDataError(
+                f"{begin} {printable(name)}, which is above the top of {here.url('')}. Write the link again with "
+                "a name below it."
+            )
         if part == "..":
-            if not parts:
-                raise ExternalDataError(
-                    f"{begin} {printable(name)}, which is above the top of {here.url('')}. Write the link again with "
-                    "a name below it."
-                )
             parts.pop()
         elif part not in {"", "."}:
             parts.append(part)
-    return _url(here, "/".join(parts), name, begin)
-
-
-def _same_store(name: str, here: Address, begin: str, storage: InStore) -> str:
-    try:
-        there = storage.address(without_secrets(name)[0])
-    except OptionError:
-        there = None
-    if there is None or (there.kind, there.root) != (here.kind, here.root):
-        raise ExternalDataError(
-            f"{begin} {printable(shown(name))}, which is not in {here.url('')}. A file in a store leads to files of "
-            f"the same bucket or host only. {_COPY}"
-        )
-    if any(part in {"", ".", ".."} for part in there.key.split("/")):
-        raise ExternalDataError(
-            f"{begin} {printable(shown(name))}, a URL with an empty part, '.' or '..' in it. Write the link again with "
-            "the URL without them, or with a relative name."
-        )
-    return _url(here, there.key, name, begin)
-
-
-def _url(here: Address, key: str, name: str, begin: str) -> str:
+    key = "/".join(parts)
     try:
         key.encode()
     except UnicodeEncodeError:
@@ -280,3 +246,22 @@ def _url(here: Address, key: str, name: str, begin: str) -> str:
     if not key:
         raise MissingSourceError(f"{begin} {printable(name)!r}, which is a folder")
     return here.url(key)
+
+
+def _key_in(here: Address, url: str, begin: str, storage: InStore) -> str:
+    """Return the key of a URL of the same store."""
+    try:
+        there = storage.address(without_secrets(url)[0])
+    except OptionError:
+        there = None
+    if there is None or (there.kind, there.root) != (here.kind, here.root):
+        raise ExternalDataError(
+            f"{begin} {printable(shown(url))}, which is not in {here.url('')}. A file in a store leads to files of "
+            f"the same bucket or host only. {_COPY}"
+        )
+    if any(part in {"", ".", ".."} for part in there.key.split("/")):
+        raise ExternalDataError(
+            f"{begin} {printable(shown(url))}, a URL with an empty part, '.' or '..' in it. Write the link again with "
+            "the URL without them, or with a relative name."
+        )
+    return there.key

@@ -7,7 +7,6 @@ described before: if type and creation properties are equal, only its shape and 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -250,37 +249,28 @@ def _described_type(class_: _Class, axes: int) -> str:
 
 def check_places(path: str, table: GroupTable, file_bytes: int) -> None:
     """Raise unless contiguous datasets are in the file, and share no bytes."""
-    begins, sizes, named = [], [], []
-    for name, column in table.columns.items():
+    columns = list(table.columns.values())
+    parts = [np.empty((4, 0), np.int64)]
+    for owner, column in enumerate(columns):
         item = np.array([layout.stored_dtype.itemsize for layout in column.layouts], np.int64)
-        there = (column.offsets != NOT_WRITTEN) & (column.class_of >= 0)
+        there = np.flatnonzero((column.offsets != NOT_WRITTEN) & (column.class_of >= 0))
         # As float first: a damaged shape may not fit into int64.
         size = column.shapes[there].astype(np.float64).prod(axis=1) * item[column.class_of[there]]
         outside = np.flatnonzero(column.offsets[there] + size > file_bytes)
         if len(outside):
-            at = int(np.flatnonzero(there)[outside[0]])
+            at = int(there[outside[0]])
             raise CorruptFileError(
-                f"{path}: dataset {column.paths[at]!r} ({name}) is at offset {column.offsets[at]}, and its "
+                f"{path}: dataset {column.paths[at]!r} ({column.name}) is at offset {column.offsets[at]}, and its "
                 f"{size[outside[0]]:.0f} bytes end past the file's end at {file_bytes}"
             )
-        begins.append(column.offsets[there])
-        sizes.append(size.astype(np.int64))
-        named.append((column.paths, np.flatnonzero(there)))
-    begin, size = np.concatenate([*begins, np.empty(0, np.int64)]), np.concatenate([*sizes, np.empty(0, np.int64)])
+        parts.append(np.stack([column.offsets[there], size.astype(np.int64), np.full(len(there), owner), there]))
+    begin, size, owner_of, place = np.concatenate(parts, axis=1)
     order = np.lexsort((size, begin))
     begin, size = begin[order], size[order]
     # Two names of one dataset have the same bytes.
     again = (begin[1:] == begin[:-1]) & (size[1:] == size[:-1])
     overlaps = np.flatnonzero((begin[:-1] + size[:-1] > begin[1:]) & ~again)
     if len(overlaps):
-        one, other = (_path_at(named, int(order[overlaps[0] + i])) for i in range(2))
+        pair = order[overlaps[0] : overlaps[0] + 2].tolist()
+        one, other = (columns[owner_of[at]].paths[int(place[at])] for at in pair)
         raise CorruptFileError(f"{path}: datasets {one!r} and {other!r} overlap in the file: its metadata is damaged")
-
-
-def _path_at(named: Sequence[tuple[Paths, np.ndarray]], at: int) -> str:
-    """Return the path of dataset number `at` of all columns."""
-    for paths, numbers in named:
-        if at < len(numbers):
-            return paths[int(numbers[at])]
-        at -= len(numbers)
-    raise IndexError(at)

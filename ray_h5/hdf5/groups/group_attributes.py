@@ -33,11 +33,11 @@ class GroupAttribute:
         The file, for messages.
     name : str
         The attribute.
-    guard : TextGuard, optional
+    guard : TextGuard
         Refuses texts that claim more than the file has.
     """
 
-    def __init__(self, path: str, name: str, guard: TextGuard | None = None) -> None:
+    def __init__(self, path: str, name: str, guard: TextGuard) -> None:
         self.path, self.name, self.guard = path, name, guard
         self._numbers: list[np.ndarray] = []  # of each dtype that follows another one
         self._texts, self._ends = bytearray(), array("q")
@@ -46,6 +46,12 @@ class GroupAttribute:
         self._stored_bytes = 0
         self._in_memory: h5py.h5t.TypeID | None = None
         self._value = np.zeros(())
+
+    @classmethod
+    def of(cls, file: h5py.File, path: str, names: Sequence[str]) -> list[GroupAttribute]:
+        """Return what collects some attributes of the groups of a file."""
+        guard = TextGuard(file)
+        return [cls(path, name, guard) for name in names]
 
     def add(self, group: str, opened: Any) -> None:
         """Read the attribute of the next group or dataset."""
@@ -62,8 +68,8 @@ class GroupAttribute:
         # values fit into the array.
         if self._type is None or not attr.get_type().equal(self._type) or attr.get_storage_size() != self._stored_bytes:
             self._prepare(group, attr)
-        if self._refers and self.guard is not None:
-            self.guard.check(group, self.name)
+        if self._refers:
+            self.guard.check(opened, group, self.name)
         attr.read(self._value, self._in_memory)
         if self._is_text:
             self._texts += _text(self._value[()])
@@ -142,14 +148,11 @@ def attributes_of(group: h5py.Group, path: str, names: Sequence[str]) -> dict[st
     CorruptFileError
         If one claims more than the file has.
     """
-    guard = TextGuard(group.file)
-    guard.look_at(group.id)
     by_name: dict[str, np.ndarray | bytes] = {}
-    for name in names:
-        attribute = GroupAttribute(path, name, guard)
+    for attribute in GroupAttribute.of(group.file, path, names):
         attribute.add(str(group.name), group.id)
         values = attribute.values()
-        by_name[name] = values[0] if isinstance(values, Texts) else values
+        by_name[attribute.name] = values[0] if isinstance(values, Texts) else values
     return by_name
 
 

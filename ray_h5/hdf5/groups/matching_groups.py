@@ -24,7 +24,7 @@ from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.groups.column_of_groups import GroupColumn, check_places
 from ray_h5.hdf5.groups.group_attributes import GroupAttribute
 from ray_h5.hdf5.groups.references import References
-from ray_h5.hdf5.tree.attributes import TextGuard, text_attribute
+from ray_h5.hdf5.tree.attributes import text_attribute
 from ray_h5.hdf5.tree.tree import FROM_ROOT, H5Tree, Root, in_both
 from ray_h5.hdf5.tree.walker import OF_MATLAB, names_in, not_utf8
 from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray, Paths, Texts
@@ -232,8 +232,7 @@ class _Walk:
 
     def _table_of(self, names: Sequence[str], parents: Sequence[_Parent | None]) -> GroupTable:
         attrs = () if self.sources else self._pattern.attrs
-        guard = TextGuard(self.root.file) if attrs else None
-        attributes = [GroupAttribute(self.path, name, guard) for name in attrs]
+        attributes = GroupAttribute.of(self.root.file, self.path, attrs) if attrs else []
         datasets = self.are_datasets(names, parents)
         for number, (name, parent) in enumerate(zip(names, parents, strict=True)):
             if parent is None:
@@ -246,8 +245,6 @@ class _Walk:
                 self._add(self._pattern.name, name, opened, number)
             else:
                 self._add_group(name, opened, number)
-            if guard is not None:
-                guard.look_at(opened)
             for attribute in attributes:
                 attribute.add(name, opened)
         paths = Paths.of(names)

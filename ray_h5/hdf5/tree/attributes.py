@@ -69,21 +69,19 @@ class TextGuard:
         self._read, end = reader_of(file)
         self._widths = widths_of(file)
         self._heap = Heap(self._read, end, self._widths.length, key=object())
-        self._stored: dict[bytes, tuple[Attribute, bytes]] | None = None
+        self._opened: object = None
+        self._stored: dict[bytes, tuple[Attribute, bytes]] = {}
 
-    def look_at(self, opened: h5py.h5g.GroupID | h5py.h5d.DatasetID) -> None:
-        """Choose the object whose attributes are checked next."""
-        self._opened, self._stored = opened, None
-
-    def check(self, where: str, name: str) -> None:
-        """Raise `CorruptFileError` if an attribute of the object claims a length that it cannot have."""
+    def check(self, opened: h5py.h5g.GroupID | h5py.h5d.DatasetID, where: str, name: str) -> None:
+        """Raise `CorruptFileError` if an attribute of an open object claims a length that it cannot have."""
         try:
-            if self._stored is None:
-                _, messages = object_header(self._read, address_of(self._opened)[1], self._widths)
+            if self._opened is not opened:
+                _, messages = object_header(self._read, address_of(opened)[1], self._widths)
                 bodies = [body for kind, _, body, _ in messages if kind == MessageKind.ATTRIBUTE]
                 self._stored = {
                     attribute.name: (attribute, body) for body in bodies if (attribute := Attribute.of(body))
                 }
+                self._opened = opened
             if (stored := self._stored.get(name.encode())) is not None:
                 self._check(*stored)
         except (FormatError, DamagedHeapError) as exc:
@@ -116,9 +114,7 @@ def text_attribute(item: h5py.Group | h5py.Dataset, name: str) -> str:
     if attribute.get_storage_size() > _MAX_TEXT:
         return ""
     if attribute.dtype.hasobject:
-        guard = TextGuard(item.file)
-        guard.look_at(item.id)
-        guard.check(str(item.name), name)
+        TextGuard(item.file).check(item.id, str(item.name), name)
     value: Any = item.attrs[name]
     value = value.reshape(-1)[0] if isinstance(value, np.ndarray) else value
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)

@@ -162,7 +162,9 @@ class KnownHeaders:
         """Return what `ray_h5.hdf5.tree.tree.describe` does."""
         columns: dict[str, ColumnLayout] = {}
         refused: dict[str, RayH5Error] = {}
-        for name, header in self._headers().items():
+        headers: dict[str, DatasetHeader] = {}
+        self._list(self._top.items(), "", set(), headers)
+        for name, header in headers.items():
             if header.shape:
                 self._found[name] = header
                 columns[name] = header.layout(name, self._path, self.plain.end)
@@ -231,12 +233,6 @@ class KnownHeaders:
         if address not in self._groups:
             self._groups[address] = dict(self.plain.entries(_table(self.plain.messages(address))))
         return self._groups[address]
-
-    def _headers(self) -> dict[str, DatasetHeader]:
-        """Return what the headers of all datasets say, by name."""
-        headers: dict[str, DatasetHeader] = {}
-        self._list(self._top.items(), "", set(), headers)
-        return headers
 
     def _list(
         self, entries: Iterable[tuple[str, int]], prefix: str, seen: set[int], headers: dict[str, DatasetHeader]

@@ -284,10 +284,8 @@ class FileCopy:
             if dtype is None:
                 self._lost(f"attribute {name!r} of {path!r}, whose type h5py cannot read")
             elif h5py.check_string_dtype(dtype) is not None and dtype.hasobject and isinstance(name, str):
-                if guard is None:
-                    guard = TextGuard(item.file)
-                    guard.look_at(item.id)
-                guard.check(path, name)
+                guard = guard or TextGuard(item.file)
+                guard.check(item.id, path, name)
 
     def _lost(self, what: str) -> None:
         self.result.dropped.append(what)
