@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from ray_h5.hdf5.format import (
     CHUNKED,
@@ -45,16 +44,6 @@ _CHUNK_TREE, _CHUNK_TREES_2 = b"\1", (b"\12", b"\13")
 """What B-trees of versions 1 and 2 are of."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Tree2:
-    """A B-tree of version 2: sizes that its nodes do not have themselves."""
-
-    node_bytes: int
-    record_bytes: int
-    depth: int
-    records: int
-
-
 class Hints:
     """What follows the nodes of one file.
 
@@ -70,7 +59,9 @@ class Hints:
         self._known: dict[tuple[int, int], list[Span]] = {}
         self._headers: set[int] = set()
         self._blocks: set[int] = set()
-        self._trees: dict[int, _Tree2] = {}
+        # Of the nodes of B-trees of version 2, what they do not say themselves: bytes of a node and of a record, levels
+        # below, and records.
+        self._trees: dict[int, tuple[int, int, int, int]] = {}
         self._arrays: dict[int, bytes] = {}
 
     def after(self, offset: int, data: memoryview) -> list[Span]:
@@ -238,26 +229,26 @@ class Hints:
     def _tree2(self, data: bytes) -> Iterator[Span]:
         node, record, depth, records = (number(data, at, width) for at, width in ((6, 4), (10, 2), (12, 2), (24, 2)))
         root = self._at(data, 16)
-        self._trees[root] = _Tree2(node, record, depth, records)
+        self._trees[root] = node, record, depth, records
         yield root, node
 
     def _tree2_node(self, data: bytes) -> Iterator[Span]:
-        tree = self._trees.get(self._offset)
-        if tree is None or tree.depth < 1:
+        node, record, depth, records = self._trees.get(self._offset, (0, 0, 0, 0))
+        if depth < 1:
             return
-        most = (tree.node_bytes - 10) // tree.record_bytes
+        most = (node - 10) // record
         number_bytes, total_bytes, below = _width(most), 0, most
-        for _ in range(min(tree.depth, _MAX_DEPTH) - 1):
+        for _ in range(min(depth, _MAX_DEPTH) - 1):
             pointer = 8 + number_bytes + total_bytes
-            most = (tree.node_bytes - 10 - pointer) // (tree.record_bytes + pointer)
+            most = (node - 10 - pointer) // (record + pointer)
             below = (most + 1) * below + most
             total_bytes = _width(below)
-        begin, pointer = 6 + tree.records * tree.record_bytes, 8 + number_bytes + total_bytes
-        for i in range(_fitting(tree.records + 1, pointer, data, begin)):
+        begin, pointer = 6 + records * record, 8 + number_bytes + total_bytes
+        for i in range(_fitting(records + 1, pointer, data, begin)):
             at = self._at(data, begin + i * pointer)
             count = int.from_bytes(data[begin + i * pointer + 8 : begin + i * pointer + 8 + number_bytes], "little")
-            self._trees[at] = _Tree2(tree.node_bytes, tree.record_bytes, tree.depth - 1, count)
-            yield at, tree.node_bytes
+            self._trees[at] = node, record, depth - 1, count
+            yield at, node
 
 
 def _fitting(count: int, nbytes: int, data: bytes, begin: int) -> int:

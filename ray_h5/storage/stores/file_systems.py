@@ -70,13 +70,13 @@ class _Arrow:
     def __init__(self, filesystem: FileSystem) -> None:
         self._fs = filesystem
 
-    def info(self, path: str) -> tuple[str, int, Any] | None:
+    def info(self, path: str) -> ObjectIdentity | None:
         entry = self._fs.get_file_info(path)
-        return ("", int(entry.size), entry.mtime_ns) if entry.type == FileType.File else None
+        return _identity("", entry.size, entry.mtime_ns) if entry.type == FileType.File else None
 
-    def list(self, path: str, *, below: bool) -> tuple[list[tuple[str, tuple[str, int, Any]]], list[str]]:
+    def list(self, path: str, *, below: bool) -> tuple[dict[str, ObjectIdentity], list[str]]:
         infos = self._fs.get_file_info(FileSelector(path, allow_not_found=True, recursive=below))
-        files = [(info.path, ("", int(info.size), info.mtime_ns)) for info in infos if info.type == FileType.File]
+        files = {info.path: _identity("", info.size, info.mtime_ns) for info in infos if info.type == FileType.File}
         return files, [info.path for info in infos if info.type == FileType.Directory]
 
     def read_at(self, path: str, offset: int, nbytes: int) -> bytes:
@@ -90,7 +90,7 @@ class _FSSpec:
     def __init__(self, filesystem: Any) -> None:
         self._fs = filesystem
 
-    def info(self, path: str) -> tuple[str, int, Any] | None:
+    def info(self, path: str) -> ObjectIdentity | None:
         self._fs.invalidate_cache(posixpath.dirname(path))
         try:
             entry = self._fs.info(path)
@@ -98,7 +98,7 @@ class _FSSpec:
             return None
         return _state(entry) if entry["type"] == "file" else None
 
-    def list(self, path: str, *, below: bool) -> tuple[list[tuple[str, tuple[str, int, Any]]], list[str]]:
+    def list(self, path: str, *, below: bool) -> tuple[dict[str, ObjectIdentity], list[str]]:
         self._fs.invalidate_cache(path)
         try:
             infos = (
@@ -107,17 +107,27 @@ class _FSSpec:
                 else {info["name"]: info for info in self._fs.ls(path, detail=True)}
             )
         except FileNotFoundError:
-            return [], []
-        files = [(name, _state(info)) for name, info in infos.items() if info["type"] == "file"]
+            return {}, []
+        files = {name: _state(info) for name, info in infos.items() if info["type"] == "file"}
         return files, [name for name, info in infos.items() if info["type"] == "directory"]
 
     def read_at(self, path: str, offset: int, nbytes: int) -> bytes:
         return bytes(self._fs.cat_file(path, start=offset, end=offset + nbytes))
 
 
-def _state(info: dict[str, Any]) -> tuple[str, int, Any]:
+def _state(info: dict[str, Any]) -> ObjectIdentity:
     etag = info.get("ETag") or info.get("etag") or ""
-    return str(etag), int(info["size"]), next((info[name] for name in _TIMES if info.get(name)), None)
+    return _identity(str(etag), info["size"], next((info[name] for name in _TIMES if info.get(name)), None))
+
+
+def _identity(etag: str, size: Any, changed: Any) -> ObjectIdentity:
+    if etag:
+        return ObjectIdentity(etag, int(size))
+    if hasattr(changed, "timestamp"):
+        changed = changed.timestamp() * 1e9
+    elif isinstance(changed, float):
+        changed *= 1e9
+    return ObjectIdentity("", int(size), round(changed) if isinstance(changed, (int, float)) else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,13 +167,12 @@ class FileSystemStorage(InStore):
         return Address(self.protocol, root, key)
 
     def look(self, url: str) -> ObjectIdentity | None:
-        info = self._calls.info(self._path(url))
-        return None if info is None else _identity(info)
+        return self._calls.info(self._path(url))
 
     def entries(self, url: str, *, below: bool) -> tuple[list[Found], list[str]]:
         folder = self._path(url).rstrip("/")
         listed, folders = self._calls.list(folder, below=below)
-        files = {self.url(self._named(path)): _identity(state) for path, state in listed}
+        files = {self.url(self._named(path)): state for path, state in listed.items()}
         others = [self.url(self._named(path)) for path in folders]
         for name in (*files, *others):
             check_listed(url, self.url(folder) + ("/" if folder else ""), name)
@@ -188,14 +197,3 @@ class FileSystemStorage(InStore):
             return url
         path = url.partition("://")[2]
         return path if isinstance(self.filesystem, FileSystem) else str(self.filesystem._strip_protocol(path))
-
-
-def _identity(state: tuple[str, int, Any]) -> ObjectIdentity:
-    etag, size, changed = state
-    if etag:
-        return ObjectIdentity(etag, size)
-    if hasattr(changed, "timestamp"):
-        changed = changed.timestamp() * 1e9
-    elif isinstance(changed, float):
-        changed *= 1e9
-    return ObjectIdentity("", size, round(changed) if isinstance(changed, (int, float)) else 0)
