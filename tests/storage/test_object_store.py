@@ -197,9 +197,9 @@ def test_values_of_options_as_texts_and_as_numbers_of_numpy():
         "timeout": np.float32(2),
     }
     found = StoreOptions.of(given, ["s3://b/k"])
-    assert not found.allow_unversioned
+    assert not found.values["allow_unversioned"]
     assert found.values["skip_signature"] is True
-    assert found.max_retries == 3
+    assert found.values["max_retries"] == 3
     assert found.values["timeout"] == "2000ms"
 
 

@@ -132,7 +132,7 @@ class ObjectStorage(InStore):
 
     def _identity(self, url: str, meta: Any) -> ObjectIdentity:
         identity = _state(meta)
-        if not identity.etag and not self.options.allow_unversioned:
+        if not identity.etag and not self.options.values["allow_unversioned"]:
             raise OptionError(
                 f"{url}: the server gives no ETag for it (or a weak one), so a file that is written again while it is "
                 "read would not be noticed, and rows of both could be mixed. If nobody writes to these files, pass "
@@ -143,7 +143,7 @@ class ObjectStorage(InStore):
     def _repeated(self, work: Callable[[], Result]) -> Result:
         """List a folder; list it again if an answer breaks off: obstore repeats requests, but not this."""
         wait, most = self.options.backoff
-        for _ in range(self.options.max_retries):
+        for _ in range(self.options.values["max_retries"]):
             try:
                 return work()
             except Exception as exc:
@@ -266,5 +266,5 @@ def _new_store(options: StoreOptions, address: Address, root: str) -> Any:
         name, at, host = address.root.partition("@")  # abfss://container@account.dfs.core.windows.net/key
         if at:
             arguments.setdefault("account_name", host.partition(".")[0])
-    without_redirects(address.kind, name, arguments, are_allowed=options.allow_redirects)
+    without_redirects(address.kind, name, arguments, are_allowed=options.values["allow_redirects"])
     return make(name, **arguments)

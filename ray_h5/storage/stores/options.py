@@ -66,6 +66,10 @@ _PUBLIC = _BOOLS | _TIMES | _OWN_NAMES | {"default_region", "pool_max_idle_per_h
 _DEFAULTS: Mapping[str, Any] = {"connect_timeout": "5s", "read_timeout": "10s", "timeout": "60s"}
 """obstore has no limit for a body that stalls. A request that is ended is resumed at the byte where it was."""
 
+_OWN_DEFAULTS: Mapping[str, Any] = {"allow_redirects": False, "allow_unversioned": False, "max_retries": 4}
+"""Whether a store may redirect to another host, which gets what is secret; whether files without an ETag are read, of
+which a change may not be noticed; and how often a request is repeated."""
+
 _FROM_ENVIRONMENT = ("AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ALLOW_HTTP", "AWS_SKIP_SIGNATURE")
 _HIDDEN = "***"
 
@@ -115,22 +119,7 @@ class StoreOptions:
 
     @property
     def values(self) -> dict[str, Any]:
-        return dict(self.given)
-
-    @property
-    def allow_unversioned(self) -> bool:
-        """Whether files without an ETag are read: a change of such a file may not be noticed."""
-        return bool(self.values.get("allow_unversioned", False))
-
-    @property
-    def allow_redirects(self) -> bool:
-        """Whether a store may redirect to another host, and get there what is secret."""
-        return bool(self.values.get("allow_redirects", False))
-
-    @property
-    def max_retries(self) -> int:
-        """How often a request is repeated."""
-        return int(self.values.get("max_retries", 4))
+        return {**_OWN_DEFAULTS, **dict(self.given)}
 
     @property
     def backoff(self) -> tuple[timedelta, timedelta]:
@@ -162,7 +151,7 @@ class StoreOptions:
         store = {name: values[name] for name in _STORE_NAMES[kind] & values.keys()}
         first, most = self.backoff
         retry = {
-            "max_retries": self.max_retries,
+            "max_retries": values["max_retries"],
             "backoff": {"init_backoff": first, "max_backoff": most, "base": 2},
             "retry_timeout": values.get("retry_timeout", timedelta(seconds=120)),
         }
