@@ -107,13 +107,12 @@ def listed_in_tree(dataset: h5py.Dataset, where: str) -> ListedChunks | None:
     layout, _ = layout_of(dataset)
     if layout.version > 3 or layout.kind != CHUNKED:
         return None
-    made = dataset.file.id.get_create_plist()
     try:
-        chunks = chunks_in_tree(*reader_of(dataset), Widths(*map(int, made.get_sizes())), layout)
+        chunks = chunks_in_tree(*reader_of(dataset), widths_of(dataset), layout)
     except FormatError as exc:
         raise damaged_index(where, str(exc)) from None
     # Offsets count the user block. A damaged address must not become one in the file.
-    base = np.minimum(np.uint64(made.get_userblock()), ~chunks.offsets)
+    base = np.minimum(np.uint64(dataset.file.id.get_create_plist().get_userblock()), ~chunks.offsets)
     return replace(chunks, offsets=chunks.offsets + base)
 
 

@@ -150,13 +150,8 @@ def check_mappings(dataset: h5py.Dataset, where: str) -> None:
             )
 
 
-def mappings_of(dataset: h5py.Dataset, where: str, exists: Exists) -> Iterator[Mapping]:
-    """Yield the mappings of a virtual dataset that select something, each of one source, which has its own name."""
-    for mapping in _mappings(dataset, where, dataset.shape):
-        yield from mapping.numbered(dataset.shape, exists)
-
-
 def _mappings(dataset: h5py.Dataset, where: str, shape: Sequence[int] | None) -> Iterator[Mapping]:
+    """Yield the mappings of a virtual dataset that select something; `shape` is its own, if it can be asked for it."""
     made = dataset.id.get_create_plist()
     for number in range(made.get_virtual_count()):
         here = made.get_virtual_vspace(number)
@@ -226,7 +221,8 @@ def find_elsewhere(path: str, dataset: h5py.Dataset, layout: ColumnLayout, trail
             return False
         return True
 
-    for mapping in mappings_of(dataset, layout.where, exists):
+    named = (mapping.numbered(dataset.shape, exists) for mapping in _mappings(dataset, layout.where, dataset.shape))
+    for mapping in itertools.chain.from_iterable(named):
         file_name, name = mapping.names.file, mapping.names.dataset
         path = home if file_name == "." else trail.located(file_name, home, what)
         number = columns.setdefault(OtherColumn(path, name.strip("/")), len(columns))

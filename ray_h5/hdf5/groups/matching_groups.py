@@ -23,7 +23,7 @@ from ray_h5.hdf5.files.links import Trail, stored_name
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.groups.column_of_groups import GroupColumn, check_places
 from ray_h5.hdf5.groups.group_attributes import GroupAttribute
-from ray_h5.hdf5.groups.references import References
+from ray_h5.hdf5.groups.references import targets_of
 from ray_h5.hdf5.tree.attributes import text_attribute
 from ray_h5.hdf5.tree.tree import FROM_ROOT, H5Tree, Root, in_both
 from ray_h5.hdf5.tree.walker import OF_MATLAB, names_in, not_utf8
@@ -182,7 +182,7 @@ class _Walk:
         self._kinds: dict[str, type] = {}
         self._builders: dict[str, GroupColumn] = {}
         self._bounds = tree.bounds(f"the groups {pattern.said}", _ADVICE, most_depth=_MAX_DEPTH)
-        self._references: References | None = None
+        self._refers = False
         self._said: list[bytes] = []
         self.refused: dict[str, RayH5Error] = {}
 
@@ -239,7 +239,7 @@ class _Walk:
                 self._check_complete(name, number)
                 continue
             opened = self._open(parent, name, datasets=datasets)
-            if datasets and self._references is not None:
+            if datasets and self._refers:
                 self._add_referred(name, opened, number)
             elif datasets:
                 self._add(self._pattern.name, name, opened, number)
@@ -277,8 +277,7 @@ class _Walk:
             return None  # reported for the pattern
         if not isinstance(dataset, h5py.Dataset) or trail.sources or not are_references(dataset.id.get_type()):
             return None
-        self._references = References(self._tree, self.file_bytes)
-        targets = self._references.targets(name, dataset)
+        self._refers, targets = True, targets_of(self._tree, name, dataset, self.file_bytes)
         if not targets:
             raise UnsupportedColumnError(f"{self.path}: column {name!r} has no references, and so no rows")
         return [path for path, _ in targets], [(group, trail) for _, group in targets]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass, field
 
 import h5py
 import numpy as np
@@ -35,137 +34,119 @@ Named = tuple[str, h5py.Group]
 """A path below the group that the file was opened with, or from the root, and the group that has its last name."""
 
 
-@dataclass
-class References:
-    """Resolves the references in one file.
+def targets_of(tree: H5Tree, name: str, dataset: h5py.Dataset, file_bytes: int) -> list[Named]:
+    """Return what each entry of a dataset of references refers to, in a file of so many bytes.
 
-    Parameters
-    ----------
-    tree : H5Tree
-        The open file.
-    file_bytes : int
-        Its size.
+    Raises
+    ------
+    UnsupportedColumnError, CorruptFileError
+        If its entries lie along several axes, or one refers to nothing.
     """
-
-    tree: H5Tree
-    file_bytes: int
-    _names: dict[int, Named] = field(default_factory=dict)
-
-    def targets(self, name: str, dataset: h5py.Dataset) -> list[Named]:
-        """Return what each entry of a dataset refers to.
-
-        Raises
-        ------
-        UnsupportedColumnError, CorruptFileError
-            If its entries lie along several axes, or one refers to nothing.
-        """
-        where = f"{self.tree.path}: column {name!r}"
-        addresses = self._addresses(where, name, dataset).tolist()
-        if all(address in _NOTHING for address in addresses):
-            raise UnsupportedColumnError(f"{where} has references that lead nowhere: none was written")
-        for row, address in enumerate(addresses):
-            if address in _NOTHING:
-                raise CorruptFileError(
-                    f"{where}, row {row}: a null reference; expected one to a dataset or group. Write what the row "
-                    f"has, or read the other columns: columns=[...] without {name!r}."
-                )
-        self._find({*addresses} - self._names.keys())
-        for row, address in enumerate(addresses):
-            if address not in self._names:
-                raise CorruptFileError(
-                    f"{where}, row {row}: the reference leads to address {address}, where no dataset or group of the "
-                    f"file has a name: it was deleted. Read the other columns: columns=[...] without {name!r}."
-                )
-        return [self._names[address] for address in addresses]
-
-    # Addresses ----------------------------------------------------------------------------
-
-    def _addresses(self, where: str, name: str, dataset: h5py.Dataset) -> np.ndarray:
-        """Return the address that each entry holds, as uint64."""
-        properties = dataset.id.get_create_plist()
-        if not is_plain(properties):
-            raise UnsupportedColumnError(
-                f"{where} has references that lie in other datasets or files (virtual dataset or external storage). "
-                "Copy them into the file, or leave the column out."
+    where = f"{tree.path}: column {name!r}"
+    addresses = _addresses(where, tree.path, name, dataset, file_bytes).tolist()
+    if all(address in _NOTHING for address in addresses):
+        raise UnsupportedColumnError(f"{where} has references that lead nowhere: none was written")
+    for row, address in enumerate(addresses):
+        if address in _NOTHING:
+            raise CorruptFileError(
+                f"{where}, row {row}: a null reference; expected one to a dataset or group. Write what the row "
+                f"has, or read the other columns: columns=[...] without {name!r}."
             )
-        shape, count = dataset.shape or (), math.prod(dataset.shape or ())
-        if not shape or sum(n != 1 for n in shape) > 1:
-            raise UnsupportedColumnError(
-                f"{where} has references of shape {shape}; expected one for each row, along one axis"
+    names = _named(tree, {*addresses})
+    for row, address in enumerate(addresses):
+        if address not in names:
+            raise CorruptFileError(
+                f"{where}, row {row}: the reference leads to address {address}, where no dataset or group of the "
+                f"file has a name: it was deleted. Read the other columns: columns=[...] without {name!r}."
             )
-        if count > _MAX_REFERENCES:
-            raise CorruptFileError(f"{where} claims {count} references; expected at most {_MAX_REFERENCES}")
-        if properties.get_layout() != h5py.h5d.CHUNKED:
-            addresses = empty(shape, np.dtype(np.uint64), where)
-            if count:
-                dataset.id.read(h5py.h5s.ALL, h5py.h5s.ALL, addresses, h5py.h5t.STD_REF_OBJ)
-            return addresses.reshape(-1)
-        pipeline = pipeline_of(properties)
-        layout = ColumnLayout(
-            name, "number", shape, np.dtype("<u8"), "chunked", chunk_shape=properties.get_chunk(), pipeline=pipeline,
-            path=self.tree.path,
-        )  # fmt: skip
-        if not decodes(pipeline):
-            raise UnsupportedColumnError(f"{where} has references with the filters {pipeline}; write them without")
-        return self._of_chunks(dataset, layout).reshape(-1)
+    return [names[address] for address in addresses]
 
-    def _of_chunks(self, dataset: h5py.Dataset, layout: ColumnLayout) -> np.ndarray:
-        """Return the entries of a chunked dataset. libhdf5 would read past the end of a chunk that is too short."""
-        index, grid = build_chunk_index(dataset, layout, self.tree.path, lambda: self.file_bytes), ChunkGrid.of(layout)
-        decoder = ChunkDecoder(layout.pipeline, layout.chunk_bytes)
-        addresses = np.zeros(layout.shape, "<u8")
 
-        def put(at: int) -> None:
-            number, offset, size = (int(array[at]) for array in (index.numbers, index.offsets, index.sizes))
-            corner = grid.corners(np.array([number]))[0]
-            _, stored = dataset.id.read_direct_chunk(corner)
-            values = np.empty(layout.chunk_bytes, np.uint8)
-            try:
-                decoder.decode(np.frombuffer(stored, np.uint8), int(index.masks[at]), values)
-            except DecodeError as exc:
-                raise corrupt_chunk(self.tree.path, layout, number, offset, size, str(exc)) from None
-            into = tuple(slice(first, first + n) for first, n in zip(corner, grid.chunk_shape, strict=True))
-            part = addresses[into]
-            part[...] = values.view("<u8").reshape(grid.chunk_shape)[tuple(map(slice, part.shape))]
+def _addresses(where: str, path: str, name: str, dataset: h5py.Dataset, file_bytes: int) -> np.ndarray:
+    """Return the address that each entry holds, as uint64."""
+    properties = dataset.id.get_create_plist()
+    if not is_plain(properties):
+        raise UnsupportedColumnError(
+            f"{where} has references that lie in other datasets or files (virtual dataset or external storage). "
+            "Copy them into the file, or leave the column out."
+        )
+    shape, count = dataset.shape or (), math.prod(dataset.shape or ())
+    if not shape or sum(n != 1 for n in shape) > 1:
+        raise UnsupportedColumnError(
+            f"{where} has references of shape {shape}; expected one for each row, along one axis"
+        )
+    if count > _MAX_REFERENCES:
+        raise CorruptFileError(f"{where} claims {count} references; expected at most {_MAX_REFERENCES}")
+    if properties.get_layout() != h5py.h5d.CHUNKED:
+        addresses = empty(shape, np.dtype(np.uint64), where)
+        if count:
+            dataset.id.read(h5py.h5s.ALL, h5py.h5s.ALL, addresses, h5py.h5t.STD_REF_OBJ)
+        return addresses.reshape(-1)
+    pipeline = pipeline_of(properties)
+    layout = ColumnLayout(
+        name, "number", shape, np.dtype("<u8"), "chunked", chunk_shape=properties.get_chunk(), pipeline=pipeline,
+        path=path,
+    )  # fmt: skip
+    if not decodes(pipeline):
+        raise UnsupportedColumnError(f"{where} has references with the filters {pipeline}; write them without")
+    return _of_chunks(dataset, layout, file_bytes).reshape(-1)
 
-        gather(put, range(len(index.numbers)))
-        return addresses
 
-    # Names --------------------------------------------------------------------------------
+def _of_chunks(dataset: h5py.Dataset, layout: ColumnLayout, file_bytes: int) -> np.ndarray:
+    """Return the entries of a chunked dataset. libhdf5 would read past the end of a chunk that is too short."""
+    index, grid = build_chunk_index(dataset, layout, layout.path, lambda: file_bytes), ChunkGrid.of(layout)
+    decoder = ChunkDecoder(layout.pipeline, layout.chunk_bytes)
+    addresses = np.zeros(layout.shape, "<u8")
 
-    def _find(self, wanted: set[int]) -> None:
-        """Find the names of objects: in the group of MATLAB's targets first, then in all groups, the upper ones first.
+    def put(at: int) -> None:
+        number, offset, size = (int(array[at]) for array in (index.numbers, index.offsets, index.sizes))
+        corner = grid.corners(np.array([number]))[0]
+        _, stored = dataset.id.read_direct_chunk(corner)
+        values = np.empty(layout.chunk_bytes, np.uint8)
+        try:
+            decoder.decode(np.frombuffer(stored, np.uint8), int(index.masks[at]), values)
+        except DecodeError as exc:
+            raise corrupt_chunk(layout.path, layout, number, offset, size, str(exc)) from None
+        into = tuple(slice(first, first + n) for first, n in zip(corner, grid.chunk_shape, strict=True))
+        part = addresses[into]
+        part[...] = values.view("<u8").reshape(grid.chunk_shape)[tuple(map(slice, part.shape))]
 
-        Links have the addresses of what they lead to, so that objects need not be opened.
-        """
-        root, to_root = self.tree.enter()
-        todo: deque[tuple[h5py.Group, str, int]] = deque([(root, "", 0)])
-        if not to_root.sources:
-            todo.append((self.tree.file["/"], FROM_ROOT, 0))
-        first = OF_MATLAB[0].encode()
-        if wanted and root.id.links.exists(first) and root.id.links.get_info(first).type == _HARD:
-            top = _group(root, first)
-            todo.extendleft([] if top is None else [(top, f"{OF_MATLAB[0]}/", 1)])
-        seen: set[int] = set()
-        while wanted and todo:
-            group, prefix, depth = todo.popleft()
-            if (here := address_of(group.id)[1]) in seen:
+    gather(put, range(len(index.numbers)))
+    return addresses
+
+
+def _named(tree: H5Tree, wanted: set[int]) -> dict[int, Named]:
+    """Return the names of objects: in the group of MATLAB's targets first, then in all groups, the upper ones first.
+
+    Links have the addresses of what they lead to, so that objects need not be opened.
+    """
+    root, to_root = tree.enter()
+    todo: deque[tuple[h5py.Group, str, int]] = deque([(root, "", 0)])
+    if not to_root.sources:
+        todo.append((tree.file["/"], FROM_ROOT, 0))
+    first = OF_MATLAB[0].encode()
+    if root.id.links.exists(first) and root.id.links.get_info(first).type == _HARD:
+        top = _group(root, first)
+        todo.extendleft([] if top is None else [(top, f"{OF_MATLAB[0]}/", 1)])
+    names: dict[int, Named] = {}
+    seen: set[int] = set()
+    while len(names) < len(wanted) and todo:
+        group, prefix, depth = todo.popleft()
+        if (here := address_of(group.id)[1]) in seen:
+            continue
+        seen.add(here)
+        with translated(tree.path, f"listing group {'/' + prefix!r}"):
+            links = sorted((name, at) for name, kind, at in links_in(group) if kind == _HARD and isinstance(name, str))
+            for name, address in links:
+                if address in wanted:
+                    names.setdefault(address, (prefix + name, group))
+            if len(names) == len(wanted) or depth == _MAX_DEPTH:
                 continue
-            seen.add(here)
-            with translated(self.tree.path, f"listing group {'/' + prefix!r}"):
-                links = sorted(
-                    (name, at) for name, kind, at in links_in(group) if kind == _HARD and isinstance(name, str)
-                )
-                for name, address in links:
-                    if address in wanted:
-                        wanted.discard(address)
-                        self._names[address] = prefix + name, group
-                if not wanted or depth == _MAX_DEPTH:
-                    continue
-                below = gather(lambda link, group=group: _group(group, link[0].encode()), links)  # type: ignore[misc]
-                for inner, (name, _) in zip(below, links, strict=True):
-                    if inner is not None:
-                        todo.append((inner, f"{prefix}{name}/", depth + 1))
+            below = gather(lambda link, group=group: _group(group, link[0].encode()), links)  # type: ignore[misc]
+            for inner, (name, _) in zip(below, links, strict=True):
+                if inner is not None:
+                    todo.append((inner, f"{prefix}{name}/", depth + 1))
+    return names
 
 
 def _group(parent: h5py.Group, name: bytes) -> h5py.Group | None:
