@@ -27,7 +27,6 @@ from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.files.other_files import OtherFiles
 from ray_h5.hdf5.files.plain_bytes import FormatError, PlainBytes
 from ray_h5.hdf5.tree.known_headers import KnownHeaders
-from ray_h5.hdf5.tree.tree import describe
 from ray_h5.lru import LRU
 from ray_h5.manifest.chunk_index import ChunkIndex
 from ray_h5.manifest.joined_arrays import JoinedArray
@@ -321,7 +320,7 @@ class OpenFile:
             if headers is not None:
                 return headers.describe()
         with self.library() as library:
-            described = describe(library.tree)
+            described = library.tree.describe()
             self._sought.update(library.tree.sought)
         if headers is not None:
             headers.learn(described[0], self._is_same)

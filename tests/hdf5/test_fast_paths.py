@@ -25,9 +25,11 @@ def test_links_are_listed_as_h5py_lists_them(tmp_path, libver, tracked, count):
             group["soft"], group["gone"] = h5py.SoftLink("n0"), h5py.ExternalLink("none.h5", "/x")
             h5py.h5g.create(group.id, b"n\xff")
         listed = list(links_in(group))
-        assert [name for name, _ in listed] == list(group)
-        for name, kind in listed:
-            assert kind == group.id.links.get_info(name if isinstance(name, bytes) else name.encode()).type
+        assert [name for name, _, _ in listed] == list(group)
+        for name, kind, address in listed:
+            info = group.id.links.get_info(name if isinstance(name, bytes) else name.encode())
+            assert kind == info.type
+            assert kind != h5py.h5l.TYPE_HARD or address == info.u
 
 
 @pytest.mark.parametrize("libver", ["earliest", "v108", "v110", "latest"])

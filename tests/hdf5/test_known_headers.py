@@ -24,9 +24,8 @@ from ray_h5.hdf5.files.open_library import OpenLibrary
 from ray_h5.hdf5.files.plain_bytes import PlainBytes
 from ray_h5.hdf5.format import FormatError, MessageKind
 from ray_h5.hdf5.tree.known_headers import KnownHeaders
-from ray_h5.hdf5.tree.tree import H5Tree, describe
+from ray_h5.hdf5.tree.tree import H5Tree
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.read import open_file
 from ray_h5.read.file_cache import forget_all
 from ray_h5.read.reader import RowReader
 from ray_h5.storage.local import LOCAL, LocalFile
@@ -60,7 +59,7 @@ def by_libhdf5(path: str | Path, group: str = "/") -> Described:
     access = Access(str(path), group, ExternalPolicy.of(()), False, LOCAL, "")
     library = OpenLibrary(access, LocalFile.open(str(path)).identity())
     try:
-        return describe(library.tree)
+        return library.tree.describe()
     finally:
         library.close()
 
@@ -212,7 +211,7 @@ def test_nothing_is_learnt_from_a_file_that_changes_meanwhile(tmp_path, monkeypa
         return described
 
     monkeypatch.setattr(plain_bytes, "_HEAD_BYTES", 128)  # the rest is read when it is asked for
-    monkeypatch.setattr(open_file, "describe", changed_at_the_end(describe))
+    monkeypatch.setattr(H5Tree, "describe", changed_at_the_end(H5Tree.describe))
     monkeypatch.setattr(H5Tree, "column", changed_at_the_end(H5Tree.column))
     for path in paths:
         found = RowReader(path).layout.columns["x"] if asked == "all" else RowReader(path).column("x")

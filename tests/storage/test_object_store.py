@@ -216,8 +216,8 @@ def test_the_environment_of_the_driver_goes_along(monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", CANARY)
     found = StoreOptions.of(None, ["s3://b/k"])
-    assert found.values == {"endpoint": "http://127.0.0.1:9"}
-    assert StoreOptions.of({"endpoint_url": "http://x"}, ["s3://b/k"]).values == {"endpoint_url": "http://x"}
+    assert dict(found.given) == {"endpoint": "http://127.0.0.1:9"}
+    assert StoreOptions.of({"endpoint_url": "http://x"}, ["s3://b/k"]).given == (("endpoint_url", "http://x"),)
 
 
 def keep(found, number, data):

@@ -159,7 +159,7 @@ class KnownHeaders:
         return table is not None and "barcodes" in dict(self.plain.entries(table))
 
     def describe(self) -> tuple[dict[str, ColumnLayout], dict[str, RayH5Error]]:
-        """Return what `ray_h5.hdf5.tree.tree.describe` does."""
+        """Return what `ray_h5.hdf5.tree.tree.H5Tree.describe` does."""
         columns: dict[str, ColumnLayout] = {}
         refused: dict[str, RayH5Error] = {}
         headers: dict[str, DatasetHeader] = {}

@@ -136,15 +136,15 @@ class H5Tree:
         except RayH5Error:
             return ""  # reported by what reads the group
 
-    def columns(self) -> Iterator[tuple[str, ColumnLayout | RayH5Error]]:
-        """Yield the layout of every dataset, in file order, or the error of a column or link that cannot be read."""
-        if not self.access.beside:
-            yield from self._columns_of(*self.enter())
-            return
-        here, there = (dict(self._columns_of(*root)) for root in (self.enter(), self._enter_beside()))
-        for name, column in {**here, **there}.items():
-            both = name in here and name in there
-            yield name, in_both(self.path, name, self.access.beside) if both else column
+    def describe(self) -> tuple[dict[str, ColumnLayout], dict[str, RayH5Error]]:
+        """Return the layouts of the columns that can be read, in file order, and the errors of others and of links."""
+        listed: dict[str, ColumnLayout | RayH5Error] = {}
+        for root in [self.enter(), *([self._enter_beside()] if self.access.beside else [])]:
+            columns_of_one = dict(self._columns_of(*root))
+            both = listed.keys() & columns_of_one.keys()
+            listed |= columns_of_one | {name: in_both(self.path, name, self.access.beside) for name in both}
+        columns = {name: column for name, column in listed.items() if isinstance(column, ColumnLayout)}
+        return columns, {name: error for name, error in listed.items() if isinstance(error, RayH5Error)}
 
     def _columns_of(self, root: h5py.Group, to_root: Trail) -> Iterator[tuple[str, ColumnLayout | RayH5Error]]:
         """Yield what is below a group of the file, or of the one beside it."""
@@ -328,18 +328,6 @@ class H5Tree:
             return bytes_of(self.file)[1] + sum(state.size for state in self.linked.states.values())
 
         return Bounds(self.path, file_bytes, where or f"group {self.group!r}", advice, **options)
-
-
-def describe(tree: H5Tree) -> tuple[dict[str, ColumnLayout], dict[str, RayH5Error]]:
-    """Return the layouts of the columns that can be read, and the errors of the others."""
-    columns: dict[str, ColumnLayout] = {}
-    refused: dict[str, RayH5Error] = {}
-    for name, column in tree.columns():
-        if isinstance(column, ColumnLayout):
-            columns[name] = column
-        else:
-            refused[name] = column
-    return columns, refused
 
 
 def in_both(path: str, name: str, beside: str) -> UnsupportedColumnError:
