@@ -46,7 +46,7 @@ LIMITS: dict[str, Size] = {
     "content_equality": Size(70, 1, 0, 0, 0, 0),
     "errors": Size(216, 1, 0, 0, 0, 0),
     "hashing": Size(204, 1, 0, 0, 0, 0),
-    "hdf5": Size(7019, 40, 10, 0, 8, 3),
+    "hdf5": Size(6797, 36, 0, 0, 6, 3),
     "index": Size(4149, 23, 2, 0, 6, 6),
     "inspect": Size(1535, 9, 8, 0, 5, 0),
     "likely_rows": Size(948, 7, 0, 0, 1, 0),
@@ -61,15 +61,15 @@ LIMITS: dict[str, Size] = {
     "plots": Size(366, 1, 0, 0, 0, 0),
     "predicates": Size(1114, 8, 0, 0, 0, 0),
     "ray_data": Size(4431, 26, 5, 0, 7, 7),
-    "read": Size(6663, 37, 15, 0, 10, 5),
+    "read": Size(6661, 37, 15, 0, 10, 5),
     "rows": Size(4185, 17, 1, 0, 4, 1),
     "shown_values": Size(105, 1, 0, 0, 0, 0),
     "source": Size(273, 1, 8, 0, 0, 0),
-    "storage": Size(3524, 22, 5, 0, 3, 0),
+    "storage": Size(3492, 22, 5, 0, 3, 0),
     "tables": Size(1388, 9, 0, 0, 3, 2),
     "torch_data": Size(4805, 27, 2, 0, 2, 0),
     "transforms": Size(1867, 11, 0, 0, 1, 0),
-    "writing": Size(2745, 14, 0, 0, 5, 2),
+    "writing": Size(2743, 14, 0, 0, 5, 2),
 }
 """Today's numbers."""
 

@@ -21,9 +21,8 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -54,17 +53,8 @@ _FULL_PAUSE_S, _ERROR_PAUSE_S = 1.0, 60.0
 """How long nothing is written after the cache was full, and after the disk failed."""
 
 
-@dataclass(frozen=True, slots=True)
-class CacheOptions:
-    """A cache on a disk.
-
-    Attributes
-    ----------
-    folder : str
-        The user's folder.
-    max_bytes : int
-        The most that the cache takes of the disk.
-    """
+class CacheOptions(NamedTuple):
+    """A cache on a disk: the user's folder, and the most bytes that it takes of the disk."""
 
     folder: str
     max_bytes: int

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
 from ray_h5.errors import MissingDependencyError, NotFoundError, NotReadableError, OptionError, ReadFailedError
+from ray_h5.storage.addresses import has_magic
 
 _NAME = r"[\w.-]+"
 _HUB = re.compile(rf"(datasets/|spaces/)?(?!(?:datasets|spaces)/)({_NAME}/{_NAME})(?:@([^/*?[]+))?(?:/(.*))?")
-_MAGIC = re.compile(r"[*?[]")
 
 
 def endpoint() -> str:
@@ -64,7 +64,7 @@ class HubPath:
     @property
     def is_file(self) -> bool:
         """Whether it names one file, so that nothing has to be listed."""
-        return bool(self.path) and not self.path.endswith("/") and not _MAGIC.search(self.path)
+        return bool(self.path) and not self.path.endswith("/") and not has_magic(self.path)
 
     @property
     def is_name(self) -> bool:
