@@ -57,6 +57,17 @@ class Request:
         assert self.counts is None
         return self.firsts
 
+    @property
+    def index(self) -> slice | np.ndarray:
+        """What selects the places of a range, or of a list, in an array."""
+        return slice(int(self.places[0]), int(self.places[0]) + self.num_rows) if self.is_range else self.places
+
+    @property
+    def at_front(self) -> Request:
+        """The same range, or list, with the first places of an array."""
+        places = np.zeros(1, np.int64) if self.is_range else np.arange(len(self), dtype=np.int64)
+        return replace(self, places=places)
+
     def listed(self) -> Request:
         """Return the same rows one by one, ascending."""
         if self.counts is None:

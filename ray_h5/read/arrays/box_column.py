@@ -7,26 +7,25 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from ray_h5.manifest.chunk_index import UNALLOCATED
 from ray_h5.manifest.row_requests import Request, RowRuns, units_of
 from ray_h5.read.arrays.chunk_source import ChunkSource
-from ray_h5.read.arrays.direct_column import DirectColumn, moved_to_front
+from ray_h5.read.arrays.direct_column import DirectColumn, staged_parts
 from ray_h5.read.arrays.selection import Runs, Selection, rows_in_order
-from ray_h5.read.jobs import Job, TableJob, Unplanned, staged
+from ray_h5.read.jobs import Job, TableJob, Unplanned
 from ray_h5.read.native.job_table import (
     BOX_FIELDS,
-    IN_MEMORY,
     NO_PIECES,
     RAW,
     Field,
     JobTable,
     Piece,
 )
-from ray_h5.read.native.run_tables import new_times, run_table
 from ray_h5.storage.byte_source import ByteSource
 
 _GAP_BYTES = 4096
@@ -399,26 +398,12 @@ class BoxColumn:
 
     def _fill(self, cells: _Cells, out: np.ndarray) -> None:
         """Fill parts of chunks that were never written. Now, and not in a job."""
-        known, layout = self._geometry, self.source.layout
-        value = layout.fill_value
+        value, values = self.source.layout.fill_value, out.reshape(-1).view(np.uint8)
         stored = np.frombuffer(value.tobytes(), np.uint8)
-        item, lengths, strides = len(stored), cells.lengths, known.strides
-        if not (lengths[:, -1] % item).any():  # whole values: the last axis is one of values and one of bytes
-            lengths = np.concatenate([lengths, np.full((len(lengths), 1), item)], axis=1)
-            lengths[:, -2] //= item
-            strides = np.append(strides, 1)
-            strides[-2] *= item
-        table = np.zeros((len(Field), 1), np.int64)
-        table[Field.FILE], table[Field.OFFSET], table[Field.PIPELINE] = IN_MEMORY, stored.ctypes.data, RAW
-        table[Field.SIZE] = table[Field.DECODED] = item
-        table[Field.END] = len(lengths)
-        pieces = np.zeros((len(Piece), len(lengths)), np.int64)
-        pieces[Piece.SOURCE] = cells.sources % item
-        pieces[Piece.DESTINATION] = cells.begins + out.ctypes.data
-        unmoved = np.zeros_like(strides)
-        unmoved[-1] = 1
-        boxes, pieces[Piece.BOX] = _boxes_of(lengths, unmoved, strides)
-        run_table(JobTable(table, pieces, boxes, (), [out, stored]), new_times())
+        sources, lengths, begins = (part.tolist() for part in (cells.sources, cells.lengths, cells.begins))
+        for source, shape, begin in zip(sources, lengths, begins, strict=True):
+            line = stored[(source + np.arange(shape[-1])) % len(stored)]
+            as_strided(values[begin:], shape, self._geometry.strides.tolist())[...] = line
 
     # Values that are put into their places afterwards -----------------------------------------
 
@@ -441,22 +426,19 @@ class BoxColumn:
         counts = request.rows[runs.stop - 1] + 1 - firsts
         begins, width = np.cumsum(counts) - counts, int(counts.sum())
         picked = request.rows + np.repeat(begins - firsts, runs.stop - runs.start)
-        values = out.reshape(len(out), *lead[::-1]).T if selection.is_reversed else np.moveaxis(out, 0, -1)
-        column = DirectColumn(replace(source, layout=replace(layout, shape=(math.prod(layout.shape),))))
-        jobs: list[Job] = []
-        at_once, count = max(1, _MOST_BYTES // (width * item)), math.prod(lead)
-        for first in range(0, count, at_once):
-            lines = np.arange(first, min(first + at_once, count))
-            where = (*(numbers[:, None] for numbers in np.unravel_index(lines, lead)), request.places)
-            spans = Request(
-                (lines[:, None] * length + firsts).reshape(-1),
-                (np.arange(len(lines))[:, None] * width + begins).reshape(-1),
-                np.tile(counts, len(lines)),
-            )
-            put = partial(_pick, values, where, picked)
-            shape = (len(lines) * width,)
-            jobs.append(staged(self.byte_source, partial(column.jobs, spans), shape, layout.stored_dtype, put))
-        return jobs
+        view = out.reshape(len(out), *lead[::-1]).T if selection.is_reversed else np.moveaxis(out, 0, -1)
+        count, near = math.prod(lead), tuple(zip(firsts.tolist(), counts.tolist(), strict=True))
+        column = BoxColumn(
+            replace(source, layout=replace(layout, shape=(count, length))),
+            Selection(selection.array, taken=(None, near)),
+        )
+
+        def put(part: Request, values: np.ndarray) -> None:
+            lines = np.unravel_index(np.arange(count)[part.index], lead)
+            view[(*(numbers[:, None] for numbers in lines), request.places)] = values[:, picked]
+
+        parts = column.parts(Request.range(0, 0, count), width * item)
+        return staged_parts(column, parts, (width,), layout.stored_dtype, put)
 
     @cached_property
     def _wide(self) -> tuple[BoxColumn, Callable[[np.ndarray], np.ndarray]] | None:
@@ -505,20 +487,11 @@ class BoxColumn:
             lengths = [length for axis, length in enumerate(lengths) if axis not in selection.axes]
         row_bytes = column._geometry.row_bytes
         shape = (*lengths, row_bytes // (math.prod(lengths) * dtype.itemsize))
-        jobs: list[Job] = []
-        for part in self.parts(request, row_bytes):
-            moved, places = moved_to_front(part)
-            put = partial(_put, out, places, pick)
-            jobs.append(staged(self.byte_source, partial(column.jobs, moved), (part.num_rows, *shape), dtype, put))
-        return jobs
 
+        def put(part: Request, values: np.ndarray) -> None:
+            out[part.index] = pick(values).reshape(len(values), *out.shape[1:])
 
-def _pick(out: np.ndarray, where: Any, picked: np.ndarray, values: np.ndarray) -> None:
-    out[where] = values.reshape(len(where[0]), -1)[:, picked]
-
-
-def _put(out: np.ndarray, places: Any, pick: Callable[[np.ndarray], np.ndarray], values: np.ndarray) -> None:
-    out[places] = pick(values).reshape(len(values), *out.shape[1:])
+        return staged_parts(column, self.parts(request, row_bytes), shape, dtype, put)
 
 
 def _indices_of(shapes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -80,13 +79,12 @@ class DirectColumn:
 
     def _staged_jobs(self, request: Request, out: np.ndarray) -> list[Job]:
         """Return the work that reads about a mebibyte of rows after the other as they are stored, and casts them."""
-        jobs: list[Job] = []
-        shape, dtype = self.source.layout.row_shape, self.source.layout.stored_dtype
-        for part in self.parts(request, max(1, _MOST_BYTES // self._row_bytes)):
-            moved, places = moved_to_front(part)
-            put = partial(out.__setitem__, places)
-            jobs.append(staged(self.byte_source, partial(self.jobs, moved), (part.num_rows, *shape), dtype, put))
-        return jobs
+        layout, parts = self.source.layout, self.parts(request, max(1, _MOST_BYTES // self._row_bytes))
+
+        def put(part: Request, values: np.ndarray) -> None:
+            out[part.index] = values
+
+        return staged_parts(self, parts, layout.row_shape, layout.stored_dtype, put)
 
     def parts(self, request: Request, at_once: int) -> Iterator[Request]:
         """Yield parts of about `at_once` rows, or a mebibyte of a range; no chunk is in two of them."""
@@ -189,12 +187,32 @@ class DirectColumn:
         return pieces
 
 
-def moved_to_front(request: Request) -> tuple[Request, Any]:
-    """Return the same rows with the first places of an array, and what selects their own places."""
-    if request.counts is None:
-        return replace(request, places=np.arange(len(request), dtype=np.int64)), request.places
-    (place,), count = request.places.tolist(), request.num_rows
-    return replace(request, places=np.zeros(1, np.int64)), slice(place, place + count)
+def staged_parts(
+    column: Any,
+    parts: Iterable[Request],
+    shape: tuple[int, ...],
+    dtype: np.dtype,
+    put: Callable[[Request, np.ndarray], None],
+) -> list[Job]:
+    """Return the work that reads parts of a request one after the other as they are stored, and puts them there.
+
+    Parameters
+    ----------
+    column
+        It has `jobs` and a `byte_source`.
+    parts : iterable of Request
+        Each is a range or a list.
+    shape, dtype
+        Of the values of a row.
+    put : callable
+        Puts the values of a part to its places.
+    """
+    return [
+        staged(
+            column.byte_source, partial(column.jobs, part.at_front), (part.num_rows, *shape), dtype, partial(put, part)
+        )
+        for part in parts
+    ]
 
 
 def copies(
