@@ -126,7 +126,7 @@ class FilePlan:
                 self._jobs += virtual.joint_jobs(joint, part)
                 return
             if len(pieces := virtual.cut(part, max_open(MAX_OTHERS))) > 1:  # few files are open at a time
-                self._jobs += [Unplanned(file.byte_source, partial(self._jobs_later, each)) for each in pieces]
+                self._jobs += [Unplanned(partial(self._jobs_later, piece)) for piece in pieces]
                 return
         for path, piece in virtual.parts(part, self._read.after):
             self._others.setdefault(file.file_of(path), []).append(piece)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ray_h5.errors import RayH5Error
 from ray_h5.read.casting import LostValue
-from ray_h5.read.jobs import Asking, Job, ReadStats, TableJob, Unplanned, Worker, run_jobs
+from ray_h5.read.jobs import Asking, Job, ReadStats, TableJob, Worker, run_jobs
 from ray_h5.read.native.library import threads_of_loop
 from ray_h5.read.native.run_tables import new_times
 from ray_h5.read.open_file import max_open
@@ -119,6 +119,7 @@ def run_all(jobs: Sequence[Job], threads: int, times: np.ndarray | None = None) 
     these files waited.
     """
     fetched, asking, others = kinds_of(jobs)
+    del jobs  # each holds memory until it is done
     worker = Worker(new_times() if times is None else times)
     with threads_of_loop(threads):
         run_jobs(others, worker)
@@ -132,13 +133,13 @@ def run_all(jobs: Sequence[Job], threads: int, times: np.ndarray | None = None) 
     return worker.stats
 
 
-def kinds_of(jobs: Sequence[Job]) -> tuple[list[TableJob | Unplanned], list[Asking], list[Job]]:
+def kinds_of(jobs: Sequence[Job]) -> tuple[list[TableJob], list[Asking], list[Job]]:
     """Return the jobs whose ranges are fetched, those that ask a store themselves, and the others."""
-    fetched: list[TableJob | Unplanned] = []
+    fetched: list[TableJob] = []
     asking: list[Asking] = []
     others: list[Job] = []
     for job in jobs:
-        if isinstance(job, (TableJob, Unplanned)) and job.byte_source.is_fetched:
+        if isinstance(job, TableJob) and job.byte_source.is_fetched:
             fetched.append(job)
         elif isinstance(job, Asking):
             asking.append(job)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from ray_h5.per_process import PerProcess
 from ray_h5.read.native.job_table import BYTES_READ, CHUNKS_DECODED, REQUESTS, JobTable
 from ray_h5.read.native.run_tables import new_times, run_table
-from ray_h5.storage.byte_source import ByteSource, Span
+from ray_h5.storage.byte_source import ByteSource
 
 
 @dataclass(slots=True)
@@ -56,13 +56,10 @@ class Worker:
         How often reads of the files waited; see `ray_h5.read.native.run_tables.new_times`.
     stats : ReadStats
         Its counts.
-    arrived : mapping of int to memoryview, optional
-        For a file in a store: the bytes that have arrived, by their offsets. Nothing else is read.
     """
 
     times: np.ndarray = field(default_factory=new_times)
     stats: ReadStats = field(default_factory=ReadStats)
-    arrived: Mapping[int, memoryview] | None = None
 
 
 Job = Callable[[Worker], None]
@@ -71,19 +68,15 @@ Job = Callable[[Worker], None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableJob:
-    """Jobs of a table."""
+    """Jobs of a table; and of one whose ranges are fetched, what is done once all of them have run."""
 
     table: JobTable
+    then: Callable[[], None] | None = None
 
     @property
     def byte_source(self) -> ByteSource:
         """The file that is read; the first one, if there are several."""
         return self.table.origins[0].byte_source
-
-    @property
-    def ranges(self) -> list[Span]:
-        """The byte ranges that it reads."""
-        return self.table.ranges
 
     def __call__(self, worker: Worker) -> None:
         for origin in self.table.origins:
@@ -94,10 +87,7 @@ class TableJob:
 
     def run_alone(self, worker: Worker) -> None:
         """Run the jobs, whatever decoded chunks are held."""
-        table = self.table
-        if worker.arrived is not None:
-            table = table.in_memory(range(len(table)), [worker.arrived[offset] for offset, _ in table.ranges])
-        counts = run_table(table, worker.times)
+        counts = run_table(self.table, worker.times)
         worker.stats.requests += int(counts[REQUESTS])
         worker.stats.bytes_read += int(counts[BYTES_READ])
         worker.stats.chunks_decoded += int(counts[CHUNKS_DECODED])
@@ -107,17 +97,18 @@ class TableJob:
 class Unplanned:
     """Jobs that are planned when they run, and run in order: of many narrow rows, tables are larger than values."""
 
-    byte_source: ByteSource
     jobs_of: Callable[[], Sequence[Job]]
-
-    @property
-    def ranges(self) -> list[Span]:
-        """The byte ranges that it reads."""
-        return ranges_of(self.jobs_of())
 
     def __call__(self, worker: Worker) -> None:
         for job in self.jobs_of():
             job(worker)
+
+
+def in_parts(byte_source: ByteSource, plans: Sequence[Callable[[], Sequence[Job]]]) -> list[Job]:
+    """Return the work of several plans: of a file on a disk, each is made when it is run."""
+    if byte_source.is_fetched:  # all ranges have to be known
+        return [job for plan in plans for job in plan()]
+    return [Unplanned(plan) for plan in plans]
 
 
 def staged(
@@ -126,7 +117,7 @@ def staged(
     shape: tuple[int, ...],
     dtype: np.dtype,
     put: Callable[[np.ndarray], None],
-) -> Unplanned:
+) -> list[Job]:
     """Return work that reads values as they are stored, and puts them into the output: cast, or in another order.
 
     Parameters
@@ -143,9 +134,21 @@ def staged(
 
     def jobs() -> list[Job]:
         values = np.empty(shape, dtype)
-        return [*jobs_into(values), lambda _: put(values)]
+        jobs = jobs_into(values)
+        tables = [job for job in jobs if isinstance(job, TableJob) and len(job.table)]
+        if not (byte_source.is_fetched and tables):
+            return [*jobs, lambda _: put(values)]
 
-    return Unplanned(byte_source, jobs)
+        def then() -> None:
+            for job in tables:
+                if job.then is not None:
+                    job.then()
+            put(values)
+
+        others = [job for job in jobs if not isinstance(job, TableJob)]
+        return [*others, TableJob(JobTable.join([job.table for job in tables]), then)]
+
+    return in_parts(byte_source, [jobs])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -156,11 +159,6 @@ class Asking:
 
     def __call__(self, worker: Worker) -> None:
         worker.stats.add(self.ask())
-
-
-def ranges_of(jobs: Sequence[Job]) -> list[Span]:
-    """Return the byte ranges that jobs read."""
-    return [byte_range for job in jobs if isinstance(job, (TableJob, Unplanned)) for byte_range in job.ranges]
 
 
 def run_jobs(jobs: Sequence[Job], worker: Worker) -> None:

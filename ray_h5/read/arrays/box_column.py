@@ -17,7 +17,7 @@ from ray_h5.manifest.row_requests import Request, RowRuns, units_of
 from ray_h5.read.arrays.chunk_source import ChunkSource
 from ray_h5.read.arrays.direct_column import DirectColumn, staged_parts
 from ray_h5.read.arrays.selection import Runs, Selection, rows_in_order
-from ray_h5.read.jobs import Job, TableJob, Unplanned
+from ray_h5.read.jobs import Job, TableJob, in_parts
 from ray_h5.read.native.job_table import (
     BOX_FIELDS,
     NO_PIECES,
@@ -195,7 +195,7 @@ class BoxColumn:
             return lines
         boxes = self._boxes(request, out)
         if len(boxes.begins) > _MOST_BOXES and len(parts := list(self.parts(request, 0))) > 1:
-            return [Unplanned(self.byte_source, partial(self.jobs, part, out)) for part in parts]
+            return in_parts(self.byte_source, [partial(self.jobs, part, out) for part in parts])
         cells = self._cells(boxes)
         if self.source.index is None:
             bases = self._bases(cells)
@@ -326,7 +326,7 @@ class BoxColumn:
             if (cuts := np.flatnonzero(np.diff(ends // _MOST_BOXES)) + 1).size:
                 some = [slice(*end) for end in itertools.pairwise([0, *cuts.tolist(), len(ends)])]
                 plan = [partial(self._raw_jobs, cells.select(part), bases[part], out) for part in some]
-                return [Unplanned(self.byte_source, planner) for planner in plan]
+                return in_parts(self.byte_source, plan)
             of, at = _indices_of(parts)
             at *= steps
             sources, begins = sources[of] + at @ strides[:inner], begins[of] + at @ self._geometry.strides[:inner]
@@ -549,10 +549,8 @@ def shared_jobs(columns: Sequence[BoxColumn], requests: Sequence[Request], outs:
         is_same = all(np.array_equal(request.rows, listed[0].rows) for request in listed[1:])
         several = list(zip(*(one.parts(request, 0) for request in listed), strict=True)) if is_same else []
         if len(several) > 1:
-            return [
-                Unplanned(one.byte_source, partial(shared_jobs, columns, parts_of_columns, outs))
-                for parts_of_columns in several
-            ]
+            plans = [partial(shared_jobs, columns, parts_of_columns, outs) for parts_of_columns in several]
+            return in_parts(one.byte_source, plans)
     jobs = [
         job for column, request, out in zip(columns, requests, outs, strict=True) for job in column.jobs(request, out)
     ]

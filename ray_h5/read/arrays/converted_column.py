@@ -13,7 +13,7 @@ from ray_h5.errors import CorruptChunkError
 from ray_h5.hdf5.files.metadata_replay import HeldBytes, replay
 from ray_h5.hdf5.heap import DamagedHeapError, Heap
 from ray_h5.manifest.row_requests import Request, request_of
-from ray_h5.read.jobs import Asking, Job, ReadStats, Worker, ranges_of, staged
+from ray_h5.read.jobs import Asking, Job, ReadStats, TableJob, Worker, staged
 from ray_h5.read.stored_items import StoredItems
 from ray_h5.storage.byte_source import ByteSource
 
@@ -104,7 +104,7 @@ class ConvertedColumn:
         parts = [part.listed() for part in self._parts(request, out)]
         if self.heap.held is not None:
             return [Asking(partial(self._ask, [self._planned(part, out) for part in parts], out))]
-        return [self._staged(part, out) for part in parts]
+        return [job for part in parts for job in self._staged(part, out)]
 
     def _shape(self, count: int, out: np.ndarray) -> tuple[int, ...]:
         """Return the shape of the items of some rows."""
@@ -117,7 +117,7 @@ class ConvertedColumn:
         row_bytes = self.items.layout.stored_dtype.itemsize * int(np.prod(self._shape(1, out)))
         yield from self.parts(request, max(1, min(_MOST_ROWS, _MOST_BYTES // max(1, row_bytes))))
 
-    def _staged(self, part: Request, out: np.ndarray) -> Job:
+    def _staged(self, part: Request, out: np.ndarray) -> list[Job]:
         moved = request_of(part.rows)
         put = partial(self._put, part, out, self.heap.heap())
         return staged(
@@ -139,13 +139,14 @@ class ConvertedColumn:
         for part, items, jobs in parts:
             # Blocks of this read alone: values are rarely needed twice, and metadata below them stays.
             data = HeldBytes(self.byte_source, self.heap.held)
-            # Ranges of several sizes may begin at one place.
-            spans = sorted(ranges_of(jobs))
-            data.fetch(spans)
-            arrived = {offset: memoryview(data.read(offset, nbytes)) for offset, nbytes in spans}
-            worker = Worker(arrived=arrived)
+            data.fetch(sorted(span for job in jobs if isinstance(job, TableJob) for span in job.table.ranges))
+            worker = Worker()
             for job in jobs:
-                job(worker)
+                if isinstance(job, TableJob):
+                    arrived = [memoryview(data.read(*span)) for span in job.table.ranges]
+                    TableJob(job.table.in_memory(range(len(arrived)), arrived))(worker)
+                else:
+                    job(worker)
             replay(partial(self._put, part, out, self.heap.heap(data.read_on), items))
             total.add(worker.stats)
             total.add(ReadStats(data.requests, data.bytes_fetched))

@@ -12,7 +12,7 @@ import numpy as np
 from ray_h5.manifest.chunk_index import UNALLOCATED
 from ray_h5.manifest.row_requests import Request, RowRuns, units_of
 from ray_h5.read.arrays.chunk_source import ChunkSource
-from ray_h5.read.jobs import Job, TableJob, Unplanned, Worker, staged
+from ray_h5.read.jobs import Job, TableJob, Worker, in_parts, staged
 from ray_h5.read.native.job_table import NO_PIECES, PLAIN, RAW, Field, Piece
 from ray_h5.storage.byte_source import ByteSource
 
@@ -75,7 +75,7 @@ class DirectColumn:
         parts = list(self.parts(request, _MOST_ROWS))
         if len(parts) < 2:  # all of the rows are in one chunk
             return []
-        return [Unplanned(self.byte_source, partial(self.jobs, part, out)) for part in parts]
+        return in_parts(self.byte_source, [partial(self.jobs, part, out) for part in parts])
 
     def _staged_jobs(self, request: Request, out: np.ndarray) -> list[Job]:
         """Return the work that reads about a mebibyte of rows after the other as they are stored, and casts them."""
@@ -120,12 +120,11 @@ class DirectColumn:
     def _copies_of(self, runs: Request, offsets: np.ndarray, files: int | np.ndarray, out: np.ndarray) -> list[Job]:
         """Return the work that copies runs of rows as they are stored, each from its offset, and its file."""
         if len(runs) > _MOST_ROWS:
-            jobs: list[Job] = []
+            plans = []
             for part in [slice(at, at + _MOST_ROWS) for at in range(0, len(runs), _MOST_ROWS)]:
                 of = files if isinstance(files, int) else files[part]
-                later = partial(self._copies_of, runs.select(part), offsets[part], of, out)
-                jobs.append(Unplanned(self.byte_source, later))
-            return jobs
+                plans.append(partial(self._copies_of, runs.select(part), offsets[part], of, out))
+            return in_parts(self.byte_source, plans)
         table = copies(files, offsets, runs.places * self._row_bytes, runs.lengths * self._row_bytes, out)
         return [TableJob(self.source.table(table, NO_PIECES, out, np.full(table.shape[1], -1)))]
 
@@ -207,11 +206,11 @@ def staged_parts(
     put : callable
         Puts the values of a part to its places.
     """
+    source, reads = column.byte_source, column.jobs
     return [
-        staged(
-            column.byte_source, partial(column.jobs, part.at_front), (part.num_rows, *shape), dtype, partial(put, part)
-        )
+        job
         for part in parts
+        for job in staged(source, partial(reads, part.at_front), (part.num_rows, *shape), dtype, partial(put, part))
     ]
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, cast
 
-from ray_h5.read.jobs import Job, ReadStats, TableJob, Unplanned, Worker
+from ray_h5.read.jobs import ReadStats, TableJob, Worker
 from ray_h5.storage.block_cache import BLOCK_BYTES
-from ray_h5.storage.byte_source import IN_FLIGHT_BYTES, ByteSource, Span
-from ray_h5.storage.request_pool import fetch
+from ray_h5.storage.byte_source import IN_FLIGHT_BYTES, ByteSource
+from ray_h5.storage.request_pool import Getter, fetch
 
 _FEW_RANGES = 32
 _NEXT_BYTES = 512
@@ -19,68 +19,27 @@ _WHOLE_BYTES = IN_FLIGHT_BYTES // 2
 
 
 @dataclass(slots=True, eq=False)
-class _Waiting:
-    """A job whose byte ranges are fetched. Those of a table run one by one, as their ranges arrive.
-
-    Attributes
-    ----------
-    job : TableJob or Unplanned
-        The job.
-    ranges : sequence of (int, int)
-        What it reads.
-    missing : int
-        How many of its ranges have not arrived.
-    arrived : dict of int to memoryview
-        Ranges that have arrived, by their offsets.
-    parts : dict of (int, int) to (memoryview, int)
-        Large ranges that are put together, by their numbers and offsets, and how many of their bytes are missing.
-    """
-
-    job: TableJob | Unplanned
-    ranges: Sequence[Span]
-    missing: int
-    arrived: dict[int, memoryview] = field(default_factory=dict)
-    parts: dict[tuple[int, int], tuple[memoryview, int]] = field(default_factory=dict)
-
-
-@dataclass(slots=True, eq=False)
 class _Member:
     """A byte range that a job needs, or a part of it, and where it is in a request.
 
     Attributes
     ----------
-    of : _Waiting
-        The job.
-    number, offset : int
-        The number of the range among those of the job, and where it begins in the file.
+    of : TableJob
+        The table of the job.
+    number : int
+        The number of the job there.
     begin, nbytes : int
         Where its bytes, or those of the part, are in the request, and how many there are.
     place, whole_bytes : int
         Of a part: where it is in the range, and the size of the range.
     """
 
-    of: _Waiting
+    of: TableJob
     number: int
-    offset: int
     begin: int
     nbytes: int
     place: int = 0
     whole_bytes: int = 0
-
-    def take(self, data: memoryview) -> memoryview | None:
-        """Return the range, given the bytes of the request; None while parts of it are missing."""
-        part = data[self.begin : self.begin + self.nbytes]
-        if not self.whole_bytes:
-            return part
-        key, parts = (self.number, self.offset), self.of.parts
-        if key not in parts:
-            parts[key] = memoryview(bytearray(self.whole_bytes)), self.whole_bytes
-        whole, missing = parts.pop(key)
-        whole[self.place : self.place + self.nbytes] = part
-        if missing == self.nbytes:
-            return whole
-        parts[key] = whole, missing - self.nbytes
-        return None
 
 
 @dataclass(slots=True, eq=False)
@@ -92,76 +51,83 @@ class _Request:
     nbytes: int
     members: list[_Member]
 
-    def arrive(self, data: memoryview, worker: Worker) -> None:
+
+class _Arrivals:
+    """Runs jobs when their byte ranges have arrived.
+
+    Attributes
+    ----------
+    left : dict of int to int
+        How many jobs of each table have not run.
+    parts : dict of (int, int) to (memoryview, int)
+        Large ranges that are put together, by table and job, and how many of their bytes are missing.
+    """
+
+    def __init__(self, jobs: Sequence[TableJob], worker: Worker) -> None:
+        self._worker = worker
+        self.left = {id(job): len(job.table) for job in jobs}
+        self.parts: dict[tuple[int, int], tuple[memoryview, int]] = {}
+
+    def arrive(self, request: _Request, data: memoryview) -> None:
         """Run the jobs that have all of their bytes now."""
         ready: dict[int, tuple[TableJob, list[int], list[memoryview]]] = {}
-        for member in self.members:
-            whole = member.take(data)
-            if whole is None:
-                continue
-            of = member.of
-            if isinstance(of.job, TableJob):
-                _, numbers, ranges = ready.setdefault(id(of), (of.job, [], []))
+        for member in request.members:
+            if (whole := self._whole(member, data[member.begin : member.begin + member.nbytes])) is not None:
+                _, numbers, ranges = ready.setdefault(id(member.of), (member.of, [], []))
                 numbers.append(member.number)
                 ranges.append(whole)
-                continue
-            # Ranges of several sizes may begin at one place.
-            of.arrived[member.offset] = max(whole, of.arrived.get(member.offset, whole), key=len)
-            of.missing -= 1
-            if not of.missing:
-                _run(of.job, of.arrived, worker)
-                of.arrived = {}
-        for job, numbers, ranges in ready.values():
-            TableJob(job.table.in_memory(numbers, ranges))(worker)
+        request.members = []
+        for key, (job, numbers, ranges) in ready.items():
+            TableJob(job.table.in_memory(numbers, ranges))(self._worker)
+            self.left[key] -= len(numbers)
+            if not self.left[key] and job.then is not None:
+                job.then()
+
+    def _whole(self, member: _Member, part: memoryview) -> memoryview | None:
+        """Return the range of a member, given its bytes; None while parts of it are missing."""
+        if not member.whole_bytes:
+            return part
+        key = id(member.of), member.number
+        if key not in self.parts:
+            self.parts[key] = memoryview(bytearray(member.whole_bytes)), member.whole_bytes
+        whole, missing = self.parts.pop(key)
+        whole[member.place : member.place + member.nbytes] = part
+        if missing == member.nbytes:
+            return whole
+        self.parts[key] = whole, missing - member.nbytes
+        return None
 
 
-def run_fetched(jobs: Sequence[TableJob | Unplanned], worker: Worker) -> None:
-    """Run jobs as their byte ranges arrive."""
-    waiting = _waiting(jobs)
-    requests = _requests(waiting)
-    batch: list[_Request] = []
-
-    def then(number: int, data: memoryview) -> None:
-        batch[number].arrive(data, worker)
-
-    for of in waiting:
-        if not of.ranges:
-            _run(of.job, {}, worker)
+def run_fetched(jobs: list[TableJob], worker: Worker) -> None:
+    """Run jobs as their byte ranges arrive, and drop them."""
+    arrivals, requests = _Arrivals(jobs, worker), _requests(jobs)
+    cost = _cost(requests)
+    jobs.clear()
     for batch in _batches(requests):
-        fetch([(request.byte_source, request.offset, request.nbytes) for request in batch], then)  # type: ignore[misc]
-    worker.stats.requests += len(requests)
-    worker.stats.bytes_read += sum(request.nbytes for request in requests)
+        spans = [(cast("Getter", request.byte_source), request.offset, request.nbytes) for request in batch]
+        fetch(spans, lambda number, data: arrivals.arrive(batch[number], data))  # noqa: B023  done before the next
+    worker.stats.add(cost)
 
 
-def _run(job: Job, arrived: Mapping[int, memoryview], worker: Worker) -> None:
-    worker.arrived = arrived
-    try:
-        job(worker)
-    finally:
-        worker.arrived = None
-
-
-def cost_of(jobs: Sequence[TableJob | Unplanned]) -> ReadStats:
+def cost_of(jobs: Sequence[TableJob]) -> ReadStats:
     """Return the requests of jobs, and their bytes, without running them."""
-    requests = _requests(_waiting(jobs))
+    return _cost(_requests(jobs))
+
+
+def _cost(requests: Sequence[_Request]) -> ReadStats:
     return ReadStats(len(requests), sum(request.nbytes for request in requests))
 
 
-_Range: TypeAlias = tuple[int, int, _Waiting, int]
-"""The offset and the size of bytes that a job needs, and their number among its ranges."""
+_Range: TypeAlias = tuple[int, int, TableJob, int]
+"""The offset and the size of bytes that a job needs, its table, and its number there."""
 
 
-def _waiting(jobs: Sequence[TableJob | Unplanned]) -> list[_Waiting]:
-    ranges = [job.ranges for job in jobs]
-    return [_Waiting(job, of, len(of)) for job, of in zip(jobs, ranges, strict=True)]
-
-
-def _requests(waiting: Sequence[_Waiting]) -> list[_Request]:
+def _requests(jobs: Sequence[TableJob]) -> list[_Request]:
     """Join the byte ranges of jobs into requests, and part those that are larger than one."""
     by_source: dict[int, list[_Range]] = {}
-    for of in waiting:
-        ranges = by_source.setdefault(id(of.job.byte_source), [])
-        ranges += [(*span, of, number) for number, span in enumerate(of.ranges)]
+    for job in jobs:
+        ranges = by_source.setdefault(id(job.byte_source), [])
+        ranges += [(*span, job, number) for number, span in enumerate(job.table.ranges)]
     apart = [parts_of_source for ranges in by_source.values() for parts_of_source in _on_disk(ranges)]
     # With what is on a disk: otherwise a cache made requests of its own, for gaps that are fetched without one.
     count = sum(_count_apart(there) + _count_apart(missing) for there, missing in apart)
@@ -177,7 +143,7 @@ def _requests(waiting: Sequence[_Waiting]) -> list[_Request]:
 
 
 def _source_of(ranges: list[_Range]) -> ByteSource:
-    return ranges[0][2].job.byte_source
+    return ranges[0][2].byte_source
 
 
 def _count_apart(ranges: list[_Range]) -> int:
@@ -208,19 +174,19 @@ def _joined(ranges: list[_Range], gap: int, part_bytes: int, most: int) -> list[
             continue
         end = offset + nbytes
         if last is None or offset - (last.offset + last.nbytes) > gap or end - last.offset > max(part_bytes, nbytes):
-            last = _Request(of.job.byte_source, offset, nbytes, [])
+            last = _Request(of.byte_source, offset, nbytes, [])
             requests.append(last)
         last.nbytes = max(last.nbytes, end - last.offset)
-        last.members.append(_Member(of, number, offset, offset - last.offset, nbytes))
+        last.members.append(_Member(of, number, offset - last.offset, nbytes))
     return requests
 
 
-def _parted(offset: int, nbytes: int, of: _Waiting, number: int, part_bytes: int) -> Iterator[_Request]:
+def _parted(offset: int, nbytes: int, of: TableJob, number: int, part_bytes: int) -> Iterator[_Request]:
     """Yield requests for the parts of one large range: it is put together as they arrive."""
     for begin in range(0, nbytes, part_bytes):
         size = min(part_bytes, nbytes - begin)
-        member = _Member(of, number, offset, 0, size, begin, nbytes)
-        yield _Request(of.job.byte_source, offset + begin, size, [member])
+        member = _Member(of, number, 0, size, begin, nbytes)
+        yield _Request(of.byte_source, offset + begin, size, [member])
 
 
 def _batches(requests: Sequence[_Request]) -> Iterator[list[_Request]]:

@@ -51,8 +51,11 @@ def put(source, out, number, values):
 
 def jobs(source, nbytes, out=None):
     return [
-        staged(source, partial(copy, source, i * nbytes), (nbytes,), np.dtype("u1"), partial(put, source, out, i))
+        job
         for i in range(COUNT)
+        for job in staged(
+            source, partial(copy, source, i * nbytes), (nbytes,), np.dtype("u1"), partial(put, source, out, i)
+        )
     ]
 
 
