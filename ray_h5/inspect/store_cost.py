@@ -14,9 +14,9 @@ from ray_h5.index.row_index import RowIndex
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.execute_plan import by_file
 from ray_h5.order.read_plan import ReadPlan, make_plan
+from ray_h5.read.file_reads import request_cost_of
 from ray_h5.read.jobs import ReadStats
 from ray_h5.read.read_parts import FileRead
-from ray_h5.read.remote.request_costs import request_cost_of
 from ray_h5.storage.request_pool import fetched
 from ray_h5.storage.storage_of_path import Storage, storage_of
 

@@ -15,6 +15,7 @@ from ray_h5.read.native.library import threads_of_loop
 from ray_h5.read.native.run_tables import new_times
 from ray_h5.read.open_file import max_open
 from ray_h5.read.read_parts import FileRead, lost_in
+from ray_h5.read.remote.coalesced_reads import cost_of, run_fetched
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -118,34 +119,31 @@ def run_all(jobs: Sequence[Job], threads: int, times: np.ndarray | None = None) 
     when its own have arrived. The compiled loop decodes in up to `threads` threads. `times` has how often reads of
     these files waited.
     """
-    fetched, asking, others = kinds_of(jobs)
+    fetched, asking, others = list[TableJob](), list[Asking](), list[Job]()
+    for job in jobs:
+        if isinstance(job, Asking):
+            asking.append(job)
+        elif isinstance(job, TableJob) and job.byte_source.is_fetched:
+            fetched.append(job)
+        else:
+            others.append(job)
     del jobs  # each holds memory until it is done
     worker = Worker(new_times() if times is None else times)
     with threads_of_loop(threads):
         run_jobs(others, worker)
-        if fetched:
-            from ray_h5.read.remote.coalesced_reads import run_fetched
-
-            run_fetched(fetched, worker)
+        run_fetched(fetched, worker)
         if asking:
             for cost in _each(True, lambda job: job.ask(), asking):
                 worker.stats.add(cost)
     return worker.stats
 
 
-def kinds_of(jobs: Sequence[Job]) -> tuple[list[TableJob], list[Asking], list[Job]]:
-    """Return the jobs whose ranges are fetched, those that ask a store themselves, and the others."""
-    fetched: list[TableJob] = []
-    asking: list[Asking] = []
-    others: list[Job] = []
-    for job in jobs:
-        if isinstance(job, TableJob) and job.byte_source.is_fetched:
-            fetched.append(job)
-        elif isinstance(job, Asking):
-            asking.append(job)
-        else:
-            others.append(job)
-    return fetched, asking, others
+def request_cost_of(reads: Sequence[Callable[[], FileRead]]) -> ReadStats:
+    """Return what `run_reads` would ask a store for."""
+    total = ReadStats()
+    for together in opened_together(reads):
+        total.add(cost_of([job for job in jobs_of_reads(together, True) if isinstance(job, TableJob)]))
+    return total
 
 
 def jobs_of_reads(reads: Sequence[FileRead], may_wait: bool) -> list[Job]:

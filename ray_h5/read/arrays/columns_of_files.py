@@ -148,7 +148,7 @@ class JointFiles:
         """
         tables = self._tables(files, rows, places, out)
         planned = [table for table in tables if table is not None]
-        return len(planned) == len(tables) and run_compiled(JobTable.join(planned), times)[0]
+        return len(planned) == len(tables) and not run_compiled(JobTable.join(planned), times)[0].any()
 
     def _tables(
         self, files: np.ndarray, rows: np.ndarray, places: np.ndarray, out: Mapping[str, np.ndarray]

@@ -112,8 +112,8 @@ class JobsOfRows:
         if table is None or descriptor is None:
             return None
         table.jobs[Field.FILE] = descriptor
-        is_read, counts = run_compiled(table, self.times)
-        return ReadStats(int(counts[REQUESTS]), int(counts[BYTES_READ])) if is_read else None
+        status, counts = run_compiled(table, self.times)
+        return None if status.any() else ReadStats(int(counts[REQUESTS]), int(counts[BYTES_READ]))
 
 
 def _of_chunks(source: ChunkSource) -> np.ndarray | None:

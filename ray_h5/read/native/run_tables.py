@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ray_h5.read.native.job_table import HINTED, JobTable, pipeline_rows
-from ray_h5.read.native.library import Loop, compiled_loop
+from ray_h5.read.native.library import compiled_loop
 
 DONE, NOT_RUN = 0, 3
 """The status of a job; loop.c has the others."""
@@ -43,11 +43,7 @@ def run_table(table: JobTable, times: np.ndarray) -> np.ndarray:
     StaleIndexError
         If a job would read or write outside of the arrays of the table.
     """
-    loop = compiled_loop()
-    if loop is None:
-        status, counts = np.full(len(table), NOT_RUN, np.int8), np.zeros(HINTED + 1, np.int64)
-    else:
-        status, counts = _run_compiled(loop, table, times)
+    status, counts = run_compiled(table, times)
     if status.any():  # not done: what is outside of its array, what the loop does not decode, and what is damaged
         from ray_h5.read.native.steps_in_python import run_in_python
 
@@ -56,26 +52,13 @@ def run_table(table: JobTable, times: np.ndarray) -> np.ndarray:
     return counts
 
 
-def run_compiled(table: JobTable, times: np.ndarray) -> tuple[bool, np.ndarray]:
-    """Run the jobs of a table by the compiled loop alone; otherwise as `run_table`.
-
-    Returns
-    -------
-    bool
-        Whether all were run. The others are damaged, or the loop does not decode them.
-    numpy.ndarray
-        As of `run_table`.
-    """
-    loop = compiled_loop()
-    assert loop is not None
-    status, counts = _run_compiled(loop, table, times)
-    return not status.any(), counts
-
-
-def _run_compiled(loop: Loop, table: JobTable, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def run_compiled(table: JobTable, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Run the jobs of a table by the compiled loop alone: the status of each, 0 if it was run, and what it counts."""
     jobs, pieces, boxes, pipelines = table.jobs, table.pieces, table.boxes, pipeline_rows()
-    count = len(table)
-    status, counts = np.empty(count, np.int8), np.zeros(HINTED + 1, np.int64)
+    count, loop = len(table), compiled_loop()
+    status, counts = np.full(count, NOT_RUN, np.int8), np.zeros(HINTED + 1, np.int64)
+    if loop is None:
+        return status, counts
     inside = np.array([(array.ctypes.data, array.nbytes) for array in table.keeps], np.int64)
     tables = (
         jobs.ctypes.data,
