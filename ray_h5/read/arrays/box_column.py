@@ -438,7 +438,7 @@ class BoxColumn:
             view[(*(numbers[:, None] for numbers in lines), request.places)] = values[:, picked]
 
         parts = column.parts(Request.range(0, 0, count), width * item)
-        return staged_parts(column, parts, (width,), layout.stored_dtype, put)
+        return staged_parts(column.byte_source, column.jobs, parts, (width,), layout.stored_dtype, put)
 
     @cached_property
     def _wide(self) -> tuple[BoxColumn, Callable[[np.ndarray], np.ndarray]] | None:
@@ -491,7 +491,7 @@ class BoxColumn:
         def put(part: Request, values: np.ndarray) -> None:
             out[part.index] = pick(values).reshape(len(values), *out.shape[1:])
 
-        return staged_parts(column, self.parts(request, row_bytes), shape, dtype, put)
+        return staged_parts(column.byte_source, column.jobs, self.parts(request, row_bytes), shape, dtype, put)
 
 
 def _indices_of(shapes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,8 +13,9 @@ import numpy as np
 from ray_h5.errors import CorruptChunkError
 from ray_h5.hdf5.files.metadata_replay import HeldBytes, replay
 from ray_h5.hdf5.heap import DamagedHeapError, Heap
-from ray_h5.manifest.row_requests import Request, request_of
-from ray_h5.read.jobs import Asking, Job, ReadStats, TableJob, Worker, staged
+from ray_h5.manifest.row_requests import Request
+from ray_h5.read.arrays.direct_column import staged_parts
+from ray_h5.read.jobs import Asking, Job, ReadStats, TableJob, Worker
 from ray_h5.read.stored_items import StoredItems
 from ray_h5.storage.byte_source import ByteSource
 
@@ -24,6 +26,9 @@ _MOST_ROWS = 1 << 14
 
 Reads: TypeAlias = Callable[[Any, np.ndarray], list[Job]]
 """``reads(request, items)`` returns the work that fills ``items[request.places]`` with ``request.rows``."""
+
+ReadAt: TypeAlias = Callable[[int, int], bytes]
+"""Returns bytes of a file, given their offset and number."""
 
 Parts: TypeAlias = Callable[[Request, int], Iterator[Request]]
 """Yields parts of a request of about so many rows; no chunk is in two of them."""
@@ -51,7 +56,7 @@ class HeapReader:
     key: object
     held: HeldBytes | None
 
-    def heap(self, read_at: Callable[[int, int], bytes] | None = None) -> Heap:
+    def heap(self, read_at: ReadAt | None = None) -> Heap:
         """Return the heap; `read_at` reads bytes of the file at an offset."""
         read, end = read_at or self._read, self.byte_source.size - self.user_block
 
@@ -101,37 +106,19 @@ class ConvertedColumn:
         """Return the work that fills ``out[request.places]`` with ``request.rows``."""
         if not len(request) or not out.size:
             return []
-        parts = [part.listed() for part in self._parts(request, out)]
-        if self.heap.held is not None:
-            return [Asking(partial(self._ask, [self._planned(part, out) for part in parts], out))]
-        return [job for part in parts for job in self._staged(part, out)]
-
-    def _shape(self, count: int, out: np.ndarray) -> tuple[int, ...]:
-        """Return the shape of the items of some rows."""
-        return count, *out.shape[1 : out.ndim - len(self.items.shape)]
-
-    def _parts(self, request: Request, out: np.ndarray) -> Iterator[Request]:
-        if self.parts is None:
-            yield request
-            return
-        row_bytes = self.items.layout.stored_dtype.itemsize * int(np.prod(self._shape(1, out)))
-        yield from self.parts(request, max(1, min(_MOST_ROWS, _MOST_BYTES // max(1, row_bytes))))
-
-    def _staged(self, part: Request, out: np.ndarray) -> list[Job]:
-        moved = request_of(part.rows)
-        put = partial(self._put, part, out, self.heap.heap())
-        return staged(
-            self.byte_source,
-            lambda items: self.reads(moved, items),
-            self._shape(len(part), out),
-            self.items.layout.stored_dtype,
-            put,
-        )
-
-    def _planned(self, part: Request, out: np.ndarray) -> tuple[Request, np.ndarray, list[Job]]:
-        items = np.empty(self._shape(len(part), out), self.items.layout.stored_dtype)
-        moved = request_of(part.rows)
-        return part, items, self.reads(moved, items)
+        dtype, shape = self.items.layout.stored_dtype, out.shape[1 : out.ndim - len(self.items.shape)]
+        at_once = max(1, min(_MOST_ROWS, _MOST_BYTES // max(1, dtype.itemsize * math.prod(shape))))
+        parts = [request if request.is_range else request.listed()]
+        if self.parts is not None:
+            parts = list(self.parts(request, at_once))
+        if self.heap.held is None:
+            put = partial(self._put, out, None)
+            return staged_parts(self.byte_source, self.reads, parts, shape, dtype, put)
+        planned = []
+        for part in parts:
+            items = np.empty((part.num_rows, *shape), dtype)
+            planned.append((part, items, self.reads(part.at_front, items)))
+        return [Asking(partial(self._ask, planned, out))]
 
     def _ask(self, parts: Sequence[tuple[Request, np.ndarray, list[Job]]], out: np.ndarray) -> ReadStats:
         """Read parts from a store: first their items, and then what these refer to."""
@@ -147,17 +134,18 @@ class ConvertedColumn:
                     TableJob(job.table.in_memory(range(len(arrived)), arrived))(worker)
                 else:
                     job(worker)
-            replay(partial(self._put, part, out, self.heap.heap(data.read_on), items))
+            replay(partial(self._put, out, data.read_on, part, items))
             total.add(worker.stats)
             total.add(ReadStats(data.requests, data.bytes_fetched))
         return total
 
-    def _put(self, part: Request, out: np.ndarray, heap: Heap, items: np.ndarray) -> None:
+    def _put(self, out: np.ndarray, read_at: ReadAt | None, part: Request, items: np.ndarray) -> None:
+        heap = self.heap.heap(read_at)
         # All rows at once; only if that fails, row by row, to name the one that is damaged.
         try:
             values = self.items.values(items.reshape(-1), heap)
         except DamagedHeapError:
-            for row, item in zip(part.rows.tolist(), items, strict=True):
+            for row, item in zip(part.listed().rows.tolist(), items, strict=True):
                 try:
                     self.items.values(item.reshape(-1), heap)
                 except DamagedHeapError as exc:
@@ -166,4 +154,4 @@ class ConvertedColumn:
                         f"damaged: {exc}. Restore the file from a copy."
                     ) from None
             raise
-        out[part.places] = values.reshape(len(part), *out.shape[1:])
+        out[part.index] = values.reshape(len(items), *out.shape[1:])

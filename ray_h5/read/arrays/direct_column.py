@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -84,7 +83,7 @@ class DirectColumn:
         def put(part: Request, values: np.ndarray) -> None:
             out[part.index] = values
 
-        return staged_parts(self, parts, layout.row_shape, layout.stored_dtype, put)
+        return staged_parts(self.byte_source, self.jobs, parts, layout.row_shape, layout.stored_dtype, put)
 
     def parts(self, request: Request, at_once: int) -> Iterator[Request]:
         """Yield parts of about `at_once` rows, or a mebibyte of a range; no chunk is in two of them."""
@@ -187,7 +186,8 @@ class DirectColumn:
 
 
 def staged_parts(
-    column: Any,
+    byte_source: ByteSource,
+    reads: Callable[[Request, np.ndarray], list[Job]],
     parts: Iterable[Request],
     shape: tuple[int, ...],
     dtype: np.dtype,
@@ -197,8 +197,10 @@ def staged_parts(
 
     Parameters
     ----------
-    column
-        It has `jobs` and a `byte_source`.
+    byte_source : ByteSource
+        The file that is read.
+    reads : callable
+        Returns the work that fills places of an array with rows as they are stored.
     parts : iterable of Request
         Each is a range or a list.
     shape, dtype
@@ -206,11 +208,12 @@ def staged_parts(
     put : callable
         Puts the values of a part to its places.
     """
-    source, reads = column.byte_source, column.jobs
     return [
         job
         for part in parts
-        for job in staged(source, partial(reads, part.at_front), (part.num_rows, *shape), dtype, partial(put, part))
+        for job in staged(
+            byte_source, partial(reads, part.at_front), (part.num_rows, *shape), dtype, partial(put, part)
+        )
     ]
 
 
