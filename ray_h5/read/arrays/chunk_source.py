@@ -115,18 +115,24 @@ class ChunkSource:
 
     @classmethod
     def joined(
-        cls, one: ChunkSource, lengths: np.ndarray, layout_of: Callable[[int], tuple[str, ColumnLayout]], **parts: Any
+        cls,
+        one: ChunkSource,
+        lengths: np.ndarray,
+        layout_of: Callable[[int], tuple[str, ColumnLayout]],
+        index_of: Callable[[np.ndarray], ChunkIndex] | None = None,
+        **parts: Any,
     ) -> ChunkSource:
-        """Return arrays like `one` that have these lengths as an array; chunked ones without an index.
+        """Return arrays like `one` that have these lengths as an array; `parts` are attributes of `Parts`.
 
-        `parts` are attributes of `Parts`.
+        `index_of` returns the chunks of chunked ones, given the number of the first chunk of each.
         """
         rows = one.grid.chunk_rows if one.layout.chunk_shape else 1
         starts = np.cumsum(np.concatenate([[0], -(-lengths // rows)])) * rows
         whole = replace(one.layout, shape=(int(starts[-1]), *one.layout.row_shape), offset=None)
         first_chunks = starts // rows * one.grid.per_row
         parts = {"offsets": np.full(len(lengths), UNALLOCATED), **parts}
-        return replace(one, layout=whole, index=None, parts=Parts(starts, first_chunks, layout_of=layout_of, **parts))
+        index = None if index_of is None else index_of(first_chunks)
+        return cls(one.path, whole, one.byte_source, index, Parts(starts, first_chunks, layout_of=layout_of, **parts))
 
     @cached_property
     def grid(self) -> ChunkGrid:

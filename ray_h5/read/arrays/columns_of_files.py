@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,17 +35,16 @@ MOST_CHUNKS = 1 << 22
 def joint_column(columns: Sequence[DirectColumn]) -> DirectColumn:
     """Return a column that is alike in several files, with rows of all of them; see `are_alike`."""
     sources = [column.source for column in columns]
+    indexes = [source.index for source in sources if source.index is not None]
     whole = ChunkSource.joined(
         sources[0],
         np.array([source.layout.num_rows for source in sources], np.int64),
         lambda file: (sources[file].path, sources[file].layout),
+        partial(joined_indexes, indexes) if indexes else None,
         offsets=np.array([UNALLOCATED if source.layout.offset is None else source.layout.offset for source in sources]),
         descriptors=np.array([source.file for source in sources], np.int64),
         byte_sources={source.file: source.byte_source for source in sources},  # their descriptors stay open
     )
-    indexes = [source.index for source in sources if source.index is not None]
-    if indexes and whole.parts is not None:
-        whole = replace(whole, index=joined_indexes(indexes, whole.parts.first_chunks))
     return DirectColumn(whole)
 
 

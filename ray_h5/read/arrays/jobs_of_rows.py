@@ -78,12 +78,11 @@ class JobsOfRows:
         return *tables, self.first.shape[1], len(self.dtypes), self.row_bytes.ctypes.data
 
     def table(
-        self, files: np.ndarray, rows: np.ndarray, places: np.ndarray, out: Mapping[str, np.ndarray]
+        self, files: np.ndarray | int, rows: np.ndarray, places: np.ndarray, out: Mapping[str, np.ndarray]
     ) -> JobTable | None:
         """Return the jobs that fill places of the arrays of these columns with rows.
 
-        None for rows that are asked for twice and decoded once, and for many that are stored one after the other and
-        go to neighbouring places, which are read together.
+        None for rows that are asked for twice and decoded once.
         """
         arrays = [out[name] for name in self.dtypes]
         if not all(
@@ -92,11 +91,12 @@ class JobsOfRows:
             return None
         count, addresses = len(rows), np.array([array.ctypes.data for array in arrays], np.int64)
         jobs = np.empty((len(Field), len(arrays) * count), np.int64)
-        asked = [np.ascontiguousarray(numbers, np.int64) for numbers in (files, rows, places)]
-        loop = compiled_loop()
+        asked, loop = np.empty((3, count), np.int64), compiled_loop()
+        asked[0], asked[1], asked[2] = files, rows, places
         assert loop is not None
         # In C: the steps of NumPy take 70 us a batch, after a read that left nothing of them in the processor's cache.
-        tables = *self._fixed, *(array.ctypes.data for array in (addresses, *asked))
+        at, by = asked.ctypes.data, asked.strides[0]
+        tables = *self._fixed, addresses.ctypes.data, at, at + by, at + 2 * by
         if not loop.library.ray_h5_plan_rows(*tables, count, jobs.ctypes.data):
             return None
         # Only the compiled loop runs them. What it does not decode is read file by file, which reports errors.
@@ -108,7 +108,7 @@ class JobsOfRows:
         None if the compiled loop did not read all of them: another reader says why.
         """
         count = len(rows)
-        table = self.table(np.zeros(count, np.int64), rows, np.arange(count, dtype=np.int64), out) if count else None
+        table = self.table(0, rows, np.arange(count), out) if count else None
         if table is None or descriptor is None:
             return None
         table.jobs[Field.FILE] = descriptor

@@ -101,20 +101,21 @@ class JoinedArrayColumn:
         of = self.joined.datasets_of(request.rows)
         runs = RowRuns.split(of[1:] != of[:-1])
         touched = of[runs.start]
+
+        def index(first_chunks: np.ndarray) -> ChunkIndex:
+            if self.chunks is not None:
+                return self._known_chunks(self.chunks, touched, first_chunks[:-1])
+            return joined_indexes(gather(index_of, [self.joined.paths[at] for at in touched.tolist()]), first_chunks)
+
         source = ChunkSource.joined(
             like,
             self.joined.lengths[touched],
             lambda part: (like.path, _layout_of(self.joined, int(touched[part]), like)),
+            index,
         )
         assert source.parts is not None
-        if self.chunks is None:
-            indexes = gather(index_of, [self.joined.paths[dataset] for dataset in touched.tolist()])
-            index = joined_indexes(indexes, source.parts.first_chunks)
-        else:
-            index = self._known_chunks(self.chunks, touched, source.parts.first_chunks[:-1])
         shift = source.parts.starts[:-1] - self.joined.starts[touched]
-        rows = request.rows + np.repeat(shift, runs.stop - runs.start)
-        return replace(source, index=index), Request(rows, request.places)
+        return source, Request(request.rows + np.repeat(shift, runs.stop - runs.start), request.places)
 
     def _known_chunks(self, chunks: ChunkIndex, datasets: np.ndarray, first_numbers: np.ndarray) -> ChunkIndex:
         """Return the chunks of some datasets, those of the i-th numbered from ``first_numbers[i]``."""

@@ -903,9 +903,6 @@ int64_t ray_h5_run(context *of, const int64_t *job_table, int64_t jobs_stride, c
 
 /* ---- rows of columns of which each row is one job --------------------------------------------------------------- */
 
-/* One row in so many may follow its neighbour: the others are read one by one in any case. */
-enum { MANY = 16 };
-
 /* A row: its job in the first column, its file and place. */
 typedef struct {
   int64_t job, file, row, place;
@@ -919,27 +916,18 @@ static int by_job(const void *one, const void *other) {
 /* Fills a table of jobs, of `columns` times `count`, with those of some rows, in the order of the files. A row is read by
  * job `first[column * files + file] + row` of `all`, in which the fields of a job lie side by side; it has `total` jobs.
  * Place i of a column begins at `arrays[column]` plus i times `row_bytes[column]`. Returns 0 if there is no memory or no
- * such row, or if fewer jobs would read the rows: some are decoded and asked for twice, or many are stored as they are,
- * one after the other, and go to neighbouring places. */
+ * such row, or if a row is asked for twice that has to be decoded. */
 int ray_h5_plan_rows(const int64_t *all, int64_t total, const int64_t *first, int64_t files, int64_t columns,
                      const int64_t *row_bytes, const int64_t *arrays, const int64_t *file, const int64_t *row,
                      const int64_t *place_of, int64_t count, int64_t *jobs) {
   asked *rows = malloc((size_t)(count > 0 ? count : 1) * sizeof *rows);
   if (rows == NULL) return 0;
   int ascends = 1, alone = 1;
-  int64_t neighbours = 0;
   for (int64_t i = 0; i < count; i++) {
     rows[i] = (asked){first[file[i]] + row[i], file[i], row[i], place_of[i]};
     if (i > 0 && rows[i].job < rows[i - 1].job) ascends = 0;
   }
   if (!ascends) qsort(rows, (size_t)count, sizeof *rows, by_job);
-  for (int64_t i = 1; i < count; i++) {
-    int64_t step = rows[i].job - rows[i - 1].job, number = rows[i - 1].job;
-    if (step != 1 || rows[i].place - rows[i - 1].place != 1 || number < 0 || number + 1 >= total) continue;
-    const int64_t *job = all + number * JOB_FIELDS;
-    neighbours += job[PIPELINE] == RAW && job[OFFSET] + job[SIZE] == job[JOB_FIELDS + OFFSET];
-  }
-  if (neighbours > count / MANY) alone = 0;
   for (int64_t column = 0; alone && column < columns; column++) {
     const int64_t *begins = first + column * files;
     for (int64_t i = 0; i < count; i++) {
