@@ -18,7 +18,7 @@ from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import RowRuns, request_of, units_of
 from ray_h5.manifest.selections import ENDLESS, Along, size_of
 from ray_h5.manifest.selections import Selection as Indices
-from ray_h5.read.arrays.columns_of_files import are_alike, joint_column, parts_of
+from ray_h5.read.arrays.columns_of_files import alike, joint_column, parts_of
 from ray_h5.read.arrays.direct_column import DirectColumn
 from ray_h5.read.arrays.selection import Selection, runs_of_positions
 from ray_h5.read.casting import keeps_all
@@ -272,13 +272,8 @@ class VirtualColumn:
         """Return the sources of a stack as one column, if they are alike and each mapping is a block of its source."""
         if not (self._are_apart and all(source.is_block_of_rows for source in self.sources)):
             return None
-        columns: list[DirectColumn] = []
-        for source in self.sources:
-            column = file(source.path).reader(source.address, self.layout.where)
-            if not isinstance(column, DirectColumn) or not are_alike([column, *columns[:1]]):
-                return None
-            columns.append(column)
-        return joint_column(columns) if columns[0].source.layout.dtype == self.layout.dtype else None
+        columns = alike(file(source.path).reader(source.address, self.layout.where) for source in self.sources)
+        return joint_column(columns) if columns and columns[0].source.layout.dtype == self.layout.dtype else None
 
     @cached_property
     def _are_apart(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -33,7 +33,7 @@ MOST_CHUNKS = 1 << 22
 
 
 def joint_column(columns: Sequence[DirectColumn]) -> DirectColumn:
-    """Return a column that is alike in several files, with rows of all of them; see `are_alike`."""
+    """Return a column that is alike in several files, with rows of all of them; see `alike`."""
     sources = [column.source for column in columns]
     indexes = [source.index for source in sources if source.index is not None]
     whole = ChunkSource.joined(
@@ -48,16 +48,20 @@ def joint_column(columns: Sequence[DirectColumn]) -> DirectColumn:
     return DirectColumn(whole)
 
 
-def are_alike(columns: Sequence[DirectColumn]) -> bool:
-    """Return whether columns differ in their files and lengths alone, and can be one."""
-    return (
-        all(_is_plain(column) for column in columns) and len({_facts(column.source.layout) for column in columns}) == 1
-    )
+def alike(readers: Iterable[object]) -> list[DirectColumn]:
+    """Return columns of whole rows if they differ in their files and lengths alone, and can be one; otherwise none."""
+    columns: list[DirectColumn] = []
+    for column in readers:
+        if not isinstance(column, DirectColumn) or not _is_plain(column.source):
+            return []
+        columns.append(column)
+        if _facts(column.source.layout) != _facts(columns[0].source.layout):
+            return []
+    return columns
 
 
-def _is_plain(column: DirectColumn) -> bool:
-    """Return whether a column has whole rows in a file that has a descriptor."""
-    source = column.source
+def _is_plain(source: ChunkSource) -> bool:
+    """Return whether an array has values, in a file that has a descriptor."""
     return source.layout.row_bytes > 0 and not source.is_unwritten and source.file != NO_DESCRIPTOR
 
 
@@ -68,16 +72,15 @@ def _facts(layout: ColumnLayout) -> tuple[object, ...]:
 
 def _alike(files: Sequence[OpenFile], name: str) -> list[DirectColumn]:
     """Return a column of each file; none if they are not alike, or the compiled loop does not read them."""
-    columns: list[DirectColumn] = []
-    for file in files:
+
+    def reader(file: OpenFile) -> object:
         with file.library():
-            column = file.reader(name) if file.column(name).direct else None
-        if not isinstance(column, DirectColumn) or not are_alike([column, *columns[:1]]):
-            return []
-        columns.append(column)
-    one = columns[0]
-    decodes = one.source.index is None or pipeline_number(one.source.layout.pipeline) != IN_PYTHON
-    return columns if decodes else []
+            return file.reader(name) if file.column(name).direct else None
+
+    columns = alike(map(reader, files))
+    sources = [column.source for column in columns[:1]]
+    is_read = all(one.index is None or pipeline_number(one.layout.pipeline) != IN_PYTHON for one in sources)
+    return columns if is_read else []
 
 
 def parts_of(column: DirectColumn) -> Parts:
@@ -92,15 +95,12 @@ class JointFiles:
 
     Attributes
     ----------
-    files : sequence of JoinedFile
-        The files.
     columns : mapping of str to DirectColumn
         The columns that are alike in all files. Others are read file by file.
     whole : JobsOfRows, optional
         Those of them whose chunks are one row each.
     """
 
-    files: Sequence[OpenFile]
     columns: Mapping[str, DirectColumn]
     whole: JobsOfRows | None
 
@@ -132,7 +132,7 @@ class JointFiles:
             columns[name] = joint_column(columns_alike)
         if not columns:
             return None
-        return cls(files, columns, JobsOfRows.of_files({name: column.source for name, column in columns.items()}))
+        return cls(columns, JobsOfRows.of_files({name: column.source for name, column in columns.items()}))
 
     def read(
         self,

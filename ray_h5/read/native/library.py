@@ -22,8 +22,6 @@ from ray_h5.per_process import PerProcess
 
 logger = logging.getLogger(__name__)
 
-_INT64_P, _INT8_P = ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_int8)
-
 _LIBRARIES = {
     "libdeflate": ("libdeflate_alloc_decompressor", "libdeflate_zlib_decompress", "libdeflate_free_decompressor"),
     "libzstd": ("ZSTD_createDCtx", "ZSTD_decompressDCtx", "ZSTD_freeDCtx"),
