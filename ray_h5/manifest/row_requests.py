@@ -82,7 +82,9 @@ class Request:
 
     def runs(self) -> Request:
         """Return the same rows as runs with their first rows ascending: `joined`, or of one row each."""
-        return self.joined() if self.counts is not None else replace(self, counts=np.ones(len(self.firsts), np.int64))
+        if self.counts is not None:
+            return self.joined()
+        return Request(self.firsts, self.places, np.ones(len(self.firsts), np.int64))
 
     def joined(self) -> Request:
         """Return the same rows with their first rows ascending, and runs joined that follow each other."""

@@ -119,7 +119,9 @@ def run_all(jobs: Sequence[Job], threads: int, times: np.ndarray | None = None) 
     when its own have arrived. The compiled loop decodes in up to `threads` threads. `times` has how often reads of
     these files waited.
     """
-    fetched, asking, others = list[TableJob](), list[Asking](), list[Job]()
+    fetched: list[TableJob] = []
+    asking: list[Asking] = []
+    others: list[Job] = []
     for job in jobs:
         if isinstance(job, Asking):
             asking.append(job)
@@ -131,7 +133,8 @@ def run_all(jobs: Sequence[Job], threads: int, times: np.ndarray | None = None) 
     worker = Worker(new_times() if times is None else times)
     with threads_of_loop(threads):
         run_jobs(others, worker)
-        run_fetched(fetched, worker)
+        if fetched:
+            run_fetched(fetched, worker)
         if asking:
             for cost in _each(True, lambda job: job.ask(), asking):
                 worker.stats.add(cost)

@@ -265,11 +265,9 @@ class RowReader:
         if not layouts:
             return {}
         wanted = as_request(rows, self.rows_of(layouts), self.path)
-        out = {
-            name: empty((wanted.num_rows, *layout.row_shape), layout.dtype, layout.where)
-            for name, layout in layouts.items()
-        }
-        self.run(FileRead(self, [Part(name, wanted, array) for name, array in out.items()] if len(wanted) else []))
+        count = wanted.num_rows
+        out = {name: empty((count, *layout.row_shape), layout.dtype, layout.where) for name, layout in layouts.items()}
+        self.run(FileRead(self, [Part(name, wanted, array) for name, array in out.items()] if count else []))
         return out
 
     def read_whole(self, name: str, value_bytes: int = 0) -> np.ndarray:

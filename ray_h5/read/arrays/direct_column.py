@@ -142,7 +142,8 @@ class DirectColumn:
             at = units_of(starts[missing], (stops - starts)[missing])
             jobs.append(partial(_fill, runs.select(at), out, source.layout.fill_value))
             starts, stops = starts[written], stops[written]
-        tables, pieces, numbers = list[np.ndarray](), NO_PIECES, chunks.numbers
+        tables: list[np.ndarray] = []
+        pieces, numbers = NO_PIECES, chunks.numbers
         if chunks.raw.any():
             raw, counts = chunks.raw, stops - starts
             at = units_of(starts[raw], counts[raw])

@@ -100,8 +100,6 @@ class _Arrivals:
 
 def run_fetched(jobs: list[TableJob], worker: Worker) -> None:
     """Run jobs as their byte ranges arrive, and drop them."""
-    if not jobs:
-        return
     arrivals, requests = _Arrivals(jobs, worker), _requests(jobs)
     cost = _cost(requests)
     jobs.clear()
