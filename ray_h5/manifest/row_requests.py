@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,7 +16,7 @@ SPAN_BYTES = 1 << 20
 class Request:
     """Runs of consecutive rows, each of which goes to consecutive places of the output.
 
-    A read of a whole column is one run. Listing the numbers of its rows would take longer than reading small values.
+    A read of a whole column is one run: to list its rows would take longer than reading small values.
 
     Attributes
     ----------
@@ -57,23 +57,11 @@ class Request:
         assert self.counts is None
         return self.firsts
 
-    @property
-    def index(self) -> slice | np.ndarray:
-        """What selects the places of a range, or of a list, in an array."""
-        return slice(int(self.places[0]), int(self.places[0]) + self.num_rows) if self.is_range else self.places
-
-    @property
-    def at_front(self) -> Request:
-        """The same range, or list, with the first places of an array."""
-        places = np.zeros(1, np.int64) if self.is_range else np.arange(len(self), dtype=np.int64)
-        return replace(self, places=places)
-
     def listed(self) -> Request:
         """Return the same rows one by one, ascending."""
         if self.counts is None:
             return self
-        rows, places = units_of(self.firsts, self.counts), units_of(self.places, self.counts)
-        return Request(rows, places) if len(self) == 1 else _sorted(rows, places)
+        return _sorted(units_of(self.firsts, self.counts), units_of(self.places, self.counts))
 
     def select(self, keep: np.ndarray | slice) -> Request:
         """Return the runs that a mask, a slice or an order keeps."""

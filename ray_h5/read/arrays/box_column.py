@@ -15,7 +15,7 @@ from numpy.lib.stride_tricks import as_strided
 from ray_h5.manifest.chunk_index import UNALLOCATED
 from ray_h5.manifest.row_requests import Request, RowRuns, units_of
 from ray_h5.read.arrays.chunk_source import ChunkSource
-from ray_h5.read.arrays.direct_column import DirectColumn, staged_parts
+from ray_h5.read.arrays.direct_column import DirectColumn, index_of, staged_parts
 from ray_h5.read.arrays.selection import Runs, Selection, rows_in_order
 from ray_h5.read.jobs import Job, TableJob, in_parts
 from ray_h5.read.native.job_table import (
@@ -434,11 +434,11 @@ class BoxColumn:
         )
 
         def put(part: Request, values: np.ndarray) -> None:
-            lines = np.unravel_index(np.arange(count)[part.index], lead)
+            lines = np.unravel_index(np.arange(count)[index_of(part)], lead)
             view[(*(numbers[:, None] for numbers in lines), request.places)] = values[:, picked]
 
         parts = column.parts(Request.range(0, 0, count), width * item)
-        return staged_parts(column.byte_source, column.jobs, parts, (width,), layout.stored_dtype, put)
+        return staged_parts(column.byte_source, column.jobs, parts, np.empty((0, width), layout.stored_dtype), put)
 
     @cached_property
     def _wide(self) -> tuple[BoxColumn, Callable[[np.ndarray], np.ndarray]] | None:
@@ -489,9 +489,11 @@ class BoxColumn:
         shape = (*lengths, row_bytes // (math.prod(lengths) * dtype.itemsize))
 
         def put(part: Request, values: np.ndarray) -> None:
-            out[part.index] = pick(values).reshape(len(values), *out.shape[1:])
+            out[index_of(part)] = pick(values).reshape(len(values), *out.shape[1:])
 
-        return staged_parts(column.byte_source, column.jobs, self.parts(request, row_bytes), shape, dtype, put)
+        return staged_parts(
+            column.byte_source, column.jobs, self.parts(request, row_bytes), np.empty((0, *shape), dtype), put
+        )
 
 
 def _indices_of(shapes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

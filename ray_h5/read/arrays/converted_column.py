@@ -14,7 +14,7 @@ from ray_h5.errors import CorruptChunkError
 from ray_h5.hdf5.files.metadata_replay import HeldBytes, replay
 from ray_h5.hdf5.heap import DamagedHeapError, Heap
 from ray_h5.manifest.row_requests import Request
-from ray_h5.read.arrays.direct_column import staged_parts
+from ray_h5.read.arrays.direct_column import at_front, index_of, staged_parts
 from ray_h5.read.jobs import Asking, Job, ReadStats, TableJob, Worker
 from ray_h5.read.stored_items import StoredItems
 from ray_h5.storage.byte_source import ByteSource
@@ -113,11 +113,11 @@ class ConvertedColumn:
             parts = list(self.parts(request, at_once))
         if self.heap.held is None:
             put = partial(self._put, out, None)
-            return staged_parts(self.byte_source, self.reads, parts, shape, dtype, put)
+            return staged_parts(self.byte_source, self.reads, parts, np.empty((0, *shape), dtype), put)
         planned = []
         for part in parts:
             items = np.empty((part.num_rows, *shape), dtype)
-            planned.append((part, items, self.reads(part.at_front, items)))
+            planned.append((part, items, self.reads(at_front(part), items)))
         return [Asking(partial(self._ask, planned, out))]
 
     def _ask(self, parts: Sequence[tuple[Request, np.ndarray, list[Job]]], out: np.ndarray) -> ReadStats:
@@ -154,4 +154,4 @@ class ConvertedColumn:
                         f"damaged: {exc}. Restore the file from a copy."
                     ) from None
             raise
-        out[part.index] = values.reshape(len(items), *out.shape[1:])
+        out[index_of(part)] = values.reshape(len(items), *out.shape[1:])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -81,9 +82,10 @@ class DirectColumn:
         layout, parts = self.source.layout, self.parts(request, max(1, _MOST_BYTES // self._row_bytes))
 
         def put(part: Request, values: np.ndarray) -> None:
-            out[part.index] = values
+            out[index_of(part)] = values
 
-        return staged_parts(self.byte_source, self.jobs, parts, layout.row_shape, layout.stored_dtype, put)
+        like = np.empty((0, *layout.row_shape), layout.stored_dtype)
+        return staged_parts(self.byte_source, self.jobs, parts, like, put)
 
     def parts(self, request: Request, at_once: int) -> Iterator[Request]:
         """Yield parts of about `at_once` rows, or a mebibyte of a range; no chunk is in two of them."""
@@ -186,12 +188,23 @@ class DirectColumn:
         return pieces
 
 
+def at_front(request: Request) -> Request:
+    """Return the same range, or list, with the first places of an array."""
+    places = np.zeros(1, np.int64) if request.is_range else np.arange(len(request), dtype=np.int64)
+    return replace(request, places=places)
+
+
+def index_of(request: Request) -> slice | np.ndarray:
+    """Return what selects the places of a range, or of a list, in an array."""
+    places, first = request.places, int(request.places[0])
+    return slice(first, first + request.num_rows) if request.is_range else places
+
+
 def staged_parts(
     byte_source: ByteSource,
     reads: Callable[[Request, np.ndarray], list[Job]],
     parts: Iterable[Request],
-    shape: tuple[int, ...],
-    dtype: np.dtype,
+    like: np.ndarray,
     put: Callable[[Request, np.ndarray], None],
 ) -> list[Job]:
     """Return the work that reads parts of a request one after the other as they are stored, and puts them there.
@@ -204,8 +217,8 @@ def staged_parts(
         Returns the work that fills places of an array with rows as they are stored.
     parts : iterable of Request
         Each is a range or a list.
-    shape, dtype
-        Of the values of a row.
+    like : numpy.ndarray
+        An array of no rows, of the shape and dtype of what is read.
     put : callable
         Puts the values of a part to its places.
     """
@@ -213,7 +226,11 @@ def staged_parts(
         job
         for part in parts
         for job in staged(
-            byte_source, partial(reads, part.at_front), (part.num_rows, *shape), dtype, partial(put, part)
+            byte_source,
+            partial(reads, at_front(part)),
+            (part.num_rows, *like.shape[1:]),
+            like.dtype,
+            partial(put, part),
         )
     ]
 
