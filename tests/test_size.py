@@ -61,7 +61,7 @@ LIMITS: dict[str, Size] = {
     "plots": Size(366, 1, 0, 0, 0, 0),
     "predicates": Size(1114, 8, 0, 0, 0, 0),
     "ray_data": Size(4431, 26, 5, 0, 7, 7),
-    "read": Size(6661, 37, 15, 0, 10, 5),
+    "read": Size(6590, 36, 14, 0, 10, 5),
     "rows": Size(4185, 17, 1, 0, 4, 1),
     "shown_values": Size(105, 1, 0, 0, 0, 0),
     "source": Size(273, 1, 8, 0, 0, 0),

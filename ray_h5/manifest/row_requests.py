@@ -96,8 +96,7 @@ class Request:
     def spans(self, chunk_rows: int, row_bytes: int) -> Iterator[Request]:
         """Yield parts of one run, of about a mebibyte, that end where chunks end."""
         at_once = max(1, SPAN_BYTES // max(1, chunk_rows * row_bytes)) * chunk_rows
-        first, place = int(self.firsts[0]), int(self.places[0])
-        end = first + self.num_rows
+        first, place, end = int(self.firsts[0]), int(self.places[0]), int(self.firsts[0]) + self.num_rows
         edges = [first, *range(first // at_once * at_once + at_once, end, at_once), end]
         for low, high in itertools.pairwise(edges):
             yield Request.range(low, place + low - first, high - low)
