@@ -17,8 +17,8 @@ from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError
 from ray_h5.index.facts.file_facts import Question
 from ray_h5.index.facts.left_out import UNREADABLE
 from ray_h5.index.file_opener import Scope
-from ray_h5.index.lookup import Lookup, Spread, read_ahead
 from ray_h5.index.row_index import RowIndex, build_index
+from ray_h5.index.scan_files import Lookup, Spread, read_ahead
 from ray_h5.index.stored.index_files import check_index_dir
 from ray_h5.index.suggested_calls import suggestions_that_run
 from ray_h5.likely_rows.suggestions import Suggestion

@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 
 from ray_h5.errors import OptionError, PredicateError, SchemaMismatchError, UnknownColumnError
 from ray_h5.index.file_options import FileOptions
-from ray_h5.index.index_columns import digest_of_folds, fold_of_rows
-from ray_h5.index.lookup import Spread, read_ahead
+from ray_h5.index.folds_of_rows import digest_of_folds, fold_of_rows
 from ray_h5.index.row_index import RowIndex
+from ray_h5.index.scan_files import Spread, read_ahead
 from ray_h5.options import as_integer, takes_options_of
 from ray_h5.predicates.criteria import where
 from ray_h5.predicates.evaluate import comparable_type

@@ -31,8 +31,8 @@ from ray_h5.index.facts.left_out import (
 from ray_h5.index.facts.scan_file import check_planned
 from ray_h5.index.facts.source_table import Sources, SourceTable, check_same, sources_of
 from ray_h5.index.file_opener import Scope
-from ray_h5.index.index_columns import passing_rows
-from ray_h5.index.lookup import Found, Lookup
+from ray_h5.index.folds_of_rows import passing_rows
+from ray_h5.index.scan_files import Found, Lookup
 from ray_h5.manifest.file_table import FileTable
 from ray_h5.manifest.layout import FileState
 from ray_h5.manifest.manifest import Manifest

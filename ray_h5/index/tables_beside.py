@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from ray_h5.columns.schema import Cast, ColumnSpec
 from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.index.facts.file_facts import Question
-from ray_h5.index.lookup import Lookup
 from ray_h5.index.row_index import RowIndex, build_index, columns_beside
+from ray_h5.index.scan_files import Lookup
 from ray_h5.messages import counted, few
 from ray_h5.read.arguments import as_names
 from ray_h5.rows.row_view import GROUP

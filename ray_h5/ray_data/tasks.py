@@ -18,7 +18,7 @@ from ray.exceptions import RayTaskError
 
 from ray_h5.errors import NotFoundError, RayH5Error, ReadFailedError
 from ray_h5.index.facts.file_facts import FileFacts
-from ray_h5.index.lookup import read_ahead
+from ray_h5.index.scan_files import read_ahead
 from ray_h5.loading.row_source import RowSource
 from ray_h5.lru import LRU
 from ray_h5.order.execute_plan import read_rows

@@ -28,7 +28,7 @@ from ray_h5.rows.group_columns import GroupColumns
 from ray_h5.rows.groups_and_grids import Files, Grid, Groups, RowKind
 from ray_h5.rows.kinds.first_axis_rows import AxisRows
 from ray_h5.rows.kinds.grid_rows import GridRows
-from ray_h5.rows.kinds.patch_blocks import Blocks
+from ray_h5.rows.kinds.patch_positions import Blocks
 from ray_h5.rows.kinds.patch_rows import PatchRows
 from ray_h5.rows.kinds.whole_rows import WholeRows
 from ray_h5.rows.kinds.window_rows import WindowRows

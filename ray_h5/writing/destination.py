@@ -18,8 +18,8 @@ from ray_h5.options import DEFAULT_EXTENSIONS
 from ray_h5.storage.addresses import Address, check_slashes, is_url
 from ray_h5.storage.local import LOCAL
 from ray_h5.storage.storage_of_path import storage_for, whole_path
+from ray_h5.writing.file_writer import sync, writing
 from ray_h5.writing.hidden_folder import JOURNAL, HiddenFolder, temporary_name
-from ray_h5.writing.output import sync, writing
 
 _STAGING = ".ray_h5-"
 _STAGING_NAME = re.compile(rf"{re.escape(_STAGING)}[0-9a-f]{{12}}")

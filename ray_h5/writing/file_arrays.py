@@ -13,8 +13,8 @@ import numpy as np
 from ray_h5.codecs.encode import CodecName
 from ray_h5.columns.ragged.sparse_rows import SparseBatch, index_dtype
 from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
+from ray_h5.writing.file_writer import TEXT, OutputArray, OutputFile
 from ray_h5.writing.layouts import Layout
-from ray_h5.writing.output import TEXT, OutputArray, OutputFile
 
 PLAIN = ("plain", "text")
 """Kinds of values that are one array."""

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 from ray_h5.errors import OptionError, OutputExistsError, SchemaMismatchError
 from ray_h5.writing.destination import Destination
 from ray_h5.writing.file_arrays import PLAIN, ColumnWriter, Form, part_of
+from ray_h5.writing.file_writer import OutputFile
 from ray_h5.writing.layouts import Layout
-from ray_h5.writing.output import OutputFile
 
 if TYPE_CHECKING:
     from typing_extensions import Self

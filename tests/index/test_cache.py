@@ -21,8 +21,8 @@ from ray_h5.errors import ExternalDataError, OptionError, StaleIndexError
 from ray_h5.index.facts.file_facts import Question
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.file_options import FileOptions
-from ray_h5.index.lookup import Lookup
 from ray_h5.index.row_index import build_index
+from ray_h5.index.scan_files import Lookup
 from ray_h5.index.stored import facts_store, index_files
 from ray_h5.index.stored.facts_store import FactsStore
 from ray_h5.index.stored.memory import MEMORY

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from ray_h5.hdf5.files import opening
-from ray_h5.index import lookup
+from ray_h5.index import scan_files
 from ray_h5.index.file_options import FileOptions
-from ray_h5.index.lookup import read_ahead
+from ray_h5.index.scan_files import read_ahead
 from ray_h5.rows.groups_and_grids import Files, Groups
 
 
 def test_a_pipe_holds_nobody_up(tmp_path, monkeypatch):
-    monkeypatch.setattr(lookup, "_waits", itertools.count(0, 1000).__next__)
+    monkeypatch.setattr(scan_files, "_waits", itertools.count(0, 1000).__next__)
     pipe = str(tmp_path / "pipe.h5")
     os.mkfifo(pipe)
     groups = [["first"], ["second"], [pipe, str(tmp_path), str(tmp_path / "gone.h5")]]
@@ -31,7 +31,7 @@ def test_a_pipe_holds_nobody_up(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("waits", [0, 1000])
 def test_beginnings_are_read_ahead_once_the_work_waits(monkeypatch, waits):
-    monkeypatch.setattr(lookup, "_waits", itertools.count(0, waits).__next__)
+    monkeypatch.setattr(scan_files, "_waits", itertools.count(0, waits).__next__)
     groups = [[f"{group}{number}" for number in range(3)] for group in "abc"]
     fetched, is_done = [], threading.Event()
 
@@ -44,7 +44,7 @@ def test_beginnings_are_read_ahead_once_the_work_waits(monkeypatch, waits):
         assert not waits or group != groups[1] or is_done.wait(20)
         return group
 
-    monkeypatch.setattr(lookup, "_fetch", fetch)
+    monkeypatch.setattr(scan_files, "_fetch", fetch)
     assert list(read_ahead(work, groups)) == groups
     assert sorted(fetched) == (groups[2] if waits else [])
 

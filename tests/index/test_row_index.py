@@ -26,8 +26,8 @@ from ray_h5.hdf5.tree import tree
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.folds import fold_values
-from ray_h5.index.lookup import Lookup
 from ray_h5.index.row_index import build_index
+from ray_h5.index.scan_files import Lookup
 from ray_h5.index.stored.memory import MEMORY
 from ray_h5.manifest.file_table import FileTable
 from ray_h5.order.execute_plan import read_rows

@@ -24,8 +24,8 @@ from ray_h5.index.facts.source_table import SourceTable
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.folds import fold_predicates
-from ray_h5.index.lookup import Lookup
 from ray_h5.index.row_index import build_index
+from ray_h5.index.scan_files import Lookup
 from ray_h5.index.stored.memory import MEMORY
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.execute_plan import read_rows

@@ -14,7 +14,7 @@ from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownC
 from ray_h5.hdf5.files import opening
 from ray_h5.index.file_options import FileOptions
 from ray_h5.order.remaining_blocks import Remainder, read_block
-from ray_h5.rows.kinds import patch_blocks
+from ray_h5.rows.kinds import patch_positions
 from ray_h5.rows.patches import Patches as Kind
 from ray_h5.torch_data import H5Dataset, loader
 from tests.properties import few
@@ -204,7 +204,7 @@ def test_blocks_that_hold_a_class(scans, tmp_path_factory, monkeypatch):
 )
 def test_a_class_is_looked_for_part_by_part(tmp_path, monkeypatch, order, options):
     """The label has an axis that blocks do not cut: first, second or last. It is read a few rows at once."""
-    monkeypatch.setattr(patch_blocks, "_PART_VALUES", 300)
+    monkeypatch.setattr(patch_positions, "_PART_VALUES", 300)
     rng = np.random.default_rng(0)
     label = (rng.random((2, 23, 9, 11)) < 0.003).astype("u1")
     axes = tuple(order.index(axis) for axis in (1, 2, 3))

@@ -9,8 +9,8 @@ import ray_h5
 from ray_h5.codecs.encode import CODEC_NAMES
 from ray_h5.errors import OptionError, UnsupportedColumnError, VerifyError
 from ray_h5.read.reader import RowReader
-from ray_h5.writing.output import OutputFile
-from ray_h5.writing.repack.copying import FileCopy, NewLayout, creation_of
+from ray_h5.writing.file_writer import OutputFile
+from ray_h5.writing.repack.copy_file import FileCopy, NewLayout, creation_of
 from tests.hdf5.h5kit import flip
 
 

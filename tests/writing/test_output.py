@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ray_h5.codecs.encode import CODEC_NAMES
 from ray_h5.errors import VerifyError, WriteFailedError
 from ray_h5.read.reader import RowReader
-from ray_h5.writing.output import OutputFile, write_error
+from ray_h5.writing.file_writer import OutputFile, write_error
 from tests.properties import few
 
 DTYPES = ["u1", "i2", "f4", "c16", "?", "S5", "f2", "V3", [("a", "i4"), ("b", "f8", (2,))], "S40"]

@@ -18,7 +18,7 @@ from ray_h5.errors import (
 from ray_h5.index.file_options import FileOptions
 from ray_h5.order.execute_plan import read_rows
 from ray_h5.order.read_plan import make_plan
-from ray_h5.writing.output import OutputFile
+from ray_h5.writing.file_writer import OutputFile
 from tests.kit.fault_server import FaultServer
 from tests.remote.kit import options_of
 from tests.writing.test_copying import contents, everything

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from ray_h5.errors import CorruptFileError, NotHDF5Error, RayH5Error, TruncatedFileError
 from ray_h5.index.facts.file_facts import FileFacts, Question
-from ray_h5.index.lookup import Lookup
+from ray_h5.index.scan_files import Lookup
 from ray_h5.manifest.layout import FileState
 from ray_h5.messages import few
 from ray_h5.storage.request_pool import each_waiting

@@ -19,7 +19,7 @@ from ray_h5.errors import NullValueError, OptionError, SchemaMismatchError, Unsu
 from ray_h5.messages import no_column
 from ray_h5.ray_data.arrow.varying_blocks import has_steps, is_ragged, is_sparse, to_batch
 from ray_h5.writing.file_arrays import ColumnValues, Form, Ranges, check_paths, varies, windows_of_sparse_rows
-from ray_h5.writing.output import stored_dtype
+from ray_h5.writing.file_writer import stored_dtype
 
 _NATIVE = pa.types
 _TENSORS = get_arrow_extension_tensor_types()

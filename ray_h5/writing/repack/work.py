@@ -20,9 +20,9 @@ from ray_h5.manifest.layout import FileState
 from ray_h5.messages import few
 from ray_h5.storage.storage_of_path import storage_of, whole_path
 from ray_h5.writing.destination import Destination
+from ray_h5.writing.file_writer import OutputFile, writing
 from ray_h5.writing.layouts import GOOD_BYTES, Layout, chunk_faults
-from ray_h5.writing.output import OutputFile, writing
-from ray_h5.writing.repack.copying import ArrayFacts, Copied, FileCopy, NewLayout, as_keepable, creation_of
+from ray_h5.writing.repack.copy_file import ArrayFacts, Copied, FileCopy, NewLayout, as_keepable, creation_of
 from ray_h5.writing.repack.result import Repacked
 
 if TYPE_CHECKING:

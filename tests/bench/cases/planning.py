@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from ray_h5.columns.schema import Cast, ColumnSpec
 from ray_h5.index.file_opener import Scope
-from ray_h5.index.lookup import Lookup
 from ray_h5.index.row_index import RowIndex, build_index
+from ray_h5.index.scan_files import Lookup
 from ray_h5.index.stored import facts_store
 from ray_h5.index.stored.memory import MEMORY
 from ray_h5.manifest.file_table import FileTable

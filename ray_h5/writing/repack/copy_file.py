@@ -27,7 +27,7 @@ from ray_h5.manifest.row_requests import Request
 from ray_h5.messages import few
 from ray_h5.read.read_parts import FileRead, Part
 from ray_h5.read.reader import RowReader
-from ray_h5.writing.objects import (
+from ray_h5.writing.copy_objects import (
     NamedTypes,
     copy_attribute,
     copy_object,
@@ -40,7 +40,7 @@ from ray_h5.writing.objects import (
     refers,
     slabs,
 )
-from ray_h5.writing.output import OutputFile, has_checksum, new_chunked, pipeline_of, sum_of_objects
+from ray_h5.writing.file_writer import OutputFile, has_checksum, new_chunked, pipeline_of, sum_of_objects
 
 SLAB_BYTES = 64 << 20
 """Bytes of rows that are read at a time; one input chunk, if it is larger."""

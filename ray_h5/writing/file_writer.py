@@ -24,8 +24,8 @@ from ray_h5.codecs.pipeline import ChunkDecoder, DecodeError
 from ray_h5.errors import RayH5Error, VerifyError, WriteFailedError
 from ray_h5.hdf5.files import opening  # noqa: F401  registers with libhdf5 the filters of the datasets that are made
 from ray_h5.manifest.layout import FilterPipeline, FilterStep
+from ray_h5.writing.copy_objects import new_links
 from ray_h5.writing.disk_file import DiskFile
-from ray_h5.writing.objects import new_links
 
 if TYPE_CHECKING:
     from typing_extensions import Self
