@@ -30,21 +30,21 @@ if TYPE_CHECKING:
     from ray_h5.ray_data.training.data_config import data_config
     from ray_h5.ray_data.training.train_batches import train_batches
     from ray_h5.rows.groups_and_grids import Files, Grid, Groups
-    from ray_h5.rows.patches import Patches
+    from ray_h5.rows.patches_option import Patches
     from ray_h5.rows.row_reader import RowReader
-    from ray_h5.rows.windows import Windows
+    from ray_h5.rows.windows_option import Windows
     from ray_h5.tables.sidecar import Sidecar
     from ray_h5.torch_data.batch_sampler import OrderBatchSampler
     from ray_h5.torch_data.batches.tensors import Sample
     from ray_h5.torch_data.compat.combined_dataset import CombinedHDF5Dataset as CombinedHDF5Dataset
     from ray_h5.torch_data.compat.dataloader_factory import OptimalDataLoaderFactory as OptimalDataLoaderFactory
+    from ray_h5.torch_data.compat.dataloader_factory import create_optimized_dataloader as create_optimized_dataloader
     from ray_h5.torch_data.compat.dataset_wrappers import WorkerSafeAugmentedDataset as WorkerSafeAugmentedDataset
     from ray_h5.torch_data.compat.dataset_wrappers import WorkerSafeStandardizedDataset as WorkerSafeStandardizedDataset
     from ray_h5.torch_data.compat.dataset_wrappers import worker_init_fn as worker_init_fn
     from ray_h5.torch_data.compat.epoch_shuffle import EpochShuffleSampler as EpochShuffleSampler
     from ray_h5.torch_data.compat.lazy_dataset import H5LazyDataset as H5LazyDataset
     from ray_h5.torch_data.compat.lazy_dataset import h5_worker_init_fn as h5_worker_init_fn
-    from ray_h5.torch_data.compat.optimized_dataloader import create_optimized_dataloader as create_optimized_dataloader
     from ray_h5.torch_data.compat.rank_cached import DistributedError as DistributedError
     from ray_h5.torch_data.compat.rank_cached import RankMemCachedH5Dataset as RankMemCachedH5Dataset
     from ray_h5.torch_data.compat.rank_cached import _balanced_contiguous_shard as _balanced_contiguous_shard
@@ -80,7 +80,7 @@ _HOMES = {
     "OptimalDataLoaderFactory": "ray_h5.torch_data.compat.dataloader_factory",
     "OrderBatchSampler": "ray_h5.torch_data.batch_sampler",
     "OrderSampler": "ray_h5.torch_data.samplers",
-    "Patches": "ray_h5.rows.patches",
+    "Patches": "ray_h5.rows.patches_option",
     "Position": "ray_h5.order.position",
     "RankMemCachedH5Dataset": "ray_h5.torch_data.compat.rank_cached",
     "RowReader": "ray_h5.rows.row_reader",
@@ -91,7 +91,7 @@ _HOMES = {
     "Standardize": "ray_h5.ray_data.preprocessing.standardize",
     "TorchCollate": "ray_h5.ray_data.training.collate",
     "WeightedSampler": "ray_h5.torch_data.weighted_sampler",
-    "Windows": "ray_h5.rows.windows",
+    "Windows": "ray_h5.rows.windows_option",
     "WorkerSafeAugmentedDataset": "ray_h5.torch_data.compat.dataset_wrappers",
     "WorkerSafeStandardizedDataset": "ray_h5.torch_data.compat.dataset_wrappers",
     "_balanced_contiguous_shard": "ray_h5.torch_data.compat.rank_cached",
@@ -101,7 +101,7 @@ _HOMES = {
     "balance": "ray_h5.order.draws.weights_option",
     "between": "ray_h5.predicates.criteria",
     "build_index": "ray_h5.ray_data.api",
-    "create_optimized_dataloader": "ray_h5.torch_data.compat.optimized_dataloader",
+    "create_optimized_dataloader": "ray_h5.torch_data.compat.dataloader_factory",
     "csr": "ray_h5.columns.column_functions",
     "data_config": "ray_h5.ray_data.training.data_config",
     "fields": "ray_h5.columns.column_functions",

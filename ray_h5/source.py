@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ray_h5.columns.schema import Cast
     from ray_h5.read.casting import Casting
     from ray_h5.rows.groups_and_grids import RowKind
-    from ray_h5.rows.windows import Windows
+    from ray_h5.rows.windows_option import Windows
     from ray_h5.storage.local import PathLike
     from ray_h5.tables.sidecar import Sidecar
 
@@ -205,7 +205,7 @@ class Source:
 
             as_kind(self.rows)
         if self.windows is not None:
-            from ray_h5.rows.windows import as_windows
+            from ray_h5.rows.windows_option import as_windows
 
             as_windows(self.windows)
         if self.columns is not None:

@@ -17,7 +17,7 @@ import numpy as np
 from ray_h5.buffers import empty
 from ray_h5.columns.derived_columns import RowEntries
 from ray_h5.errors import UnsupportedColumnError
-from ray_h5.hashing import word_at
+from ray_h5.hash_and_permute import word_at
 from ray_h5.manifest.layout import ColumnLayout, Kind
 from ray_h5.manifest.row_requests import Request, request_of
 from ray_h5.read.arrays.selection import rows_in_order

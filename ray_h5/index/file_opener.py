@@ -19,7 +19,7 @@ from ray_h5.manifest.manifest import Manifest
 from ray_h5.read.reader import RowReader
 from ray_h5.rows.groups_and_grids import Grid, Groups, RowKind, check_episodes
 from ray_h5.rows.row_view import FileReader, RowView
-from ray_h5.rows.windows import Windows
+from ray_h5.rows.windows_option import Windows
 from ray_h5.source import Source
 from ray_h5.storage.local import LOCAL
 from ray_h5.storage.storage_of_path import Storage

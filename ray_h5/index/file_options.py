@@ -27,9 +27,9 @@ from ray_h5.manifest.layout import FileLayout, FileState
 from ray_h5.messages import ensure_handler, few, near_names, no_column
 from ray_h5.rows.groups_and_grids import naming_files
 from ray_h5.source import Source, SourceOptions
-from ray_h5.storage.addresses import on_hub
 from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.find_files import PathLike, find_files, is_local_only, list_paths
+from ray_h5.storage.hub import on_hub
 from ray_h5.storage.local import LOCAL
 from ray_h5.storage.storage_of_path import Storage, storage_for
 

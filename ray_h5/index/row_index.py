@@ -51,8 +51,8 @@ from ray_h5.predicates.virtual_names import (
 )
 from ray_h5.read.arguments import as_names
 from ray_h5.rows.kinds.clock import check_any_row, check_steps, steps_of_rows
-from ray_h5.rows.kinds.times_of_columns import check_widths
-from ray_h5.rows.patches import check_any_block
+from ray_h5.rows.kinds.timestamps import check_widths
+from ray_h5.rows.patches_option import check_any_block
 from ray_h5.rows.row_view import FileReader
 from ray_h5.storage.byte_source import Identity
 from ray_h5.storage.request_pool import each_waiting

@@ -15,8 +15,8 @@ from ray_h5.errors import RayH5Error, SchemaMismatchError
 from ray_h5.index.row_index import RowIndex
 from ray_h5.likely_rows.suggestions import Suggestion
 from ray_h5.rows.groups_and_grids import Files, Grid, Groups
-from ray_h5.rows.patches import Patches
-from ray_h5.rows.windows import Windows
+from ray_h5.rows.patches_option import Patches
+from ray_h5.rows.windows_option import Windows
 
 logger = logging.getLogger(__name__)
 

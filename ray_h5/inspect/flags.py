@@ -218,7 +218,7 @@ def _check_row_flags(arguments: Mapping[str, Any]) -> None:
 def _rows(arguments: Mapping[str, Any], options: dict[str, Any]) -> Any:
     """Return the row kind, or None; attributes of groups are taken out of `options`."""
     from ray_h5.rows.groups_and_grids import Files, Grid, Groups
-    from ray_h5.rows.patches import Patches
+    from ray_h5.rows.patches_option import Patches
 
     groups, key = _pattern(arguments["groups"]), arguments["key"]
     if arguments["patches"]:
@@ -242,7 +242,7 @@ def _pattern(globs: Sequence[str]) -> str | dict[str, str] | None:
 
 
 def _windows(arguments: Mapping[str, Any]) -> Any:
-    from ray_h5.rows.windows import Windows
+    from ray_h5.rows.windows_option import Windows
 
     pad = arguments["pad"]
     options = {name: arguments[name] for name in ("stride", *_OF_WINDOWS) if arguments[name] not in (None, ())}

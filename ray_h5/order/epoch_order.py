@@ -9,7 +9,7 @@ import numpy as np
 
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import OptionError
-from ray_h5.hashing import RoundKeys, make_key, mix_in_place, permute
+from ray_h5.hash_and_permute import RoundKeys, make_key, mix_in_place, permute
 from ray_h5.index.row_index import RowIndex
 from ray_h5.manifest.file_table import FileTable
 from ray_h5.manifest.row_requests import by_part

@@ -10,7 +10,7 @@ import numpy as np
 from ray_h5.order.epoch_order import Order
 from ray_h5.order.read_plan import ReadPlan
 from ray_h5.rows.kinds.clock import Clock
-from ray_h5.rows.windows import Windows
+from ray_h5.rows.windows_option import Windows
 from ray_h5.tables.table_columns import TableColumns
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from ray_h5.hdf5.files.file_bytes import gather
 from ray_h5.lru import LRU
 from ray_h5.manifest.joined_arrays import JoinedArray
-from ray_h5.read.arrays.box_column import BoxColumn, shared_jobs
 from ray_h5.read.arrays.columns_of_files import parts_of
+from ray_h5.read.arrays.plan_boxes import BoxColumn, shared_jobs
 from ray_h5.read.arrays.selection import Selection
 from ray_h5.read.jobs import Job, Unplanned
 from ray_h5.read.open_file import MAX_INDEX_BYTES, MAX_OTHERS, OpenFile, max_open
@@ -21,7 +21,7 @@ from ray_h5.read.virtual_columns import VirtualColumn, linked
 
 if TYPE_CHECKING:
     from ray_h5.manifest.layout import ColumnLayout, SourceStates
-    from ray_h5.read.arrays.direct_column import DirectColumn
+    from ray_h5.read.arrays.plan_rows import DirectColumn
 
 
 def _share(columns: Sequence[DirectColumn]) -> int:

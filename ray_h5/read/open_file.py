@@ -33,11 +33,11 @@ from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.known_columns import Elsewhere, KnownColumn, OtherColumn, PackedIndex
 from ray_h5.manifest.layout import ColumnLayout, FileLayout, SourceStates
 from ray_h5.manifest.manifest import Manifest
-from ray_h5.read.arrays.box_column import BoxColumn, column_of
 from ray_h5.read.arrays.chunk_source import ChunkSource, joined_indexes
 from ray_h5.read.arrays.converted_column import ConvertedColumn, HeapReader
-from ray_h5.read.arrays.direct_column import DirectColumn
 from ray_h5.read.arrays.joined_array_column import JoinedArrayColumn, class_sources, no_places
+from ray_h5.read.arrays.plan_boxes import BoxColumn, column_of
+from ray_h5.read.arrays.plan_rows import DirectColumn
 from ray_h5.read.arrays.selection import Selection
 from ray_h5.read.native.chunk_lister import list_chunks
 from ray_h5.read.read_parts import Address

@@ -40,8 +40,8 @@ from ray_h5.read.jobs import Job, ReadStats
 from ray_h5.read.native.run_tables import new_times
 from ray_h5.read.open_file import OpenFile
 from ray_h5.read.read_parts import FileRead, Part, outputs
-from ray_h5.storage.addresses import on_hub
 from ray_h5.storage.byte_source import Identity
+from ray_h5.storage.hub import on_hub
 from ray_h5.storage.storage_of_path import Storage, storage_for, storage_of, whole_path
 
 if TYPE_CHECKING:

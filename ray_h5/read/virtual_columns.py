@@ -19,7 +19,7 @@ from ray_h5.manifest.row_requests import RowRuns, request_of, units_of
 from ray_h5.manifest.selections import ENDLESS, Along, size_of
 from ray_h5.manifest.selections import Selection as Indices
 from ray_h5.read.arrays.columns_of_files import alike, joint_column, parts_of
-from ray_h5.read.arrays.direct_column import DirectColumn
+from ray_h5.read.arrays.plan_rows import DirectColumn
 from ray_h5.read.arrays.selection import Selection, runs_of_positions
 from ray_h5.read.casting import keeps_all
 from ray_h5.read.jobs import Job

@@ -13,7 +13,7 @@ from ray_h5.options import as_integer, is_integer, names_options
 
 if TYPE_CHECKING:
     from ray_h5.hdf5.groups.matching_groups import GroupPattern
-    from ray_h5.rows.windows import Windows
+    from ray_h5.rows.windows_option import Windows
 
 
 class RowKind:

@@ -17,7 +17,7 @@ from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.stored_values import Stored, field_of
 from ray_h5.columns.values import OneAxis, Reading, Units, Values, keyed, read_apart
 from ray_h5.errors import UnsupportedColumnError
-from ray_h5.hashing import word_at
+from ray_h5.hash_and_permute import word_at
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
 

@@ -8,7 +8,7 @@ from typing import Any
 from ray_h5.read import reader
 from ray_h5.rows.groups_and_grids import RowKind, as_kind, check_episodes
 from ray_h5.rows.row_view import RowView
-from ray_h5.rows.windows import Windows, as_windows
+from ray_h5.rows.windows_option import Windows, as_windows
 
 
 class RowReader(reader.RowReader):

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from ray_h5.buffers import empty, objects
+from ray_h5.columns.column_resolver import FileColumns
 from ray_h5.columns.derived_columns import MadeColumn, RowPart
-from ray_h5.columns.file_columns import FileColumns
 from ray_h5.columns.row_table import RowTable
 from ray_h5.columns.values import InMemory, Reading, keys_of
 from ray_h5.errors import CastError, PredicateError, RayH5Error, UnknownColumnError
@@ -32,7 +32,7 @@ from ray_h5.rows.kinds.patch_positions import Blocks
 from ray_h5.rows.kinds.patch_rows import PatchRows
 from ray_h5.rows.kinds.whole_rows import WholeRows
 from ray_h5.rows.kinds.window_rows import WindowRows
-from ray_h5.rows.patches import Patches
+from ray_h5.rows.patches_option import Patches
 from ray_h5.rows.row_columns import (
     EpisodeRows,
     Episodes,
@@ -42,7 +42,7 @@ from ray_h5.rows.row_columns import (
     stored_part,
     whole_joined_array,
 )
-from ray_h5.rows.windows import Windows
+from ray_h5.rows.windows_option import Windows
 from ray_h5.storage.byte_source import Identity
 
 if TYPE_CHECKING:

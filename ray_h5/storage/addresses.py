@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeVar
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from ray_h5.errors import OptionError, ReadFailedError
@@ -18,7 +17,6 @@ SCHEMES = {
 }  # fmt: skip
 """The kind of store for each scheme of a URL."""
 
-Path = TypeVar("Path", bound="str | os.PathLike[str]")
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
 _ONE_SLASH = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):/(?!/)")
@@ -40,15 +38,6 @@ def scheme_of(path: str) -> str:
 def is_url(path: str) -> bool:
     """Return whether a path names a file in a store, not one of the local file system."""
     return "://" in path and scheme_of(path) not in {"", "file", "local"}
-
-
-def on_hub(path: Path, *, listed: bool = False) -> Path | str:
-    """Return a path, or the URL of ``https://`` of one of ``hf://``; see `hub.url_of`."""
-    if not isinstance(path, str) or path[:5].lower() != "hf://":
-        return path
-    from ray_h5.storage.hub import url_of  # few need it
-
-    return url_of(path, listed=listed)
 
 
 def split_urls(paths: Iterable[str]) -> tuple[list[str], list[str]]:

@@ -10,10 +10,13 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from typing import TypeVar
 from urllib.parse import quote, unquote
 
 from ray_h5.errors import MissingDependencyError, NotFoundError, NotReadableError, OptionError, ReadFailedError
 from ray_h5.storage.addresses import has_magic
+
+Path = TypeVar("Path", bound="str | os.PathLike[str]")
 
 _NAME = r"[\w.-]+"
 _HUB = re.compile(rf"(datasets/|spaces/)?(?!(?:datasets|spaces)/)({_NAME}/{_NAME})(?:@([^/*?[]+))?(?:/(.*))?")
@@ -74,6 +77,13 @@ class HubPath:
     def url(self, path: str) -> str:
         """Return the URL of a file of the repository, as the Hub answers it."""
         return f"{endpoint()}/{self.kind}{self.repository}/resolve/{self.revision}/{quote(path)}"
+
+
+def on_hub(path: Path, *, listed: bool = False) -> Path | str:
+    """Return a path, or the URL of ``https://`` of one of ``hf://``; see `url_of`."""
+    if not isinstance(path, str) or path[:5].lower() != "hf://":
+        return path
+    return url_of(path, listed=listed)
 
 
 def url_of(path: str, *, listed: bool = False) -> str:

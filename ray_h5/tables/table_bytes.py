@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from ray_h5.errors import StaleIndexError, TableError
 from ray_h5.messages import few
-from ray_h5.storage.addresses import on_hub
 from ray_h5.storage.byte_source import ByteSource, Identity, only_ctime_differs
 from ray_h5.storage.find_files import find_files, list_paths
+from ray_h5.storage.hub import on_hub
 from ray_h5.storage.local import LOCAL
 from ray_h5.storage.storage_of_path import Storage, storage_of
 

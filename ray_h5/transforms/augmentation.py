@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from ray_h5.errors import MissingRowKeyError, OptionError, SchemaMismatchError, UnknownColumnError
-from ray_h5.hashing import Words, is_tensor, mix
+from ray_h5.hash_and_permute import Words, is_tensor, mix
 from ray_h5.messages import no_column
 from ray_h5.options import is_number
 

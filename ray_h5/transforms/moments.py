@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from ray_h5.errors import NonFiniteError, OptionError, SchemaMismatchError, UnsupportedColumnError
-from ray_h5.hashing import is_tensor
+from ray_h5.hash_and_permute import is_tensor
 from ray_h5.options import as_integer, is_integer
 
 Axis: TypeAlias = "int | tuple[int, ...] | None"

@@ -15,7 +15,7 @@ from ray_h5.errors import (
     SchemaMismatchError,
     UnsupportedColumnError,
 )
-from ray_h5.hashing import is_tensor
+from ray_h5.hash_and_permute import is_tensor
 from ray_h5.messages import few
 from ray_h5.options import is_number
 from ray_h5.transforms.moments import Moments

@@ -11,7 +11,7 @@ import numpy as np
 
 from ray_h5.buffers import empty
 from ray_h5.errors import MaskTooLargeError, OptionError, UnsupportedColumnError
-from ray_h5.hashing import Words, below, words_of
+from ray_h5.hash_and_permute import Words, below, words_of
 from ray_h5.options import as_integer, is_integer, is_number, names_options
 from ray_h5.transforms.augmentation import Augmentation, chance, check_column, check_probability, kind_of, on_device_of
 

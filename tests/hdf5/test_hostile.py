@@ -26,7 +26,7 @@ from ray_h5.inspect.measure import inspect_files
 from ray_h5.inspect.text import to_text
 from ray_h5.predicates.criteria import any_equal, row_mask, where
 from ray_h5.read.reader import RowReader
-from ray_h5.rows.windows import Windows
+from ray_h5.rows.windows_option import Windows
 from ray_h5.torch_data.dataset import H5Dataset
 from tests.hdf5.h5kit import assert_same, by_h5py, in_fork, overwrite, plist_with, run_python
 from tests.read.test_varying_values import checksum

@@ -21,7 +21,7 @@ from ray_h5.errors import (
     UnknownColumnError,
     UnsupportedColumnError,
 )
-from ray_h5.hdf5.columns.column import describe_column
+from ray_h5.hdf5.columns.dataset_layout import describe_column
 from ray_h5.hdf5.tree import tree
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.file_options import FileOptions

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_h5.hashing import make_key
+from ray_h5.hash_and_permute import make_key
 from ray_h5.order.draws.chunk_groups import EvenChunkGroups, ListedChunkGroups
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.epoch_order import (

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_h5.errors import OptionError
-from ray_h5.hashing import make_key, permute, unpermute
+from ray_h5.hash_and_permute import make_key, permute, unpermute
 from ray_h5.order.draws.shuffle import Shuffle
 
 TABLE = 1 << 16

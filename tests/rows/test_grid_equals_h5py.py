@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.rows.groups_and_grids import Grid
-from ray_h5.rows.windows import Windows
+from ray_h5.rows.windows_option import Windows
 from ray_h5.tables.sidecar import Sidecar
 from ray_h5.torch_data import H5Dataset, between, where
 from tests.rows.kit import DTYPES, PIPELINES, assert_value, make_dataset, open_rows

@@ -15,7 +15,7 @@ from ray_h5.hdf5.files import opening
 from ray_h5.index.file_options import FileOptions
 from ray_h5.order.remaining_blocks import Remainder, read_block
 from ray_h5.rows.kinds import patch_positions
-from ray_h5.rows.patches import Patches as Kind
+from ray_h5.rows.patches_option import Patches as Kind
 from ray_h5.torch_data import H5Dataset, loader
 from tests.properties import few
 from tests.rows.kit import PIPELINES, open_rows

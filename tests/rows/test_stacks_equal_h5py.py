@@ -6,7 +6,7 @@ import pytest
 
 from ray_h5 import RowReader
 from ray_h5.errors import CorruptChunkError, StaleIndexError
-from ray_h5.read.arrays.direct_column import DirectColumn
+from ray_h5.read.arrays.plan_rows import DirectColumn
 from ray_h5.read.jobs import ReadStats
 from tests.hdf5.h5kit import flip
 

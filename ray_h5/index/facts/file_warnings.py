@@ -17,7 +17,7 @@ from ray_h5.likely_rows.tree import FileTree, Seen
 from ray_h5.lru import first_time
 from ray_h5.manifest.layout import ColumnNotes
 from ray_h5.messages import counted, few, printable
-from ray_h5.rows.windows import IS_PAD
+from ray_h5.rows.windows_option import IS_PAD
 from ray_h5.storage.storage_of_path import storage_of
 
 logger = logging.getLogger(__name__)

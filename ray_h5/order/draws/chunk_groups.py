@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 
 from ray_h5.content_equality import ComparedByContent
-from ray_h5.hashing import RoundKeys, permute, unpermute
+from ray_h5.hash_and_permute import RoundKeys, permute, unpermute
 from ray_h5.lru import LRU
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from ray_h5.columns.derived_columns import RowPart
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import OptionError
-from ray_h5.hashing import hashed, make_key, permute, uniform
+from ray_h5.hash_and_permute import hashed, make_key, permute, uniform
 from ray_h5.index.row_index import RowIndex, build_index
 from ray_h5.lru import LRU
 from ray_h5.manifest.row_requests import by_part

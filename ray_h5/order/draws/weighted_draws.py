@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ray_h5.content_equality import ComparedByContent
-from ray_h5.hashing import below, hashed, make_key, uniform
+from ray_h5.hash_and_permute import below, hashed, make_key, uniform
 from ray_h5.order.draws.chunk_groups import ChunkGroups
 
 _INDEPENDENT, _SLOTS, _GROUPS = range(100, 103)

@@ -13,8 +13,8 @@ from ray_h5.manifest.chunk_index import UNALLOCATED
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import request_of
 from ray_h5.read.arrays.chunk_source import ChunkSource, Parts, joined_indexes
-from ray_h5.read.arrays.direct_column import DirectColumn
 from ray_h5.read.arrays.jobs_of_rows import JobsOfRows
+from ray_h5.read.arrays.plan_rows import DirectColumn
 from ray_h5.read.jobs import TableJob
 from ray_h5.read.native.job_table import (
     IN_PYTHON,

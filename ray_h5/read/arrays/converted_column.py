@@ -14,7 +14,7 @@ from ray_h5.errors import CorruptChunkError
 from ray_h5.hdf5.files.metadata_replay import HeldBytes, replay
 from ray_h5.hdf5.heap import DamagedHeapError, Heap
 from ray_h5.manifest.row_requests import Request
-from ray_h5.read.arrays.direct_column import at_front, index_of, staged_parts
+from ray_h5.read.arrays.plan_rows import at_front, index_of, staged_parts
 from ray_h5.read.jobs import Asking, Job, ReadStats, TableJob, Worker
 from ray_h5.read.stored_items import StoredItems
 from ray_h5.storage.byte_source import ByteSource

@@ -14,9 +14,9 @@ from ray_h5.manifest.chunk_index import ChunkIndex
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import Request, RowRuns, by_part, units_of
-from ray_h5.read.arrays.box_column import column_of
 from ray_h5.read.arrays.chunk_source import ChunkSource, joined_indexes
 from ray_h5.read.arrays.converted_column import ConvertedColumn, HeapReader
+from ray_h5.read.arrays.plan_boxes import column_of
 from ray_h5.read.arrays.selection import Selection
 from ray_h5.read.jobs import Job
 from ray_h5.read.stored_items import StoredItems

@@ -15,7 +15,7 @@ from ray_h5.columns.sample_times import LIKE_A_NUMBER, Times
 from ray_h5.errors import OptionError
 from ray_h5.lru import first_time
 from ray_h5.messages import few
-from ray_h5.rows.windows import Windows
+from ray_h5.rows.windows_option import Windows
 
 logger = logging.getLogger(__name__)
 

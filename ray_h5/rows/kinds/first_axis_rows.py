@@ -7,15 +7,15 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from ray_h5.buffers import objects
+from ray_h5.columns.column_resolver import FileColumns
 from ray_h5.columns.columns import Parts
-from ray_h5.columns.file_columns import FileColumns
 from ray_h5.columns.ragged.bounds import bounds_in, check_inside, integers_in
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.values import read_all
 from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.rows.row_columns import Episodes, RowColumn
-from ray_h5.rows.windows import Windows
+from ray_h5.rows.windows_option import Windows
 
 _OF_EPISODES = {"episode_ends", "episode_starts", "episode_lengths", "episode_bounds"}
 

@@ -10,16 +10,16 @@ from itertools import combinations
 
 import numpy as np
 
+from ray_h5.columns.column_resolver import FileColumns
 from ray_h5.columns.conventions.cf_columns import CF
-from ray_h5.columns.file_columns import FileColumns
 from ray_h5.columns.stored_values import Stored
 from ray_h5.columns.values import Taken, Values, read_units
 from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
-from ray_h5.hashing import below, mix, word_at
+from ray_h5.hash_and_permute import below, mix, word_at
 from ray_h5.manifest.file_table import digest_of
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.messages import few
-from ray_h5.rows.patches import Patches
+from ray_h5.rows.patches_option import Patches
 
 _CELLS = 4
 """Along each axis, a block is as long as so many of the cells that `where_any` looks at."""

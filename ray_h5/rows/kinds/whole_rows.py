@@ -8,9 +8,9 @@ from pathlib import PurePosixPath
 import numpy as np
 
 from ray_h5.buffers import objects
+from ray_h5.columns.column_resolver import THE_FILE, FileColumns
 from ray_h5.columns.columns import Parts, is_single
 from ray_h5.columns.conventions.matlab_columns import texts_of_characters
-from ray_h5.columns.file_columns import THE_FILE, FileColumns
 from ray_h5.columns.ragged.range_columns import Ranges
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.values import InMemory
@@ -19,9 +19,9 @@ from ray_h5.manifest.joined_arrays import GroupTable, Texts
 from ray_h5.rows.group_columns import GroupColumns
 from ray_h5.rows.groups_and_grids import Files, Groups
 from ray_h5.rows.kinds.clock import has_steps
-from ray_h5.rows.patches import Patches
+from ray_h5.rows.patches_option import Patches
 from ray_h5.rows.row_columns import Episodes, RowColumn
-from ray_h5.rows.windows import Windows
+from ray_h5.rows.windows_option import Windows
 
 _OF_ROWS = {"list", "ragged", "sparse"}
 """Kinds of columns whose values are arrays of varying length already."""

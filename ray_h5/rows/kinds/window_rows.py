@@ -18,9 +18,9 @@ from ray_h5.columns.sample_times import LIKE_A_NUMBER, Times
 from ray_h5.columns.values import InMemory
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.rows.kinds.clock import Clock
-from ray_h5.rows.kinds.times_of_columns import TimesOf, width_of
+from ray_h5.rows.kinds.timestamps import TimesOf, width_of
 from ray_h5.rows.row_columns import EpisodeRows, Episodes, RowColumn, Steps
-from ray_h5.rows.windows import IS_PAD, WindowColumn, Windows
+from ray_h5.rows.windows_option import IS_PAD, WindowColumn, Windows
 
 _RUN = 4
 """Rows of a chunk group, as a multiple of the steps that a window spans: its windows then share most steps."""

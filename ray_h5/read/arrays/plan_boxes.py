@@ -15,7 +15,7 @@ from numpy.lib.stride_tricks import as_strided
 from ray_h5.manifest.chunk_index import UNALLOCATED
 from ray_h5.manifest.row_requests import Request, RowRuns, units_of
 from ray_h5.read.arrays.chunk_source import ChunkSource
-from ray_h5.read.arrays.direct_column import DirectColumn, index_of, staged_parts
+from ray_h5.read.arrays.plan_rows import DirectColumn, index_of, staged_parts
 from ray_h5.read.arrays.selection import Runs, Selection, rows_in_order
 from ray_h5.read.jobs import Job, TableJob, in_parts
 from ray_h5.read.native.job_table import (

@@ -14,7 +14,7 @@ from ray_h5.columns.row_table import RowTable
 from ray_h5.columns.sample_times import LIKE_A_NUMBER, Times
 from ray_h5.columns.values import read_units
 from ray_h5.errors import CorruptFileError, OptionError, UnsupportedColumnError
-from ray_h5.rows.windows import WindowColumn, Windows
+from ray_h5.rows.windows_option import WindowColumn, Windows
 
 _RATES = ("rate", "sampling_rate", "sample_rate", "fs", "frequency")
 _STEPS = ("Xspacing", "dt", "delta")
