@@ -23,7 +23,7 @@ from ray_h5.order.block_layout import choose_block_rows
 from ray_h5.order.draws.shuffle import Shuffle, as_shuffle
 from ray_h5.order.draws.weights_option import balance
 from ray_h5.order.read_plan import make_plan
-from ray_h5.order.shuffle_cost import shuffle_effect
+from ray_h5.order.shuffle_effect import shuffle_effect
 from ray_h5.read.reader import RowReader
 from ray_h5.rows.row_view import FileReader, RowView
 from ray_h5.storage.byte_source import ObjectIdentity

@@ -27,7 +27,7 @@ from ray_h5.order.block_layout import Tail, choose_block_rows
 from ray_h5.order.draws.shuffle import UnusableRowsError
 from ray_h5.order.read_plan import ReadPlan, make_plan
 from ray_h5.order.remaining_blocks import Remainder
-from ray_h5.order.shuffle_cost import describe
+from ray_h5.order.shuffle_effect import describe
 from ray_h5.order.window_steps import steps_plan
 from ray_h5.predicates.evaluate import as_expression, check_names, check_there, fingerprint
 from ray_h5.predicates.predicate_text import in_words

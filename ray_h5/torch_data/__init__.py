@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from ray_h5.torch_data.standardize import Standardize as Standardize  # type: ignore[assignment]
     from ray_h5.torch_data.weighted_sampler import WeightedSampler as WeightedSampler
     from ray_h5.transforms.augmentation_defaults import augmentation_defaults as augmentation_defaults
-    from ray_h5.transforms.decode_image import DecodeImage as DecodeImage  # type: ignore[assignment]
+    from ray_h5.transforms.image_transform import DecodeImage as DecodeImage  # type: ignore[assignment]
 
 _HOMES = {name: home for name, home in _ALL.items() if not home.startswith("ray_h5.ray_data")} | {
-    "DecodeImage": "ray_h5.transforms.decode_image",
+    "DecodeImage": "ray_h5.transforms.image_transform",
     "Standardize": "ray_h5.torch_data.standardize",
     "kfold": "ray_h5.index.folds",
     "where": "ray_h5.predicates.criteria",

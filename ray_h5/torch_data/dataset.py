@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ray_h5.columns.derived_columns import Columns
-    from ray_h5.transforms.decode_image import DecodeImage
+    from ray_h5.transforms.image_transform import DecodeImage
 
 Transform = Callable[[Any], Any] | Sequence[Callable[[Any], Any]]
 

@@ -18,7 +18,7 @@ from ray_h5.order.epoch_order import Order
 from ray_h5.order.position import Position
 from ray_h5.order.read_plan import make_plan
 from ray_h5.order.remaining_blocks import Remainder, position_of, read_block, resume
-from ray_h5.order.shuffle_cost import describe
+from ray_h5.order.shuffle_effect import describe
 from ray_h5.torch_data import H5Dataset, OrderSampler, between, where
 from tests.golden.layouts import encoded
 from tests.index.kit import plan_files

@@ -15,7 +15,7 @@ from ray_h5.order.draws.weights_option import balance
 from ray_h5.order.epoch_order import plain_order
 from ray_h5.order.position import Position
 from ray_h5.order.remaining_blocks import Remainder, position_of, read_block, resume
-from ray_h5.order.shuffle_cost import shuffle_effect
+from ray_h5.order.shuffle_effect import shuffle_effect
 from tests.order.kit import epoch_of, plan_of
 
 N = 2_000

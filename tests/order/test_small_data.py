@@ -11,7 +11,7 @@ from ray_h5.index.file_options import FileOptions
 from ray_h5.order.epoch_order import make_order
 from ray_h5.order.read_plan import make_plan
 from ray_h5.order.remaining_blocks import Remainder, read_block
-from ray_h5.order.shuffle_cost import describe, shuffle_effect
+from ray_h5.order.shuffle_effect import describe, shuffle_effect
 from ray_h5.torch_data import H5Dataset, Shuffle, loader, where
 from tests.index.kit import plan_files
 

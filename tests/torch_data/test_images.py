@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from ray_h5.errors import ImageError, OptionError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.torch_data import H5Dataset, Windows, loader
-from ray_h5.transforms.decode_image import DecodeImage
+from ray_h5.transforms.image_transform import DecodeImage
 
 KINDS = ["JPEG", "PNG", "WEBP", "TIFF"]
 COUNT = 20

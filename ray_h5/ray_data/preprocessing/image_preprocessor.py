@@ -14,8 +14,8 @@ from ray.data.extensions import ArrowTensorArray
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.options import names_options
 from ray_h5.ray_data.arrow.varying_blocks import ragged_array
-from ray_h5.transforms import decode_image
-from ray_h5.transforms.decode_image import IS_NULL
+from ray_h5.transforms import image_transform
+from ray_h5.transforms.image_transform import IS_NULL
 
 _PLACES = ("path", "row_id")
 """Columns that name the rows in messages."""
@@ -23,10 +23,10 @@ _PLACES = ("path", "row_id")
 
 @names_options
 @dataclass(frozen=True)
-class DecodeImage(decode_image.DecodeImage):
-    """Decode images; see `ray_h5.transforms.decode_image.DecodeImage`."""
+class DecodeImage(image_transform.DecodeImage):
+    """Decode images; see `ray_h5.transforms.image_transform.DecodeImage`."""
 
-    __doc__ = decode_image.DecodeImage.__doc__
+    __doc__ = image_transform.DecodeImage.__doc__
 
     def __call__(self, batch: Mapping[str, Any] | pa.Table) -> Any:
         """Return a batch, or one sample, with the columns decoded; the other columns of a table stay as they are."""

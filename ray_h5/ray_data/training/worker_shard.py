@@ -36,7 +36,7 @@ from ray_h5.ray_data.epochs import Epochs, EpochSetting, check_agreement
 from ray_h5.ray_data.preprocessing.standardize import Standardize
 from ray_h5.ray_data.ray_internals import steps_after_reading, world_rank
 from ray_h5.transforms.augmentation import Augmentation
-from ray_h5.transforms.decode_image import DecodeImage
+from ray_h5.transforms.image_transform import DecodeImage
 
 if TYPE_CHECKING:
     import torch

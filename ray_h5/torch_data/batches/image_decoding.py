@@ -11,7 +11,7 @@ import torch
 
 from ray_h5.errors import OptionError, UnknownColumnError
 from ray_h5.messages import no_column
-from ray_h5.transforms.decode_image import IS_NULL, DecodeImage
+from ray_h5.transforms.image_transform import IS_NULL, DecodeImage
 
 Transform = Callable[[Any], Any]
 

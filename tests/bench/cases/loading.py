@@ -20,7 +20,7 @@ from torch.utils.data import Dataset
 
 import ray_h5
 from ray_h5.torch_data import CombinedHDF5Dataset, H5Dataset, create_optimized_dataloader, loader
-from ray_h5.transforms.decode_image import DecodeImage
+from ray_h5.transforms.image_transform import DecodeImage
 from tests.bench.baselines.epochs import (
     LARGE_CHUNK_CACHE,
     SMALL_CHUNK_CACHE,
