@@ -15,7 +15,8 @@ from tests.remote.kit import ROWS, write
 pytestmark = pytest.mark.slow
 
 HEAD = """
-    import os, sys, time
+    import os, signal, sys, time
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what it runs in the background
     from tests.remote.kit import check_epoch, epoch_of, options_of
     from ray_h5.errors import RayH5Error
     from ray_h5.read.reader import RowReader
