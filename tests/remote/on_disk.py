@@ -172,7 +172,7 @@ ON_DISK = {
     "ray_data/test_read_h5.py::test_paths_row_ids_and_order_of_files": NAMES,
     "ray_data/test_read_h5.py::test_the_files_are_told": NAMES,
     "ray_data/test_tasks.py::test_a_file_missing_on_a_node_says_where_and_what_to_mount": THE_DISK,
-    "ray_data/test_tasks.py::test_an_epoch_begins_as_many_tasks_as_there_are_cpus": "it takes time, and counts tasks",
+    "ray_data/test_tasks.py::test_an_epoch_begins_once_ray_knows_its_resources": "it takes time, and counts tasks",
     "test_cli.py::test_errors_name_the_flags_of_options": OTHER_FILES,
     "test_cli.py::test_repack_writes_and_prints_what_it_gained": WRITES,
     "test_inspect.py::test_a_column_that_is_named_has_a_line_of_its_own": THE_REPORT,
