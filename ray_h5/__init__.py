@@ -29,22 +29,22 @@ if TYPE_CHECKING:
     from ray_h5.ray_data.training.collate import TorchCollate
     from ray_h5.ray_data.training.data_config import data_config
     from ray_h5.ray_data.training.train_batches import train_batches
-    from ray_h5.rows.groups_and_grids import Files, Grid, Groups
     from ray_h5.rows.patches_option import Patches
+    from ray_h5.rows.row_kind_options import Files, Grid, Groups
     from ray_h5.rows.row_reader import RowReader
     from ray_h5.rows.windows_option import Windows
     from ray_h5.tables.sidecar import Sidecar
     from ray_h5.torch_data.batch_sampler import OrderBatchSampler
     from ray_h5.torch_data.batches.tensors import Sample
     from ray_h5.torch_data.compat.combined_dataset import CombinedHDF5Dataset as CombinedHDF5Dataset
-    from ray_h5.torch_data.compat.dataloader_factory import OptimalDataLoaderFactory as OptimalDataLoaderFactory
-    from ray_h5.torch_data.compat.dataloader_factory import create_optimized_dataloader as create_optimized_dataloader
     from ray_h5.torch_data.compat.dataset_wrappers import WorkerSafeAugmentedDataset as WorkerSafeAugmentedDataset
     from ray_h5.torch_data.compat.dataset_wrappers import WorkerSafeStandardizedDataset as WorkerSafeStandardizedDataset
     from ray_h5.torch_data.compat.dataset_wrappers import worker_init_fn as worker_init_fn
     from ray_h5.torch_data.compat.epoch_shuffle import EpochShuffleSampler as EpochShuffleSampler
     from ray_h5.torch_data.compat.lazy_dataset import H5LazyDataset as H5LazyDataset
     from ray_h5.torch_data.compat.lazy_dataset import h5_worker_init_fn as h5_worker_init_fn
+    from ray_h5.torch_data.compat.optimal_dataloader import OptimalDataLoaderFactory as OptimalDataLoaderFactory
+    from ray_h5.torch_data.compat.optimal_dataloader import create_optimized_dataloader as create_optimized_dataloader
     from ray_h5.torch_data.compat.rank_cached import DistributedError as DistributedError
     from ray_h5.torch_data.compat.rank_cached import RankMemCachedH5Dataset as RankMemCachedH5Dataset
     from ray_h5.torch_data.compat.rank_cached import _balanced_contiguous_shard as _balanced_contiguous_shard
@@ -68,16 +68,16 @@ _HOMES = {
     "DecodeImage": "ray_h5.ray_data.preprocessing.image_preprocessor",
     "DistributedError": "ray_h5.torch_data.compat.rank_cached",
     "EpochShuffleSampler": "ray_h5.torch_data.compat.epoch_shuffle",
-    "Files": "ray_h5.rows.groups_and_grids",
+    "Files": "ray_h5.rows.row_kind_options",
     "GaussianNoise": "ray_h5.transforms.noise",
-    "Grid": "ray_h5.rows.groups_and_grids",
-    "Groups": "ray_h5.rows.groups_and_grids",
+    "Grid": "ray_h5.rows.row_kind_options",
+    "Groups": "ray_h5.rows.row_kind_options",
     "H5DataLoader": "ray_h5.torch_data.h5_data_loader",
     "H5Dataset": "ray_h5.torch_data.dataset",
     "H5Datasink": "ray_h5.ray_data.datasink",
     "H5Datasource": "ray_h5.ray_data.datasource",
     "H5LazyDataset": "ray_h5.torch_data.compat.lazy_dataset",
-    "OptimalDataLoaderFactory": "ray_h5.torch_data.compat.dataloader_factory",
+    "OptimalDataLoaderFactory": "ray_h5.torch_data.compat.optimal_dataloader",
     "OrderBatchSampler": "ray_h5.torch_data.batch_sampler",
     "OrderSampler": "ray_h5.torch_data.samplers",
     "Patches": "ray_h5.rows.patches_option",
@@ -101,7 +101,7 @@ _HOMES = {
     "balance": "ray_h5.order.draws.weights_option",
     "between": "ray_h5.predicates.criteria",
     "build_index": "ray_h5.ray_data.api",
-    "create_optimized_dataloader": "ray_h5.torch_data.compat.dataloader_factory",
+    "create_optimized_dataloader": "ray_h5.torch_data.compat.optimal_dataloader",
     "csr": "ray_h5.columns.column_functions",
     "data_config": "ray_h5.ray_data.training.data_config",
     "fields": "ray_h5.columns.column_functions",

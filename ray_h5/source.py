@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ray_h5.columns.labels import Classes, LabelsLike
     from ray_h5.columns.schema import Cast
     from ray_h5.read.casting import Casting
-    from ray_h5.rows.groups_and_grids import RowKind
+    from ray_h5.rows.row_kind_options import RowKind
     from ray_h5.rows.windows_option import Windows
     from ray_h5.storage.local import PathLike
     from ray_h5.tables.sidecar import Sidecar
@@ -201,7 +201,7 @@ class Source:
 
             derived["classes"] = as_labels(self.labels)
         if self.rows is not None:
-            from ray_h5.rows.groups_and_grids import as_kind
+            from ray_h5.rows.row_kind_options import as_kind
 
             as_kind(self.rows)
         if self.windows is not None:

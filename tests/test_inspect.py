@@ -16,7 +16,7 @@ from ray_h5.inspect.advice import advice
 from ray_h5.inspect.measure import inspect_files
 from ray_h5.inspect.text import to_text
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, FilterPipeline, FilterStep
-from ray_h5.rows.groups_and_grids import Groups
+from ray_h5.rows.row_kind_options import Groups
 from ray_h5.torch_data import H5Dataset
 
 TABLE = """\

@@ -53,6 +53,9 @@ print(json.dumps(found))
 """
 
 
+pytestmark = pytest.mark.xdist_group("log")  # they share programs that print
+
+
 @pytest.fixture(scope="module")
 def said(tmp_path_factory):
     """What each program writes to its stderr, line by line. Each is a fork of one that has imported the package."""

@@ -11,10 +11,14 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 import ray_h5
 import ray_h5.torch_data
 
 PACKAGE = Path(ray_h5.__file__).parent
+
+pytestmark = pytest.mark.xdist_group("size")  # they share what is measured
 
 
 class Size(NamedTuple):

@@ -14,10 +14,10 @@ from ray_h5.columns.labels import Classes
 from ray_h5.columns.row_table import RowTable
 from ray_h5.errors import OptionError
 from ray_h5.hdf5.files.external_policy import as_roots
+from ray_h5.manifest.file_manifest import Manifest
 from ray_h5.manifest.layout import FileState
-from ray_h5.manifest.manifest import Manifest
 from ray_h5.read.reader import RowReader
-from ray_h5.rows.groups_and_grids import Grid, Groups, RowKind, check_episodes
+from ray_h5.rows.row_kind_options import Grid, Groups, RowKind, check_episodes
 from ray_h5.rows.row_view import FileReader, RowView
 from ray_h5.rows.windows_option import Windows
 from ray_h5.source import Source

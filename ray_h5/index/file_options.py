@@ -25,7 +25,7 @@ from ray_h5.likely_rows.suggestions import Suggestion
 from ray_h5.lru import first_time
 from ray_h5.manifest.layout import FileLayout, FileState
 from ray_h5.messages import ensure_handler, few, near_names, no_column
-from ray_h5.rows.groups_and_grids import naming_files
+from ray_h5.rows.row_kind_options import naming_files
 from ray_h5.source import Source, SourceOptions
 from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.find_files import PathLike, find_files, is_local_only, list_paths

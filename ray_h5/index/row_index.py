@@ -33,9 +33,9 @@ from ray_h5.index.facts.source_table import Sources, SourceTable, check_same, so
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.folds_of_rows import passing_rows
 from ray_h5.index.scan_files import Found, Lookup
+from ray_h5.manifest.file_manifest import Manifest
 from ray_h5.manifest.file_table import FileTable
 from ray_h5.manifest.layout import FileState
-from ray_h5.manifest.manifest import Manifest
 from ray_h5.messages import few, near_names
 from ray_h5.predicates.evaluate import check_names, evaluate
 from ray_h5.predicates.named_columns import columns_of

@@ -14,8 +14,8 @@ from ray_h5.columns.derived_columns import Ragged
 from ray_h5.errors import RayH5Error, SchemaMismatchError
 from ray_h5.index.row_index import RowIndex
 from ray_h5.likely_rows.suggestions import Suggestion
-from ray_h5.rows.groups_and_grids import Files, Grid, Groups
 from ray_h5.rows.patches_option import Patches
+from ray_h5.rows.row_kind_options import Files, Grid, Groups
 from ray_h5.rows.windows_option import Windows
 
 logger = logging.getLogger(__name__)

@@ -217,8 +217,8 @@ def _check_row_flags(arguments: Mapping[str, Any]) -> None:
 
 def _rows(arguments: Mapping[str, Any], options: dict[str, Any]) -> Any:
     """Return the row kind, or None; attributes of groups are taken out of `options`."""
-    from ray_h5.rows.groups_and_grids import Files, Grid, Groups
     from ray_h5.rows.patches_option import Patches
+    from ray_h5.rows.row_kind_options import Files, Grid, Groups
 
     groups, key = _pattern(arguments["groups"]), arguments["key"]
     if arguments["patches"]:

@@ -28,7 +28,7 @@ from ray_h5.tables.table_columns import TableColumns
 
 if TYPE_CHECKING:
     from ray_h5.columns.row_table import RowTable
-    from ray_h5.manifest.manifest import Manifest
+    from ray_h5.manifest.file_manifest import Manifest
     from ray_h5.rows.row_view import FileReader
 
 

@@ -29,10 +29,10 @@ from ray_h5.hdf5.files.plain_bytes import FormatError, PlainBytes
 from ray_h5.hdf5.tree.known_headers import KnownHeaders
 from ray_h5.lru import LRU
 from ray_h5.manifest.chunk_index import ChunkIndex
+from ray_h5.manifest.file_manifest import Manifest
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.known_columns import Elsewhere, KnownColumn, OtherColumn, PackedIndex
 from ray_h5.manifest.layout import ColumnLayout, FileLayout, SourceStates
-from ray_h5.manifest.manifest import Manifest
 from ray_h5.read.arrays.chunk_source import ChunkSource, joined_indexes
 from ray_h5.read.arrays.converted_column import ConvertedColumn, HeapReader
 from ray_h5.read.arrays.joined_array_column import JoinedArrayColumn, class_sources, no_places

@@ -17,8 +17,8 @@ from ray_h5.errors import OptionError, OutOfMemoryError, RayH5Error, UnknownColu
 from ray_h5.hdf5.checks.changed_files import check_identity
 from ray_h5.hdf5.files.external_policy import ExternalPolicy
 from ray_h5.hdf5.files.metadata_replay import replay
+from ray_h5.manifest.file_manifest import Manifest
 from ray_h5.manifest.layout import ColumnLayout, FileLayout, FileState, SourceStates
-from ray_h5.manifest.manifest import Manifest
 from ray_h5.manifest.row_requests import request_of
 from ray_h5.options import as_integer, names_options
 from ray_h5.per_process import PerProcess

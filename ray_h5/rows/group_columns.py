@@ -28,7 +28,7 @@ from ray_h5.errors import (
 from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray, Paths, Texts
 from ray_h5.manifest.layout import EncodingKind
 from ray_h5.messages import near_names
-from ray_h5.rows.groups_and_grids import Groups
+from ray_h5.rows.row_kind_options import Groups
 
 _PARTS: dict[EncodingKind, tuple[str, str]] = {"category": ("codes", "categories"), "optional": ("values", "mask")}
 """The datasets of an encoded column: its codes or values, and what says what they mean."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from ray_h5.errors import OptionError
 from ray_h5.messages import few
 from ray_h5.options import as_integer, is_integer, names_options
-from ray_h5.rows.groups_and_grids import RowKind, check_pattern
+from ray_h5.rows.row_kind_options import RowKind, check_pattern
 
 
 @names_options

@@ -6,7 +6,7 @@ import inspect
 from typing import Any
 
 from ray_h5.read import reader
-from ray_h5.rows.groups_and_grids import RowKind, as_kind, check_episodes
+from ray_h5.rows.row_kind_options import RowKind, as_kind, check_episodes
 from ray_h5.rows.row_view import RowView
 from ray_h5.rows.windows_option import Windows, as_windows
 

@@ -25,12 +25,11 @@ from ray_h5.read.jobs import ReadStats
 from ray_h5.read.read_parts import FileRead, outputs
 from ray_h5.read.reader import RowReader
 from ray_h5.rows.group_columns import GroupColumns
-from ray_h5.rows.groups_and_grids import Files, Grid, Groups, RowKind
 from ray_h5.rows.kinds.first_axis_rows import AxisRows
 from ray_h5.rows.kinds.grid_rows import GridRows
+from ray_h5.rows.kinds.group_and_file_rows import WholeRows
 from ray_h5.rows.kinds.patch_positions import Blocks
 from ray_h5.rows.kinds.patch_rows import PatchRows
-from ray_h5.rows.kinds.whole_rows import WholeRows
 from ray_h5.rows.kinds.window_rows import WindowRows
 from ray_h5.rows.patches_option import Patches
 from ray_h5.rows.row_columns import (
@@ -42,6 +41,7 @@ from ray_h5.rows.row_columns import (
     stored_part,
     whole_joined_array,
 )
+from ray_h5.rows.row_kind_options import Files, Grid, Groups, RowKind
 from ray_h5.rows.windows_option import Windows
 from ray_h5.storage.byte_source import Identity
 

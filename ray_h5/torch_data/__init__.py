@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from ray_h5.predicates.criteria import where as where
     from ray_h5.rows.row_reader import RowReader as RowReader
     from ray_h5.torch_data.compat.combined_dataset import CombinedHDF5Dataset as CombinedHDF5Dataset
-    from ray_h5.torch_data.compat.dataloader_factory import OptimalDataLoaderFactory as OptimalDataLoaderFactory
-    from ray_h5.torch_data.compat.dataloader_factory import create_optimized_dataloader as create_optimized_dataloader
     from ray_h5.torch_data.compat.dataset_wrappers import WorkerSafeAugmentedDataset as WorkerSafeAugmentedDataset
     from ray_h5.torch_data.compat.dataset_wrappers import WorkerSafeStandardizedDataset as WorkerSafeStandardizedDataset
     from ray_h5.torch_data.compat.dataset_wrappers import worker_init_fn as worker_init_fn
     from ray_h5.torch_data.compat.epoch_shuffle import EpochShuffleSampler as EpochShuffleSampler
     from ray_h5.torch_data.compat.lazy_dataset import H5LazyDataset as H5LazyDataset
     from ray_h5.torch_data.compat.lazy_dataset import h5_worker_init_fn as h5_worker_init_fn
+    from ray_h5.torch_data.compat.optimal_dataloader import OptimalDataLoaderFactory as OptimalDataLoaderFactory
+    from ray_h5.torch_data.compat.optimal_dataloader import create_optimized_dataloader as create_optimized_dataloader
     from ray_h5.torch_data.compat.rank_cached import DistributedError as DistributedError
     from ray_h5.torch_data.compat.rank_cached import RankMemCachedH5Dataset as RankMemCachedH5Dataset
     from ray_h5.torch_data.compat.rank_cached import _balanced_contiguous_shard as _balanced_contiguous_shard

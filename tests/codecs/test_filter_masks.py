@@ -15,7 +15,7 @@ from ray_h5.codecs.pipeline import DecodeError, Fletcher32
 from ray_h5.errors import CodecUnavailableError, CorruptChunkError
 from ray_h5.manifest.layout import FilterPipeline, FilterStep
 from ray_h5.read.reader import RowReader
-from ray_h5.rows.groups_and_grids import Groups
+from ray_h5.rows.row_kind_options import Groups
 from ray_h5.rows.row_reader import RowReader as RowReaderOfKinds
 from tests.hdf5.h5kit import (
     assert_same,

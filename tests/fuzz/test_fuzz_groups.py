@@ -12,7 +12,7 @@ import pytest
 
 from ray_h5.errors import RayH5Error
 from ray_h5.index.file_opener import Scope
-from ray_h5.rows.groups_and_grids import Groups
+from ray_h5.rows.row_kind_options import Groups
 from ray_h5.rows.windows_option import Windows
 from ray_h5.source import Source
 from tests.fuzz.campaign import _calls_library

@@ -63,6 +63,7 @@ def test_in_predicates_labels_weights_and_windows(folder):
     assert np.array_equal(windows.read(np.array([3]))["x"][0], stored(folder, "x")[4:6])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_local")
 def test_in_ray(folder, tmp_path):
     index = tmp_path / "index"

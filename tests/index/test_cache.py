@@ -726,7 +726,7 @@ def test_an_index_on_a_disk_is_read_without_pandas(tmp_path):
     code = """
 import sys
 from ray_h5.index.file_options import FileOptions
-from ray_h5.rows.groups_and_grids import Groups
+from ray_h5.rows.row_kind_options import Groups
 index = FileOptions.of(sys.argv[1], rows=Groups("g*"), index_dir=sys.argv[2]).index()
 print(index.num_rows, "pandas" in sys.modules)
 """

@@ -13,7 +13,7 @@ from ray_h5.hdf5.files import opening
 from ray_h5.index import scan_files
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.scan_files import read_ahead
-from ray_h5.rows.groups_and_grids import Files, Groups
+from ray_h5.rows.row_kind_options import Files, Groups
 
 
 def test_a_pipe_holds_nobody_up(tmp_path, monkeypatch):

@@ -21,7 +21,7 @@ from ray_h5.errors import (
     UnknownColumnError,
     UnsupportedColumnError,
 )
-from ray_h5.hdf5.columns.dataset_layout import describe_column
+from ray_h5.hdf5.columns.dataset_header import describe_column
 from ray_h5.hdf5.tree import tree
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.file_options import FileOptions
@@ -33,7 +33,7 @@ from ray_h5.manifest.file_table import FileTable
 from ray_h5.order.execute_plan import read_rows
 from ray_h5.predicates.criteria import where
 from ray_h5.read.reader import RowReader
-from ray_h5.rows.groups_and_grids import Groups
+from ray_h5.rows.row_kind_options import Groups
 from ray_h5.storage.byte_source import FileIdentity, ObjectIdentity
 from ray_h5.torch_data import H5Dataset
 from tests.index.kit import plan_files

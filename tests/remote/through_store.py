@@ -92,7 +92,7 @@ _FUNCTIONS = [
     ("ray_h5.ray_data", "kfold"),
     ("ray_h5.index.folds", "kfold"),
     ("ray_h5.torch_data.make_loader", "loader"),
-    ("ray_h5.torch_data.compat.dataloader_factory", "create_optimized_dataloader"),
+    ("ray_h5.torch_data.compat.optimal_dataloader", "create_optimized_dataloader"),
     ("tests.index.kit", "plan_files"),
 ]
 """Functions that open files, by their modules. They are replaced where tests find them."""

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from ray_h5.index.file_opener import Scope
-from ray_h5.rows.groups_and_grids import RowKind
+from ray_h5.rows.row_kind_options import RowKind
 from ray_h5.rows.row_view import RowView
 from ray_h5.rows.windows_option import Windows
 from ray_h5.source import Source

@@ -22,8 +22,8 @@ from ray_h5.errors import (
     UnsupportedColumnError,
 )
 from ray_h5.index.file_options import FileOptions
-from ray_h5.rows.groups_and_grids import Grid, Groups
 from ray_h5.rows.patches_option import Patches
+from ray_h5.rows.row_kind_options import Grid, Groups
 from ray_h5.rows.windows_option import Windows
 from tests.hdf5.h5kit import in_fork, overwrite
 from tests.rows.kit import open_rows

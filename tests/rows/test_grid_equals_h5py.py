@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
-from ray_h5.rows.groups_and_grids import Grid
+from ray_h5.rows.row_kind_options import Grid
 from ray_h5.rows.windows_option import Windows
 from ray_h5.tables.sidecar import Sidecar
 from ray_h5.torch_data import H5Dataset, between, where

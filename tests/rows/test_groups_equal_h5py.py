@@ -16,7 +16,7 @@ from ray_h5.index.facts.file_facts import FileFacts
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.stored.facts_as_bytes import FactsReader, FactsWriter, check_ranges
 from ray_h5.manifest.joined_arrays import JoinedArray
-from ray_h5.rows.groups_and_grids import Groups
+from ray_h5.rows.row_kind_options import Groups
 from ray_h5.rows.windows_option import Windows
 from ray_h5.source import Source
 from ray_h5.storage.byte_source import FileIdentity

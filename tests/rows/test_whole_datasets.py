@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ray_h5.errors import RowIndexError, StaleIndexError
 from ray_h5.read.native.library import compiled_loop
 from ray_h5.read.reader import RowReader
-from ray_h5.rows.groups_and_grids import Groups
+from ray_h5.rows.row_kind_options import Groups
 from tests.rows.kit import open_rows
 
 pytestmark = pytest.mark.skipif(compiled_loop() is None, reason="the loop is not compiled")

@@ -15,7 +15,7 @@ from ray_h5.errors import NotFoundError, NotReadableError, OptionError, StaleInd
 from ray_h5.index.stored.memory import MEMORY
 from ray_h5.read.file_cache import forget_all
 from ray_h5.torch_data import H5Dataset, H5LazyDataset, loader, where
-from ray_h5.torch_data.compat.dataloader_factory import OptimalDataLoaderFactory, with_start_method
+from ray_h5.torch_data.compat.optimal_dataloader import OptimalDataLoaderFactory, with_start_method
 from tests.kit.fault_server import FaultServer
 
 pytest.importorskip("obstore")

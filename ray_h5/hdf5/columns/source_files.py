@@ -16,7 +16,7 @@ from ray_h5.errors import (
     TruncatedFileError,
     UnsupportedColumnError,
 )
-from ray_h5.hdf5.columns.dataset_layout import is_plain
+from ray_h5.hdf5.columns.dataset_header import is_plain
 from ray_h5.hdf5.columns.value_types import Shared, item_bytes
 from ray_h5.hdf5.columns.virtual_mappings import SourceNames, check_mappings, sources_named
 from ray_h5.hdf5.files.file_bytes import Address, address_of, filename_of, gather

@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 
 from ray_h5.errors import CorruptFileError, MissingSourceError, UnsupportedColumnError
-from ray_h5.hdf5.columns.dataset_layout import fill_of, is_plain
+from ray_h5.hdf5.columns.dataset_header import fill_of, is_plain
 from ray_h5.hdf5.columns.value_types import Shared
 from ray_h5.hdf5.files.file_bytes import filename_of
 from ray_h5.hdf5.files.links import Trail

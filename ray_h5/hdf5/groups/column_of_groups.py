@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 
 from ray_h5.errors import CorruptFileError, SchemaMismatchError, UnsupportedColumnError
-from ray_h5.hdf5.columns.dataset_layout import describe_column, is_plain, offset_of
+from ray_h5.hdf5.columns.dataset_header import describe_column, is_plain, offset_of
 from ray_h5.hdf5.columns.value_types import Shared
 from ray_h5.manifest.joined_arrays import MISSING, NOT_WRITTEN, GroupTable, JoinedArray, Paths
 from ray_h5.manifest.layout import ColumnLayout, SourceStates

@@ -12,7 +12,7 @@ from ray_h5.buffers import empty
 from ray_h5.codecs.pipeline import ChunkDecoder, DecodeError, decodes
 from ray_h5.errors import CorruptFileError, UnsupportedColumnError
 from ray_h5.hdf5.columns.chunk_lists import build_chunk_index
-from ray_h5.hdf5.columns.dataset_layout import is_plain, pipeline_of
+from ray_h5.hdf5.columns.dataset_header import is_plain, pipeline_of
 from ray_h5.hdf5.files.file_bytes import address_of, gather
 from ray_h5.hdf5.files.links import links_in
 from ray_h5.hdf5.files.opening import translated

@@ -22,7 +22,7 @@ from ray_h5.errors import (
     UnknownColumnError,
     UnsupportedColumnError,
 )
-from ray_h5.hdf5.columns.dataset_layout import describe_column, is_plain
+from ray_h5.hdf5.columns.dataset_header import describe_column, is_plain
 from ray_h5.hdf5.columns.plain_dtypes import are_references
 from ray_h5.hdf5.columns.source_files import ValueSources
 from ray_h5.hdf5.columns.value_types import HEAD_BYTES, Shared

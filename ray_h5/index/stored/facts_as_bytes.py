@@ -18,10 +18,10 @@ from ray_h5.columns.sample_times import Times
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.index.facts.file_facts import ColumnFacts, FileFacts
 from ray_h5.index.facts.source_table import Origin
+from ray_h5.manifest.file_manifest import Manifest
 from ray_h5.manifest.joined_arrays import NOT_WRITTEN, GroupTable, JoinedArray, Paths, Texts
 from ray_h5.manifest.known_columns import Elsewhere, KnownColumn, OtherColumn, PackedIndex, num_chunks
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, Encoding, FilterPipeline, FilterStep
-from ray_h5.manifest.manifest import Manifest
 from ray_h5.manifest.selections import Along
 from ray_h5.storage.byte_source import FileIdentity, ObjectIdentity
 

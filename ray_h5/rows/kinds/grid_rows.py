@@ -16,8 +16,8 @@ from ray_h5.columns.values import InMemory, rows_of_chunks
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.messages import few
-from ray_h5.rows.groups_and_grids import Grid
 from ray_h5.rows.row_columns import Episodes, RowColumn
+from ray_h5.rows.row_kind_options import Grid
 
 _MOST_CONSTANT_BYTES = 1 << 20
 """A larger constant is read only if it is named: each row of a block has a copy."""

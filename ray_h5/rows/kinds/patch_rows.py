@@ -19,8 +19,8 @@ from ray_h5.columns.values import InMemory, Values
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import GroupTable
 from ray_h5.manifest.row_requests import by_part
+from ray_h5.rows.kinds.group_and_file_rows import name_column
 from ray_h5.rows.kinds.patch_positions import Blocks
-from ray_h5.rows.kinds.whole_rows import name_column
 from ray_h5.rows.patches_option import Patches
 from ray_h5.rows.row_columns import EpisodeRows, RowColumn, RowsOfKind
 

@@ -27,7 +27,7 @@ from ray_h5.order.read_plan import make_plan
 from ray_h5.order.remaining_blocks import Remainder
 from ray_h5.ray_data.tasks import read_tasks
 from ray_h5.read.file_cache import forget_all
-from ray_h5.rows.groups_and_grids import Files
+from ray_h5.rows.row_kind_options import Files
 from tests.bench import BenchOptions
 from tests.bench.made_files import make_many, make_traces
 from tests.bench.measure import OURS, Case, Result, of_figures, run_turns

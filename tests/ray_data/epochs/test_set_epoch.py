@@ -79,6 +79,7 @@ def test_a_look_at_a_dataset_is_no_epoch(paths):
     assert [len(batch["row_id"]) for batch in batches] == [16] * 9 + [6]
 
 
+@pytest.mark.slow
 def test_epochs_go_on_after_ray_has_held_the_blocks_of_one(paths):
     expected = orders(paths, 8)
     for hold in (lambda ds: ds.split(2), lambda ds: ds.train_test_split(0.2), lambda ds: ds.to_arrow_refs()):

@@ -17,10 +17,10 @@ from ray_h5.columns.values import InMemory
 from ray_h5.errors import OptionError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import GroupTable, Texts
 from ray_h5.rows.group_columns import GroupColumns
-from ray_h5.rows.groups_and_grids import Files, Groups
 from ray_h5.rows.kinds.clock import has_steps
 from ray_h5.rows.patches_option import Patches
 from ray_h5.rows.row_columns import Episodes, RowColumn
+from ray_h5.rows.row_kind_options import Files, Groups
 from ray_h5.rows.windows_option import Windows
 
 _OF_ROWS = {"list", "ragged", "sparse"}
