@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -68,10 +69,15 @@ Job = Callable[[Worker], None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableJob:
-    """Jobs of a table; and of one whose ranges are fetched, what is done once all of them have run."""
+    """Jobs of a table; and what is done once all of them have run."""
 
     table: JobTable
-    then: Callable[[], None] | None = None
+    then: tuple[Callable[[], None], ...] = ()
+
+    @classmethod
+    def join(cls, jobs: Sequence[TableJob], joined: Callable[..., JobTable] = JobTable.join) -> TableJob:
+        """Return several as one; `joined` makes one table of theirs."""
+        return cls(joined([job.table for job in jobs]), tuple(then for job in jobs for then in job.then))
 
     @property
     def byte_source(self) -> ByteSource:
@@ -79,11 +85,13 @@ class TableJob:
         return self.table.origins[0].byte_source
 
     def __call__(self, worker: Worker) -> None:
-        for origin in self.table.origins:
-            if origin.held is not None:
-                origin.held.chunks.run(self, worker)
-                return
-        self.run_alone(worker)
+        held = next((origin.held for origin in self.table.origins if origin.held is not None), None)
+        if held is None:
+            self.run_alone(worker)
+        else:
+            held.chunks.run(self, worker)
+        for then in self.then:
+            then()
 
     def run_alone(self, worker: Worker) -> None:
         """Run the jobs, whatever decoded chunks are held."""
@@ -138,15 +146,9 @@ def staged(
         tables = [job for job in jobs if isinstance(job, TableJob) and len(job.table)]
         if not (byte_source.is_fetched and tables):
             return [*jobs, lambda _: put(values)]
-
-        def then() -> None:
-            for job in tables:
-                if job.then is not None:
-                    job.then()
-            put(values)
-
+        whole = TableJob.join(tables)
         others = [job for job in jobs if not isinstance(job, TableJob)]
-        return [*others, TableJob(JobTable.join([job.table for job in tables]), then)]
+        return [*others, TableJob(whole.table, (*whole.then, partial(put, values)))]
 
     return in_parts(byte_source, [jobs])
 
@@ -163,9 +165,9 @@ class Asking:
 
 def run_jobs(jobs: Sequence[Job], worker: Worker) -> None:
     """Run jobs whose ranges are read as they run; tables are one."""
-    tables = [job.table for job in jobs if isinstance(job, TableJob)]
+    tables = [job for job in jobs if isinstance(job, TableJob)]
     if tables:
-        TableJob(JobTable.join(tables))(worker)
+        TableJob.join(tables)(worker)
     if len(tables) < len(jobs):
         for job in jobs:
             if not isinstance(job, TableJob):

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ray_h5 import part
 from ray_h5.errors import CorruptFileError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.index.facts.file_facts import FileFacts
 from ray_h5.index.file_opener import Scope
@@ -235,6 +236,21 @@ def test_values_made_of_stored_items_are_read_when_the_file_is_closed_again(tmp_
         found = reader.read(["x", "y"], rows)
     for name, parts in values.items():
         np.testing.assert_array_equal(found[name][:, 0], np.concatenate(parts)[rows])
+
+
+def test_parts_of_a_dataset_that_begins_a_byte_before_whole_rows(tmp_path):
+    path = tmp_path / "a.h5"
+    values = np.arange(1, 31, dtype="u1").reshape(10, 3)
+    for before in range(3):
+        with h5py.File(path, "w") as file:
+            file.create_group("g/g_0")
+            file["before"] = np.zeros(before, "u1")
+            file["g/g_1/x"] = values
+            file.flush()
+            offset = file["g/g_1/x"].id.get_offset()
+            file["g/g_0/x"] = np.full(((offset + 1) // 3, 3), 7, "u1")
+        dataset = H5Dataset(path, {"x": part("x", {1: [0, 2]})}, rows=Groups("g/*"))
+        assert dataset[1]["x"].tolist() == values[:, [0, 2]].tolist(), offset
 
 
 def test_an_open_file_keeps_no_columns_of_readers_that_are_gone(tmp_path):

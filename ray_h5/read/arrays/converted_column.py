@@ -108,8 +108,9 @@ class ConvertedColumn:
             return []
         dtype, shape = self.items.layout.stored_dtype, out.shape[1 : out.ndim - len(self.items.shape)]
         at_once = max(1, min(_MOST_ROWS, _MOST_BYTES // max(1, dtype.itemsize * math.prod(shape))))
-        parts = [request if request.is_range else request.listed()]
-        if self.parts is not None:
+        if self.parts is None:
+            parts = [request if request.is_range else request.listed()]
+        else:
             parts = list(self.parts(request, at_once))
         if self.heap.held is None:
             put = partial(self._put, out, None)
@@ -131,7 +132,7 @@ class ConvertedColumn:
             for job in jobs:
                 if isinstance(job, TableJob):
                     arrived = [memoryview(data.read(*span)) for span in job.table.ranges]
-                    TableJob(job.table.in_memory(range(len(arrived)), arrived))(worker)
+                    TableJob(job.table.in_memory(range(len(arrived)), arrived), job.then)(worker)
                 else:
                     job(worker)
             replay(partial(self._put, out, data.read_on, part, items))

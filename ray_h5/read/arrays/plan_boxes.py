@@ -198,8 +198,8 @@ class BoxColumn:
             return in_parts(self.byte_source, [partial(self.jobs, part, out) for part in parts])
         cells = self._cells(boxes)
         if self.source.index is None:
-            bases = self._bases(cells)
-            if (missing := bases == UNALLOCATED).any():
+            bases, missing = self._bases(cells)
+            if missing.any():
                 self._fill(cells.select(missing), out)
                 cells, bases = cells.select(~missing), bases[~missing]
             return self._raw_jobs(cells, bases, out) if len(bases) else []
@@ -256,14 +256,15 @@ class BoxColumn:
         cells = _Cells(numbers, lengths, (low - first * known.chunk) @ known.chunk_strides, begins)
         return cells if np.all(numbers[1:] >= numbers[:-1]) else cells.select(np.argsort(numbers, kind="stable"))
 
-    def _bases(self, cells: _Cells) -> np.ndarray:
-        """Return where the arrays begin that have cells, as if their first row were row 0; or `UNALLOCATED`."""
+    def _bases(self, cells: _Cells) -> tuple[np.ndarray, np.ndarray]:
+        """Return where the arrays begin that have cells, as if their first row were row 0; and which are not there."""
         layout, parts = self.source.layout, self.source.parts
         if parts is None:
-            return np.full(len(cells.numbers), UNALLOCATED if layout.offset is None else layout.offset)
+            count = len(cells.numbers)
+            return np.full(count, layout.offset or 0), np.full(count, layout.offset is None)
         at = parts.with_rows(cells.sources // layout.row_bytes)
         offsets = parts.offsets[at]
-        return np.where(offsets == UNALLOCATED, offsets, offsets - parts.starts[at] * layout.row_bytes)
+        return offsets - parts.starts[at] * layout.row_bytes, offsets == UNALLOCATED
 
     def parts(self, request: Request, row_bytes: int) -> Iterator[Request]:
         """Yield parts of a mebibyte of rows, or of many; the single indices of one chunk are in one part."""
@@ -434,7 +435,7 @@ class BoxColumn:
         )
 
         def put(part: Request, values: np.ndarray) -> None:
-            lines = np.unravel_index(np.arange(count)[index_of(part)], lead)
+            lines = np.unravel_index(units_of(part.places, part.lengths), lead)
             view[(*(numbers[:, None] for numbers in lines), request.places)] = values[:, picked]
 
         parts = column.parts(Request.range(0, 0, count), width * item)
@@ -557,12 +558,10 @@ def shared_jobs(columns: Sequence[BoxColumn], requests: Sequence[Request], outs:
         job for column, request, out in zip(columns, requests, outs, strict=True) for job in column.jobs(request, out)
     ]
     # Chunks that are decoded into their places are of no other part.
-    tables = [job.table if isinstance(job, TableJob) else None for job in jobs]
-    alike = [table for table in tables if table is not None and not table.jobs[Field.DESTINATION].any()]
+    alike = [job for job in jobs if isinstance(job, TableJob) and not job.table.jobs[Field.DESTINATION].any()]
     if len(alike) < 2:
         return jobs
-    others = [job for job, table in zip(jobs, tables, strict=True) if not any(table is one for one in alike)]
-    return [*others, TableJob(JobTable.shared(alike))]
+    return [*(job for job in jobs if job not in alike), TableJob.join(alike, JobTable.shared)]
 
 
 def column_of(source: ChunkSource, selection: Selection | None = None) -> DirectColumn | BoxColumn:

@@ -80,8 +80,8 @@ class _Arrivals:
         for key, (job, numbers, ranges) in ready.items():
             TableJob(job.table.in_memory(numbers, ranges))(self._worker)
             self.left[key] -= len(numbers)
-            if not self.left[key] and job.then is not None:
-                job.then()
+            for then in () if self.left[key] else job.then:
+                then()
 
     def _whole(self, member: _Member, part: memoryview) -> memoryview | None:
         """Return the range of a member, given its bytes; None while parts of it are missing."""
