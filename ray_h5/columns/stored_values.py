@@ -301,9 +301,7 @@ def stored_fields(
                 f"{layout.path}: no field {name!r} in {layout.name!r}.{near_names(name, list(exc.args))}"
             ) from None
     stored = replace(Stored.of(source), name=column, fields=names, is_one=is_one)
-    for name, (dtype, shape) in zip(names, members, strict=True):
-        if is_one:
-            break
+    for name, (dtype, shape) in [] if is_one else zip(names, members, strict=True):
         if dtype.kind not in "biufc":
             raise UnsupportedColumnError(
                 f"{layout.where}: field {name!r} has {dtype}; fields() joins numbers and booleans. Read it as a column "

@@ -205,7 +205,7 @@ class Grid(RowKind):
         object.__setattr__(self, "of", None if self.of is None else known)
 
     def __hash__(self) -> int:
-        return hash((self.axes, repr(self.of), self.include_axes, self._named))
+        return hash((self.axes, frozenset(self.row_axes.items()), self.include_axes, self._named))
 
     @property
     def row_axes(self) -> dict[str, tuple[int, ...]]:

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast
 
-import numpy as np
-
 from ray_h5.errors import OptionError
 from ray_h5.options import as_integer, is_integer, is_number, names_options
 
@@ -350,7 +348,7 @@ def _plain(offsets: Any) -> Any:
     """Return offsets as a user would write them: numbers of Python, in a list."""
     if isinstance(offsets, (range, slice)) or is_number(offsets):
         return offsets
-    return [offset.item() if isinstance(offset, np.generic) else offset for offset in offsets]
+    return [offset.item() if hasattr(offset, "item") else offset for offset in offsets]
 
 
 def _as_steps(name: str, offset: Any, fps: float | None) -> int:

@@ -113,8 +113,8 @@ def each_waiting(action: Callable[[Item], Result], items: Sequence[Item]) -> lis
     for number, item in enumerate(items):
         began = time.monotonic()
         results.append(action(item))
-        left = items[number + 1 :]
-        if len(left) > 1 and time.monotonic() - began > _QUICK_S:
+        if len(items) - number > 2 and time.monotonic() - began > _QUICK_S:
+            left = items[number + 1 :]
             with fetching_threads(min(_WAITING_THREADS, len(left)), "ray_h5_wait") as pool:
                 return results + list(pool.map(action, left))
     return results

@@ -244,7 +244,7 @@ class OutputArray:
         at = 0
         if len(self._rest):
             at = min(count, self._chunk_rows - len(self._rest))
-            self._rest = np.concatenate([self._rest, values[:at]])
+            self._rest = np.concatenate([self._rest, values[:at]], dtype=self.dtype)  # it would turn big-endian values
             if len(self._rest) == self._chunk_rows:
                 self._submit(self._rest)
                 self._rest = self._rest[:0]

@@ -116,6 +116,7 @@ CASES = {
     "lacks a column": (with_(("data/demo_2/y", [1])), DEMOS, None, SchemaMismatchError, "'data/demo_10' lacks y"),
     "an attribute": (demos, Groups("data/demo_*", attrs=("num_samples",)), None, SchemaMismatchError, "'data/demo_2' has no attribute 'num_samples'"),
     "a dataset as attribute": (demos, Groups("data/demo_*", attrs=("x",)), None, SchemaMismatchError, "'x' is in the group itself: name it in columns="),
+    "an attribute with a slash": (demos, Groups("data/demo_*", attrs=("no/such",)), None, SchemaMismatchError, "has no attribute 'no/such', which attrs= names"),
     "key is a dataset": (demos, Groups("data/demo_*", key="x"), None, OptionError, "'x' is a dataset of the groups"),
     "no order": (demos, Groups("data/demo_*", order="creation"), None, UnsupportedColumnError, "does not record the order"),
     "another file": (with_(("data/demo_5", h5py.ExternalLink("/nowhere/other.h5", "/g"))), DEMOS, None, ExternalDataError, "outside allow_external"),
@@ -147,18 +148,18 @@ CASES = {
     "bounds past the end": (of_rows(ends=[[0, 3], [3, 6]]), None, Windows({"x": [0]}, episode_bounds="meta/ends"), CorruptFileError, "row 1 goes from 3 to 6, and 'x' has 5"),
     "bounds that are no pairs": (of_rows(ends=[0, 3]), None, Windows({"x": [0]}, episode_bounds="meta/ends"), CorruptFileError, r"expected start and end of each, of shape \(number, 2\)"),
     "too few episodes": (of_rows([1, 1]), None, Windows({"x": [0]}, episode="id"), SchemaMismatchError, "expected 5 values, one for each step, found 2"),
-    "ends descend": (of_rows(ends=[3, 2, 5]), None, Windows({"x": [0]}, episode_ends="meta/ends"), CorruptFileError, "episodes: row 1 goes from 3 to 2"),
+    "ends descend": (of_rows(ends=[3, 2, 5]), None, Windows({"x": [0]}, episode_ends="meta/ends"), SchemaMismatchError, "episodes: row 1 goes from 3 to 2"),
     "ends pass the end": (of_rows(ends=[3, 6]), None, Windows({"x": [0]}, episode_ends="meta/ends"), SchemaMismatchError, "expected episodes from step 0 to 5, the number of steps; found 0 to 6"),
     "ends stop early": (of_rows(ends=[3, 4]), None, Windows({"x": [0]}, episode_ends="meta/ends"), SchemaMismatchError, "found 0 to 4"),
-    "ends below 0": (of_rows(ends=[-1, 5]), None, Windows({"x": [0]}, episode_ends="meta/ends"), CorruptFileError, "row 0 goes from 0 to -1"),
-    "starts descend": (of_rows(ends=[0, 3, 2]), None, Windows({"x": [0]}, episode_starts="meta/ends"), CorruptFileError, "row 1 goes from 3 to 2"),
+    "ends below 0": (of_rows(ends=[-1, 5]), None, Windows({"x": [0]}, episode_ends="meta/ends"), SchemaMismatchError, "row 0 goes from 0 to -1"),
+    "starts descend": (of_rows(ends=[0, 3, 2]), None, Windows({"x": [0]}, episode_starts="meta/ends"), SchemaMismatchError, "row 1 goes from 3 to 2"),
     "starts from 1": (of_rows(ends=[1, 3]), None, Windows({"x": [0]}, episode_starts="meta/ends"), SchemaMismatchError, "expected episodes from step 0 to 5, the number of steps; found 1 to 5"),
     "no starts": (of_rows(ends=np.empty(0, "i8")), None, Windows({"x": [0]}, episode_starts="meta/ends"), SchemaMismatchError, "expected episodes from step 0 to 5, the number of steps; found 0 to 0"),
-    "starts past the end": (of_rows(ends=[0, 6]), None, Windows({"x": [0]}, episode_starts="meta/ends"), CorruptFileError, "row 1 goes from 6 to 5"),
+    "starts past the end": (of_rows(ends=[0, 6]), None, Windows({"x": [0]}, episode_starts="meta/ends"), SchemaMismatchError, "row 1 goes from 6 to 5"),
     "lengths that are too short": (of_rows(ends=[2, 2]), None, Windows({"x": [0]}, episode_lengths="meta/ends"), SchemaMismatchError, "expected episodes from step 0 to 5, .* found 0 to 4"),
-    "a length past the end": (of_rows(ends=np.array([1 << 63, 1 << 63, 5], "u8")), None, Windows({"x": [0]}, episode_lengths="meta/ends"), CorruptFileError, "9223372036854775808 is past what a file can hold"),
-    "a length below 0": (of_rows(ends=[-1, 5, 1]), None, Windows({"x": [0]}, episode_lengths="meta/ends"), CorruptFileError, "row 0 goes from 0 to -1"),
-    "ends are no integers": (of_rows(ends=[5.0]), None, Windows({"x": [0]}, episode_ends="meta/ends"), CorruptFileError, "expected integers"),
+    "a length past the end": (of_rows(ends=np.array([1 << 63, 1 << 63, 5], "u8")), None, Windows({"x": [0]}, episode_lengths="meta/ends"), SchemaMismatchError, "9223372036854775808 is past what a file can hold"),
+    "a length below 0": (of_rows(ends=[-1, 5, 1]), None, Windows({"x": [0]}, episode_lengths="meta/ends"), SchemaMismatchError, "row 0 goes from 0 to -1"),
+    "ends are no integers": (of_rows(ends=[5.0]), None, Windows({"x": [0]}, episode_ends="meta/ends"), SchemaMismatchError, "expected integers"),
     "too many axes": (of_rows(), Grid(2), None, UnsupportedColumnError, r"no column has 2 axes or more: x \(5,\)"),
     "no time in a grid": (lambda f: (f.create_dataset("u", (4, 6, 3), "f4"), f.create_dataset("m", (4,), "f4")), Grid(2), Windows({"m": [0]}), UnsupportedColumnError, "does not have the axis of time"),
 }  # fmt: skip
@@ -410,3 +411,11 @@ def test_windows_beside_columns_of_other_lengths(tmp_path):
     said = r"found 3 lengths:\n  2 rows: columns=\['mask'\]\n  9 rows: columns=\['x', 'y'\]\n  20 rows: columns=\['other'\]"
     with pytest.raises(SchemaMismatchError, match=said):
         H5Dataset(tmp_path / "a.h5", windows=Windows({"x": [0]}))
+
+
+def test_episodes_by_the_wrong_option_lose_no_file(tmp_path):
+    for name, ends in {"a": [3, 5], "b": [4, 3, 5]}.items():
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file["x"], file["ends"] = np.zeros(5), ends
+    with pytest.raises(SchemaMismatchError, match=r"row 1 goes from 4 to 3.*episode_starts=, episode_ends="):
+        H5Dataset(tmp_path, ["x"], windows=Windows({"x": [0]}, episode_ends="ends"), ignore_unreadable_files=True)

@@ -246,3 +246,25 @@ def test_arrays_of_varying_length_are_padded(of_varying_length, kind):
             np.testing.assert_array_equal(batch[name], np.stack(padded))
     assert torch.equal(dataset[3]["x"], torch.tensor([0.0, 1.0, 2.0]))
     assert isinstance(next(iter(loader(of_varying_length, 2, columns=["x"]))).x, list)
+
+
+@pytest.mark.parametrize(
+    "again", [lambda sample: sample.copy(), copy.copy, lambda sample: pickle.loads(pickle.dumps(sample))]
+)
+def test_a_sample_that_was_copied_has_the_lengths_of_its_rows(molecules, again):
+    dataset = H5Dataset(molecules, ["x"], rows=ROWS, pad=True)
+    samples = [again(dataset[i]) for i in range(3)]
+    for sample in samples:
+        sample.x = sample.x[:2]
+    assert default_collate(samples).x_length.tolist() == [2, 2, 2]
+    for sample in samples:
+        sample.x_length = torch.tensor(9)
+    assert default_collate(samples).x_length.tolist() == [9, 9, 9]  # what a user sets stays
+
+
+@pytest.mark.parametrize(
+    "changed", [lambda x: x.requires_grad_(), lambda x: x.to("meta"), lambda x: x.to_sparse(), lambda x: x > 1]
+)
+def test_the_length_of_a_sample_is_that_of_its_shape(molecules, changed):
+    dataset = H5Dataset(molecules, ["x"], rows=ROWS, pad=-1, transform=lambda sample: {"x": changed(sample.x)})
+    assert [int(dataset[i].x_length) for i in range(3)] == [2, 3, 4]

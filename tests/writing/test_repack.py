@@ -19,6 +19,7 @@ from ray_h5.index.file_options import FileOptions
 from ray_h5.order.execute_plan import read_rows
 from ray_h5.order.read_plan import make_plan
 from ray_h5.writing.file_writer import OutputFile
+from ray_h5.writing.repack import copy_file
 from tests.kit.fault_server import FaultServer
 from tests.remote.kit import options_of
 from tests.writing.test_copying import contents, everything
@@ -280,3 +281,19 @@ def test_a_paged_file_in_a_store_is_planned_with_two_requests(tmp_path):
         assert FileOptions.of("s3://bkt/*.h5", storage_options=options_of(server)).index().num_rows == 2000
         gets = [each for each in server.requests() if each.method == "GET" and "list-type" not in each.query]
     assert len(gets) == 2
+
+
+@pytest.mark.parametrize("dtype", [">i4", "<i4", ">f8", [("a", ">i2"), ("b", "<f4")]])
+def test_values_of_chunks_that_lie_in_two_slabs(monkeypatch, tmp_path, dtype):
+    monkeypatch.setattr(copy_file, "SLAB_BYTES", 4000)
+    values = np.arange(5000).astype("i2" if isinstance(dtype, list) else dtype)
+    if isinstance(dtype, list):
+        values, numbers = np.zeros(5000, dtype), values
+        values["a"], values["b"] = numbers, numbers
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=values, chunks=(100,))
+    repack(tmp_path / "a.h5", tmp_path / "b.h5", chunk_rows=701)
+    with h5py.File(tmp_path / "b.h5") as file:
+        assert file["x"].dtype == values.dtype
+        assert file["x"].chunks == (701,)
+        assert (file["x"][:] == values).all()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -254,7 +255,7 @@ class SparseRows(OneAxis):
         return np.where(self.at[place] == indices, place, -1).astype(dtype)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class OfParts(OneAxis):
     """Values of several parts, such as groups, that are decoded in different ways.
 
@@ -281,7 +282,7 @@ class OfParts(OneAxis):
         """Return values of which those of a part follow those of the part before."""
         return cls(name, (*parts,), lambda units: np.searchsorted(starts, units, side="right") - 1, starts)
 
-    @property
+    @cached_property  # it makes the layout of each part
     def array(self) -> ColumnLayout:
         layouts = [part.array for part in self.parts]
         dtypes = {layout.dtype for layout in layouts}

@@ -12,7 +12,7 @@ from ray_h5.columns.columns import Parts
 from ray_h5.columns.ragged.bounds import bounds_in, check_inside, integers_in
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.values import read_all
-from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
+from ray_h5.errors import CorruptFileError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.rows.row_columns import Episodes, RowColumn
 from ray_h5.rows.windows_option import Windows
@@ -145,16 +145,22 @@ class AxisRows(Episodes):
     def _follow_each_other(self, option: str, name: str, num_rows: int) -> np.ndarray:
         """Return the lengths of episodes that follow each other, of which a dataset has the ends, starts or lengths."""
         layout = self._scalar(name)
-        values = integers_in(self._read(name), layout.where)
         how = {"episode_ends": "ends", "episode_starts": "offsets", "episode_lengths": "counts"}[option]
-        said = np.append(values, num_rows) if how == "offsets" else values
-        bounds = bounds_in({how: said}, f"{layout.where}: episodes")
+        try:
+            values = integers_in(self._read(name), layout.where)
+            said = np.append(values, num_rows) if how == "offsets" else values
+            bounds = bounds_in({how: said}, f"{layout.where}: episodes")
+        except CorruptFileError as exc:  # the option may be wrong: nothing says that the file is
+            raise SchemaMismatchError(
+                f"{exc}. Pass the option that says what {name!r} has: the first row of each episode, the row after its "
+                "last one, or how many it has: episode_starts=, episode_ends=, episode_lengths=."
+            ) from None
         first, last = (int(bounds.starts[0]), int(bounds.stops[-1])) if len(bounds) else (0, 0)
         if (first, last) != (0, num_rows):
             raise SchemaMismatchError(
                 f"{layout.where}: expected episodes from step 0 to {num_rows}, the number of steps; found {first} to "
                 f"{last}. Episodes follow each other, and each step belongs to one; otherwise pass episode_bounds=, a "
-                "dataset of first and last rows."
+                "dataset of the first row of each, and the row after its last one."
             )
         return bounds.stops - bounds.starts
 

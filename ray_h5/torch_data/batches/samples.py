@@ -19,12 +19,12 @@ import torch
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
-from ray_h5.columns.ragged.padding import Fill, pad_rows
+from ray_h5.columns.ragged.padding import Fill, lengths_of, pad_rows
 from ray_h5.columns.schema import LENGTH
 from ray_h5.errors import SchemaMismatchError
 from ray_h5.lru import first_time
 from ray_h5.torch_data.batches.shared_memory import pack, unpack
-from ray_h5.torch_data.batches.tensors import Listed, Pair, Sample, fills_of, padded_later, row_tensor
+from ray_h5.torch_data.batches.tensors import Listed, Pair, Sample, fills_of, own_lengths, padded_later, row_tensor
 
 logger = logging.getLogger(__name__)
 
@@ -132,12 +132,14 @@ def sample_of(fills: Mapping[str, Fill], whole: Mapping[str, Any], i: int) -> Sa
 
 def with_lengths(sample: Sample) -> Sample:
     """Return a sample with the lengths of the rows that are padded later, unless a transform has set them."""
-    if fills := fills_of(sample):
-        batch = padded({name: [sample[name]] for name in fills if name in sample}, fills)
-        lengths = {name: values[0] for name, values in batch.items() if name not in {*fills, *sample}}
-        sample.update(lengths)
-        sample.__dict__["_lengths"] = lengths  # a batch has those of its rows
-    return sample
+    lengths = {}
+    for name, fill in fills_of(sample).items():
+        flat = _flat([sample[name]], fill) if name in sample and name + LENGTH not in sample else None
+        if flat is not None:  # by shapes alone: a row may be on another device
+            rows, outer, _, axes = flat
+            lengths[name + LENGTH] = _outer(outer, lengths_of(rows, axes, fill.shape))[0]
+    sample.update(lengths)
+    return padded_later(sample, fills_of(sample), lengths)
 
 
 def transformed(transform: Callable[[Any], Any], sample: Sample, place: Callable[[], str]) -> Any:
@@ -200,9 +202,8 @@ def _collate_samples(batch: Any, *, collate_fn_map: Any = None) -> Any:
     for sample in batch:  # rows of the dataset of a sample may have one length
         for name, fill in fills_of(sample).items():
             fills[name] = max(fill, fills.get(name, fill), key=lambda some: some.shape.count(None))
-    lengths = getattr(batch[0], "__dict__", {}).get("_lengths", {})
-    names = [name for name, value in batch[0].items() if name not in lengths or lengths[name] is not value]
-    rows = {name: [sample[name] for sample in batch] for name in names}
+    made_anew = own_lengths(batch[0])
+    rows = {name: [sample[name] for sample in batch] for name in batch[0] if name not in made_anew}
     return padded(rows, fills, partial(_stacked, collate_fn_map))
 
 
@@ -234,6 +235,21 @@ def padded(
 
 def _padded(name: str, rows: Any, fill: Fill) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Return rows as one tensor, and their lengths; None if they are no arrays of one dtype."""
+    flat = _flat(rows, fill)
+    if flat is None:
+        return None
+    rows, outer, dtype, axes = flat
+    is_tensor = isinstance(dtype, torch.dtype)
+    if is_tensor:  # NumPy lacks bfloat16
+        halves = dtype == torch.bfloat16
+        rows = [None if row is None else (row.float() if halves else row).numpy() for row in rows]
+    values, lengths = pad_rows(name, rows, fill.value, None if is_tensor else dtype, axes, fill.shape)
+    array = _outer(outer, values)
+    return array.to(dtype) if is_tensor else array, _outer(outer, lengths)
+
+
+def _flat(rows: Any, fill: Fill) -> tuple[list[Any], list[int], Any, int] | None:
+    """Return the arrays of rows, of which steps have several, the shape around them, their one dtype, and axes."""
     outer = [len(rows)]
     for axis in fill.steps:
         if not all(isinstance(several, list) and len(several) == axis for several in rows):
@@ -243,20 +259,12 @@ def _padded(name: str, rows: Any, fill: Fill) -> tuple[torch.Tensor, torch.Tenso
         kinds = set(map(_KIND, [row for row in rows if row is not None]))
     except AttributeError:
         return None
-    if len(kinds) > 1:
-        return None
     dtype, axes = kinds.pop() if kinds else (fill.dtype, len(fill.shape))
-    if not axes:
-        return None
-    is_tensor = isinstance(dtype, torch.dtype)
-    if is_tensor:  # NumPy lacks bfloat16
-        halves = dtype == torch.bfloat16
-        rows = [None if row is None else (row.float() if halves else row).numpy() for row in rows]
-    array, lengths = map(
-        torch.from_numpy, pad_rows(name, rows, fill.value, None if is_tensor else dtype, axes, fill.shape)
-    )
-    array = array.to(dtype) if is_tensor else array
-    return array.reshape(*outer, *array.shape[1:]), lengths.reshape(*outer, *lengths.shape[1:])
+    return None if kinds or not axes else (rows, outer, dtype, axes)
+
+
+def _outer(outer: list[int], values: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(values.reshape(*outer, *values.shape[1:]))
 
 
 def _is_in_no_tensor(value: Any) -> bool:

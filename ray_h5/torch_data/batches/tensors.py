@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import methodcaller
@@ -176,24 +176,33 @@ class Sample(Movable, dict[str, Any]):
 
     def copy(self) -> Sample:
         """Return a sample with the same values."""
-        return padded_later(Sample(self), fills_of(self))
+        return padded_later(Sample(self), fills_of(self), own_lengths(self))
 
     def __reduce__(self) -> tuple[Any, ...]:
         if fills := fills_of(self):
-            return padded_later, (Sample(self), fills)
+            return padded_later, (Sample(self), fills, own_lengths(self))
         return Sample, (dict(self),)
 
 
-def padded_later(sample: Sample, fills: Mapping[str, Fill]) -> Sample:
-    """Return a sample whose rows are filled up, by column, when a batch is made of it and others."""
+def padded_later(sample: Sample, fills: Mapping[str, Fill], lengths: Iterable[str] = ()) -> Sample:
+    """Return a sample whose rows are filled up, by column, when a batch is made of it and others.
+
+    `lengths` are the entries that are those of its rows: a batch has them anew, of rows that were changed since.
+    """
     if fills:
-        sample.__dict__["_fills"] = fills
+        sample.__dict__.update(_fills=fills, _lengths={name: sample[name] for name in lengths})
     return sample
 
 
 def fills_of(sample: Any) -> dict[str, Fill]:
     """Return how rows of a sample are filled up when a batch is made, by column."""
     return sample.__dict__.get("_fills", {}) if isinstance(sample, Sample) else {}
+
+
+def own_lengths(sample: Any) -> list[str]:
+    """Return which entries of a sample are lengths of its rows, and not what a user has set since."""
+    lengths = sample.__dict__.get("_lengths", {}) if isinstance(sample, Sample) else {}
+    return [name for name, value in lengths.items() if sample.get(name) is value]
 
 
 class Pair(Movable, tuple[Any, ...]):
@@ -233,7 +242,7 @@ def _mapped(batch: Any, change: Callable[[Any], Any], method: str) -> Any:
     if isinstance(batch, Mapping):
         entries = dict(zip(batch, changed, strict=True))
         if type(batch) is Sample:  # as below, in a quarter of the time
-            return padded_later(Sample(entries), fills_of(batch))
+            return padded_later(Sample(entries), fills_of(batch), own_lengths(batch))
         if not isinstance(batch, MutableMapping):
             return type(batch)(entries)  # type: ignore[call-arg]
         clone = copy.copy(batch)  # it may have more than its entries, as a defaultdict has

@@ -222,7 +222,7 @@ class H5LazyDataset(BatchedDataset):
         return self._source.call_bytes
 
     def close(self) -> None:
-        """Close the file, and free the memory of its rows. It is opened again when the next sample is read."""
+        """Close the file, and free the memory of rows that are kept. It is opened again when the next one is read."""
         self.release()
 
     def release(self) -> None:
