@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_h5 import Files, H5Dataset, Shuffle, any_equal, kfold, row_mask, where
-from ray_h5.errors import CorruptFileError, OptionError, PredicateError, SchemaMismatchError, UnsupportedColumnError
+from ray_h5.errors import OptionError, PredicateError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.rows.row_kind_options import Grid, Groups
 from ray_h5.rows.windows_option import Windows
 from tests.rows.kit import DTYPES, assert_value, make_dataset, native, open_rows, storages
@@ -464,7 +464,7 @@ def test_episodes_that_are_too_short_are_counted(tmp_path, caplog):
 def test_episodes_that_do_not_ascend(tmp_path, option, values, said):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["x"], file["said"] = np.arange(7), values
-    with pytest.raises(CorruptFileError, match=said):
+    with pytest.raises(SchemaMismatchError, match=said):
         H5Dataset(tmp_path / "a.h5", ["x"], windows=Windows({"x": [0]}, **{option: "said"}))
 
 
