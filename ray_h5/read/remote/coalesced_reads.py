@@ -78,7 +78,7 @@ class _Arrivals:
                 ranges.append(whole)
         request.members = []
         for key, (job, numbers, ranges) in ready.items():
-            TableJob(job.table.in_memory(numbers, ranges))(self._worker)
+            TableJob(job.table.in_memory(numbers, ranges)).run_alone(self._worker)
             self.left[key] -= len(numbers)
             for then in () if self.left[key] else job.then:
                 then()
