@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from ray_h5.errors import *  # noqa: F403
     from ray_h5.errors import RayH5Error
     from ray_h5.order.draws.shuffle import Shuffle
-    from ray_h5.order.draws.weights_option import balance
+    from ray_h5.order.draws.weights_and_class_balance import balance
     from ray_h5.order.position import Position
     from ray_h5.predicates.criteria import any_equal, between, row_mask
     from ray_h5.ray_data import kfold, where
-    from ray_h5.ray_data.api import build_index, read_h5
-    from ray_h5.ray_data.datasink import H5Datasink, write_h5
     from ray_h5.ray_data.datasource import H5Datasource, labels_of
     from ray_h5.ray_data.epochs import set_epoch
     from ray_h5.ray_data.preprocessing.image_preprocessor import DecodeImage
     from ray_h5.ray_data.preprocessing.standardize import Standardize
     from ray_h5.ray_data.quiet import quiet
+    from ray_h5.ray_data.read_h5 import build_index, read_h5
     from ray_h5.ray_data.training.collate import TorchCollate
     from ray_h5.ray_data.training.data_config import data_config
     from ray_h5.ray_data.training.train_batches import train_batches
+    from ray_h5.ray_data.write_h5 import H5Datasink, write_h5
     from ray_h5.rows.patches_option import Patches
     from ray_h5.rows.row_kind_options import Files, Grid, Groups
     from ray_h5.rows.row_reader import RowReader
@@ -74,7 +74,7 @@ _HOMES = {
     "Groups": "ray_h5.rows.row_kind_options",
     "H5DataLoader": "ray_h5.torch_data.h5_data_loader",
     "H5Dataset": "ray_h5.torch_data.dataset",
-    "H5Datasink": "ray_h5.ray_data.datasink",
+    "H5Datasink": "ray_h5.ray_data.write_h5",
     "H5Datasource": "ray_h5.ray_data.datasource",
     "H5LazyDataset": "ray_h5.torch_data.compat.lazy_dataset",
     "OptimalDataLoaderFactory": "ray_h5.torch_data.compat.optimal_dataloader",
@@ -98,9 +98,9 @@ _HOMES = {
     "_interleaved_indices": "ray_h5.torch_data.compat.rank_cached",
     "any_equal": "ray_h5.predicates.criteria",
     "augmentation_defaults": "ray_h5.transforms.augmentation_defaults",
-    "balance": "ray_h5.order.draws.weights_option",
+    "balance": "ray_h5.order.draws.weights_and_class_balance",
     "between": "ray_h5.predicates.criteria",
-    "build_index": "ray_h5.ray_data.api",
+    "build_index": "ray_h5.ray_data.read_h5",
     "create_optimized_dataloader": "ray_h5.torch_data.compat.optimal_dataloader",
     "csr": "ray_h5.columns.column_functions",
     "data_config": "ray_h5.ray_data.training.data_config",
@@ -113,14 +113,14 @@ _HOMES = {
     "part": "ray_h5.columns.column_functions",
     "quiet": "ray_h5.ray_data.quiet",
     "ragged": "ray_h5.columns.column_functions",
-    "read_h5": "ray_h5.ray_data.api",
+    "read_h5": "ray_h5.ray_data.read_h5",
     "repack": "ray_h5.writing.repack.repack",
     "row_mask": "ray_h5.predicates.criteria",
     "set_epoch": "ray_h5.ray_data.epochs",
     "train_batches": "ray_h5.ray_data.training.train_batches",
     "where": "ray_h5.ray_data",
     "worker_init_fn": "ray_h5.torch_data.compat.dataset_wrappers",
-    "write_h5": "ray_h5.ray_data.datasink",
+    "write_h5": "ray_h5.ray_data.write_h5",
 }
 
 __all__ = [

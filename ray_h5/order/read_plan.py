@@ -21,7 +21,7 @@ from ray_h5.manifest.file_table import FileTable
 from ray_h5.manifest.layout import FileState
 from ray_h5.order.block_layout import MAX_BLOCK_BYTES, RANGE_WINDOW_BYTES, Tail, choose_block_rows
 from ray_h5.order.draws.shuffle import Shuffle
-from ray_h5.order.draws.weights_option import named_columns
+from ray_h5.order.draws.weights_and_class_balance import named_columns
 from ray_h5.order.epoch_order import Order, make_order
 from ray_h5.order.fingerprint import Fingerprint, fingerprint
 from ray_h5.tables.table_columns import TableColumns

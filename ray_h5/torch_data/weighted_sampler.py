@@ -11,7 +11,7 @@ import torch
 from ray_h5.errors import OptionError
 from ray_h5.options import as_integer, names_options
 from ray_h5.order.draws.shuffle import Shuffle
-from ray_h5.order.draws.weights_option import as_weights
+from ray_h5.order.draws.weights_and_class_balance import as_weights
 from ray_h5.torch_data.samplers import OrderSampler
 
 

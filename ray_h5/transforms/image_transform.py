@@ -10,12 +10,12 @@ from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
-from ray_h5.codecs.image_formats import HeaderError, Mode, decode_image
+from ray_h5.codecs.decode_image import HeaderError, Mode, decode_image
 from ray_h5.errors import ImageError, OptionError, UnknownColumnError
 from ray_h5.messages import no_column
 from ray_h5.options import as_integer, is_integer, names_options
 from ray_h5.per_process import PerProcess
-from ray_h5.transforms.encoded_images import as_bytes, as_rows, is_batch, numbered
+from ray_h5.transforms.image_batches import as_bytes, as_rows, is_batch, numbered
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from ray_h5.errors import NotFoundError, OutputExistsError, RayH5Error, StaleInd
 from ray_h5.index.file_options import FileOptions
 from ray_h5.order.execute_plan import read_rows
 from ray_h5.order.read_plan import make_plan
-from ray_h5.ray_data.datasink import H5Datasink
+from ray_h5.ray_data.write_h5 import H5Datasink
 from ray_h5.storage.storage_of_path import storage_for
 from ray_h5.storage.stores import object_store
 from tests.remote.kit import QUICK, ROWS, check_epoch, epoch_of

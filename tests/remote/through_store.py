@@ -87,8 +87,8 @@ _PATHS = {"path", "paths", "hdf5_files", "source", "allow_external"}
 _PACKAGES = {"ray_h5", "ray_h5.torch_data"}
 
 _FUNCTIONS = [
-    ("ray_h5.ray_data.api", "read_h5"),
-    ("ray_h5.ray_data.api", "build_index"),
+    ("ray_h5.ray_data.read_h5", "read_h5"),
+    ("ray_h5.ray_data.read_h5", "build_index"),
     ("ray_h5.ray_data", "kfold"),
     ("ray_h5.index.folds", "kfold"),
     ("ray_h5.torch_data.make_loader", "loader"),

@@ -24,7 +24,7 @@ from ray_h5.order.draws.values_of_rows import (
     scalars,
 )
 from ray_h5.order.draws.weighted_draws import Draws
-from ray_h5.order.draws.weights_option import Balance, Weights
+from ray_h5.order.draws.weights_and_class_balance import Balance, Weights
 from ray_h5.predicates.evaluate import comparable_type
 from ray_h5.tables.table_columns import one_array
 

@@ -11,7 +11,7 @@ import numpy as np
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import OptionError
 from ray_h5.options import as_integer, is_number, takes_options
-from ray_h5.order.draws.weights_option import as_row_values, as_weights, shown
+from ray_h5.order.draws.weights_and_class_balance import as_row_values, as_weights, shown
 
 Unit = Literal["auto", "rows", "chunks", "files"]
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from ray_h5.errors import OptionError
 from ray_h5.index.row_index import RowIndex
 from ray_h5.order.draws.shuffle import UnusableRowsError
-from ray_h5.order.draws.weights_option import first_wrong, shown
+from ray_h5.order.draws.weights_and_class_balance import first_wrong, shown
 from ray_h5.tables.table_columns import one_array
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ray_h5.codecs.image_formats import FORMATS, HeaderError
+from ray_h5.codecs.decode_image import FORMATS, HeaderError
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.messages import few
 from ray_h5.options import is_integer
