@@ -135,9 +135,8 @@ def run_all(jobs: Sequence[Job], threads: int, times: np.ndarray | None = None) 
         run_jobs(others, worker)
         if fetched:
             run_fetched(fetched, worker)
-        if asking:
-            for cost in _each(True, lambda job: job.ask(), asking):
-                worker.stats.add(cost)
+        for cost in _each(bool(asking), lambda job: job.ask(), asking):
+            worker.stats.add(cost)
     return worker.stats
 
 
@@ -151,8 +150,7 @@ def request_cost_of(reads: Sequence[Callable[[], FileRead]]) -> ReadStats:
 
 def jobs_of_reads(reads: Sequence[FileRead], may_wait: bool) -> list[Job]:
     """Return the work of reads; `may_wait` says whether they wait for a store."""
-    found = _each(may_wait, lambda read: read.reader.jobs_of(read), reads)
-    return [job for jobs in found for job in jobs]
+    return [job for jobs in _each(may_wait, lambda read: read.reader.jobs_of(read), reads) for job in jobs]
 
 
 def _one_by_one(reads: Sequence[FileRead]) -> ReadStats:

@@ -81,3 +81,20 @@ def test_each_source_is_looked_at_once_a_batch(tmp_path, monkeypatch):
     dataset[:]
     assert looked.count(str(tmp_path / "labels.h5")) == 1
     assert len(dataset._source.plan.sources.paths) == 1
+
+
+def test_columns_in_raw_files_are_read_from_their_own(tmp_path):
+    def raw(name, first, count):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            for column in "xy":
+                path = tmp_path / f"{name}.{column}"
+                dataset = file.create_dataset(column, (count,), "i8", external=[(str(path), 0, h5py.h5f.UNLIMITED)])
+                dataset[...] = np.arange(first, first + count) * (-1 if column == "y" else 1)
+
+    raw("a", 1, 1)
+    raw("b", 2, 9)
+    dataset = H5Dataset([tmp_path / "a.h5", tmp_path / "b.h5"], allow_external=tmp_path, kept_bytes=0)
+    for rows in ([3], [0, 1, 9, 4], [5, 0, 0, 7, 1], [9, 0], range(10)):
+        values = dataset.read(np.array(rows))
+        assert values["x"].tolist() == [row + 1 for row in rows]
+        assert values["y"].tolist() == [-row - 1 for row in rows]

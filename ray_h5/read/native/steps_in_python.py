@@ -17,12 +17,14 @@ from ray_h5.read.native.job_table import (
     BYTES_READ,
     CHUNKS_DECODED,
     IN_MEMORY,
+    NO_DESCRIPTOR,
     PLAIN,
     RAW,
     REQUESTS,
     Field,
     JobTable,
 )
+from ray_h5.storage.byte_source import ByteSource
 
 _SPAN_BYTES, _CHUNK_GAP, _ROW_GAP = 1 << 20, 512, 4096
 
@@ -68,12 +70,10 @@ class _Steps:
         end, at = offsets[first] + sizes[first], first + 1
         if files[first] == IN_MEMORY:
             return at
-        while at < stop and files[at] == files[first]:
+        while at < stop and self._is_same_file(at, first):
             raw = self._is_copy(at)
             if not (sizes[at] < _ROW_GAP and self._is_again(at)):
-                gap, most, limit = offsets[at] - end, _CHUNK_GAP, _SPAN_BYTES // 4
-                if raw:
-                    most, limit = _ROW_GAP, _ROW_GAP
+                gap, most, limit = offsets[at] - end, *((_ROW_GAP, _ROW_GAP) if raw else (_CHUNK_GAP, _SPAN_BYTES // 4))
                 far = offsets[at] - offsets[first] >= _SPAN_BYTES
                 if gap < 0 or gap > most or sizes[at] >= limit or far or (raw and sizes[first] >= _ROW_GAP):
                     break
@@ -83,8 +83,7 @@ class _Steps:
 
     def again(self, job: int) -> bool:
         """Copy the values of the job before, if this one is of the same bytes."""
-        is_again = self._is_again(job)
-        if is_again:
+        if is_again := self._is_again(job):
             places, size = self._jobs[Field.DESTINATION], self._jobs[Field.SIZE][job]
             self._at(places[job], size, job)[:] = self._at(places[job - 1], size, job)
         return is_again
@@ -94,10 +93,15 @@ class _Steps:
 
     def _is_again(self, job: int) -> bool:
         """Return whether a job copies the same bytes as the one before."""
-        same = all(
-            self._jobs[field][job] == self._jobs[field][job - 1] for field in (Field.OFFSET, Field.SIZE, Field.FILE)
-        )
-        return same and self._is_copy(job) and self._is_copy(job - 1)
+        same = all(self._jobs[field][job] == self._jobs[field][job - 1] for field in (Field.OFFSET, Field.SIZE))
+        return same and self._is_same_file(job, job - 1) and self._is_copy(job) and self._is_copy(job - 1)
+
+    def _is_same_file(self, one: int, other: int) -> bool:
+        file, other_file = (self._jobs[Field.FILE][job] for job in (one, other))
+        return file == other_file and (file != NO_DESCRIPTOR or self._source_of(one) is self._source_of(other))
+
+    def _source_of(self, job: int) -> ByteSource:
+        return self._table.origin_of(job)[0].source_of(self._jobs[Field.FILE][job])
 
     def span(self, first: int, stop: int) -> None:
         """Run jobs that are read together."""
@@ -110,8 +114,7 @@ class _Steps:
             place = jobs[Field.DESTINATION][first]
             direct = stop == first + 1 and jobs[Field.PIPELINE][first] == RAW and place
             stored = self._at(place, high - low, first) if direct else self._buffer("stored", high - low)
-            source = self._table.origin_of(first)[0].source_of(jobs[Field.FILE][first])
-            source.read_into(low, stored.data)
+            self._source_of(first).read_into(low, stored.data)
             self._counts[REQUESTS] += 1
             self._counts[BYTES_READ] += high - low
         for job in range(first, stop):
@@ -165,8 +168,7 @@ class _Steps:
         raise self._outside(job, nbytes)
 
     def _outside(self, job: int, nbytes: int) -> StaleIndexError:
-        path = self._table.origin_of(job)[0].source_of(self._jobs[Field.FILE][job]).path
         return StaleIndexError(
-            f"{path}: {nbytes} bytes do not fit where they belong in an array: the file changed while it was read. If "
-            "something still writes to it, wait for it, and make the dataset again."
+            f"{self._source_of(job).path}: {nbytes} bytes do not fit where they belong in an array: the file changed "
+            "while it was read. If something still writes to it, wait for it, and make the dataset again."
         )
