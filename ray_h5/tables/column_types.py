@@ -14,9 +14,8 @@ def spec_of(name: str, kind: pa.DataType) -> ColumnSpec | None:
         return spec_of(name, kind.value_type)
     if (is_bool := pa.types.is_boolean(kind)) or _is_number(kind):
         return ColumnSpec(name, "bool" if is_bool else "number", np.dtype(kind.to_pandas_dtype()), ())
-    texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null)
     is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
-    if is_bytes or any(is_text(kind) for is_text in texts):
+    if is_bytes or is_text(kind) or pa.types.is_string_view(kind) or pa.types.is_null(kind):
         return ColumnSpec(name, "string", np.dtype(object), (), as_bytes=is_bytes)
     if (is_span := pa.types.is_duration(kind)) or pa.types.is_timestamp(kind):  # of a time zone it is the time in UTC
         return ColumnSpec(name, "time", np.dtype(f"{'m8' if is_span else 'M8'}[{kind.unit}]"), ())
@@ -28,6 +27,11 @@ def spec_of(name: str, kind: pa.DataType) -> ColumnSpec | None:
         element = np.dtype(kind.value_type.to_pandas_dtype())
         return ColumnSpec(name, "ragged", np.dtype(object), (), element, ragged_shape=(None,), mean_bytes=1 << 10)
     return None
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Return whether a type is that of text."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _is_number(kind: pa.DataType) -> bool:

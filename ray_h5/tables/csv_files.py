@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import re
@@ -18,6 +17,7 @@ import pyarrow.csv as pacsv
 
 from ray_h5.errors import OptionError, TableError
 from ray_h5.hdf5.columns.plain_dtypes import as_dtype
+from ray_h5.tables.column_types import is_text
 from ray_h5.tables.sidecar import Sidecar
 from ray_h5.tables.table_bytes import TableFile, Taken, check_names
 
@@ -42,9 +42,9 @@ def read_csv(file: TableFile, sidecar: Sidecar, taken: Taken) -> pa.Table:
     """
     types = {name: _arrow_type(name, kind) for name, kind in (sidecar.types or {}).items()}
     types.update(dict.fromkeys(sidecar.keys, pa.large_string()))
-    parsed = partial(
-        _parsed, file, sidecar.delimiter or ("\t" if ".tsv" in os.path.basename(file.path).lower() else ",")
-    )
+    delimiter = sidecar.delimiter or ("\t" if ".tsv" in os.path.basename(file.path).lower() else ",")
+    refused: list[Any] = []
+    parsed = partial(_parsed, file, delimiter, refused)
     if file.state is not None and file.state.size > taken.max_bytes:
         taken.add(file, 0, file.state.size)
     try:
@@ -53,16 +53,18 @@ def read_csv(file: TableFile, sidecar: Sidecar, taken: Taken) -> pa.Table:
         if times := [field.name for field in table.schema if pa.types.is_time(field.type)]:
             table = parsed({**types, **dict.fromkeys(times, pa.large_string())}, counted := replace(taken))
     except UnicodeDecodeError as exc:
-        raise _not_utf8(file, None) from exc
+        raise _not_utf8(file, "the header") from exc
     except (pa.ArrowException, OSError) as exc:
-        raise _csv_error(file, exc, parsed, types) from exc
+        raise _csv_error(file, exc, refused, delimiter) from exc
     taken.rows, taken.bytes = counted.rows, counted.bytes
     check_names(file, table.column_names)
     for field in table.schema:
         if pa.types.is_binary(field.type):  # what Arrow makes of text in another encoding
-            raise _not_utf8(file, field.name)
+            raise _not_utf8(file, f"column {field.name!r}")
     _check_integers(file, table, types, parsed)
-    return _with_nulls(table, sidecar.keys)
+    texts = {field.name for field in table.schema if is_text(field.type)}.difference(sidecar.keys)
+    columns = dict(zip(table.column_names, table.columns, strict=True))
+    return pa.table(columns | {name: pc.if_else(pc.equal(table[name], ""), None, table[name]) for name in texts})
 
 
 class _Counted(io.RawIOBase):
@@ -89,22 +91,21 @@ class _Counted(io.RawIOBase):
 def _parsed(
     file: TableFile,
     delimiter: str,
+    refused: list[Any],
     types: Mapping[str, pa.DataType],
     taken: Taken,
     columns: Sequence[str] = (),
-    refused: list[Any] | None = None,
 ) -> pa.Table:
     """Return the table, or some of its columns. A line with another number of fields is put into `refused`."""
 
     def refuse(row: Any) -> str:
-        if refused is not None:
-            refused.append((row, delimiter))
+        refused.append(row)
         return "error"
 
     table = pacsv.read_csv(
         _Counted(file, delimiter, taken),
         # Types follow from the first block: all of the table, if it is not very large. Only one thread counts lines.
-        pacsv.ReadOptions(use_threads=refused is None, block_size=_BLOCK_BYTES),
+        pacsv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES),
         pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True, invalid_row_handler=refuse),
         pacsv.ConvertOptions(column_types=types, include_columns=list(columns)),
     )
@@ -112,33 +113,14 @@ def _parsed(
     return table
 
 
-def _csv_error(
-    file: TableFile, exc: Exception, parsed: Callable[..., pa.Table], types: Mapping[str, pa.DataType]
-) -> TableError | OptionError:
-    """Return the error for a table that Arrow cannot parse, found by parsing it again."""
-    anything, wrong = Taken(1 << 62, 1 << 62), list[Any]()
-    with contextlib.suppress(pa.ArrowException, OSError):
-        if not file.decoded().read(1):
-            return TableError(f"{file}: is empty; expected a header and a line for each key")
-        parsed({}, anything, refused=wrong)
-    for row, delimiter in wrong[:1]:
-        return TableError(
-            f"{file}, line {row.number}: expected {row.expected_columns} fields, as the header has, found "
-            f"{row.actual_columns}: {_shown(row.text)!r}. Write a field that contains {delimiter!r} in double quotes."
-        )
-    for column, kind in types.items():
-        try:
-            parsed({column: kind}, anything, [column])
-        except pa.ArrowInvalid as why:
-            return (
-                _not_utf8(file, column)
-                if pa.types.is_large_string(kind)
-                else OptionError(f"{file}: column {column!r}: {why}; see types=")
-            )
-        except (pa.ArrowException, OSError):  # there is no such column
-            continue
+def _csv_error(file: TableFile, exc: Exception, refused: Sequence[Any], delimiter: str) -> TableError:
+    for row in refused:
+        fields = f"expected {row.expected_columns} fields, as the header has, found {row.actual_columns}"
+        quoted = f"Write a field that contains {delimiter!r} in double quotes."
+        return TableError(f"{file}, line {row.number}: {fields}: {_shown(row.text)!r}. {quoted}")
     return TableError(
-        f"{file}: cannot be read as CSV: {exc}. If a column holds several types, say which: types={{...}}"
+        f"{file}: cannot be read as CSV: {exc}. Its first column is #0. If a column holds several types, say which: "
+        "types={...}; write text as UTF-8."
     )
 
 
@@ -149,31 +131,20 @@ def _check_integers(file: TableFile, table: pa.Table, typed: Container[str], par
         if (pc.max(pc.abs(table[name])).as_py() or 0) < _EXACT:
             continue
         texts = parsed({name: pa.large_string()}, Taken(1 << 62, 1 << 62), [name])[name].to_pylist()
-        for at, (text, value) in enumerate(zip(texts, table[name].to_pylist(), strict=True)):
+        for line, (text, value) in enumerate(zip(texts, table[name].to_pylist(), strict=True), start=2):
             if text and _INTEGER.fullmatch(text) and (abs(value) >= 2.0**63 or int(text) != value):
                 raise TableError(
-                    f"{file}, line {at + 2}: column {name!r} holds the integer {_shown(text.strip())}, beyond int64 or "
+                    f"{file}, line {line}: column {name!r} holds the integer {_shown(text.strip())}, beyond int64 or "
                     f"beside floats, which a float64 may round. Pass Sidecar(..., types={{{name!r}: str}}) to keep its "
                     "text, 'uint64' for integers from 0 to 2**64 - 1, or 'float64' to round."
                 )
-
-
-def _with_nulls(table: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """Return a table in which an empty entry has no value, also in columns of text; a key may be an empty text."""
-    for place, field in enumerate(table.schema):
-        if field.name not in keys and (pa.types.is_string(field.type) or pa.types.is_large_string(field.type)):
-            is_empty = pc.equal(table[place], pa.scalar("", field.type))
-            if pc.any(is_empty).as_py():
-                table = table.set_column(place, field, pc.if_else(is_empty, pa.scalar(None, field.type), table[place]))
-    return table
 
 
 def _shown(text: str) -> str:
     return text[:_SHOWN_CHARACTERS] + ("..." if len(text) > _SHOWN_CHARACTERS else "")
 
 
-def _not_utf8(file: TableFile, column: str | None) -> TableError:
-    what = "the header" if column is None else f"column {column!r}"
+def _not_utf8(file: TableFile, what: str) -> TableError:
     return TableError(f"{file}: {what} is not UTF-8. Write the table again as UTF-8.")
 
 

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from ray_h5.errors import SchemaMismatchError
 from ray_h5.messages import few
+from ray_h5.tables.column_types import is_text
 
 _MAX_LISTED = 10
 _MAX_SHOWN = 60
@@ -132,8 +133,8 @@ def _as_rows_have(part: RowKeys, keys: pa.Array, name: str, table: str) -> tuple
     rows = part.values
     if pa.types.is_floating(rows.type):
         rows = _integers(rows, f"{part.name!r} of the files holds {rows.type}")
-    text = _is_text(keys.type)
-    if _is_text(rows.type):
+    text = is_text(keys.type)
+    if is_text(rows.type):
         if not text:
             raise SchemaMismatchError(
                 f"{table}: the key {name!r} is of type {keys.type}, and {part.name!r} of the files is text. Write the "
@@ -201,10 +202,6 @@ def _integers(values: pa.Array, what: str) -> pa.Array:
             f"{what}, and not all are whole numbers, which keys have to be: {exc}. Round them, or join by another "
             "column of integers, text or times."
         ) from exc
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
 def _by_end(part: RowKeys, rows: pa.Array, lines: pa.Array, table: str) -> np.ndarray:

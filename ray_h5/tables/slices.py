@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ray_h5.errors import SchemaMismatchError
+from ray_h5.tables.column_types import is_text
 from ray_h5.tables.keys import RowKeys, lines_of
 from ray_h5.tables.sidecar import Sidecar
 from ray_h5.tables.table_files import Table
@@ -96,7 +97,7 @@ def slices_of(sidecar: Sidecar, table: Table) -> Slices | None:
     if len(sidecar.keys) != 1 or sidecar.keys[0] not in table.types:
         return None
     keys = table.column(sidecar.keys[0]).combine_chunks()
-    if not len(keys) or not (pa.types.is_string(keys.type) or pa.types.is_large_string(keys.type)):
+    if not len(keys) or not is_text(keys.type):
         return None
     if not pc.all(pc.match_substring_regex(keys[:1], _SLICE)).as_py():
         return None

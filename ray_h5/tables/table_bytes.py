@@ -152,8 +152,6 @@ def find_tables(path: Any, storage: Storage) -> list[TableFile]:
 
 
 def _file(path: str, state: Identity | None, storage: Storage) -> TableFile:
-    if storage is LOCAL:
-        return TableFile(path, LOCAL.identity(path))
     state = state or storage.identity(path)
     if state is not None and not state.size:
         raise TableError(f"{path}: is empty; expected a header and a line for each key")

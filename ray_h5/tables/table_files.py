@@ -15,6 +15,7 @@ from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import TableError, UnknownColumnError
 from ray_h5.messages import few, near_names
 from ray_h5.storage.storage_of_path import Storage
+from ray_h5.tables.column_types import is_text
 from ray_h5.tables.csv_files import read_csv
 from ray_h5.tables.sidecar import Sidecar
 from ray_h5.tables.table_bytes import TableFile, Taken, check_names, find_tables
@@ -143,7 +144,7 @@ def _read_parquet(file: TableFile, name: str, taken: Taken) -> pa.ChunkedArray:
     try:
         opened = pq.ParquetFile(file.opened())
         kind = opened.schema_arrow.field(name).type
-        if _is_text(kind):  # it stays numbers of a dictionary until it is counted
+        if _has_lengths(kind):  # it stays numbers of a dictionary until it is counted
             opened = pq.ParquetFile(file.opened(), metadata=opened.metadata, read_dictionary=[name])
         stored = _stored_bytes(opened.metadata, name)
         Taken(taken.max_rows, taken.max_bytes, bytes=taken.bytes).add(file, 0, stored)
@@ -171,16 +172,13 @@ def _decoded_bytes(column: pa.Array) -> int:
     """Return the bytes of a column whose values stand for themselves."""
     if not pa.types.is_dictionary(column.type):
         return column.nbytes
-    lengths = pc.binary_length(column.dictionary) if _is_text(column.dictionary.type) else None
+    lengths = pc.binary_length(column.dictionary) if _has_lengths(column.dictionary.type) else None
     of_values = 0 if lengths is None else pc.sum(lengths.cast(pa.int64()).take(column.indices)).as_py() or 0
     return of_values + 8 * len(column)
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return any(
-        is_kind(kind)
-        for is_kind in (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
-    )
+def _has_lengths(kind: pa.DataType) -> bool:
+    return is_text(kind) or bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
 def _common_schema(name: str, files: Sequence[TableFile], schemas: Sequence[pa.Schema]) -> pa.Schema:
