@@ -129,79 +129,46 @@ def _check_unique(lines: Sequence[pa.Array], names: Sequence[str], table: str) -
 
 
 def _as_rows_have(part: RowKeys, keys: pa.Array, name: str, table: str) -> tuple[pa.Array, pa.Array]:
-    """Return keys of rows and of lines in one type: that of the rows."""
+    """Return keys of rows and of lines in one type: text, integers of 64 bits, or times as rows have them."""
     rows = part.values
-    if pa.types.is_floating(rows.type):
-        rows = _integers(rows, f"{part.name!r} of the files holds {rows.type}")
-    text = is_text(keys.type)
-    if is_text(rows.type):
-        if not text:
-            raise SchemaMismatchError(
-                f"{table}: the key {name!r} is of type {keys.type}, and {part.name!r} of the files is text. Write the "
-                "table with text keys."
-            )
+    of_rows, of_lines = f"{part.name!r} of the files holds {rows.type}", f"{table}: the key {name!r} holds {keys.type}"
+    if is_text(rows.type) and is_text(keys.type):
         return rows, keys
-    if not (pa.types.is_integer(rows.type) or pa.types.is_temporal(rows.type)):
-        raise SchemaMismatchError(
-            f"{part.name!r} of the files is of type {rows.type}; expected a key of text, integers or times"
-        )
-    if text and pa.types.is_integer(rows.type):
-        return _parsed(part, rows, keys, name, table)
-    if pa.types.is_floating(keys.type):
-        keys = _integers(keys, f"{table}: the key {name!r} holds {keys.type}")
-    if pa.types.is_integer(rows.type) != pa.types.is_integer(keys.type):
-        raise SchemaMismatchError(
-            f"{table}: the key {name!r} is of type {keys.type}, and {part.name!r} of the files of type {rows.type}. "
-            "Write both with one type."
-        )
+    if not (_is_number(rows.type) or pa.types.is_temporal(rows.type) or is_text(rows.type)):
+        raise SchemaMismatchError(f"{of_rows}; expected a key of text, integers or times")
+    if _is_number(rows.type) and (_is_number(keys.type) or is_text(keys.type)):
+        kind = pa.uint64() if pa.types.is_uint64(rows.type) else pa.int64()
+        return _whole(rows, kind, of_rows), _whole(keys, kind, f"{of_lines}, where {of_rows}")
+    if pa.types.is_temporal(rows.type) and (pa.types.is_temporal(keys.type) or is_text(keys.type)):
+        try:
+            return rows, keys.cast(rows.type)
+        except pa.ArrowInvalid as exc:
+            raise SchemaMismatchError(f"{of_lines}, which cannot be compared: {of_rows}: {exc}") from exc
+    raise SchemaMismatchError(f"{of_lines}, and {of_rows}. Write both with one type.")
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _whole(values: pa.Array, kind: pa.DataType, what: str) -> pa.Array:
+    """Return numbers, or text of numbers, as integers; pandas writes integers with a missing one among them as 1.0."""
+    numbers, wrong = values, values[:0]
+    if is_text(values.type):
+        texts = pc.utf8_trim_whitespace(values)
+        numbers = pc.replace_substring_regex(pc.if_else(pc.equal(texts, ""), None, texts), r"^\+|[.]0*$", "")
+        is_whole = pc.match_substring_regex(numbers, r"^-?[0-9]{1,20}$")
+        wrong = texts.filter(pc.fill_null(pc.invert(is_whole), False))
+    why = f"{len(wrong)} are others: {few([repr(text[:_MAX_SHOWN]) for text in wrong[:_MAX_LISTED].to_pylist()])}"
     try:
-        wide = pa.uint64() if pa.types.is_uint64(rows.type) else pa.int64()
-        kind = wide if pa.types.is_integer(rows.type) else rows.type
-        return rows.cast(kind), keys.cast(kind)
+        if not len(wrong):
+            return numbers.cast(kind)
     except pa.ArrowInvalid as exc:
-        raise SchemaMismatchError(
-            f"{table}: the key {name!r} of type {keys.type} cannot be compared with {part.name!r} of type {rows.type}: "
-            f"{exc}"
-        ) from exc
-
-
-def _parsed(part: RowKeys, rows: pa.Array, keys: pa.Array, name: str, table: str) -> tuple[pa.Array, pa.Array]:
-    """Return keys that are text as integers, which the rows have."""
-    kind = pa.uint64() if pa.types.is_uint64(rows.type) else pa.int64()
-    texts = pc.utf8_trim_whitespace(keys)
-    texts = pc.if_else(pc.equal(texts, ""), None, texts)
-    # pandas writes integers with a missing one among them as 1.0.
-    digits = pc.replace_substring_regex(texts, r"^\+|[.]0*$", "")
-    wrong = pc.fill_null(pc.invert(pc.match_substring_regex(digits, r"^-?[0-9]{1,20}$")), False)
-    if pc.any(wrong).as_py():
-        raise _no_integers(part, texts.filter(wrong), name, table)
-    try:
-        return rows.cast(kind), digits.cast(kind)
-    except pa.ArrowInvalid as exc:
-        raise SchemaMismatchError(
-            f"{table}: the key {name!r} of the table cannot be compared with {part.name!r} of the files, which holds "
-            f"{part.values.type}: {exc}"
-        ) from None
-
-
-def _no_integers(part: RowKeys, wrong: pa.Array, name: str, table: str) -> SchemaMismatchError:
-    texts = wrong[:_MAX_LISTED].to_pylist()
-    shown = few([repr(text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]} ...") for text in texts])
-    return SchemaMismatchError(
-        f"{table}: {part.name!r} of the files holds {part.values.type}, and the key {name!r} of the table "
-        f"text: {len(wrong)} keys are no whole numbers: {shown}. Write the keys of the table as whole numbers, remove "
-        "these lines, or choose another column with on= and key=."
+        why = str(exc)
+    raise SchemaMismatchError(
+        f"{what}, and keys have to be whole numbers: {why}. Write whole numbers, remove these lines, or join by "
+        "another column of integers, text or times with on= and key=."
     )
-
-
-def _integers(values: pa.Array, what: str) -> pa.Array:
-    try:
-        return values.cast(pa.int64())
-    except pa.ArrowInvalid as exc:
-        raise SchemaMismatchError(
-            f"{what}, and not all are whole numbers, which keys have to be: {exc}. Round them, or join by another "
-            "column of integers, text or times."
-        ) from exc
 
 
 def _by_end(part: RowKeys, rows: pa.Array, lines: pa.Array, table: str) -> np.ndarray:

@@ -384,11 +384,13 @@ def test_wide_columns_of_parquet_stay_unread(files, monkeypatch):
 
 def test_integer_keys_of_parquet_and_text_keys_of_files_do_not_agree(files):
     pq.write_table(pa.table({"guid": np.arange(12), "label": np.arange(12)}), files / "t.parquet")
-    with pytest.raises(SchemaMismatchError, match=r"the key 'guid' is of type int64, and 'guid' of the files is text"):
+    with pytest.raises(
+        SchemaMismatchError, match=r"the key 'guid' holds int64, and 'guid' of the files holds large_string"
+    ):
         dataset(files, sidecar=Sidecar(str(files / "t.parquet"), on="guid"))
     with pytest.raises(
         SchemaMismatchError,
-        match=r"'number' of the files holds int64.*the key 'number' of the table text: 1 keys .*'x7'",
+        match=r"the key 'number' holds large_string, where 'number' of the files holds int64.*1 are others: 'x7'",
     ):
         dataset(files, sidecar=Sidecar(write(files, "number,a\nx7,1\n"), on="number"))
 
@@ -585,7 +587,7 @@ def test_whole_numbers_as_pandas_writes_them_beside_a_missing_one(files, dtype):
     table = write(files, "number,label\n" + "".join(f"{n}.5,{n}\n" for n in numbers))
     kind = np.dtype(dtype).name
     kind = {"float32": "float", "float64": "double"}.get(kind, kind)
-    with pytest.raises(SchemaMismatchError, match=rf"of the files holds {kind}, .*table text.*'0\.5'.*Write the keys"):
+    with pytest.raises(SchemaMismatchError, match=rf"of the files holds {kind}, .*whole numbers.*'0\.5'.*Write whole"):
         dataset(files, ["label"], sidecar=Sidecar(table, on="number"))
 
 
