@@ -19,7 +19,7 @@ from ray_h5.index.scan_files import Spread, read_ahead
 from ray_h5.options import as_integer, takes_options_of
 from ray_h5.predicates.criteria import where
 from ray_h5.predicates.evaluate import comparable_type
-from ray_h5.predicates.virtual_names import FileFold, RowFold
+from ray_h5.predicates.virtual_names import Fold
 from ray_h5.rows.row_view import EPISODE
 from ray_h5.source import OptionsOfFolds, Source
 from ray_h5.storage.find_files import PathLike
@@ -33,9 +33,6 @@ _EPISODES = (
 )
 
 logger = logging.getLogger(__name__)
-
-Fold = tuple[list[Any], list[Any]]
-"""Values to train on, and values to validate on."""
 
 
 @takes_options_of(Source)
@@ -101,8 +98,8 @@ def fold_predicates(
     if group is None or (group == "path" and not _has_column(files, group, spread)):
         # Whichever columns are read later: a file has one number of rows.
         index = files.index(None, spread) if stratify is None else _with(files, "stratify", [stratify], spread)
-        pairs = _single_rows(index, k, stratify, seed) if group is None else _whole_files(index, k, stratify, seed)
-        return [(where(rows=train), where(rows=test)) for train, test in pairs]
+        sides = _of_rows if group is None else _of_files
+        return [(where(rows=train), where(rows=test)) for train, test in sides(index, k, stratify, seed)]
     index = _with(files, "group", [group], spread)
     index = index if stratify is None else _with(files, "stratify", [group, stratify], spread)
     folds = fold_values(index, k, group, stratify, seed)
@@ -117,25 +114,23 @@ def _has_column(files: FileOptions, name: str, spread: Spread) -> bool:
         return False
 
 
-def _whole_files(index: RowIndex, k: int, stratify: str | None, seed: int) -> list[tuple[FileFold, FileFold]]:
+def _of_files(index: RowIndex, k: int, stratify: str | None, seed: int) -> list[tuple[Fold, Fold]]:
     """Return folds of whole files. They list the files."""
     codes = index.files.files_of(index.kept)
-    labels = None if stratify is None else _classes(index.values([stratify])[stratify])[index.kept]
-    if (count := len(np.unique(codes))) < k:
-        raise OptionError(f"kfold: k={k}: there are only {count} files with rows")
-    folds = _folds(codes, labels, k, seed, f"{count} files", stratify)
-    of_files = len(index.files), index.files.names_digest
+    folds = _folds(index, codes, k, stratify, seed, f"there are only {len(np.unique(codes))} files with rows")
+    drawn = (None, seed, 0, len(index.files), index.files.names_digest)
     return [
-        (FileFold(tuple(train.tolist()), *of_files), FileFold(tuple(test.tolist()), *of_files)) for train, test in folds
+        (Fold(k, i, False, *drawn, tuple(train.tolist())), Fold(k, i, True, *drawn, tuple(test.tolist())))
+        for i, (train, test) in enumerate(folds)
     ]
 
 
-def _single_rows(index: RowIndex, k: int, stratify: str | None, seed: int) -> list[tuple[RowFold, RowFold]]:
+def _of_rows(index: RowIndex, k: int, stratify: str | None, seed: int) -> list[tuple[Fold, Fold]]:
     """Return folds that are drawn row by row. They hold how rows are drawn, and no list of them."""
     labels = None if stratify is None else index.values([stratify], stored=True)[stratify]
     digest = digest_of_folds(index.files, fold_of_rows(index.files, index.kept, labels, k, seed))
     drawn = (stratify, seed, index.num_rows, len(index.files), digest)
-    return [(RowFold(k, i, False, *drawn), RowFold(k, i, True, *drawn)) for i in range(k)]
+    return [(Fold(k, i, False, *drawn), Fold(k, i, True, *drawn)) for i in range(k)]
 
 
 def _checked(k: int, seed: int) -> tuple[int, int]:
@@ -178,31 +173,35 @@ def _warn_of_measurements(index: RowIndex, stratify: str) -> None:
         )
 
 
-def fold_values(index: RowIndex, k: int, group: str, stratify: str | None, seed: int) -> list[Fold]:
+def fold_values(
+    index: RowIndex, k: int, group: str, stratify: str | None, seed: int
+) -> list[tuple[list[Any], list[Any]]]:
     """Return for each of `k` folds the values of the column `group` to train on and those to validate on."""
     k, seed = _checked(k, seed)
-    names = [group] if stratify is None else [group, stratify]
-    columns = index.values(names)
-    if index.beside.kept is not None:
-        columns = {name: values.take(pa.array(index.beside.kept)) for name, values in columns.items()}
-    absent = pc.sum(columns[group].is_null(nan_is_null=True)).as_py()
-    if absent:
+    column = _of_kept(index, group)
+    if absent := pc.sum(column.is_null(nan_is_null=True)).as_py():
         raise OptionError(f"kfold: {absent} rows have no {group!r}")
-    values, codes = _encoded(columns[group].combine_chunks(), group)
-    if len(values) < k:
-        raise OptionError(f"kfold: k={k}: the column {group!r} has only {len(values)} different values")
-    labels = None if stratify is None else _classes(columns[stratify])
-    folds = _folds(codes, labels, k, seed, f"{len(values)} values of {group!r}", stratify)
+    values, codes = _encoded(column.combine_chunks(), group)
+    folds = _folds(index, codes, k, stratify, seed, f"the column {group!r} has only {len(values)} different values")
     return [([values[i] for i in train], [values[i] for i in test]) for train, test in folds]
 
 
+def _of_kept(index: RowIndex, name: str) -> pa.ChunkedArray:
+    """Return a column of the rows that tables leave."""
+    values = index.values([name])[name]
+    return values if index.beside.kept is None else values.take(pa.array(index.beside.kept))
+
+
 def _folds(
-    codes: np.ndarray, labels: np.ndarray | None, k: int, seed: int, what: str, stratify: str | None
+    index: RowIndex, codes: np.ndarray, k: int, stratify: str | None, seed: int, few: str
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return for each fold the codes to train on, and those to validate on."""
+    """Return for each fold the codes to train on, and those to validate on; `few` says it if these are too few."""
+    if len(np.unique(codes)) < k:
+        raise OptionError(f"kfold: k={k}: {few}")
+    labels = None if stratify is None else _classes(_of_kept(index, stratify))
     folds = [(np.unique(codes[train]), np.unique(codes[test])) for train, test in _split(codes, labels, k, seed)]
     if not all(len(test) for _, test in folds):
-        raise OptionError(f"kfold: k={k}: {what} are too few for {k} folds with equal shares of {stratify!r}")
+        raise OptionError(f"kfold: k={k}: {few}, too few for {k} folds with equal shares of {stratify!r}")
     return folds
 
 

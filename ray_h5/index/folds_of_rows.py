@@ -9,11 +9,11 @@ import pyarrow as pa
 
 from ray_h5.errors import OptionError, PredicateError
 from ray_h5.manifest.file_table import FileTable, digest_of
-from ray_h5.predicates.virtual_names import FileFold, RowFold
+from ray_h5.predicates.virtual_names import Fold
 
 
 def passing_rows(
-    files: FileTable, kept: np.ndarray, labels_of: Callable[[str], pa.ChunkedArray], criterion: RowFold | FileFold
+    files: FileTable, kept: np.ndarray, labels_of: Callable[[str], pa.ChunkedArray], fold: Fold
 ) -> pa.Array:
     """Return a boolean for each row of all files: whether it is in a fold. `kept` are the rows that tables leave.
 
@@ -22,9 +22,25 @@ def passing_rows(
     PredicateError
         If the fold is of other files.
     """
-    if isinstance(criterion, FileFold):
-        return _file_fold(files, criterion)
-    return _fold(files, kept, None if criterion.stratify is None else labels_of(criterion.stratify), criterion)
+    of_files = fold.files is not None  # files may be read in rows of another kind
+    said = f"kfold(group={'path' if of_files else None!r}): these folds are of {fold.num_files} files"
+    if len(files) != fold.num_files or (not of_files and files.num_rows != fold.num_rows):
+        expected, found = ("", "") if of_files else (f" with {fold.num_rows} rows", f" with {files.num_rows} rows")
+        raise PredicateError(f"{said}{expected}, found {len(files)} files{found}. Read the files that kfold was given.")
+    if fold.files is not None:
+        digest = files.names_digest
+        passes = np.repeat(np.isin(np.arange(len(files)), fold.files), np.diff(files.starts))
+    else:
+        labels = None if fold.stratify is None else labels_of(fold.stratify)
+        fold_by_row = fold_of_rows(files, kept, labels, fold.k, fold.seed)
+        digest = digest_of_folds(files, fold_by_row)
+        passes = (fold_by_row == fold.fold) == fold.is_test
+    if digest != fold.digest:
+        others = ", or other rows in each; or a table leaves out other rows, or stratify has other values" * (
+            not of_files
+        )
+        raise PredicateError(f"{said}, found as many of other names{others}. Read what kfold was given.")
+    return pa.array(passes)
 
 
 def fold_of_rows(files: FileTable, kept: np.ndarray, labels: pa.ChunkedArray | None, k: int, seed: int) -> np.ndarray:
@@ -50,29 +66,3 @@ def fold_of_rows(files: FileTable, kept: np.ndarray, labels: pa.ChunkedArray | N
 def digest_of_folds(files: FileTable, folds: np.ndarray) -> str:
     """Return a digest of the names of the files, the rows of each, and the fold that `fold_of_rows` gives each row."""
     return digest_of(files.names_digest.encode() + files.starts.tobytes() + folds.tobytes())
-
-
-def _fold(files: FileTable, kept: np.ndarray, labels: pa.ChunkedArray | None, criterion: RowFold) -> pa.Array:
-    if (files.num_rows, len(files)) != (criterion.num_rows, criterion.num_files):
-        raise PredicateError(
-            f"kfold(group=None): these folds are of {criterion.num_rows} rows in {criterion.num_files} files, found "
-            f"{files.num_rows} rows in {len(files)} files. Read the files that kfold was given."
-        )
-    folds = fold_of_rows(files, kept, labels, criterion.k, criterion.seed)
-    if digest_of_folds(files, folds) != criterion.digest:
-        raise PredicateError(
-            f"kfold(group=None): these folds are of {criterion.num_files} files with as many rows, but of other names, "
-            "or with other numbers of rows in each; or a table leaves out other rows, or stratify has other values. "
-            "Read the files, with the tables, that kfold was given."
-        )
-    return pa.array((folds == criterion.fold) == criterion.is_test)
-
-
-def _file_fold(files: FileTable, criterion: FileFold) -> pa.Array:
-    if (len(files), files.names_digest) != (criterion.num_files, criterion.names):
-        raise PredicateError(
-            f"kfold(group='path'): these folds are of {criterion.num_files} files, found {len(files)} files"
-            f"{'' if len(files) != criterion.num_files else ' of other names'}. Read the files that kfold was given."
-        )
-    passes = np.isin(np.arange(len(files)), criterion.files)
-    return pa.array(np.repeat(passes, np.diff(files.starts)))

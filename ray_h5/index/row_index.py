@@ -41,9 +41,8 @@ from ray_h5.predicates.evaluate import check_names, evaluate
 from ray_h5.predicates.named_columns import columns_of
 from ray_h5.predicates.virtual_names import (
     AnyEqual,
-    FileFold,
+    Fold,
     Length,
-    RowFold,
     parse_virtual,
     read_for,
     virtual_name,
@@ -306,7 +305,7 @@ class RowIndex(ComparedByContent):
                 [passing_rows(self.files, self.kept, lambda name: self.values([name], stored=True)[name], criterion)]
             )
             for spec, criterion in parsed.items()
-            if isinstance(criterion, (RowFold, FileFold))
+            if isinstance(criterion, Fold)
         }
 
     def _of_files(self, columns: Sequence[ColumnSpec]) -> dict[ColumnSpec, pa.ChunkedArray]:

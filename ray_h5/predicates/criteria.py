@@ -21,8 +21,7 @@ from ray_h5.predicates.virtual_names import (
     AnyEqual,
     Compared,
     Derived,
-    FileFold,
-    RowFold,
+    Fold,
     RowMask,
     virtual_name,
 )
@@ -116,7 +115,7 @@ class Criterion(ComparedByContent):
     @property
     def columns(self) -> list[str]:
         """The columns of a dataset that are compared. Masks and folds are none: they belong to the files."""
-        if isinstance(self.wanted, (RowMask, RowFold, FileFold)):
+        if isinstance(self.wanted, (RowMask, Fold)):
             return []
         valid = self.wanted.valid if isinstance(self.wanted, AnyEqual) else None
         return [self.column] if valid is None else [self.column, valid]

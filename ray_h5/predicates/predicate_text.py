@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from ray_h5.predicates.named_columns import names_in
-from ray_h5.predicates.virtual_names import AnyEqual, Compared, Derived, FileFold, Length, RowMask, parse_virtual
+from ray_h5.predicates.virtual_names import AnyEqual, Compared, Derived, Length, RowMask, parse_virtual
 
 _MOST = 300
 """Longer predicates are cut off."""
@@ -43,7 +43,7 @@ def criterion_in_words(column: str, wanted: Derived) -> str:
         return f"{column} is null" if wanted.values == (None,) else f"{column} == {values[0]}"
     if isinstance(wanted, Length):
         return f"the length of {column}"
-    if isinstance(wanted, FileFold):
+    if wanted.files is not None:
         return f"{len(wanted.files)} of {wanted.num_files} files of kfold(group='path')"
     return f"fold {wanted.fold} of kfold(k={wanted.k}), {'its' if wanted.is_test else 'all other'} rows"
 

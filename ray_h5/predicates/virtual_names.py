@@ -59,10 +59,11 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True)
-class RowFold:
-    """The rows of one fold of `kfold` without a group: those of the test, or the others.
+class Fold:
+    """One side of a fold of `kfold`, of rows that are drawn alone or of whole files.
 
-    `digest` is of the files and of the fold of each row.
+    `digest` is of the names of the files; and, if rows are drawn, of the fold of each row. `files` has the numbers of
+    the files on this side, in path order; None if rows are drawn.
     """
 
     k: int
@@ -73,25 +74,7 @@ class RowFold:
     num_rows: int
     num_files: int
     digest: str
-
-
-@dataclass(frozen=True, slots=True)
-class FileFold:
-    """The rows of some files: of one side of a fold of `kfold(group="path")`.
-
-    Attributes
-    ----------
-    files : tuple of int
-        The numbers of the files, in path order.
-    num_files : int
-        All files.
-    names : str
-        Digest of their names.
-    """
-
-    files: tuple[int, ...]
-    num_files: int
-    names: str
+    files: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +82,11 @@ class Length:
     """How long the row is of a column of varying shape, along its first axis: an integer."""
 
 
-Derived = AnyEqual | RowMask | Compared | RowFold | FileFold | Length
+Derived = AnyEqual | RowMask | Compared | Fold | Length
 """A criterion that is a column of its own: one boolean a row, or its length, computed from the files."""
 
 
-_KINDS = {criterion.__name__: criterion for criterion in (AnyEqual, RowMask, Compared, RowFold, FileFold, Length)}
+_KINDS = {criterion.__name__: criterion for criterion in (AnyEqual, RowMask, Compared, Fold, Length)}
 
 
 def virtual_name(column: str, criterion: Derived) -> str:
@@ -155,8 +138,6 @@ def read_for(name: str) -> list[str]:
     if derived is None:
         return [name]
     column, criterion = derived
-    if isinstance(criterion, FileFold):
-        return []
-    if isinstance(criterion, RowFold):
+    if isinstance(criterion, Fold):
         return [] if criterion.stratify is None else [criterion.stratify]
     return [column, criterion.valid] if isinstance(criterion, AnyEqual) and criterion.valid is not None else [column]

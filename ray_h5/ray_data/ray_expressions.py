@@ -17,7 +17,7 @@ from ray_h5.errors import PredicateError
 from ray_h5.predicates.computed_columns import occurs
 from ray_h5.predicates.criteria import Criterion
 from ray_h5.predicates.evaluate import compared, no_scalar
-from ray_h5.predicates.virtual_names import AnyEqual, Compared, FileFold, RowFold, RowMask
+from ray_h5.predicates.virtual_names import AnyEqual, Compared, Fold, RowMask
 from ray_h5.ray_data.preprocessing.batch_formats import as_array
 
 
@@ -32,7 +32,7 @@ class RowChooser:
     def __call__(self, *columns: BlockColumn) -> BlockColumn:
         """Return a boolean for each row, as a column of the same type of block."""
         criterion = self.criterion
-        if isinstance(criterion.wanted, (RowMask, RowFold, FileFold)):
+        if isinstance(criterion.wanted, (RowMask, Fold)):
             what = f"row_mask(): {criterion.column!r}" if isinstance(criterion.wanted, RowMask) else "kfold(): a fold"
             raise PredicateError(
                 f"{what} says which rows of the files to take, and this filter gets the blocks of another operator. "

@@ -8,9 +8,9 @@ import pytest
 
 from ray_h5.predicates.criteria import any_equal, between, row_mask, where
 from ray_h5.predicates.predicate_text import in_words
-from ray_h5.predicates.virtual_names import RowFold, virtual_name
+from ray_h5.predicates.virtual_names import Fold, virtual_name
 
-FOLD = pc.field(virtual_name("rows", RowFold(5, 0, False, None, 0, 50, 1, "ab"))) == pc.scalar(True)
+FOLD = pc.field(virtual_name("rows", Fold(5, 0, False, None, 0, 50, 1, "ab"))) == pc.scalar(True)
 
 
 @pytest.mark.parametrize(
