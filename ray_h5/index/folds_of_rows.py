@@ -36,10 +36,8 @@ def passing_rows(
         digest = digest_of_folds(files, fold_by_row)
         passes = (fold_by_row == fold.fold) == fold.is_test
     if digest != fold.digest:
-        others = ", or other rows in each; or a table leaves out other rows, or stratify has other values" * (
-            not of_files
-        )
-        raise PredicateError(f"{said}, found as many of other names{others}. Read what kfold was given.")
+        more = "" if of_files else ", or other rows in each; or a table leaves out others, or stratify has other values"
+        raise PredicateError(f"{said}, found as many of other names{more}. Read what kfold was given.")
     return pa.array(passes)
 
 
