@@ -23,10 +23,11 @@ def passing_rows(
         If the fold is of other files.
     """
     of_files = fold.files is not None  # files may be read in rows of another kind
-    said = f"kfold(group={'path' if of_files else None!r}): these folds are of {fold.num_files} files"
-    if len(files) != fold.num_files or (not of_files and files.num_rows != fold.num_rows):
-        expected, found = ("", "") if of_files else (f" with {fold.num_rows} rows", f" with {files.num_rows} rows")
-        raise PredicateError(f"{said}{expected}, found {len(files)} files{found}. Read the files that kfold was given.")
+    counts, expected = (files.num_rows, len(files)), (fold.num_rows, fold.num_files)
+    said, found = (f"{n} files" if of_files else f"{rows} rows in {n} files" for rows, n in (expected, counts))
+    said = f"kfold(group={'path' if of_files else None!r}): these folds are of {said}"
+    if counts[of_files:] != expected[of_files:]:
+        raise PredicateError(f"{said}, found {found}. Read the files that kfold was given.")
     if fold.files is not None:
         digest = files.names_digest
         passes = np.repeat(np.isin(np.arange(len(files)), fold.files), np.diff(files.starts))
