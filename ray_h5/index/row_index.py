@@ -314,7 +314,7 @@ class RowIndex(ComparedByContent):
         for file, facts in enumerate(answers):
             check_identity(facts.path, self.files.identity(file), facts.identity)
         read = dict.fromkeys([*self.columns, *(name for spec in columns for name in read_for(spec.name))])
-        self._add_sources(sources_of([facts.origins for facts in answers], read))
+        self._add_sources(sources_of([facts.sources for facts in answers], read))
         for column, _ in filter(None, (parse_virtual(spec.name) for spec in columns)):
             check_enums(answers, column)
         return {spec: _joined(answers, spec) for spec in columns}
@@ -462,7 +462,7 @@ def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup
         else file_facts.known
         for file_facts in facts
     )
-    looked_up = Found(sources=sources_of([file_facts.origins for file_facts in facts], common))
+    looked_up = Found(sources=sources_of([file_facts.sources for file_facts in facts], common))
     return RowIndex(
         files, common, chunk_rows, lookup, cast, looked_up, tables, known=known if any(known) else (), varying=varying
     )
@@ -481,7 +481,7 @@ def _num_rows(facts: FileFacts, columns: tuple[str, ...] | None, scope: Scope) -
     except SchemaMismatchError:
         if chosen := facts.chosen(columns):  # how the file begins may say more
             with scope.open(facts.path, facts.state) as reader:
-                reader.base.rows_of(chosen, facts.state.sources)
+                reader.base.rows_of(chosen, facts.sources)
         raise
 
 

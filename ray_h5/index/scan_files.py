@@ -21,7 +21,7 @@ import pyarrow as pa
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.index.facts.file_facts import ColumnFacts, FileFacts, Question
 from ray_h5.index.facts.scan_file import learn
-from ray_h5.index.facts.source_table import Origin, Sources
+from ray_h5.index.facts.source_table import Sources
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.stored.facts_store import FactsStore
 from ray_h5.index.stored.memory import MEMORY
@@ -135,13 +135,11 @@ class Lookup:
         batches = [unknown[i : i + size] for i in range(0, len(unknown), size)]
         work = partial(answer_files, question, self.scope, self.states, begun)
         columns: dict[tuple[tuple[str, ColumnFacts], ...], Mapping[str, ColumnFacts]] = {}
-        origins: dict[Origin, Origin] = {}
         for answers in self.spread(work, batches) if len(batches) > 1 else map(work, batches):
             for facts in answers:
                 # Equal facts of many files share one object, to save memory.
                 shared = columns.setdefault(tuple(facts.columns.items()), facts.columns)
-                sources = tuple(origins.setdefault(origin, origin) for origin in facts.origins)
-                known[facts.path] = shared_facts = replace(facts, columns=shared, origins=sources)
+                known[facts.path] = shared_facts = replace(facts, columns=shared)
                 MEMORY.put(shared_facts, self.scope)
                 if store is not None:
                     store.add(shared_facts)

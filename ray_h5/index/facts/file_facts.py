@@ -11,7 +11,6 @@ import pyarrow as pa
 from ray_h5.columns.row_table import RowTable
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.errors import SchemaMismatchError
-from ray_h5.index.facts.source_table import Origin
 from ray_h5.manifest.file_manifest import Manifest
 from ray_h5.manifest.layout import ColumnLayout, FileState, SourceStates
 from ray_h5.merged_facts import Facts
@@ -94,8 +93,8 @@ class FileFacts(Facts):
         The names of all columns that can be read as rows; None if they are not known yet.
     left_out : tuple of (str, str)
         Columns with rows that cannot be read, and why; known with the listing.
-    origins : tuple of Origin
-        The other files that columns come from.
+    sources : mapping of str to SourceStates
+        The other files that columns come from; columns without any are left out.
     sought : SourceStates
         Other files that decide which columns there are; known with the listing.
     values : mapping of ColumnSpec to pyarrow.Array
@@ -113,7 +112,7 @@ class FileFacts(Facts):
     columns: Mapping[str, ColumnFacts] = field(default_factory=dict)
     listing: tuple[str, ...] | None = None
     left_out: tuple[tuple[str, str], ...] = ()
-    origins: tuple[Origin, ...] = ()
+    sources: Mapping[str, SourceStates] = field(default_factory=dict)
     sought: SourceStates = ()
     values: Mapping[ColumnSpec, pa.Array] = field(default_factory=dict)
     table: RowTable | None = None
@@ -123,12 +122,12 @@ class FileFacts(Facts):
     @property
     def state(self) -> FileState:
         """The state of the file and of the sources of its columns."""
-        return FileState(self.identity, {name: origin.sources for origin in self.origins for name in origin.columns})
+        return FileState(self.identity, self.sources)
 
     @property
-    def sources(self) -> SourceStates:
+    def others(self) -> SourceStates:
         """All other files that these facts depend on, each once."""
-        return tuple(dict.fromkeys([*self.sought, *(source for origin in self.origins for source in origin.sources)]))
+        return tuple(dict.fromkeys([*self.sought, *(state for states in self.sources.values() for state in states)]))
 
     @property
     def value_bytes(self) -> int:
@@ -173,36 +172,31 @@ class FileFacts(Facts):
         if not chosen and columns is None and self.left_out:
             why = "; ".join(f"{name} ({reason})" for name, reason in self.left_out[:_MAX_LISTED])
             raise SchemaMismatchError(f"{self.path}: found no column that can be delivered: {why}")
-        return common_rows(self.path, chosen, sources=self.state.sources) if chosen or columns is None else 0
+        return common_rows(self.path, chosen, sources=self.sources) if chosen or columns is None else 0
 
     def described(
         self, layouts: Mapping[str, ColumnLayout], known: Mapping[str, ColumnFacts] | None = None
     ) -> FileFacts:
         """Return these facts together with those of more columns: `known`, if the caller has them."""
         columns = {name: ColumnFacts.of(layout) for name, layout in layouts.items()} if known is None else known
-        sources = {**self.state.sources, **{name: layout.sources for name, layout in layouts.items()}}
-        return replace(self, columns={**self.columns, **columns}, origins=Origin.grouped(sources))
+        sources = {name: layout.sources for name, layout in layouts.items() if layout.sources}
+        return replace(self, columns={**self.columns, **columns}, sources={**self.sources, **sources})
 
     def merged(self, later: FileFacts | None) -> FileFacts:
         """Return these facts and those found since; only the latter if the file changed."""
         if later is None:
             return self
-        sources = dict(self.sources)
-        if self.identity != later.identity or any(sources.get(path, state) != state for path, state in later.sources):
+        known = dict(self.others)
+        if self.identity != later.identity or any(known.get(path, state) != state for path, state in later.others):
             return later
         listed = self if later.listing is None else later
-        return replace(
-            Facts.merged(self, later),
-            left_out=listed.left_out,
-            origins=_merged(self.origins, later.origins),
-            sought=listed.sought,
-        )
+        return replace(Facts.merged(self, later), left_out=listed.left_out, sought=listed.sought)
 
     def holds(self, other: FileFacts) -> bool:
         """Return whether all facts of `other` are here too, for the same state of the file."""
         return (
             self.identity == other.identity
-            and set(self.sources) >= set(other.sources)
+            and set(self.others) >= set(other.others)
             and Facts.holds(self, other)
             and all(len(self.values[spec]) == len(values) for spec, values in other.values.items())
         )
@@ -217,13 +211,6 @@ class FileFacts(Facts):
         there = {} if known is None else known.values
         values = {spec: array if array is there.get(spec) else _copied(array) for spec, array in self.values.items()}
         return replace(self, values=values)
-
-
-def _merged(known: tuple[Origin, ...], later: tuple[Origin, ...]) -> tuple[Origin, ...]:
-    """Return the origins of all columns; `later` itself if it has all, as other files share that object."""
-    sources = {name: origin.sources for origin in (*known, *later) for name in origin.columns}
-    grouped = Origin.grouped(sources)
-    return later if grouped == later else grouped
 
 
 def _copied(array: pa.Array) -> pa.Array:

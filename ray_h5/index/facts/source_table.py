@@ -18,38 +18,12 @@ Sources: TypeAlias = Mapping[str, Sequence[SourceStates]]
 """By column, the sources that it has in each file. Columns without sources are left out."""
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """The sources of some columns of one file.
-
-    Attributes
-    ----------
-    columns : tuple of str
-        The columns.
-    sources : SourceStates
-        The other files that each of them comes from.
-    """
-
-    columns: tuple[str, ...]
-    sources: SourceStates
-
-    @staticmethod
-    def grouped(sources: Mapping[str, SourceStates]) -> tuple[Origin, ...]:
-        """Return the origins of columns, given the sources of each; columns without sources are left out."""
-        columns: dict[SourceStates, list[str]] = {}
-        for name, states in sources.items():
-            if states:
-                columns.setdefault(states, []).append(name)
-        return tuple(Origin(tuple(names), states) for states, names in columns.items())
-
-
-def sources_of(origins: Sequence[Iterable[Origin]], names: Iterable[str]) -> Sources:
-    """Return the sources of some columns, given the origins of each file."""
+def sources_of(by_file: Sequence[Mapping[str, SourceStates]], names: Iterable[str]) -> Sources:
+    """Return the sources of some columns, given those of the columns of each file."""
     wanted, states_by_name = set(names), dict[str, list[SourceStates]]()
-    for file, of_file in enumerate(origins):
-        for origin in of_file:
-            for name in wanted.intersection(origin.columns):
-                states_by_name.setdefault(name, [()] * len(origins))[file] = origin.sources
+    for file, sources in enumerate(by_file):
+        for name in wanted.intersection(sources):
+            states_by_name.setdefault(name, [()] * len(by_file))[file] = sources[name]
     return dict(sorted(states_by_name.items()))
 
 

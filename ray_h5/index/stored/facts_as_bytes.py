@@ -17,7 +17,6 @@ from ray_h5.columns.row_table import RowTable
 from ray_h5.columns.sample_times import Times
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.index.facts.file_facts import ColumnFacts, FileFacts
-from ray_h5.index.facts.source_table import Origin
 from ray_h5.manifest.file_manifest import Manifest
 from ray_h5.manifest.joined_arrays import NOT_WRITTEN, GroupTable, JoinedArray, Paths, Texts
 from ray_h5.manifest.known_columns import Elsewhere, KnownColumn, OtherColumn, PackedIndex, num_chunks
@@ -27,14 +26,14 @@ from ray_h5.storage.byte_source import FileIdentity, ObjectIdentity
 
 _CLASSES: tuple[Any, ...] = (
     Along, Bounds, ChunkedBy, ColumnFacts, ColumnLayout, ColumnNotes, ColumnSpec, Elsewhere, Encoding, FileIdentity,
-    FilterPipeline, FilterStep, GroupTable, JoinedArray, KnownColumn, Manifest, ObjectIdentity, Origin, OtherColumn,
+    FilterPipeline, FilterStep, GroupTable, JoinedArray, KnownColumn, Manifest, ObjectIdentity, OtherColumn,
     PackedIndex, Paths, RowTable, Texts, Times,
 )  # fmt: skip
 _FIELDS = {class_: tuple(one.name for one in fields(class_)) for class_ in _CLASSES}
 _NUMBERS = {class_: number for number, class_ in enumerate(_CLASSES)}
 _ARRAY, _DTYPE, _POOLED, _TEXT = 124, 125, 126, 127
 _MARKS = {number: Ext(number, b"") for number in (*range(len(_CLASSES)), _ARRAY, _DTYPE)}
-_KEPT = ("columns", "listing", "left_out", "origins", "sought", "table", "known")
+_KEPT = ("columns", "sources", "listing", "left_out", "sought", "table", "known")
 """The facts that files may be alike in."""
 
 VERSION = zlib.crc32(repr(["Arrow, states", *((class_.__name__, names) for class_, names in _FIELDS.items())]).encode())
@@ -58,8 +57,9 @@ class FactsWriter:
         """Return what a file may have in common with others."""
         if id(facts.columns) not in self._columns:  # files share the object
             self._columns[id(facts.columns)] = facts.columns, self._plain(facts.columns)
-        rest = [self._plain(getattr(facts, name)) for name in _KEPT[1:]]
-        return msgspec.msgpack.encode([self._columns[id(facts.columns)][1], *rest])
+        sources = {self._plain(name): self._pooled(states) for name, states in facts.sources.items()}
+        rest = [self._plain(getattr(facts, name)) for name in _KEPT[2:]]
+        return msgspec.msgpack.encode([self._columns[id(facts.columns)][1], sources, *rest])
 
     def value(self, value: Any) -> bytes:
         """Return the bytes of one value."""
@@ -91,7 +91,8 @@ class FactsWriter:
     def _pooled(self, value: Any) -> Ext:
         # Texts are compared by identity. They stay in memory as long as the facts do.
         if value not in self._numbers:
-            body = msgspec.msgpack.encode(self._object(value))
+            plain = self._plain(value) if type(value) is tuple else self._object(value)
+            body = msgspec.msgpack.encode(plain)
             self._numbers[value] = len(self.pool)
             self.pool.append(body)
         return Ext(_POOLED, self._numbers[value].to_bytes(4, "big"))
@@ -183,7 +184,7 @@ def dtype_of(parts: Any) -> np.dtype:
 
 def check_ranges(facts: FileFacts) -> None:
     """Raise a ValueError if chunks or values are said to be outside of their file."""
-    sizes = {path: identity.size for path, identity in facts.sources if identity is not None}
+    sizes = {path: identity.size for path, identity in facts.others if identity is not None}
     sizes[facts.path] = facts.identity.size
     todo = [(facts.path, known) for known in facts.known.columns.values()]
     while todo:

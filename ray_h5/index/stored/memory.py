@@ -51,7 +51,7 @@ def is_current(facts: FileFacts, listed: Identity | None = None, storage: Storag
     Of a remote file, `listed` is the state in the listing. Its later states are not asked for: each read says which
     state it wants. The other files in its `storage` that it refers to are in no listing, so these are looked at.
     """
-    path, planned, others = facts.path, facts.identity, [source for source in facts.sources if source[0] != facts.path]
+    path, planned, others = facts.path, facts.identity, [source for source in facts.others if source[0] != facts.path]
     storage = storage_of(path, storage)
     try:
         if (listed is not None and planned != listed) or storage.seen(path, planned) != planned:
