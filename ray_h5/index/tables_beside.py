@@ -356,11 +356,11 @@ def _shown(key: Sequence[pa.Scalar]) -> str:
 def _of_attributes(index: RowIndex, attrs: Mapping[str, str]) -> dict[str, TableColumn]:
     """Return attributes of the files: columns of a table with a line for each file."""
     wanted = tuple(dict.fromkeys(attrs.values()))
-    facts = index.lookup.ask(index.files.all_paths(), Question(tuple(index.columns), attributes=wanted))
+    facts = index.lookup.ask(index.files.all_paths(), Question(tuple(index.columns), wanted))
     columns = {}
     for name, attribute in attrs.items():
         columns[name] = _common_values(
-            attribute, [(file_facts.path, file_facts.attributes[attribute]) for file_facts in facts]
+            attribute, [(file_facts.path, file_facts.values[attribute]) for file_facts in facts]
         )
     table = Table.of("attributes of the files", columns)
     specs, lines = {name: spec_of(name, kind) for name, kind in table.types.items()}, Lines(np.arange(len(facts)), True)

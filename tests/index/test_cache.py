@@ -597,8 +597,6 @@ def test_writers_at_one_time_leave_whole_files(tmp_path, files):
 import sys
 from ray_h5.predicates.criteria import where
 from tests.index.kit import plan_files
-from ray_h5.columns.schema import ColumnSpec
-from ray_h5.index.facts.source_table import Origin
 from ray_h5.index.stored.memory import MEMORY
 for i in range(10):
     MEMORY.clear()

@@ -66,15 +66,12 @@ class Question:
     ----------
     columns : tuple of str, optional
         The columns to look at; None for all that can be read as rows.
-    values : tuple of ColumnSpec
-        Scalar and virtual columns whose values are wanted.
-    attributes : tuple of str
-        Attributes of the group that names are relative to.
+    values : tuple of (ColumnSpec or str)
+        Scalar and virtual columns whose values are wanted, and attributes of the group that names are relative to.
     """
 
     columns: tuple[str, ...] | None = None
-    values: tuple[ColumnSpec, ...] = ()
-    attributes: tuple[str, ...] = ()
+    values: tuple[ColumnSpec | str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +94,10 @@ class FileFacts(Facts):
         The other files that columns come from; columns without any are left out.
     sought : SourceStates
         Other files that decide which columns there are; known with the listing.
-    values : mapping of ColumnSpec to pyarrow.Array
-        The values of scalar and virtual columns that were read, one value a row.
+    values : mapping of (ColumnSpec or str) to pyarrow.Array
+        The values of scalar and virtual columns that were read, one value a row; and of attributes, one value each.
     table : RowTable, optional
         What is known of the rows, if they do not lie along the first axis.
-    attributes : mapping of str to pyarrow.Array
-        The attributes that were read, one value each.
     known : Manifest
         Of a remote file: what another process needs to know to read the columns without libhdf5.
     """
@@ -114,9 +109,8 @@ class FileFacts(Facts):
     left_out: tuple[tuple[str, str], ...] = ()
     sources: Mapping[str, SourceStates] = field(default_factory=dict)
     sought: SourceStates = ()
-    values: Mapping[ColumnSpec, pa.Array] = field(default_factory=dict)
+    values: Mapping[ColumnSpec | str, pa.Array] = field(default_factory=dict)
     table: RowTable | None = None
-    attributes: Mapping[str, pa.Array] = field(default_factory=dict)
     known: Manifest = field(default_factory=Manifest)
 
     @property
@@ -142,17 +136,16 @@ class FileFacts(Facts):
         asked = question.columns if question.columns is not None else self.listing
         if asked is None or not all(name in self.columns for name in asked):
             return False
-        if not self.attributes.keys() >= set(question.attributes):
-            return False
         return not question.values or not self.absent(question)
 
-    def absent(self, question: Question) -> list[ColumnSpec]:
-        """Return the columns whose values are asked for and not known for the number of rows of the other columns.
+    def absent(self, question: Question) -> list[ColumnSpec | str]:
+        """Return what is asked for and not known: columns for the number of rows of the other columns, and attributes.
 
         A file may have columns of several lengths. A mask belongs to the columns that it is read with.
         """
         rows = self.num_rows(question.columns)
-        return [spec for spec in question.values if spec not in self.values or len(self.values[spec]) != rows]
+        lengths = {key: 1 if isinstance(key, str) else rows for key in question.values}
+        return [key for key, length in lengths.items() if key not in self.values or len(self.values[key]) != length]
 
     def chosen(self, columns: Sequence[str] | None) -> dict[str, ColumnFacts]:
         """Return those of the columns that the file has; None asks for all."""

@@ -67,9 +67,11 @@ def _learn(
         if facts is None:
             reader.base.look_again()
         facts = _learn_columns(facts or FileFacts(path, reader.identity), reader, question.columns)
-        for spec in facts.absent(question) if question.values else ():
+        absent = facts.absent(question) if question.values else []
+        for spec in (key for key in absent if not isinstance(key, str)):
             facts = _learn_values(facts, reader, spec, question.columns)
-        facts = _learn_attributes(facts, reader, question.attributes)
+        if attributes := [key for key in absent if isinstance(key, str)]:
+            facts = _learn_attributes(facts, reader, attributes)
         if known := reader.base.manifest():
             facts = replace(facts, known=known)
         if isinstance(reader, RowReader):
@@ -137,21 +139,16 @@ def _learn_values(facts: FileFacts, reader: FileReader, spec: ColumnSpec, column
 
 
 def _learn_attributes(facts: FileFacts, reader: FileReader, names: Sequence[str]) -> FileFacts:
-    absent = [name for name in names if name not in facts.attributes]
-    if not absent:
-        return facts
-    base = reader.base
-    attributes = dict(facts.attributes)
-    for name, value in base.attributes(absent).items():
+    values = dict(facts.values)
+    for name, value in reader.base.attributes(names).items():
         try:
-            attributes[name] = pa.array([value.decode()] if isinstance(value, bytes) else value)
+            text = [value.decode()] if isinstance(value, bytes) else None
+            values[name] = pa.array(value) if text is None else pa.array(text, pa.large_string())
         except UnicodeDecodeError:
             raise UnsupportedColumnError(
                 f"{facts.path}: attribute {name!r} holds {value!r}, which is not UTF-8; leave it out of attrs=[...]"
             ) from None
-        if isinstance(value, bytes):
-            attributes[name] = attributes[name].cast(pa.large_string())
-    return replace(facts, attributes=attributes)
+    return replace(facts, values=values)
 
 
 def _stored(facts: FileFacts, reader: FileReader, spec: ColumnSpec, rows: int) -> pa.Array:

@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 
 from ray_h5.arrow_arrays import binary_array
-from ray_h5.columns.schema import ColumnSpec
 from ray_h5.errors import NotFoundError, RayH5Error
 from ray_h5.index.facts.file_facts import FileFacts
 from ray_h5.index.file_opener import Scope, how_opened
@@ -84,13 +83,7 @@ class IndexFile:
         if common not in self._common:
             self._common[common] = self._reader.facts(self._alike.dictionary[common].as_py())
         values = {key: lists[number].values for key, lists in self._values if lists[number].is_valid}
-        facts = FileFacts(
-            path,
-            self._reader.value(self._states[number].as_py()),
-            **self._common[common],
-            values={key: array for key, array in values.items() if isinstance(key, ColumnSpec)},
-            attributes={key: array for key, array in values.items() if isinstance(key, str)},
-        )
+        facts = FileFacts(path, self._reader.value(self._states[number].as_py()), **self._common[common], values=values)
         if facts.known or facts.table is not None:
             check_ranges(facts)
         return facts
@@ -108,7 +101,7 @@ def _batch_of(scope: str, facts_by_key: Mapping[str, FileFacts]) -> pa.RecordBat
     for number, facts in enumerate(facts_by_key.values()):
         numbers.append(common.setdefault(writer.facts(facts), len(common)))
         states.append(writer.value(facts.identity))
-        for key, array in (*facts.values.items(), *facts.attributes.items()):
+        for key, array in facts.values.items():
             values.setdefault((key, array.type), {})[number] = array
     facts_of_files = pa.DictionaryArray.from_arrays(pa.array(numbers, pa.int32()), binary_array([*common]))
     lists = [_lists(arrays, len(facts_by_key)) for arrays in values.values()]
