@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ray_h5.columns.derived_columns import Columns, split_columns
 from ray_h5.columns.labels import Classes, Value, classes_of
@@ -87,17 +87,18 @@ class FileOptions:
         """
         ensure_handler()
         source = Source(paths, **options)
-        places = _Places.of(source)
-        scope = Scope.of(source, places.storage, threads)
+        named, beside, filesystem, storage = _places(source)
+        scope = Scope.of(source, storage, threads)
         folder = None
-        if source.index_dir is not None:
-            folder = check_index_dir(source.index_dir, in_store=places.takes_index)
-        how = source.file_extensions, source.ignore_missing_paths, places.filesystem, places.storage
-        files = find_files(places.paths, *how)
+        if source.index_dir is not None:  # it may be in a store, unless another library reads that
+            in_store = storage is not LOCAL and (source.filesystem is None or filesystem is not None)
+            folder = check_index_dir(source.index_dir, in_store=in_store)
+        how = source.file_extensions, source.ignore_missing_paths, filesystem, storage
+        files = find_files(named, *how)
         scope = scope if scope.rows is None else replace(scope, rows=naming_files(scope.rows, files.paths))
-        if places.beside:
-            scope = replace(scope, zipped=_zipped(files.paths, find_files(places.beside, *how).paths))
-        local_only = is_local_only([*places.paths, *places.beside])
+        if beside:
+            scope = replace(scope, zipped=_zipped(files.paths, find_files(beside, *how).paths))
+        local_only = is_local_only([*named, *beside])
         return cls(source, files.paths, scope, folder, source.cast, local_only, files.states)
 
     def _matching(self, names: Sequence[str] | None) -> list[str] | None:
@@ -176,45 +177,25 @@ class FileOptions:
         return _with_labels(index, source.classes, of_some=columns is not None)
 
 
-class _Places(NamedTuple):
-    """The paths of a `Source` as their storage takes them.
+def _places(source: Source) -> tuple[Sequence[PathLike], Sequence[PathLike], Any, Storage]:
+    """Return the paths of a `Source` and those beside them, as their storage takes them, and where they are.
 
-    Attributes
-    ----------
-    paths, beside : list of str or path-like
-        The files, and those that are read beside them, if any.
-    filesystem : optional
-        A local file system that the paths start in.
-    storage : Storage
-        Where files with a URL are.
-    takes_index : bool
-        Whether `index_dir` may be in the store.
+    That is a local file system that they start in, if any, and the storage of files with a URL.
     """
+    paths, beside = list_paths(source.paths), [] if source.zip_files is None else list_paths(source.zip_files)
+    if source.filesystem is not None:
+        from ray_h5.storage.stores.file_systems import FileSystemStorage, remote_filesystem
 
-    paths: Sequence[PathLike]
-    beside: Sequence[PathLike]
-    filesystem: Any
-    storage: Storage
-    takes_index: bool
-
-    @classmethod
-    def of(cls, source: Source) -> _Places:
-        paths = list_paths(source.paths)
-        beside = [] if source.zip_files is None else list_paths(source.zip_files)
-        if source.filesystem is None:
-            paths, beside = ([on_hub(path, listed=True) for path in place] for place in (paths, beside))
-        else:
-            from ray_h5.storage.stores.file_systems import FileSystemStorage, remote_filesystem
-
-            if (remote := remote_filesystem(source.filesystem)) is not None:
-                storage = storage_for(source.storage_options, [], remote)
-                assert isinstance(storage, FileSystemStorage)
-                urls, others = ([storage.url(os.fspath(path)) for path in place] for place in (paths, beside))
-                return cls(urls, others, None, storage, takes_index=False)
-        tables = [on_hub(path, listed=True) for table in source.tables for path in list_paths(table.path)]
-        texts = [text for path in (*paths, *beside, *tables) if isinstance(text := os.fspath(path), str)]
-        storage = storage_for(source.storage_options, texts)
-        return cls(paths, beside, source.filesystem, storage, takes_index=storage is not LOCAL)
+        if (remote := remote_filesystem(source.filesystem)) is not None:
+            storage = storage_for(source.storage_options, [], remote)
+            assert isinstance(storage, FileSystemStorage)
+            urls, others = ([storage.url(os.fspath(path)) for path in listed] for listed in (paths, beside))
+            return urls, others, None, storage
+    else:
+        paths, beside = ([on_hub(path, listed=True) for path in listed] for listed in (paths, beside))
+    tables = [on_hub(path, listed=True) for table in source.tables for path in list_paths(table.path)]
+    texts = [text for path in (*paths, *beside, *tables) if isinstance(text := os.fspath(path), str)]
+    return paths, beside, source.filesystem, storage_for(source.storage_options, texts)
 
 
 def _zipped(paths: Sequence[str], others: Sequence[str]) -> dict[str, str]:

@@ -348,7 +348,7 @@ class RowIndex(ComparedByContent):
         for file, path in enumerate(self.files.all_paths()):
             planned, storage = self.files.identity(file), storage_of(path, self.scope.storage)
             check_identity(path, planned, storage.seen(path, planned) or storage.check(path))
-        states = [sources.source(number) for number in range(len(sources.paths))]
+        states = sources.of_files()
         if states and not all(each_waiting(lambda source: self._state_now(source[0]) == source[1], states)):
             for file, path in enumerate(self.files.all_paths()):
                 state = FileState(self.files.identity(file), sources.of_file(file))

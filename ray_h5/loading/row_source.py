@@ -285,9 +285,8 @@ class RowSource:
 
     def _check_sources(self, touched: list[int]) -> None:
         """Look once at each file that columns of the touched files come from."""
-        sources = self.plan.sources
-        for number in sources.of_files(np.array(touched, np.int64)).tolist():
-            if not is_unchanged(*sources.source(number), self._storage):
+        for path, state in self.plan.sources.of_files(touched):
+            if not is_unchanged(path, state, self._storage):
                 for file in touched:
                     check_state(self.plan.files.path(file), self.plan.state(file), self.plan.scope.storage)
 

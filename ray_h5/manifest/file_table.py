@@ -6,7 +6,6 @@ import hashlib
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,28 +17,28 @@ from ray_h5.storage.byte_source import FileIdentity, Identity, ObjectIdentity
 
 _MAX_ROWS = (1 << 63) - 1
 
-_NOT_THERE = (-1, 0, 0, 0)
-"""Stands for the state of a file that does not exist: no file has a negative size."""
-
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class StateTable(ComparedByContent):
-    """Paths and states of files.
+class FileTable(ComparedByContent):
+    """The files of a dataset, in the order of row ids, and their states.
 
     Attributes
     ----------
     paths : pyarrow.LargeBinaryArray
         Their paths as bytes, which need not be UTF-8.
     identities : numpy.ndarray
-        int64 of shape (files, 4): the fields of `FileIdentity`; -1 and zeros for a file that does not exist. Inodes are
-        unsigned; they keep their 64 bits. Of a remote file: size, time of the last change and zeros.
+        int64 of shape (files, 4): the fields of `FileIdentity`. Inodes are unsigned; they keep their 64 bits. Of a
+        remote file: size, time of the last change and zeros.
     etags : pyarrow.LargeBinaryArray
         The ETags of remote files, null for others; empty if all files are local.
+    starts : numpy.ndarray
+        int64 of shape (files + 1,): row id of each file's first row; the last entry is the number of rows.
     """
 
     paths: pa.LargeBinaryArray = field(default_factory=lambda: binary_array([]))
     identities: np.ndarray = field(default_factory=lambda: np.empty((0, 4), np.int64))
     etags: pa.LargeBinaryArray = field(default_factory=lambda: binary_array([]))
+    starts: np.ndarray = field(default_factory=lambda: np.zeros(1, np.int64))
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -51,33 +50,20 @@ class StateTable(ComparedByContent):
         """Return the paths of all files."""
         return [_as_path(path) for path in self.paths]
 
-    def state(self, file: int) -> Identity | None:
-        """Return the state of a file; None if it does not exist."""
+    def identity(self, file: int) -> Identity:
+        """Return the state of a file."""
         size, mtime_ns, ctime_ns, inode = self.identities[file].tolist()
         if len(self.etags) and self.etags[file].is_valid:
             return ObjectIdentity(self.etags[file].as_py().decode(), size, mtime_ns)
-        return None if size < 0 else FileIdentity(size, mtime_ns, ctime_ns, inode % (1 << 64))
+        return FileIdentity(size, mtime_ns, ctime_ns, inode % (1 << 64))
 
-    def differ(self, other: StateTable) -> np.ndarray:
+    def differ(self, other: FileTable) -> np.ndarray:
         """Return the numbers of the files whose states are others in a table of as many files."""
         differs = np.any(self.identities != other.identities, axis=1)
         if len(self.etags) or len(other.etags):
             tags = zip(_etags(self).to_pylist(), _etags(other).to_pylist(), strict=True)
             differs |= np.array([mine != theirs for mine, theirs in tags], bool)
         return np.flatnonzero(differs)
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class FileTable(StateTable):
-    """The files of a dataset, in the order of row ids.
-
-    Attributes
-    ----------
-    starts : numpy.ndarray
-        int64 of shape (files + 1,): row id of each file's first row; the last entry is the number of rows.
-    """
-
-    starts: np.ndarray = field(default_factory=lambda: np.zeros(1, np.int64))
 
     @classmethod
     def of(cls, paths: Sequence[str], identities: Sequence[Identity], rows: Sequence[int]) -> FileTable:
@@ -88,7 +74,13 @@ class FileTable(StateTable):
                 f"{paths[most]} with {rows[most]} rows. Leave out files that declare rows which they do not hold."
             )
         starts = np.concatenate([[0], np.cumsum(rows, dtype=np.int64)])
-        return cls(**state_columns(paths, identities), starts=starts)
+        numbers = [_as_numbers(identity) for identity in identities]
+        fields = np.array([number[:3] for number in numbers], np.int64).reshape(-1, 3)
+        inodes = np.array([number[3] for number in numbers], np.uint64).view(np.int64)  # some are 2**63 and more
+        tags = [identity.etag.encode() if isinstance(identity, ObjectIdentity) else None for identity in identities]
+        names = binary_array([path.encode("utf-8", "surrogateescape") for path in paths])
+        etags = binary_array(tags if any(tag is not None for tag in tags) else [])
+        return cls(names, np.column_stack([fields, inodes]), etags, starts)
 
     @property
     def num_rows(self) -> int:
@@ -99,11 +91,6 @@ class FileTable(StateTable):
         if not len(self.etags):
             return 0
         return int(self.identities[self.etags.is_valid().to_numpy(zero_copy_only=False), 0].sum())
-
-    def identity(self, file: int) -> Identity:
-        state = self.state(file)
-        assert state is not None
-        return state
 
     def where(self, row_id: int) -> str:
         """Return the place of a row, for messages."""
@@ -147,27 +134,12 @@ def _folder_of(paths: Sequence[bytes]) -> bytes:
     return b"".join(folder + b"/" for folder in shared)
 
 
-def state_columns(paths: Sequence[str], states: Sequence[Identity | None]) -> dict[str, Any]:
-    """Return the fields of a `StateTable` of some files, by name."""
-    numbers = [_as_numbers(state) for state in states]
-    fields = np.array([number[:3] for number in numbers], np.int64).reshape(-1, 3)
-    inodes = np.array([number[3] for number in numbers], np.uint64).view(np.int64)  # some are 2**63 and more
-    tags = [state.etag.encode() if isinstance(state, ObjectIdentity) else None for state in states]
-    return {
-        "paths": binary_array([path.encode("utf-8", "surrogateescape") for path in paths]),
-        "identities": np.column_stack([fields, inodes]),
-        "etags": binary_array(tags if any(tag is not None for tag in tags) else []),
-    }
-
-
-def _etags(table: StateTable) -> pa.LargeBinaryArray:
+def _etags(table: FileTable) -> pa.LargeBinaryArray:
     """Return the ETag of each file, null for local ones."""
     return table.etags if len(table.etags) else binary_array([None] * len(table))
 
 
-def _as_numbers(state: Identity | None) -> tuple[int, int, int, int]:
-    if state is None:
-        return _NOT_THERE
+def _as_numbers(state: Identity) -> tuple[int, int, int, int]:
     if isinstance(state, ObjectIdentity):
         return state.size, state.modified_ns, 0, 0
     return state.size, state.mtime_ns, state.ctime_ns, state.inode

@@ -80,7 +80,7 @@ def test_each_source_is_looked_at_once_a_batch(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "stat", lambda path, *args, **options: looked.append(path) or stat(path, *args, **options))
     dataset[:]
     assert looked.count(str(tmp_path / "labels.h5")) == 1
-    assert len(dataset._source.plan.sources.paths) == 1
+    assert len(dataset._source.plan.sources.of_files()) == 1
 
 
 def test_columns_in_raw_files_are_read_from_their_own(tmp_path):
