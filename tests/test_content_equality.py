@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from ray_h5.index.stored.memory import MEMORY
+from ray_h5.index.stored.facts_store import MEMORY
 from ray_h5.order.block_layout import Tail
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.predicates.criteria import Criterion, any_equal, between

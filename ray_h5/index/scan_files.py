@@ -24,7 +24,6 @@ from ray_h5.index.facts.scan_file import learn
 from ray_h5.index.facts.source_table import Sources
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.stored.facts_store import FactsStore
-from ray_h5.index.stored.memory import MEMORY
 from ray_h5.per_process import PerProcess
 from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.request_pool import fetching_threads
@@ -111,23 +110,16 @@ class Lookup:
         known: dict[str, FileFacts] = {}
         begun: dict[str, FileFacts] = {}
         progress = _Progress(len(paths))
-        store = None if self.index_dir is None else FactsStore(self.index_dir, self.scope)
+        store = FactsStore(self.scope, self.index_dir)
         for path in paths:
-            listed = self.states.get(path)
-            facts = MEMORY.get(path, self.scope, listed)
-            if store is not None and (facts is None or not facts.answers(question)):
-                stored = store.get(path, listed)
-                facts = stored.merged(facts) if stored is not None and facts is not None else facts or stored
-                if stored is not None and facts is not None and not store.is_written:
-                    MEMORY.put(facts, self.scope)  # it takes requests to ask the store again
+            facts = store.get(path, question, self.states.get(path))
             if facts is None:
                 continue
             if not facts.answers(question):
                 # The task that looks at the file goes on from here: it asks a store for less.
                 begun[path] = facts
                 continue
-            if store is not None:
-                store.add(facts)
+            store.add(facts)
             known[path] = facts
             progress.add(1)
         unknown = [path for path in paths if path not in known]
@@ -140,12 +132,10 @@ class Lookup:
                 # Equal facts of many files share one object, to save memory.
                 shared = columns.setdefault(tuple(facts.columns.items()), facts.columns)
                 known[facts.path] = shared_facts = replace(facts, columns=shared)
-                MEMORY.put(shared_facts, self.scope)
-                if store is not None:
-                    store.add(shared_facts)
+                store.remember(shared_facts)
+                store.add(shared_facts)
             progress.add(len(answers))
-        if store is not None:
-            store.save()
+        store.save()
         return [known[path] for path in paths]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ray_h5.index.file_options import FileOptions
-from ray_h5.index.stored.memory import MEMORY
+from ray_h5.index.stored.facts_store import MEMORY
 from ray_h5.read.file_cache import forget_all
 from ray_h5.storage.stores.options import StoreOptions
 from ray_h5.torch_data import H5Dataset

@@ -24,8 +24,7 @@ from ray_h5.index.file_options import FileOptions
 from ray_h5.index.row_index import build_index
 from ray_h5.index.scan_files import Lookup
 from ray_h5.index.stored import facts_store, index_files
-from ray_h5.index.stored.facts_store import FactsStore
-from ray_h5.index.stored.memory import MEMORY
+from ray_h5.index.stored.facts_store import MEMORY, FactsStore
 from ray_h5.predicates.criteria import any_equal, row_mask, where
 from ray_h5.torch_data import H5Dataset
 from tests.conftest import write_five_files
@@ -218,15 +217,15 @@ def test_two_processes_that_save_at_one_time_keep_the_facts_of_both(files, tmp_p
     folder, scope = index_files.check_index_dir(tmp_path / "index"), Scope()
     found, stores = [], []
     for name in ("label", "score"):
-        MEMORY.clear()
         found.append(Lookup(scope).ask(files[:1], Question((name,)))[0])
-        stores.append(FactsStore(folder, scope))
+        MEMORY.clear()
+        stores.append(FactsStore(scope, folder))
         assert stores[-1].get(files[0]) is None  # it has looked at the folder
     for facts, store in zip(found, stores, strict=True):
         store.add(facts)
         store.save()
     assert len(files_of_index(folder)) == 2
-    both = FactsStore(folder, scope)
+    both = FactsStore(scope, folder)
     assert {*both.get(files[0]).columns} == {"label", "score"}
     both.add(both.get(files[0]))
     both.save()
@@ -291,7 +290,7 @@ def test_what_cannot_be_trusted_is_made_anew(kept_for_all, opened, caplog, spoil
 def wrong_index(path, folder, change):
     """Write an index file that says something else of a file."""
     (facts,) = Lookup(Scope()).ask([path], Question(("signal",)))
-    store = FactsStore(index_files.check_index_dir(folder), Scope())
+    store = FactsStore(Scope(), index_files.check_index_dir(folder))
     store.add(replace(facts, columns={"signal": change(facts.columns["signal"])}))
     store.save()
     MEMORY.clear()
@@ -489,19 +488,19 @@ def test_a_source_that_is_added_is_looked_at(tmp_path, forget):
 
 def test_memory_is_bounded(files, monkeypatch):
     MEMORY.clear()
-    monkeypatch.setattr(MEMORY.entries, "max_items", 3)
+    monkeypatch.setattr(MEMORY, "max_items", 3)
     for _ in range(3):
         assert plan_files(files, predicate=PREDICATE)[1].selection.tolist() == [1, 4, 7]
-        assert len(MEMORY.entries) <= 3
-    monkeypatch.setattr(MEMORY.entries, "max_items", 100)
-    monkeypatch.setattr(MEMORY.entries, "max_bytes", 60)
+        assert len(MEMORY) <= 3
+    monkeypatch.setattr(MEMORY, "max_items", 100)
+    monkeypatch.setattr(MEMORY, "max_bytes", 60)
     for predicate in (PREDICATE, where(score=1.0), PREDICATE):
         plan_files(files, predicate=predicate)
-        assert 0 <= MEMORY.entries.total_bytes <= 60
-        assert sum(size for _, size in MEMORY.entries._state.value.items.values()) == MEMORY.entries.total_bytes
-        assert len(MEMORY.entries) < 5
+        assert 0 <= MEMORY.total_bytes <= 60
+        assert sum(size for _, size in MEMORY._state.value.items.values()) == MEMORY.total_bytes
+        assert len(MEMORY) < 5
     MEMORY.clear()
-    assert MEMORY.entries.total_bytes == 0
+    assert MEMORY.total_bytes == 0
 
 
 @pytest.mark.slow
@@ -511,13 +510,13 @@ def test_memory_holds_no_more_than_it_counts(tmp_path, monkeypatch):
         with h5py.File(path, "w") as file:
             file["s"] = np.arange(20_000)
     MEMORY.clear()
-    monkeypatch.setattr(MEMORY.entries, "max_bytes", 2 * 161_000)
+    monkeypatch.setattr(MEMORY, "max_bytes", 2 * 161_000)
     gc.collect()  # of tests before this one
     before = pa.total_allocated_bytes()
     plan_files(paths, predicate=where(s=[3, 5]))
     gc.collect()
     assert pa.total_allocated_bytes() - before == 2 * 160_000
-    assert 2 * 160_000 < MEMORY.entries.total_bytes <= 2 * 161_000
+    assert 2 * 160_000 < MEMORY.total_bytes <= 2 * 161_000
     MEMORY.clear()
 
 
@@ -548,7 +547,7 @@ def test_threads_that_plan_at_one_time_do_not_disturb_each_other(tmp_path):
         sys.setswitchinterval(switch)
     assert found == [24] * 32
     # What one thread found out is not lost to another.
-    assert {f"s{thread}" for thread in range(8)} <= MEMORY.get(paths[0], Scope()).columns.keys()
+    assert {f"s{thread}" for thread in range(8)} <= FactsStore(Scope()).get(paths[0]).columns.keys()
 
 
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path, files):
@@ -597,7 +596,7 @@ def test_writers_at_one_time_leave_whole_files(tmp_path, files):
 import sys
 from ray_h5.predicates.criteria import where
 from tests.index.kit import plan_files
-from ray_h5.index.stored.memory import MEMORY
+from ray_h5.index.stored.facts_store import MEMORY
 for i in range(10):
     MEMORY.clear()
     for path in sys.argv[3:]:
@@ -708,7 +707,7 @@ def test_the_bytes_that_are_counted_are_those_that_are_held(tmp_path, kind):
     tracemalloc.start()
     H5Dataset(tmp_path / "a.h5", columns=columns, rows=rows)
     gc.collect()
-    counted, held = MEMORY.entries.total_bytes, tracemalloc.get_traced_memory()[0]
+    counted, held = MEMORY.total_bytes, tracemalloc.get_traced_memory()[0]
     MEMORY.clear()
     gc.collect()
     freed = held - tracemalloc.get_traced_memory()[0]

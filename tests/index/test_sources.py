@@ -26,7 +26,7 @@ from ray_h5.index.file_options import FileOptions
 from ray_h5.index.folds import fold_predicates
 from ray_h5.index.row_index import build_index
 from ray_h5.index.scan_files import Lookup
-from ray_h5.index.stored.memory import MEMORY
+from ray_h5.index.stored.facts_store import MEMORY
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.execute_plan import read_rows
 from ray_h5.order.read_plan import make_plan

@@ -6,7 +6,7 @@ import pytest
 
 from ray_h5 import Grid, Groups, Patches, Sidecar, Windows, ragged
 from ray_h5.index.file_options import FileOptions
-from ray_h5.index.stored.memory import MEMORY
+from ray_h5.index.stored.facts_store import MEMORY
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.read_plan import make_plan
 from ray_h5.torch_data import H5Dataset

@@ -7,7 +7,7 @@ import pytest
 import ray_h5
 from ray_h5 import Shuffle, Sidecar, Windows, balance, ragged, row_mask
 from ray_h5.cli import main
-from ray_h5.index.stored.memory import MEMORY
+from ray_h5.index.stored.facts_store import MEMORY
 from ray_h5.torch_data import H5Dataset, OrderSampler, between, kfold, loader, where
 
 ROWS = 40

@@ -6,7 +6,7 @@ import pytest
 
 from ray_h5.cli import main
 from ray_h5.errors import OptionError
-from ray_h5.index.stored.memory import MEMORY
+from ray_h5.index.stored.facts_store import MEMORY
 from ray_h5.torch_data import H5Dataset
 from tests.remote.kit import ROWS, options_of, values_of, write
 

@@ -9,7 +9,7 @@ import pytest
 from ray_h5 import Grid, Groups, Patches, Windows, csr, joined, ragged, where
 from ray_h5.hdf5.files import metadata_replay
 from ray_h5.hdf5.files.metadata_replay import open_held
-from ray_h5.index.stored.memory import MEMORY
+from ray_h5.index.stored.facts_store import MEMORY
 from ray_h5.read.file_cache import forget_all
 from ray_h5.torch_data import H5Dataset
 from tests.remote.kit import options_of

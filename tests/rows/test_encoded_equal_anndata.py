@@ -106,7 +106,7 @@ def test_the_index_on_disk_has_values_and_bounds(stored, tmp_path):
     path, _oracle = stored
     wanted = where(**{"obs/cell_type": "T cell"})
     first = H5Dataset(path, ["X", "obs/maybe"], wanted, index_dir=tmp_path / "index")
-    from ray_h5.index.stored.memory import MEMORY
+    from ray_h5.index.stored.facts_store import MEMORY
 
     MEMORY.clear()
     again = H5Dataset(path, ["X", "obs/maybe"], wanted, index_dir=tmp_path / "index")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ray_h5 import Groups, Patches, RowReader, Shuffle, Sidecar, part, where
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
-from ray_h5.index.stored.memory import MEMORY
+from ray_h5.index.stored.facts_store import MEMORY
 from ray_h5.order.remaining_blocks import Remainder, read_block
 from ray_h5.read.file_cache import forget_all
 from ray_h5.torch_data import H5Dataset, kfold, loader

@@ -474,7 +474,7 @@ def test_attributes_of_files_are_columns(files):
 
 
 def test_attributes_come_from_index_dir(files, monkeypatch):
-    from ray_h5.index.stored.memory import MEMORY
+    from ray_h5.index.stored.facts_store import MEMORY
 
     options = {"attrs": ["patient", "fs"], "index_dir": str(files / "index")}
     expected = dataset(files, **options)[5]

@@ -1,4 +1,7 @@
-"""What is known of files in a folder of index files: one file for what a run of planning found."""
+"""Where facts of files are: in the memory of the process, and in a folder of index files.
+
+One index file has what a run of planning found.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ import pyarrow as pa
 
 from ray_h5.arrow_arrays import binary_array
 from ray_h5.errors import NotFoundError, RayH5Error
-from ray_h5.index.facts.file_facts import FileFacts
+from ray_h5.index.facts.file_facts import FileFacts, Question
 from ray_h5.index.file_opener import Scope, how_opened
 from ray_h5.index.stored import index_files
 from ray_h5.index.stored.facts_as_bytes import (
@@ -25,11 +28,11 @@ from ray_h5.index.stored.facts_as_bytes import (
     FactsWriter,
     check_ranges,
 )
-from ray_h5.index.stored.memory import is_current
 from ray_h5.lru import LRU, first_time
 from ray_h5.storage.byte_source import Identity
-from ray_h5.storage.local import identity_now
-from ray_h5.storage.storage_of_path import storage_of
+from ray_h5.storage.local import LOCAL, identity_now
+from ray_h5.storage.request_pool import each_waiting
+from ray_h5.storage.storage_of_path import Storage, storage_of
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +41,9 @@ _MOST_FILES = 16
 
 _SAVED_S = 60.0
 """What was found is saved after so long, in case that the look-up of many files is stopped."""
+
+MEMORY: LRU[FileFacts] = LRU(200_000, 1 << 30, lambda facts: facts.value_bytes)
+"""The facts that this process used last, by file and how it is opened."""
 
 
 class IndexFile:
@@ -120,24 +126,24 @@ def _lists(arrays: Mapping[int, pa.Array], count: int) -> pa.LargeListArray:
 
 
 class FactsStore:
-    """What the index files of a folder say of files that are opened in one way.
+    """What is known of files that are opened in one way, in memory and in the index files of a folder.
 
     A file is found by its path and, if it has them, its store and the file that is read beside it.
 
     Parameters
     ----------
-    index_dir : str
-        The folder.
     scope : Scope
         How the files are opened.
+    index_dir : str, optional
+        The folder.
     """
 
-    def __init__(self, index_dir: str, scope: Scope) -> None:
-        self._index_dir, self._scope = index_dir, scope
-        self.is_written = index_files.is_written(index_dir)
+    def __init__(self, scope: Scope, index_dir: str | None = None) -> None:
+        self._scope, self._index_dir = scope, index_dir or ""
+        self._is_written = index_dir is not None and index_files.is_written(index_dir)
         self._named = how_opened(scope)
         self._digest = hashlib.blake2b(self._named.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
-        self._opened: list[IndexFile] | None = None
+        self._opened: list[IndexFile] | None = None if index_dir is not None else []
         self._useless: list[str] = []
         self._found: dict[str, FileFacts] = {}
         self._saved = time.monotonic()
@@ -146,11 +152,14 @@ class FactsStore:
         place, beside = storage_of(path, self._scope.storage).place, self._scope.beside(path)
         return "\0".join([path, *([place, beside] if place or beside else [])])
 
+    def _in_memory(self, path: str) -> tuple[object, ...]:
+        return path, self._scope.beside(path), storage_of(path, self._scope.storage), self._named
+
     @property
     def _files(self) -> list[IndexFile]:
         """The index files, the oldest first."""
         if self._opened is None:
-            listed = self._listed() if self.is_written else self._listed_in_store()
+            listed = self._listed() if self._is_written else self._listed_in_store()
             opened = [self._load(where, state) for where, state in sorted(listed.items())]
             self._opened = [index_file for index_file in opened if index_file is not None]
         return self._opened
@@ -181,7 +190,7 @@ class FactsStore:
         if known is not None and known.state == state:
             return known
         try:
-            if self.is_written:
+            if self._is_written:
                 raw = index_files.read_body(where, self._index_dir)
             else:
                 raw = index_files.body_in_store(where, state, self._scope.storage)
@@ -202,13 +211,32 @@ class FactsStore:
             where, str(exc) if isinstance(exc, (OSError, ValueError)) else f"{type(exc).__name__}: {exc}"
         )
 
-    def get(self, path: str, listed: Identity | None = None) -> FileFacts | None:
-        """Return what is stored of a file in its present state, if anything; `listed` as in `is_current`."""
-        facts = self._stored(self._key(path))
-        if facts is None or is_current(facts, listed, self._scope.storage):
+    def get(self, path: str, question: Question | None = None, listed: Identity | None = None) -> FileFacts | None:
+        """Return what is known of a file in its present state, if anything; `listed` as in `is_current`.
+
+        Index files are not asked if what the memory has answers the question.
+        """
+        place, storage = self._in_memory(path), self._scope.storage
+        facts = MEMORY.get(place)
+        if facts is not None and not is_current(facts, listed, storage):
+            MEMORY.drop(place, facts)
+            facts = None
+        if facts is not None and question is not None and facts.answers(question):
             return facts
-        logger.info("%s: its facts in index_dir are outdated and are found again", path)
-        return None
+        stored = self._stored(self._key(path))
+        if stored is not None and not is_current(stored, listed, storage):
+            logger.info("%s: its facts in index_dir are outdated and are found again", path)
+        elif stored is not None:
+            facts = stored.merged(facts)
+            if not self._is_written:
+                self.remember(facts)  # it takes requests to ask the store again
+        return facts
+
+    def remember(self, facts: FileFacts) -> None:
+        """Add facts to the memory; those that other threads found meanwhile stay."""
+        place = self._in_memory(facts.path)
+        owned = facts.owned(MEMORY.get(place))
+        MEMORY.update(place, lambda known: owned if known is None else known.merged(owned))
 
     def _stored(self, key: str) -> FileFacts | None:
         """Return what all index files say of a file; that of the later ones, if they are of other states."""
@@ -227,7 +255,7 @@ class FactsStore:
 
     def add(self, facts: FileFacts) -> None:
         """Store facts by the next `save`, unless all of them are stored."""
-        if not self.is_written:
+        if not self._is_written:
             return
         key = self._key(facts.path)
         stored = self._stored(key)
@@ -273,3 +301,21 @@ class FactsStore:
                 index_files.remove(useless)
             self._opened, self._useless = [*(file for file in self._files if file not in old), new], []
         self._found = {}
+
+
+def is_current(facts: FileFacts, listed: Identity | None = None, storage: Storage = LOCAL) -> bool:
+    """Return whether the file, and those that its columns come from, did not change.
+
+    Of a remote file, `listed` is the state in the listing. Its later states are not asked for: each read says which
+    state it wants. The other files in its `storage` that it refers to are in no listing, so these are looked at.
+    """
+    path, planned, others = facts.path, facts.identity, [source for source in facts.others if source[0] != facts.path]
+    storage = storage_of(path, storage)
+    try:
+        if (listed is not None and planned != listed) or storage.seen(path, planned) != planned:
+            return False
+        if not others:
+            return True
+        return all(each_waiting(lambda source: storage.identity(source[0]) == source[1], others))
+    except OSError:
+        return False  # opening the file reports what is wrong

@@ -20,7 +20,7 @@ from ray_h5.index.file_opener import Scope
 from ray_h5.index.row_index import RowIndex, build_index
 from ray_h5.index.scan_files import Lookup
 from ray_h5.index.stored import facts_store
-from ray_h5.index.stored.memory import MEMORY
+from ray_h5.index.stored.facts_store import MEMORY
 from ray_h5.manifest.file_table import FileTable
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.read_plan import make_plan
