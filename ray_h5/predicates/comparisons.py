@@ -6,7 +6,6 @@ pyarrow casts both sides to a common type, which loses digits.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from functools import reduce
@@ -16,7 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_NUMBER = re.compile(r"[+-]?\d+(\.\d*)?(e[+-]?\d+)?")
+from ray_h5.messages import few
+
+_MAX_SHOWN = 3
 _BY: dict[bool, tuple[Callable[..., pa.ChunkedArray], Callable[[Any], int]]] = {
     True: (pc.greater_equal, math.ceil),
     False: (pc.less_equal, math.floor),
@@ -140,28 +141,16 @@ def why_not_compared(name: str, kind: pa.DataType, values: Sequence[Any], error:
     if is_number and all(value is None or isinstance(value, (int, float, Decimal)) for value in values):
         return str(error).splitlines()[0]
     held, others = next((held, others) for is_kind, held, others in _HELD if is_kind(kind))
-    return f"column {name!r} holds {held} compared with {others} only{_instead(kind, values)}"
+    shown = few([repr(value) for value in values], _MAX_SHOWN)
+    return f"column {name!r} holds {held} compared with {others}; found {shown}"
 
 
 _HELD: tuple[tuple[Callable[[pa.DataType], bool], str, str], ...] = (
-    (_is_text, "text, which is", "text"),
-    (pa.types.is_boolean, "booleans, which are", "True and False"),
-    (pa.types.is_duration, "time spans, which are", "datetime.timedelta or numpy.timedelta64"),
-    (pa.types.is_temporal, "times, which are", "times"),
-    (_is_number, "numbers, which are", "numbers"),
-    (lambda _: True, "bytes, which are", "bytes"),
+    (_is_text, "text, which is", "text only, such as '3'"),
+    (pa.types.is_boolean, "booleans, which are", "True and False only"),
+    (pa.types.is_duration, "time spans, which are", "datetime.timedelta or numpy.timedelta64 only"),
+    (pa.types.is_temporal, "times, which are", "times: a datetime, or text such as '2024-01-31' or '2024-01-31T12:00'"),
+    (_is_number, "numbers, which are", "numbers only, such as 3"),
+    (lambda _: True, "bytes, which are", "bytes only"),
 )
 """What columns of a type hold, and what it is compared with."""
-
-
-def _instead(kind: pa.DataType, values: Sequence[Any]) -> str:
-    if pa.types.is_temporal(kind) and not pa.types.is_duration(kind):
-        return ": write a datetime, or in where(...) text such as '2024-01-31' or '2024-01-31T12:00'"
-    if _is_number(kind) and not pa.types.is_boolean(kind):
-        texts = [text for text in values if isinstance(text, str) and _NUMBER.fullmatch(text)]
-        return f": write {texts[0]} in place of '{texts[0]}'" if texts else ""
-    if _is_text(kind):
-        numbers = [value for value in values if isinstance(value, (int, float))]
-        return f": write '{numbers[0]}' in place of {numbers[0]}" if numbers else ""
-    is_quoted = pa.types.is_boolean(kind) and any(isinstance(value, str) for value in values)
-    return ": write it without quotes" if is_quoted else ""

@@ -259,7 +259,7 @@ def test_blocks_are_filtered_as_files_are(values, wanted, rows, others):
         (STEPS.reshape(4, 1, 3), any_equal(3), "one-hot of 3 classes"),
         (np.array(["a", "b", "c", "d"]), 1, "x: .*string: column 'x' holds text, which is compared with text only"),
         (np.array(["a", "b", "c", "d"]), any_equal(1), "expected numbers of shape"),
-        (np.arange(4), "1", "holds numbers, which are compared with numbers only: write 1 in place of '1'"),
+        (np.arange(4), "1", "holds numbers, which are compared with numbers only, such as 3; found '1'"),
         (np.array([True, False, True, True]), 2, "x: bool"),
         (pa.array([[1], [2], [], None]), 1, "x: .*list<"),
     ],
