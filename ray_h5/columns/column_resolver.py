@@ -206,9 +206,9 @@ class FileColumns(Columns):
         return columns
 
     def group_table(self, pattern: str | Mapping[str, str], names: Sequence[str]) -> GroupTable:
-        """Return the groups that match a pattern, or a pattern of each column, with their datasets of these names."""
+        """Return the groups that match a pattern, or a pattern of each column, and have datasets of these names."""
         patterns = pattern if isinstance(pattern, str) else tuple(pattern.items())
-        return self.reader.group_table(GroupPattern(patterns), names)[0]
+        return self.reader.group_table(GroupPattern(patterns, missing="never"), names)[0]
 
     # What a column is made of ---------------------------------------------------------------------
 

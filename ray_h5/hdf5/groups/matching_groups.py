@@ -69,8 +69,8 @@ class GroupPattern:
         Attributes that are read.
     name : str
         The column of datasets that match the pattern themselves.
-    missing : {"error", "null"}
-        Whether a group may lack a column that others have.
+    missing : {"error", "null", "never"}
+        Whether a group may lack a column that others have; if never, no option changes that.
     """
 
     pattern: str | tuple[tuple[str, str], ...]
@@ -83,6 +83,10 @@ class GroupPattern:
     def said(self) -> str:
         """The pattern as a user writes it."""
         return repr(self.pattern if isinstance(self.pattern, str) else dict(self.pattern))
+
+    def or_null(self, what: str) -> str:
+        """Return the end of a sentence about the option by which groups may lack columns, if there is one."""
+        return f"; or pass missing='null' to Groups{what}." if self.missing == "error" else "."
 
 
 def read_group_table(
@@ -219,7 +223,7 @@ class _Walk:
                 raise SchemaMismatchError(
                     f"{self.path}: {few([path for path, _ in by_column.values()])}: no dataset {pattern!r} has this "
                     f"name, and a row has one of each pattern of {self._pattern.said}. Choose patterns of datasets "
-                    f"that are all there; or pass missing='null' to Groups, and {column} is None."
+                    f"that are all there{self._pattern.or_null(f', and {column} is None')}"
                 )
         if column in self.refused:
             return None
@@ -421,7 +425,7 @@ class _Walk:
             return
         builder = self._builders.get(column)
         if builder is None:
-            if number and self._pattern.missing == "error":
+            if number and self._pattern.missing != "null":
                 raise self._differs(f"the groups before {path!r} lack {column}")
             builder = self._builders[column] = GroupColumn(self.path, column, self.sources)
             builder.add_missing(number)
@@ -436,7 +440,7 @@ class _Walk:
             for column, builder in self._builders.items()
             if len(builder) <= number and column not in self.refused
         ]
-        if missing and self._pattern.missing == "error":
+        if missing and self._pattern.missing != "null":
             raise self._differs(f"{name!r} lacks {few(missing)}")
         for column in missing:
             self._builders[column].add_missing(1)
@@ -444,8 +448,8 @@ class _Walk:
     def _differs(self, what: str) -> SchemaMismatchError:
         return SchemaMismatchError(
             f"{self.path}: the groups {self._pattern.said} have different columns: {what}. Choose columns "
-            "that all of them have with columns=[...], or groups that agree with the pattern; or pass missing='null' "
-            "to Groups, and values are None where a group lacks a column."
+            "that all of them have with columns=[...], or groups that agree with the pattern"
+            + self._pattern.or_null(", and values are None where a group lacks a column")
         )
 
     def _members(
@@ -514,12 +518,12 @@ def _by_name(walks: Sequence[_Walk], pattern: GroupPattern, glob: str) -> GroupT
     one, other = walks
     by_name = [dict(zip(*walk.found(), strict=True)) for walk in walks]
     alone = [name for name in {**by_name[0], **by_name[1]} if name not in by_name[0] or name not in by_name[1]]
-    if alone and (pattern.missing == "error" or pattern.attrs):
+    if alone and (pattern.missing != "null" or pattern.attrs):
         lacks, has = (other, one) if alone[0] in by_name[0] else (one, other)
         raise SchemaMismatchError(
             f"{lacks.path}: no group {alone[0]!r}, which {has.path} has; {len(alone)} names are in one of both alone. "
-            "Choose groups that both have with the pattern; or pass missing='null' to Groups, without attrs=, and "
-            "values are None where a file lacks a group."
+            "Choose groups that both have with the pattern"
+            + pattern.or_null(", without attrs=, and values are None where a file lacks a group")
         )
     names = [*{**by_name[0], **by_name[1]}]
     if alone and pattern.order == "name":

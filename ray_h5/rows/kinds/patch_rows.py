@@ -46,7 +46,7 @@ class PatchRows(EpisodeRows, RowsOfKind):
     @property
     def _groups(self) -> GroupTable:
         if self._table is None:
-            table = self._found([*self._mapping])
+            table = self._columns.group_table(self._kind.groups or {}, [*self._mapping])
             if table.columns and not self._mapping:
                 name = next(iter(self._kind.arrays))
                 raise UnsupportedColumnError(
@@ -61,17 +61,6 @@ class PatchRows(EpisodeRows, RowsOfKind):
     def _mapping(self) -> Mapping[str, str]:
         """The patterns of datasets, by name; empty if a pattern is of groups."""
         return self._kind.groups if isinstance(self._kind.groups, Mapping) else {}
-
-    def _found(self, names: Sequence[str]) -> GroupTable:
-        """Return the groups with their datasets of these names."""
-        assert self._kind.groups is not None
-        try:
-            return self._columns.group_table(self._kind.groups, names)
-        except SchemaMismatchError as exc:  # None stands for no value of a row, and blocks have all of them
-            said, has_advice, _ = str(exc).partition("; or pass missing=")
-            if not has_advice:
-                raise
-            raise SchemaMismatchError(f"{said}.") from None
 
     @cached_property
     def _parts(self) -> list[Blocks]:
@@ -251,7 +240,7 @@ class PatchRows(EpisodeRows, RowsOfKind):
         if dataset not in self._groups.columns:
             if self._parts[0].single(name) is None:  # a part of a single value is an error
                 return None
-            self._table = self._groups.merged(self._found([dataset]))
+            self._table = self._groups.merged(self._columns.group_table(self._kind.groups or {}, [dataset]))
         joined_array = self._groups.columns.get(dataset)
         if joined_array is None or not joined_array.single:
             raise UnsupportedColumnError(
