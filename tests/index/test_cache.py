@@ -648,9 +648,9 @@ def test_facts_of_every_kind_of_column_are_kept(tmp_path):
     assert first[1] == [0, 2]
     MEMORY.clear()
     assert found() == first
-    facts = FactsStore(folder, Scope()).get(path)
+    facts = FactsStore(Scope(), folder).get(path)
     facts_store._LOADED.clear()
-    again = FactsStore(folder, Scope()).get(path)
+    again = FactsStore(Scope(), folder).get(path)
     assert (again.columns, again.listing, again.identity) == (facts.columns, facts.listing, facts.identity)
     assert {spec: str(values) for spec, values in again.values.items()} == {
         spec: str(values) for spec, values in facts.values.items()

@@ -434,14 +434,12 @@ class _Walk:
         except UnsupportedColumnError as exc:
             self.refuse(column, exc)
 
-    def _check_complete(self, name: str, number: int) -> None:
+    def _check_complete(self, group: str, number: int) -> None:
         missing = [
-            column
-            for column, builder in self._builders.items()
-            if len(builder) <= number and column not in self.refused
+            name for name, column in self._builders.items() if len(column) <= number and name not in self.refused
         ]
         if missing and self._pattern.missing != "null":
-            raise self._differs(f"{name!r} lacks {few(missing)}")
+            raise self._differs(f"{group!r} lacks {few(missing)}")
         for column in missing:
             self._builders[column].add_missing(1)
 
