@@ -648,6 +648,7 @@ def test_facts_of_every_kind_of_column_are_kept(tmp_path):
     assert first[1] == [0, 2]
     MEMORY.clear()
     assert found() == first
+    MEMORY.clear()
     facts = FactsStore(Scope(), folder).get(path)
     facts_store._LOADED.clear()
     again = FactsStore(Scope(), folder).get(path)

@@ -435,9 +435,7 @@ class _Walk:
             self.refuse(column, exc)
 
     def _check_complete(self, group: str, number: int) -> None:
-        missing = [
-            name for name, column in self._builders.items() if len(column) <= number and name not in self.refused
-        ]
+        missing = [name for name, built in self._builders.items() if len(built) <= number and name not in self.refused]
         if missing and self._pattern.missing != "null":
             raise self._differs(f"{group!r} lacks {few(missing)}")
         for column in missing:
