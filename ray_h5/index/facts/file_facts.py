@@ -172,8 +172,9 @@ class FileFacts(Facts):
     ) -> FileFacts:
         """Return these facts together with those of more columns: `known`, if the caller has them."""
         columns = {name: ColumnFacts.of(layout) for name, layout in layouts.items()} if known is None else known
-        sources = {name: layout.sources for name, layout in layouts.items() if layout.sources}
-        return replace(self, columns={**self.columns, **columns}, sources={**self.sources, **sources})
+        states = {**self.sources, **{name: layout.sources for name, layout in layouts.items()}}
+        sources = {name: of_column for name, of_column in states.items() if of_column}
+        return replace(self, columns={**self.columns, **columns}, sources=sources)
 
     def merged(self, later: FileFacts | None) -> FileFacts:
         """Return these facts and those found since; only the latter if the file changed."""
