@@ -100,8 +100,8 @@ NOT_WRITTEN = -1
 """Offset of a contiguous dataset that was never written."""
 
 
-MISSING = -1
-"""Class of a dataset where a group lacks the column."""
+MISSING, LACKS = -1, "lacks "
+"""Class of a dataset where a group lacks the column; and before an attribute, what says which groups lack its text."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,7 +230,7 @@ class GroupTable(Facts):
     columns : dict of str to JoinedArray
         Their datasets, by the name below each group.
     attributes : dict of str to numpy.ndarray or Texts
-        The attributes that were asked for: one value for each group.
+        The attributes that were asked for: one value for each group; after `LACKS`, bools of those that lack a text.
     """
 
     names: Paths

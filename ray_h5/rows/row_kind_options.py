@@ -93,7 +93,7 @@ class Groups(RowKind):
         The column, if the pattern matches datasets.
     missing : {"error", "null"}
         What happens if groups have different columns: an error, or None where a group lacks one. Single numbers cannot
-        be None.
+        be None; attributes that hold a number are NaN.
 
     Raises
     ------

@@ -21,7 +21,7 @@ from ray_h5.rows.row_kind_options import Groups
 from ray_h5.rows.windows_option import Windows
 from ray_h5.source import Source
 from ray_h5.storage.byte_source import FileIdentity
-from ray_h5.torch_data import H5Dataset, where
+from ray_h5.torch_data import H5Dataset, between, where
 from tests.rows.kit import DTYPES, assert_value, make_dataset, open_rows, storages
 
 
@@ -196,6 +196,56 @@ def test_groups_that_lack_a_column(tmp_path):
         again = H5Dataset(path, ["y"], rows=rows, index_dir=index)
         assert again[3].y.shape == (3, 2)
         assert again[2].y is None
+
+
+@pytest.mark.parametrize("kind", ["soft", "hard"])
+@pytest.mark.parametrize("pattern", ["data/demo_*", "data/*", "**/demo_*", "*/demo_*", "data/**/demo_*"])
+def test_links_back_to_groups_above(tmp_path, kind, pattern):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        for i in range(3):
+            group = file.create_group(f"data/demo_{i}")
+            group["x"], group["obs/y"] = np.arange(3.0) + i, np.arange(i + 1)
+        above = {"root": "/", "up": "/data", "obs/self": "/data/demo_1", "obs/here": "/data/demo_1/obs"}
+        for name, target in above.items():
+            file["data/demo_1"][name] = h5py.SoftLink(target) if kind == "soft" else file[target]
+        file["data/top"] = h5py.SoftLink("/") if kind == "soft" else file["/"]
+    for columns in (None, ["demo", "obs/y", "x"]):
+        dataset = H5Dataset(path, columns, rows=Groups(pattern, key="demo"))
+        assert len(dataset) == 3
+        for i, row in enumerate(dataset):
+            assert {name: row[name] if name == "demo" else row[name].tolist() for name in row} == {
+                "demo": f"data/demo_{i}",
+                "obs/y": list(range(i + 1)),
+                "x": [i, i + 1, i + 2],
+            }
+    named = H5Dataset(path, ["root/data/demo_2/x"], rows=Groups("data/demo_1"))  # a loop only if it is listed
+    assert named[0]["root/data/demo_2/x"].tolist() == [2, 3, 4]
+
+
+def test_groups_that_lack_an_attribute(tmp_path):
+    values = {"n": (3, 5), "f": (0.5, np.float32(2)), "name": ("é", b"b"), "num_samples": (2, 2), "flag": (True, False)}
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for i in range(4):
+            file[f"g{i}/x"] = np.arange(2) + i
+            file[f"g{i}"].attrs.update({name: of[i // 2] for name, of in values.items() if i % 2})
+    path = str(tmp_path / "a.h5")
+    with pytest.raises(SchemaMismatchError, match=r"'g0' has no attribute 'n', which attrs= names"):
+        H5Dataset(path, rows=Groups("g*", attrs=[*values]))
+    rows = Groups("g*", attrs=[*values], missing="null")
+    options = {"index_dir": tmp_path / "index"}
+    options["index_dir"].mkdir()
+    for _ in range(2):
+        dataset = H5Dataset(path, rows=rows, **options)
+        assert [row.name for row in dataset] == [None, "é", None, "b"]
+        for name in ("n", "f", "num_samples", "flag"):
+            first, second = map(float, values[name])
+            assert np.array_equal(dataset[:][name].numpy(), [np.nan, first, np.nan, second], equal_nan=True)
+        assert len(H5Dataset(path, ["x"], where(name="é") | where(name=None), rows=rows)) == 3
+        assert len(H5Dataset(path, ["x"], where(n=between(4, None)), rows=rows)) == 1
+    assert len(H5Dataset(path, rows=rows, windows=Windows({"x": [0]}))) == 8
+    with pytest.raises(SchemaMismatchError, match=r"'g3' has no attribute 'nam', which attrs= names.*'name'"):
+        H5Dataset(path, rows=Groups("g*", attrs=["nam"], missing="null"))
 
 
 def test_single_numbers_cannot_be_missing(tmp_path):

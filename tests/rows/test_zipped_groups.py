@@ -136,7 +136,7 @@ def test_names_that_both_files_have(tmp_path):
     ):
         assert_value(row["image"].numpy(), np.full((size, 3), 7, "u1"))
         assert_value(row["mask"].numpy(), np.full((size, 3), 1, "u1"))
-    with pytest.raises(SchemaMismatchError, match=r"images.*labels.*for two columns, {'x': 'case_\*', 'y': 'case_\*'}"):
+    with pytest.raises(SchemaMismatchError, match=r"images.*labels.*each file: rows=Groups\({'x': 'case_\*', 'y': 'case_\*'}"):
         H5Dataset(**files, rows=Groups({"image": "case_*", "mask": "*"}))
     with pytest.raises(SchemaMismatchError, match=r"name the column of each file: rows=Groups\({'x': 'case_\*', 'y': "):
         H5Dataset(**files, rows=Groups("case_*"))
@@ -189,6 +189,7 @@ def test_a_group_in_one_file_alone_is_named(tmp_path):
         with h5py.File(tmp_path / f"{name}.h5", "w") as file:
             for case in cases:
                 file[f"case_{case}/{name}"] = np.full((case + 1, 2), case)
+                file[f"case_{case}"].attrs["age"] = case
     files = {"paths": tmp_path / "images.h5", "zip_files": tmp_path / "labels.h5"}
     with pytest.raises(SchemaMismatchError, match=r"labels\.h5: no group 'case_1', which .*images\.h5 has.*2 names"):
         H5Dataset(**files, rows=Groups("case_*"))
@@ -196,6 +197,9 @@ def test_a_group_in_one_file_alone_is_named(tmp_path):
     assert [row["case"] for row in rows] == [f"case_{case}" for case in range(4)]
     lengths = [[None if row[name] is None else len(row[name]) for name in ("images", "labels")] for row in rows]
     assert lengths == [[1, 1], [2, None], [3, 3], [None, 4]]
+    ages = H5Dataset(**files, rows=Groups("case_*", attrs=["age"], missing="null"))[:]["age"].tolist()
+    assert ages[:3] == [0, 1, 2]
+    assert np.isnan(ages[3])  # attributes are those of the first file
 
 
 def test_a_file_beside_that_changes_is_an_error(pairs):

@@ -168,11 +168,6 @@ class GroupColumn:
         self._check_same(class_, axes, path)
         return class_
 
-    def _check_empty(self) -> None:
-        if not self.layouts or not self.axes:
-            problem = "single values beside empty arrays" if self.layouts else "empty arrays alone, of no type"
-            raise UnsupportedColumnError(f"{self.path}: column {self.name!r} has {problem}; expected arrays")
-
     def _check_same(self, class_: _Class, axes: int, path: str) -> None:
         assert self.first is not None
         one, other = self.first.layout, class_.layout
@@ -199,8 +194,9 @@ class GroupColumn:
 
     def joined(self, paths: Paths) -> JoinedArray:
         """Return the column; `paths` are those of its datasets."""
-        if empties := [*self.empties]:
-            self._check_empty()
+        if (empties := [*self.empties]) and (not self.layouts or not self.axes):
+            problem = "single values beside empty arrays" if self.layouts else "empty arrays alone, of no type"
+            raise UnsupportedColumnError(f"{self.path}: column {self.name!r} has {problem}; expected arrays")
         class_of = np.array(self.class_of, np.int32)
         there = class_of != MISSING
         shapes_there = np.array(self.shapes, np.int64).reshape(np.count_nonzero(there), -1)
@@ -216,15 +212,8 @@ class GroupColumn:
                 f"{self.path}: column {self.name!r}: its datasets have {shapes[:, 0].astype(np.float64).sum():.0f} "
                 "values along the first axis, more than a file can hold: its metadata is damaged"
             )
-        return JoinedArray(
-            self.name,
-            paths,
-            tuple(self.layouts),
-            class_of,
-            shapes,
-            np.array(self.offsets, np.int64),
-            single,
-        )
+        offsets = np.array(self.offsets, np.int64)
+        return JoinedArray(self.name, paths, tuple(self.layouts), class_of, shapes, offsets, single)
 
 
 def is_bytes(layout: ColumnLayout) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
 from ray_h5.hdf5.columns.plain_dtypes import numpy_lacks
 from ray_h5.hdf5.tree.attributes import TextGuard
-from ray_h5.manifest.joined_arrays import Texts
+from ray_h5.manifest.joined_arrays import LACKS, Texts
 from ray_h5.messages import near_names
 
 _MAX_TEXT_BYTES = 1 << 20
@@ -35,23 +34,24 @@ class GroupAttribute:
         The attribute.
     guard : TextGuard
         Refuses texts that claim more than the file has.
+    missing_ok : bool
+        Whether groups may lack it: those that hold a number have NaN then, and those that hold a text none.
     """
 
-    def __init__(self, path: str, name: str, guard: TextGuard) -> None:
-        self.path, self.name, self.guard = path, name, guard
-        self._numbers: list[np.ndarray] = []  # of each dtype that follows another one
-        self._texts, self._ends = bytearray(), array("q")
-        self._raw = bytearray()  # numbers of the last dtype
+    def __init__(self, path: str, name: str, guard: TextGuard, *, missing_ok: bool) -> None:
+        self.path, self.name, self.guard, self._missing_ok = path, name, guard, missing_ok
+        self._values: list[Any] = []  # bytes, numbers of NumPy, or None
+        self._lacks: SchemaMismatchError | None = None
         self._type: h5py.h5t.TypeID | None = None
         self._stored_bytes = 0
         self._in_memory: h5py.h5t.TypeID | None = None
         self._value = np.zeros(())
 
     @classmethod
-    def of(cls, file: h5py.File, path: str, names: Sequence[str]) -> list[GroupAttribute]:
+    def of(cls, file: h5py.File, path: str, names: Sequence[str], *, missing_ok: bool = False) -> list[GroupAttribute]:
         """Return what collects some attributes of the groups of a file."""
         guard = TextGuard(file)
-        return [cls(path, name, guard) for name in names]
+        return [cls(path, name, guard, missing_ok=missing_ok) for name in names]
 
     def add(self, group: str, opened: Any) -> None:
         """Read the attribute of the next group or dataset."""
@@ -62,9 +62,13 @@ class GroupAttribute:
             is_name = self.name and "/" not in self.name  # libhdf5 fails for paths of groups that are not there
             if is_name and hasattr(opened, "links") and opened.links.exists(self.name.encode()):
                 near = f" {self.name!r} is in the group itself: name it in columns=, not in attrs=.{near}"
-            raise SchemaMismatchError(
+            self._lacks = SchemaMismatchError(
                 f"{self.path}: {group!r} has no attribute {self.name!r}, which attrs= names.{near}"
-            ) from None
+            )
+            if not self._missing_ok:
+                raise self._lacks from None
+            self.add_missing()
+            return
         # Most have the type of the one before. The size shows that there is one value: h5py does not check that all
         # values fit into the array.
         if self._type is None or not attr.get_type().equal(self._type) or attr.get_storage_size() != self._stored_bytes:
@@ -72,18 +76,14 @@ class GroupAttribute:
         if self._refers:
             self.guard.check(opened, group, self.name)
         attr.read(self._value, self._in_memory)
-        if self._is_text:
-            self._texts += _text(self._value[()])
-            self._ends.append(len(self._texts))
-        else:
-            self._raw += self._value.tobytes()
+        self._values.append(_text(self._value[()]) if self._is_text else self._value[()])
+
+    def add_missing(self) -> None:
+        """Add a group that lacks the attribute."""
+        self._values.append(None)
 
     def _prepare(self, group: str, attribute: h5py.h5a.AttrID) -> None:
-        if attribute.get_space().get_simple_extent_type() == h5py.h5s.NULL:
-            raise UnsupportedColumnError(
-                f"{self.path}: attribute {self.name!r} of {group!r} is empty; expected one number or one text. "
-                "Leave it out of attrs=[...]."
-            )
+        is_null = attribute.get_space().get_simple_extent_type() == h5py.h5s.NULL
         try:
             dtype = attribute.dtype
         except (TypeError, ValueError) as exc:
@@ -91,17 +91,17 @@ class GroupAttribute:
                 f"{self.path}: attribute {self.name!r} of {group!r}{numpy_lacks(attribute.get_type(), exc)} Or leave "
                 "it out of attrs=[...]."
             ) from exc
-        if any(length != 1 for length in attribute.shape) or not _is_plain(dtype):
+        if is_null or any(length != 1 for length in attribute.shape) or not _is_plain(dtype):
+            has = "is empty" if is_null else f"has dtype {dtype} and shape {attribute.shape}"
             raise UnsupportedColumnError(
-                f"{self.path}: attribute {self.name!r} of {group!r} has dtype {dtype} and shape {attribute.shape}; "
-                "expected one number or one text. Leave it out of attrs=[...]."
+                f"{self.path}: attribute {self.name!r} of {group!r} {has}; expected one number or one text. Leave it "
+                "out of attrs=[...]."
             )
         if dtype.itemsize > _MAX_TEXT_BYTES:
             raise UnsupportedColumnError(
                 f"{self.path}: attribute {self.name!r} of {group!r} claims {dtype.itemsize} bytes; expected at most "
                 f"{_MAX_TEXT_BYTES}"
             )
-        self._end_part()
         self._refers = dtype.hasobject
         native = dtype.newbyteorder("=") if dtype.kind in "biuf" else dtype
         self._type, self._stored_bytes = attribute.get_type(), attribute.get_storage_size()
@@ -109,30 +109,27 @@ class GroupAttribute:
         self._value = np.zeros((), native)
         self._is_text = dtype.kind not in "biuf"
 
-    def _end_part(self) -> None:
-        """Keep the numbers of one dtype: those that follow have another one."""
-        if self._raw:
-            self._numbers.append(np.frombuffer(bytes(self._raw), self._value.dtype))
-            self._raw = bytearray()
-
-    def values(self) -> np.ndarray | Texts:
-        """Return the values of all groups."""
-        self._end_part()
-        if not self._numbers:
-            return Texts(bytes(self._texts), np.array(self._ends, np.int64))
-        if self._ends:
+    def values(self) -> dict[str, np.ndarray | Texts]:
+        """Return the values of all groups, by the name of the attribute; of texts, which groups lack them, too."""
+        there = [value for value in self._values if value is not None]
+        if not there and self._lacks is not None:
+            raise self._lacks
+        are_texts = {isinstance(value, bytes) for value in there}
+        if len(are_texts) > 1:
             raise SchemaMismatchError(
                 f"{self.path}: attribute {self.name!r} is a text in some groups and a number in others; leave it out"
             )
-        dtype = np.result_type(*self._numbers)
-        values = [number.astype(dtype) for number in self._numbers]
-        for cast, number in zip(values, self._numbers, strict=True):
-            if number.dtype != dtype and number.dtype.kind in "iu" and cast.tolist() != number.tolist():
-                raise SchemaMismatchError(
-                    f"{self.path}: attribute {self.name!r} has integers in some groups that {dtype} cannot hold, the "
-                    "dtype of all of them together; leave it out"
-                )
-        return np.concatenate(values)
+        lacks = np.array([value is None for value in self._values], bool)
+        if are_texts != {False}:
+            texts = {self.name: Texts.of([value or b"" for value in self._values])}
+            return {**texts, LACKS + self.name: lacks} if lacks.any() else texts
+        dtype = np.result_type(*{value.dtype for value in there}, *([np.float64] if lacks.any() else []))
+        if any(value.dtype.kind in "iu" and value.astype(dtype).item() != value.item() for value in there):
+            raise SchemaMismatchError(
+                f"{self.path}: attribute {self.name!r} has integers in some groups that {dtype} cannot hold, the "
+                "dtype of all of them together; leave it out"
+            )
+        return {self.name: np.array([np.nan if value is None else value for value in self._values], dtype)}
 
 
 _OF_LIBRARIES = frozenset({"Conventions", "NX_class", "encoding-type", "encoding-version", "filetype", "history"})
@@ -152,7 +149,7 @@ def attributes_of(group: h5py.Group, path: str, names: Sequence[str]) -> dict[st
     by_name: dict[str, np.ndarray | bytes] = {}
     for attribute in GroupAttribute.of(group.file, path, names):
         attribute.add(str(group.name), group.id)
-        values = attribute.values()
+        values = attribute.values()[attribute.name]
         by_name[attribute.name] = values[0] if isinstance(values, Texts) else values
     return by_name
 

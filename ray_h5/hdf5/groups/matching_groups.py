@@ -19,6 +19,7 @@ from ray_h5.errors import (
     UnsupportedColumnError,
 )
 from ray_h5.hdf5.columns.plain_dtypes import are_references
+from ray_h5.hdf5.files.file_bytes import Address, address_of
 from ray_h5.hdf5.files.links import Trail, stored_name
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.groups.column_of_groups import GroupColumn, check_places
@@ -186,6 +187,7 @@ class _Walk:
         self._kinds: dict[str, type] = {}
         self._builders: dict[str, GroupColumn] = {}
         self._bounds = tree.bounds(f"the groups {pattern.said}", _ADVICE, most_depth=_MAX_DEPTH)
+        self._above: dict[str, frozenset[Address]] = {}  # the groups above what has a path that begins so
         self._refers = False
         self._said: list[bytes] = []
         self.refused: dict[str, RayH5Error] = {}
@@ -197,7 +199,7 @@ class _Walk:
 
     def matches(self, pattern: str) -> list[tuple[str, _Parent]]:
         """Return the paths that match, each with the group that has its last name."""
-        return [*self._matches(self.root, self._trail, "", self._parts(pattern), 0)]
+        return [*self._matches(self.root, self._trail, "", self._parts(pattern), frozenset())]
 
     def _parts(self, pattern: str) -> list[str]:
         given_parts = [part for part in pattern.split("/") if part]
@@ -213,21 +215,20 @@ class _Walk:
         if self._wanted is not None and column not in self._wanted:
             return None
         builder = self._builders[column] = GroupColumn(self.path, column, self.sources)
-        for number, (_, by_column) in enumerate(rows):
-            if column in by_column:
-                path, parent = by_column[column]
-                self._add(column, path, self._open(parent, path, datasets=True), number)
-            elif self._pattern.missing == "null":
-                builder.add_missing(1)
-            else:
-                raise SchemaMismatchError(
-                    f"{self.path}: {few([path for path, _ in by_column.values()])}: no dataset {pattern!r} has this "
-                    f"name, and a row has one of each pattern of {self._pattern.said}. Choose patterns of datasets "
-                    f"that are all there{self._pattern.or_null(f', and {column} is None')}"
-                )
-        if column in self.refused:
-            return None
-        return builder.joined(Paths.of([by_column[column][0] if column in by_column else "" for _, by_column in rows]))
+        paths = [by_column[column][0] if column in by_column else "" for _, by_column in rows]
+        with _bounded_cache(self.root.file, paths):
+            for number, (path, (_, by_column)) in enumerate(zip(paths, rows, strict=True)):
+                if path:
+                    self._add(column, path, self._open(by_column[column][1], path, datasets=True), number)
+                elif self._pattern.missing == "null":
+                    builder.add_missing(1)
+                else:
+                    raise SchemaMismatchError(
+                        f"{self.path}: {few([path for path, _ in by_column.values()])}: no dataset {pattern!r} has "
+                        f"this name, and a row has one of each pattern of {self._pattern.said}. Choose patterns of "
+                        f"datasets that are all there{self._pattern.or_null(f', and {column} is None')}"
+                    )
+        return None if column in self.refused else builder.joined(Paths.of(paths))
 
     def table_of(self, names: Sequence[str], parents: Sequence[_Parent | None]) -> GroupTable:
         """Return the groups of these names; None stands for one that the file lacks."""
@@ -235,12 +236,14 @@ class _Walk:
             return self._table_of(names, parents)
 
     def _table_of(self, names: Sequence[str], parents: Sequence[_Parent | None]) -> GroupTable:
-        attrs = () if self.sources else self._pattern.attrs
-        attributes = GroupAttribute.of(self.root.file, self.path, attrs) if attrs else []
+        attrs, may_lack = () if self.sources else self._pattern.attrs, self._pattern.missing == "null"
+        attributes = GroupAttribute.of(self.root.file, self.path, attrs, missing_ok=may_lack)
         datasets = self.are_datasets(names, parents)
         for number, (name, parent) in enumerate(zip(names, parents, strict=True)):
             if parent is None:
                 self._check_complete(name, number)
+                for attribute in attributes:
+                    attribute.add_missing()
                 continue
             opened = self._open(parent, name, datasets=datasets)
             if datasets and self._refers:
@@ -257,7 +260,7 @@ class _Walk:
             for name, builder in self._builders.items()
             if name not in self.refused
         }
-        attributes_by_name = {attribute.name: attribute.values() for attribute in attributes}
+        attributes_by_name = {name: of for attribute in attributes for name, of in attribute.values().items()}
         if any(self._said):
             attributes_by_name[OF_VALUES] = Texts.of(self._said)
         return GroupTable(paths, columns, attributes_by_name)
@@ -312,29 +315,35 @@ class _Walk:
     # Which groups match -------------------------------------------------------------------
 
     def _matches(
-        self, group: h5py.Group, trail: Trail, prefix: str, parts: Sequence[str], depth: int
+        self, group: h5py.Group, trail: Trail, prefix: str, parts: Sequence[str], above: frozenset[Address]
     ) -> Iterator[tuple[str, _Parent]]:
-        """Yield the paths that match, each with the group that has its last name."""
+        """Yield the paths that match, each with the group that has its last name. A loop back `above` matches none."""
         part, rest, here = parts[0], parts[1:], (group, trail)
         is_deep = part == "**"
+        above = self._above[prefix] = above | {address_of(group.id)}
         if is_deep and rest:
-            yield from self._matches(group, trail, prefix, rest, depth)
-        for name in self._names(group, part, prefix, depth, groups_only=is_deep or bool(rest)):
-            if not rest and not is_deep:
+            yield from self._matches(group, trail, prefix, rest, above)
+        for name, is_hard in self._links(group, part, prefix, above, groups_only=is_deep or bool(rest)):
+            if is_hard and not rest and not is_deep:
                 yield prefix + name, here
                 continue
             to_it = trail.branch()
             below = to_it.take(group, name, prefix + name)
-            if isinstance(below, h5py.Group):
-                if not rest:
-                    yield prefix + name, here
-                yield from self._matches(below, to_it, f"{prefix}{name}/", parts if is_deep else rest, depth + 1)
+            is_group = isinstance(below, h5py.Group)
+            if is_group and _is_glob(part) and address_of(below.id) in above:
+                continue
+            if not rest and (is_group or not is_deep):
+                yield prefix + name, here
+            if is_group and (rest or is_deep):
+                yield from self._matches(below, to_it, f"{prefix}{name}/", parts if is_deep else rest, above)
 
-    def _names(self, group: h5py.Group, part: str, prefix: str, depth: int, *, groups_only: bool) -> list[str]:
-        """Return the names in a group that match a part of the pattern; raise for one that cannot be read."""
+    def _links(
+        self, group: h5py.Group, part: str, prefix: str, above: frozenset[Address], *, groups_only: bool
+    ) -> list[tuple[str, bool]]:
+        """Return the links in a group that match a part of the pattern, and whether each is a hard one."""
         if not _is_glob(part):
             stored = stored_name(part)
-            return [part] if stored is not None and group.id.links.exists(stored) else []
+            return [(part, True)] if stored is not None and group.id.links.exists(stored) else []
         if (
             self._pattern.order == "creation"
             and not group.id.get_create_plist().get_link_creation_order() & h5py.h5p.CRT_ORDER_TRACKED
@@ -343,18 +352,21 @@ class _Walk:
                 f"{self.path}: group {'/' + prefix.strip('/')!r} does not record the order in which its members "
                 "were made. Use order='name'."
             )
-        names, datasets = [name for name, _, _ in names_in(group)], []
-        self._bounds.count(prefix, depth, len(names))
-        for name in names:
+        links, matching, (file, _) = list(names_in(group)), [], address_of(group.id)
+        self._bounds.count(prefix, prefix.count("/"), len(links))
+        for name, kind, address in links:
             # Bytes that are not UTF-8 are surrogates, as in paths of Python.
             text = name if isinstance(name, str) else name.decode(errors="surrogateescape")
             if not fnmatch.fnmatchcase(text, part):
                 continue
+            is_hard = kind == h5py.h5l.TYPE_HARD
+            if is_hard and (file, address) in above:
+                continue
             if isinstance(name, str):
-                datasets.append(name)
+                matching.append((name, is_hard))
             elif (error := not_utf8(group, name, self.path, columns=not groups_only)) is not None:
                 raise error
-        return datasets
+        return matching
 
     def nothing(self, pattern: str) -> UnknownColumnError:
         """Return the error for a pattern that matches nothing."""
@@ -411,7 +423,8 @@ class _Walk:
 
     def _add_group(self, name: str, group: h5py.h5g.GroupID, number: int) -> None:
         count = 0
-        for column, dataset in self._members(group, name, "", 0):
+        above = self._above["".join(name.rpartition("/")[:2])] | {address_of(group)}
+        for column, dataset in self._members(group, name, "", above):
             self._add(column, f"{name}/{column}", dataset, number)
             count += 1
         if not count and self._wanted is None:
@@ -449,12 +462,15 @@ class _Walk:
         )
 
     def _members(
-        self, group: h5py.h5g.GroupID, above: str, prefix: str, depth: int
+        self, group: h5py.h5g.GroupID, row: str, prefix: str, above: frozenset[Address]
     ) -> Iterator[tuple[str, h5py.h5d.DatasetID]]:
-        """Yield the datasets below a group, with their names; `above` is the path of the group that is a row."""
+        """Yield the datasets below a group, with their names; `row` is the path of the group that is a row.
+
+        A link back to one of the groups `above` is followed for columns that are asked for by such a name.
+        """
         links: list[tuple[bytes, int]] = []
         group.links.iterate(lambda name, info: links.append((name, info.type)), info=True)
-        self._bounds.count(f"{above}/{prefix}", depth, len(links))
+        self._bounds.count(f"{row}/{prefix}", prefix.count("/"), len(links))
         for raw, link_type in links:
             try:
                 path = prefix + raw.decode()
@@ -473,7 +489,9 @@ class _Walk:
                 continue
             self._kinds[path] = type(opened)
             if isinstance(opened, h5py.h5g.GroupID):
-                yield from self._members(opened, above, path + "/", depth + 1)
+                address = address_of(opened)
+                if self._wanted is not None or address not in above:
+                    yield from self._members(opened, row, path + "/", above | {address})
             elif isinstance(opened, h5py.h5d.DatasetID) and (self._wanted is None or path in self._wanted):
                 yield path, opened
 
@@ -504,22 +522,18 @@ def _by_name(walks: Sequence[_Walk], pattern: GroupPattern, glob: str) -> GroupT
     """
     there = [walk for walk in walks if walk.matches(glob)] or walks[:1]
     if len(of := [walk for walk in there if walk.are_datasets(*walk.found())]) > 1:
-        said = {"x": glob, "y": glob}
-        raise SchemaMismatchError(
-            f"the pattern {glob!r} matches datasets in {of[0].path} and in {of[1].path}, which would be one column. "
-            f"Choose a pattern that matches in one of them; or name the column of each file: rows=Groups({said!r})."
-        )
+        raise _in_two_files(glob, "datasets, which would be one column,", of)
     if of:
         return of[0].table()
     one, other = walks
     by_name = [dict(zip(*walk.found(), strict=True)) for walk in walks]
     alone = [name for name in {**by_name[0], **by_name[1]} if name not in by_name[0] or name not in by_name[1]]
-    if alone and (pattern.missing != "null" or pattern.attrs):
+    if alone and pattern.missing != "null":
         lacks, has = (other, one) if alone[0] in by_name[0] else (one, other)
         raise SchemaMismatchError(
             f"{lacks.path}: no group {alone[0]!r}, which {has.path} has; {len(alone)} names are in one of both alone. "
             "Choose groups that both have with the pattern"
-            + pattern.or_null(", without attrs=, and values are None where a file lacks a group")
+            + pattern.or_null(", and values are None where a file lacks a group")
         )
     names = [*{**by_name[0], **by_name[1]}]
     if alone and pattern.order == "name":
@@ -547,11 +561,7 @@ def _side_by_side(walks: Sequence[_Walk], patterns: Sequence[tuple[str, str]]) -
             datasets.setdefault(key, {})[column] = path, parent
             names.setdefault(key, "/".join(levels[place] for place, _ in globs))
     rows = [(names[key], datasets[key]) for key in sorted(datasets, key=lambda key: natural_key(names[key]))]
-    with contextlib.ExitStack() as bounded:
-        for walk in walks:
-            paths = [path for _, row in rows for path, _ in row.values()]
-            bounded.enter_context(_bounded_cache(walk.root.file, paths))
-        made = {column: walk_of[column].joined(column, pattern, rows) for column, pattern in patterns}
+    made = {column: walk_of[column].joined(column, pattern, rows) for column, pattern in patterns}
     columns = {column: joined for column, joined in made.items() if joined is not None}
     return GroupTable(Paths.of([name for name, _ in rows]), columns, {})
 
@@ -568,15 +578,18 @@ def _file_of(
     if len(matching) > 1 and len(alike) == len(matching):
         return matching[alike.index(column)]
     if len(matching) > 1:
-        paths = " and in ".join(walk.path for walk, _ in matching)
-        both = {"x": pattern, "y": pattern}
-        raise SchemaMismatchError(
-            f"the pattern {pattern!r} of column {column!r} matches in {paths}. Choose a pattern that matches in one of "
-            f"them; or write it for two columns, {both!r}: the first is of the first file."
-        )
+        raise _in_two_files(pattern, f"datasets of column {column!r}", [walk for walk, _ in matching])
     if not matching:
         raise walks[0].nothing(pattern)
     return matching[0]
+
+
+def _in_two_files(pattern: str, what: str, walks: Sequence[_Walk]) -> SchemaMismatchError:
+    both = {"x": pattern, "y": pattern}
+    return SchemaMismatchError(
+        f"the pattern {pattern!r} matches {what} in {walks[0].path} and in {walks[1].path}. Choose a pattern that "
+        f"matches in one of them; or name the column of each file: rows=Groups({both!r}); the first is of the first."
+    )
 
 
 def _patterns(names: Sequence[str]) -> list[str]:

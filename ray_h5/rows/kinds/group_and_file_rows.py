@@ -15,7 +15,7 @@ from ray_h5.columns.ragged.range_columns import Ranges
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.values import InMemory
 from ray_h5.errors import OptionError, SchemaMismatchError, UnsupportedColumnError
-from ray_h5.manifest.joined_arrays import GroupTable, Texts
+from ray_h5.manifest.joined_arrays import LACKS, GroupTable, Texts
 from ray_h5.rows.group_columns import GroupColumns
 from ray_h5.rows.kinds.clock import has_steps
 from ray_h5.rows.patches_option import Patches
@@ -59,9 +59,8 @@ class WholeRows(Episodes):
         # With windows, the lengths in all files say which columns have a value for each step.
         known = dict(self.columns.as_arrays)
         groups = None if self._windows is None else GroupTable(THE_FILE, known, {})
-        return self.columns.table(
-            groups=groups, entries={name: int(joined_array.shapes[0, 0]) for name, joined_array in known.items()}
-        )
+        entries = {name: int(joined_array.shapes[0, 0]) for name, joined_array in known.items()}
+        return self.columns.table(groups=groups, entries=entries)
 
     @property
     def _is_timed(self) -> bool:
@@ -107,6 +106,8 @@ class WholeRows(Episodes):
         columns = self.columns
         if isinstance(columns, GroupColumns) and name in columns.own:
             of_groups = columns.known.names.groups if name == self._kind.key else columns.known.attributes[name]
+            if (lacks := columns.known.attributes.get(LACKS + name)) is not None:
+                of_groups = np.where(lacks, None, of_groups.take(np.arange(len(of_groups))))
             dtype = object if isinstance(of_groups, Texts) else of_groups.dtype
             return RowColumn(name, InMemory.of(name, of_groups.take, dtype))
         if isinstance(self._kind, Files) and name == self._kind.key:
@@ -129,8 +130,7 @@ class WholeRows(Episodes):
         names = list(names)
         self.prepare(names)
         times = {name: self._time_of(name) for name in names}
-        first = names[0]
-        lengths = times[first]
+        first, lengths = next(iter(times.items()))
         for name, others in times.items():
             differ = np.flatnonzero(others != lengths)
             if len(differ) and self._windows.episode_length != "min":
