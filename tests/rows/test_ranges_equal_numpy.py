@@ -177,6 +177,10 @@ def test_bad_offsets(tmp_path, offsets, said):
         ([[0, 3], [5, 11]], {"bounds": "v"}, "row 1 goes from 5 to 11, and 'x' has 10"),
         ([[0, 3], [0, 4]], {"bounds": "v", "base": 1}, "row 0 goes from 0 to 3; expected a start from 1 on"),
         ([0, 3], {"bounds": "v"}, "expected start and end of each"),
+        ([[0, 3], [5, 10]], {"bounds": "v", "inclusive": True}, "row 1 goes from 5 to 10, and 'x' has 10"),
+        ([[1, 3], [5, 11]], {"bounds": "v", "base": 1, "inclusive": True}, "row 1 goes from 5 to 11, and 'x' has 10"),
+        ([[0, 3], [5, 3]], {"bounds": "v", "inclusive": True}, "row 1 goes from 5 to 3;"),
+        ([3, 5, 10], {"ends": "v", "inclusive": True}, "rows go from 0 to 10; expected 0 to 9"),
     ],
 )
 def test_bounds_that_do_not_fit_name_the_option_that_does(tmp_path, values, options, said):

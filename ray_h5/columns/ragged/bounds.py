@@ -96,17 +96,18 @@ def bounds_in(arrays: Mapping[str, np.ndarray], where: str, base: int = 0, *, in
         raise CorruptFileError(
             f"{where}: {len(starts)} starts and {len(known[other])} {other}; expected one of each for a row"
         )
-    return _checked(starts, starts + known["counts"] if ends is None else ends + last, where, base)
+    return _checked(starts, starts + known["counts"] if ends is None else ends, where, base, last)
 
 
-def _checked(starts: np.ndarray, ends: np.ndarray, where: str, base: int) -> Bounds:
-    if (wrong := np.flatnonzero((starts < base) | (ends < starts))).size:  # an end past int64 is below its start
+def _checked(starts: np.ndarray, ends: np.ndarray, where: str, base: int, last: int = 0) -> Bounds:
+    stops = ends + last  # one past int64 is below its start
+    if (wrong := np.flatnonzero((starts < base) | (stops < starts))).size:
         row = int(wrong[0])
         raise CorruptFileError(
             f"{where}: row {row} goes from {starts[row]} to {ends[row]}; expected a start from {base} on, and an end "
             "that is not before it"
         )
-    return Bounds(starts - base, ends - base)
+    return Bounds(starts - base, stops - base)
 
 
 def check_bounds(bounds: Bounds, made: Ragged, length: int, path: str) -> None:
@@ -120,26 +121,24 @@ def check_bounds(bounds: Bounds, made: Ragged, length: int, path: str) -> None:
         If rows leave out values at an end, so that another option gives other rows; or end after all values.
     """
     first, last = (int(bounds.starts[0]), int(bounds.stops[-1])) if len(bounds) else (0, 0)
-    (option, name), base = next(iter(made.given.items())), made.base
+    (option, name), base, to = next(iter(made.given.items())), made.base, made.base - made.inclusive
     if option in {"offsets", "ends", "counts"} and made.starts is None and (first, last) != (0, length):
         advice = _fitting(bounds, option, length, name, base)
         if advice or last <= length:
             raise SchemaMismatchError(
-                f"{path}: {name!r}: rows go from {first + base} to {last + base}; expected {base} to {length + base}, "
-                f"all values of {made.content!r}. {advice}If rows are anywhere in it, pass starts= and counts=."
+                f"{path}: {name!r}: rows go from {first + base} to {last + to}; expected {base} to {length + to}, all "
+                f"values of {made.content!r}. {advice}If rows are anywhere in it, pass starts= and counts=."
             )
-    check_inside(bounds, length, f"{path}: column {made.name!r}", made.content)
+    check_inside(bounds, length, f"{path}: column {made.name!r}", made.content, base, to)
 
 
-def check_inside(bounds: Bounds, length: int, where: str, content: str) -> None:
-    """Raise `CorruptFileError` if a row ends after the array that it is a part of."""
+def check_inside(bounds: Bounds, length: int, where: str, content: str, base: int = 0, to: int = 0) -> None:
+    """Raise `CorruptFileError` if a row ends after the array that it is a part of, in numbers as they are stored."""
     wrong = np.flatnonzero(bounds.stops > length)
     if len(wrong):
         row = int(wrong[0])
-        raise CorruptFileError(
-            f"{where}: row {row} goes from {bounds.starts[row]} to {bounds.stops[row]}, and {content!r} has {length} "
-            "values"
-        )
+        first, last = bounds.starts[row] + base, bounds.stops[row] + to
+        raise CorruptFileError(f"{where}: row {row} goes from {first} to {last}, and {content!r} has {length} values")
 
 
 def _fitting(bounds: Bounds, option: str, length: int, name: str, base: int) -> str:
