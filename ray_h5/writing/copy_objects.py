@@ -47,12 +47,7 @@ def _spaces(dataset: h5py.Dataset, part: slice | tuple[()], shape: tuple[int, ..
     return h5py.h5s.create_simple(shape), space
 
 
-def copy_object(
-    item: h5py.Dataset | h5py.Datatype,
-    out: h5py.File,
-    path: str,
-    types: NamedTypes,
-) -> None:
+def copy_object(item: h5py.Dataset | h5py.Datatype, out: h5py.File, path: str, types: NamedTypes) -> None:
     """Copy a dataset or a type as it is stored, with its attributes or without. References lead nowhere yet."""
     if isinstance(item, h5py.Datatype):
         item.id.copy().commit(out.id, path.encode(), lcpl=new_links())
@@ -189,10 +184,7 @@ class NamedTypes:
 
 
 def copy_attribute(
-    item: h5py.Group | h5py.Dataset,
-    made: h5py.Group | h5py.Dataset,
-    name: str,
-    types: NamedTypes,
+    item: h5py.Group | h5py.Dataset, made: h5py.Group | h5py.Dataset, name: str, types: NamedTypes
 ) -> None:
     """Copy an attribute with its exact type. References lead to the objects of the same names in the other file."""
     attribute = item.attrs.get_id(name)

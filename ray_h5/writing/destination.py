@@ -213,17 +213,21 @@ class Destination:
                 Path(self._temporary).rmdir()
                 self._temporary = ""
 
-    def publish(self, names: Mapping[str, str], replaced: Iterable[str] = ()) -> None:
-        """Give complete files, by token or by their temporary path, their names; remove other files."""
+    def publish(self, names: Mapping[str, str], replaced: Iterable[str] | None = None) -> None:
+        """Give complete files, by token or by their temporary path, their names; remove other files.
+
+        With `replaced`, no file has these names: on a disk, `OutputExistsError` is raised if another write takes one.
+        """
         if not self._is_in_store:
-            moves = [(self.place(name), self._hidden.old(name)) for name in replaced]
-            self._move(moves + [(temporary, self.place(name)) for temporary, name in names.items()], names)
+            moves = [(self.place(name), self._hidden.old(name)) for name in replaced or ()]
+            moves += [(temporary, self.place(name)) for temporary, name in names.items()]
+            self._move(moves, names, are_new=replaced is not None)
             return
-        self._storage.delete([self.place(name) for name in replaced])
+        self._storage.delete([self.place(name) for name in replaced or ()])
         for token, name in names.items():
             (self._storage.rename if token.startswith(self._staging) else self._upload)(token, self.place(name))
 
-    def _move(self, moves: Sequence[tuple[str, str]], complete: Iterable[str]) -> None:
+    def _move(self, moves: Sequence[tuple[str, str]], complete: Collection[str], *, are_new: bool) -> None:
         """Rename files on a disk, all or none, once the disk has those that are complete."""
         done: list[tuple[str, str]] = []
         with ThreadPoolExecutor(_SYNCS, "ray_h5-sync") as pool:
@@ -233,14 +237,15 @@ class Destination:
                 for old, new in moves:
                     Path(new).parent.mkdir(parents=True, exist_ok=True)
                     is_new = not os.path.lexists(new)  # what took the place of another file stays there
-                    Path(old).rename(new)
+                    (_move_new if are_new and old in complete else Path.rename)(Path(old), new)
                     done += [(old, new)] if is_new else []
                 for folder in {self._folder, *(os.path.dirname(new) for _, new in moves)}:
                     sync(folder)
         except BaseException:
             for old, new in reversed(done):
                 with contextlib.suppress(OSError):
-                    Path(new).rename(old)
+                    if not os.path.lexists(old):  # otherwise another write took the place of what was replaced
+                        Path(new).rename(old)
             raise
         self._is_made = False
 
@@ -262,3 +267,15 @@ class Destination:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_temporary": ""}
+
+
+def _move_new(old: Path, new: str) -> None:
+    """Rename a file; raise if something has its new name, also if another write gives it at the same time."""
+    try:
+        os.link(old, new)
+    except FileExistsError:
+        raise OutputExistsError(f"{new}: another write made it meanwhile. Write again, or elsewhere.") from None
+    except OSError:  # a file system without hard links, where only one process can write to a folder
+        old.rename(new)
+    else:
+        old.unlink()

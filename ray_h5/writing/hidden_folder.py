@@ -67,13 +67,15 @@ class HiddenFolder:
             is_new = make and _made(self.path)
             with contextlib.ExitStack() as opened:
                 try:
-                    folder = self._opened()
+                    folder = os.open(self.path, _FOLDER_FLAGS)
                     opened.callback(os.close, folder)
                     self._check_ours(folder, is_new)
                     lock = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
                     opened.callback(os.close, lock)
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     is_there = os.path.samestat(os.fstat(lock), os.lstat(os.path.join(self.path, _LOCK)))
+                except NotADirectoryError:
+                    raise self._not_ours("what is there is a link or a file") from None
                 except FileNotFoundError:  # the write that had it has ended meanwhile, and removed it
                     if not make:
                         raise
@@ -81,12 +83,6 @@ class HiddenFolder:
                 if is_there:
                     self._folder, self._lock = folder, lock
                     opened.pop_all()
-
-    def _opened(self) -> int:
-        try:
-            return os.open(self.path, _FOLDER_FLAGS)
-        except NotADirectoryError:
-            raise self._not_ours("what is there is a link or a file") from None
 
     def _check_ours(self, folder: int, is_new: bool) -> None:
         """Raise unless a write of this user made the folder, and all that is in it."""

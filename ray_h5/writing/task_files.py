@@ -172,7 +172,12 @@ def publish(folder: Destination, parts: Sequence[Part], mode: str) -> None:
     present = folder.names()
     first = _next_task(present) if mode == "append" else 0
     names = {part.token: f"part-{first + part.task}-{part.number}.h5" for part in parts}
-    folder.publish(names, present if mode == "overwrite" else ())
+    try:
+        folder.publish(names, present if mode == "overwrite" else ())
+    except OutputExistsError:  # another write took a name meanwhile
+        if mode not in {"append", "ignore"}:
+            raise
+        publish(folder, parts, mode)
     folder.abandon()
 
 

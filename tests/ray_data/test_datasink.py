@@ -1,6 +1,8 @@
 """`H5Datasink` without a cluster: `read_h5` gives the rows back that it wrote, and files appear once."""
 
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -209,18 +211,64 @@ def test_two_writes_into_one_new_folder(tmp_path):
     assert files(tmp_path) == ["part-0-0.h5"]
 
 
+def test_writes_that_append_at_the_same_time_lose_no_file(tmp_path):
+    write(H5Datasink(tmp_path), [[table_of(x=[0])]])
+    writers, rounds = 4, 12
+    barrier = threading.Barrier(writers)
+
+    def appends(number):
+        for turn in range(rounds):
+            sink = H5Datasink(tmp_path, mode="append")
+            sink.on_write_start()
+            value = 1 + number + writers * turn
+            parts = [sink.write([table_of(x=[value])], SimpleNamespace(task_idx=task)) for task in range(3)]
+            barrier.wait()
+            sink.on_write_complete(WriteResult(0, 0, parts))
+
+    with ThreadPoolExecutor(writers) as pool:
+        list(pool.map(appends, range(writers)))
+    values = np.bincount(read(tmp_path)["x"].to_numpy())
+    assert values.tolist() == [1] + [3] * writers * rounds
+    assert len(files(tmp_path)) == 1 + 3 * writers * rounds
+
+
+def test_one_of_two_writes_into_a_new_folder_at_the_same_time(tmp_path):
+    for turn in range(12):
+        sinks = [H5Datasink(tmp_path / str(turn), mode=mode) for mode in ("error", "error", "ignore", "ignore")]
+        barrier = threading.Barrier(len(sinks))
+
+        def ends(number, sinks=sinks, barrier=barrier):
+            sink = sinks[number]
+            sink.on_write_start()
+            parts = [sink.write([table_of(x=[number])], SimpleNamespace(task_idx=task)) for task in range(3)]
+            barrier.wait()
+            try:
+                sink.on_write_complete(WriteResult(0, 0, parts))
+            except OutputExistsError as exc:
+                sink.on_write_failed(exc)
+
+        with ThreadPoolExecutor(len(sinks)) as pool:
+            list(pool.map(ends, range(len(sinks))))
+        first, *others = read(tmp_path / str(turn))["x"].to_pylist()
+        assert others == [first] * 2
+
+
 def test_a_write_that_cannot_be_published_leaves_the_old_files(tmp_path, monkeypatch):
     write(H5Datasink(tmp_path), [[table_of(x=[1])], [table_of(x=[2])]])
-    rename, count = Path.rename, []
+    count = []
 
-    def fails(self, target):
-        count.append(1)
-        if len(count) == 4:
-            raise OSError(5, "Input/output error")
-        return rename(self, target)
+    def failing(works):
+        def fails(*paths):
+            count.append(1)
+            if len(count) in (4, 5):  # the second new file
+                raise OSError(5, "Input/output error")
+            return works(*paths)
+
+        return fails
 
     sink = H5Datasink(tmp_path, mode="overwrite")
-    monkeypatch.setattr(Path, "rename", fails)
+    monkeypatch.setattr(Path, "rename", failing(Path.rename))
+    monkeypatch.setattr(os, "link", failing(os.link))
     with pytest.raises(WriteFailedError, match="Input/output error"):
         write(sink, [[table_of(x=[3])], [table_of(x=[4])]])
     sink.on_write_failed(WriteFailedError())

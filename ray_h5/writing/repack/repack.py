@@ -144,8 +144,9 @@ def repack(
     workers = cpu_count() if threads is None else as_integer("threads", threads, 1)
     paths = list_paths(paths)
     options_of_store = options.get("storage_options") if out_storage_options is None else out_storage_options
-    if _is_in_store_alone(out, paths, options):
-        options.pop("storage_options", None)  # they are of `out`
+    urls, _ = split_urls(os.fspath(path) for path in (out, *paths))
+    if "filesystem" not in options and urls == [os.fspath(out)]:  # nothing that is read can be in a store
+        options.pop("storage_options", None)
     readable = _readable(FileOptions.of(paths, threads=workers, **options))
     folder, name = output_of(out, options_of_store, {Path(path).suffix for path in readable.paths} - {""})
     work = Work(readable, layout, bool(drop), bool(verify), workers)
@@ -158,7 +159,7 @@ def repack(
     work.survey()
     with Outputs(folder, names, work.fingerprint(options)) as outputs:
         outputs.begin(resume=bool(resume), overwrite=bool(overwrite))
-        result = work.run(outputs, progress or _no_progress)
+        result = work.run(outputs, progress or (lambda _done, _total: None))
     return _measured(result, readable, folder) if measure and not result.gains_nothing else result
 
 
@@ -171,12 +172,6 @@ def _readable(files: FileOptions) -> FileOptions:
         warn_of_unreadable(errors, len(files.paths))
         return replace(files, paths=[path for path in files.paths if path not in errors])
     return files
-
-
-def _is_in_store_alone(out: str | os.PathLike[str], paths: Sequence[PathLike], options: SourceOptions) -> bool:
-    """Return whether `out` is in a store, and nothing that is read can be."""
-    urls, _ = split_urls(os.fspath(path) for path in (out, *paths))
-    return "filesystem" not in options and urls == [os.fspath(out)]
 
 
 def _measured(result: Repacked, files: FileOptions, folder: Destination) -> Repacked:
@@ -195,8 +190,7 @@ def _measured(result: Repacked, files: FileOptions, folder: Destination) -> Repa
 def _shuffled_rate(files: FileOptions) -> float:
     """Return rows a second, read in batches in a random order, measured on a sample."""
     index = files.index()
-    delivered = index.outputs
-    plan = make_plan(index, [delivered[name] for name in index.names])
+    plan = make_plan(index, [index.outputs[name] for name in index.names])
     drawn = np.random.default_rng(0).permutation(plan.num_rows)[:_SAMPLED_ROWS]
     starts = range(0, len(drawn), _BATCH_ROWS)
     began, count, seconds = time.perf_counter(), 0, 0.0
@@ -216,7 +210,3 @@ def _check_apart(files: FileOptions, folder: Destination, names: Sequence[str]) 
         raise OptionError(
             f"out: {folder.place(name)} is an input, too. Write to another place, and rename it when you are content."
         )
-
-
-def _no_progress(done: int, total: int) -> None:
-    """Show nothing."""
