@@ -129,15 +129,15 @@ def check_bounds(bounds: Bounds, made: Ragged, length: int, path: str) -> None:
                 f"{path}: {name!r}: rows go from {first + base} to {last + to}; expected {base} to {length + to}, all "
                 f"values of {made.content!r}. {advice}If rows are anywhere in it, pass starts= and counts=."
             )
-    check_inside(bounds, length, f"{path}: column {made.name!r}", made.content, base, to)
+    check_inside(bounds, length, f"{path}: column {made.name!r}", made.content, (base, to))
 
 
-def check_inside(bounds: Bounds, length: int, where: str, content: str, base: int = 0, to: int = 0) -> None:
+def check_inside(bounds: Bounds, length: int, where: str, content: str, to: tuple[int, int] = (0, 0)) -> None:
     """Raise `CorruptFileError` if a row ends after the array that it is a part of, in numbers as they are stored."""
     wrong = np.flatnonzero(bounds.stops > length)
     if len(wrong):
         row = int(wrong[0])
-        first, last = bounds.starts[row] + base, bounds.stops[row] + to
+        first, last = bounds.starts[row] + to[0], bounds.stops[row] + to[1]
         raise CorruptFileError(f"{where}: row {row} goes from {first} to {last}, and {content!r} has {length} values")
 
 
