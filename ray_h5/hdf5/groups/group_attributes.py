@@ -121,7 +121,7 @@ class GroupAttribute:
             )
         lacks = np.array([value is None for value in self._values], bool)
         if are_texts != {False}:
-            texts = {self.name: Texts.of([value or b"" for value in self._values])}
+            texts: dict[str, np.ndarray | Texts] = {self.name: Texts.of([value or b"" for value in self._values])}
             return {**texts, LACKS + self.name: lacks} if lacks.any() else texts
         dtype = np.result_type(*{value.dtype for value in there}, *([np.float64] if lacks.any() else []))
         if any(value.dtype.kind in "iu" and value.astype(dtype).item() != value.item() for value in there):

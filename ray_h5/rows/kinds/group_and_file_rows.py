@@ -106,8 +106,8 @@ class WholeRows(Episodes):
         columns = self.columns
         if isinstance(columns, GroupColumns) and name in columns.own:
             of_groups = columns.known.names.groups if name == self._kind.key else columns.known.attributes[name]
-            if (lacks := columns.known.attributes.get(LACKS + name)) is not None:
-                of_groups = np.where(lacks, None, of_groups.take(np.arange(len(of_groups))))
+            if isinstance(lacks := columns.known.attributes.get(LACKS + name), np.ndarray):
+                of_groups = np.where(lacks, np.array(None), of_groups.take(np.arange(len(lacks))))
             dtype = object if isinstance(of_groups, Texts) else of_groups.dtype
             return RowColumn(name, InMemory.of(name, of_groups.take, dtype))
         if isinstance(self._kind, Files) and name == self._kind.key:
