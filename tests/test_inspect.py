@@ -425,3 +425,28 @@ def test_files_that_cannot_be_read_are_left_out_if_an_option_says_so(tmp_path, c
     assert main(["inspect", str(tmp_path)]) == 1
     assert "read_h5 makes of the others, with ignore_unreadable_files=True:" in capsys.readouterr().out
     assert main(["inspect", str(tmp_path), "--ignore-unreadable-files"]) == 0
+
+
+def test_what_groups_take_is_unknown_and_not_made_up(tmp_path, capsys):
+    for number in range(2):
+        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+            for name in "ab":
+                data = np.zeros(1000 + 10 * number, "f4")
+                file.create_dataset(f"{name}/x", data=data, compression="gzip")
+    assert main(["inspect", str(tmp_path), "--groups", "*", "--json"]) == 0
+    (first, _) = json.loads(capsys.readouterr().out)["files"]
+    (column,) = first["columns"]
+    assert (column["storage"], column["chunk_shape"], column["stored_bytes"]) == ("", None, None)
+    assert main(["inspect", str(tmp_path), "--groups", "*"]) == 0
+    text = capsys.readouterr().out
+    assert "all have the columns of the first" in text
+    assert "contiguous" not in text
+    assert re.search(r"x +2 +float32 +1000 +\? +(deflate 4|\?) +\? +8 kB", text)
+
+
+def test_reversed_columns_take_what_their_datasets_take(tmp_path, capsys):
+    with h5py.File(tmp_path / "m.h5", "w") as file:
+        stored = file.create_dataset("x", data=np.zeros((3, 5000), "f4"), compression="gzip").id.get_storage_size()
+    assert main(["inspect", str(tmp_path / "m.h5"), "--axes", "reversed", "--json"]) == 0
+    (column,) = json.loads(capsys.readouterr().out)["files"][0]["columns"]
+    assert (column["rows"], column["stored_bytes"]) == (5000, stored)

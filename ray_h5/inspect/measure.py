@@ -68,13 +68,15 @@ def inspect_files(files: FileOptions, shuffle: str | None = None) -> Report:
         index = replace(files, paths=[report.path for report in reports]).plan()
     except RayH5Error as exc:
         problem = Unreadable.of("read_h5", exc)
+    names = () if index is None else index.columns
+    columns = [column for file in reports for column in file.columns if column.name in names]
     return Report(
         tuple(reports),
         tuple(Unreadable.of(path, error) for path, error in errors.items()),
         None if index is None else _delivery(index),
         problem,
         None if index is None or shuffle is None else _shuffled(index, shuffle),
-        store_report(costs, index, 0 if index is None else _stored_bytes(reports, index)),
+        store_report(costs, index, sum(column.stored_bytes or column.real_bytes or 0 for column in columns)),
         _suggestions(files, reports),
     )
 
@@ -124,7 +126,9 @@ def _opened(path: str, scope: Scope, listed: ObjectIdentity | None) -> FileReade
 def _inspect_file(path: str, scope: Scope, listed: ObjectIdentity | None) -> FileReport:
     with _opened(path, scope, listed) as reader:
         layout, referred = reader.layout, _referred(reader)
-        stored = reader.stored_bytes(list(layout.columns))
+        # A reversed column is a dataset of the same name, whose chunks have other axes.
+        whole = reader.base if scope.axes == "reversed" else reader
+        stored = whole.stored_bytes([name for name in layout.columns if name in whole.layout.columns])
         notes = reader.notes(list(layout.columns))
         columns = (
             *(
@@ -152,10 +156,6 @@ def _referred(reader: FileReader) -> list[ColumnLayout]:
     return encoded
 
 
-def _stored_bytes(reports: Sequence[FileReport], index: RowIndex) -> int:
-    return sum(column.stored_bytes for report in reports for column in report.columns if column.name in index.columns)
-
-
 def _delivery(index: RowIndex) -> Delivery:
     specs, classes = index.outputs, {label.name: f" ({label})" for label in index.labels}
     row_bytes = sum(spec.row_bytes for spec in specs.values())
@@ -181,34 +181,27 @@ def _column(
 ) -> ColumnReport:
     """Return the report of a column; `is_stored` if its rows are those of a dataset, with its chunks."""
     own = layout if is_stored else replace(layout, chunk_shape=None)
+    is_number, varies = layout.kind in {"number", "bool"}, layout.kind in {"ragged", "sparse"}
+    real_bytes = layout.num_rows * (layout.item_bytes if varies else layout.row_bytes)
+    value_bytes = layout.num_rows * (layout.row_bytes if is_number else layout.item_bytes or 8)
     return ColumnReport(
         name=layout.name,
         kind=layout.kind,
         dtype=_dtype(layout),
         rows=layout.num_rows,
         row_shape=layout.ragged_shape or layout.row_shape,
-        storage=layout.storage,
+        storage=layout.storage if is_stored else "",
         chunk_shape=layout.chunk_shape,
         pipeline=tuple(describe_filter(step) for step in layout.pipeline.steps),
-        stored_bytes=_bytes_of_values(layout) if stored_bytes is None else stored_bytes,
-        real_bytes=_real_bytes(layout),
-        direct=layout.direct or (layout.kind in {"number", "bool"} and is_elsewhere(layout)),
+        stored_bytes=value_bytes if stored_bytes is None and is_stored else stored_bytes,
+        real_bytes=None if layout.stored_dtype.hasobject and not varies else real_bytes,
+        direct=layout.direct or (is_number and is_elsewhere(layout)),
         advice=tuple(advice(own, stored_bytes, notes)),
         enum=notes.enum,
         left_out=_left_out(layout),
         follows_cf=notes.follows_cf,
         is_slow=bool(faults_of(own)),
     )
-
-
-def _bytes_of_values(layout: ColumnLayout) -> int:
-    return layout.num_rows * (layout.row_bytes if layout.kind in {"number", "bool"} else layout.item_bytes or 8)
-
-
-def _real_bytes(layout: ColumnLayout) -> int | None:
-    if layout.kind in {"ragged", "sparse"}:
-        return layout.num_rows * layout.item_bytes
-    return None if layout.stored_dtype.hasobject else layout.num_rows * layout.row_bytes
 
 
 def _dtype(layout: ColumnLayout) -> str:

@@ -188,7 +188,8 @@ class Chunks(NamedTuple):
     def of(cls, column: ColumnReport) -> Chunks:
         """Return the picture of a column; a column without chunks is one box."""
         if column.chunk_shape is None or not column.rows:
-            return cls(_MOST_CHUNKS, 1, 4, f"{column.storage}: a row is read by itself" if column.rows else "no rows")
+            said = f"{column.storage}: a row is read by itself" if column.storage else "chunks: see without rows="
+            return cls(_MOST_CHUNKS, 1, 4, said if column.rows else "no rows")
         rows, across = max(1, column.chunk_shape[0]), chunks_of_row(column)
         shown = f"{counted(rows, 'row')} a chunk, {counted(across, 'chunk')} a row"
         height = min(40, max(3, round(4 + 12 * math.log10(rows))))

@@ -19,10 +19,11 @@ class ColumnReport:
     rows, row_shape : int, and tuple of int or None
         Length of the first axis, and shape of the others.
     storage, chunk_shape, pipeline : str, tuple of int, tuple of str
-        Layout class of the dataset, shape of a chunk, and the HDF5 filters with their levels.
+        Layout class of the dataset, empty with `rows` or `windows`; shape of a chunk, and the HDF5 filters with their
+        levels.
     stored_bytes, real_bytes : int
-        Bytes in the file and in memory, None where only reading would show it. For values of varying length only their
-        references are counted; a column that is made of several datasets has those of its values.
+        Bytes in the file, None if its rows are in several datasets; and in memory, None where only reading would show
+        it. For values of varying length only their references are counted.
     direct : bool
         Whether it is decoded without libhdf5 and its lock.
     advice : tuple of str
@@ -45,7 +46,7 @@ class ColumnReport:
     storage: str
     chunk_shape: tuple[int, ...] | None
     pipeline: tuple[str, ...]
-    stored_bytes: int
+    stored_bytes: int | None
     real_bytes: int | None
     direct: bool
     advice: tuple[str, ...] = ()

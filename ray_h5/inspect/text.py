@@ -91,14 +91,13 @@ def _said(trouble: Unreadable, paths: Iterable[str]) -> str:
 
 
 def _summary(report: Report) -> str:
-    names = {file.path: [(col.name, col.dtype, col.row_shape) for col in file.columns] for file in report.files}
-    alike = sum(columns == names[report.files[0].path] for columns in names.values())
-    if len(report.files) == 1:
-        have = "it is shown below"
-    else:
-        who = {1: "no other has", len(report.files): "all have"}.get(alike, f"{alike} have")
-        have = f"{who} the columns of the first, which is shown below"
-    return f"{counted(len(report.files), 'file')}, {size(sum(file.file_bytes for file in report.files))}; {have}"
+    # Of rows that are files or groups, the shape is that of one of them.
+    names = [[(col.name, col.dtype, col.storage and col.row_shape) for col in file.columns] for file in report.files]
+    alike = names.count(names[0])
+    who = {1: "no other has", len(names): "all have"}.get(alike, f"{alike} have")
+    have = "it is" if len(names) == 1 else f"{who} the columns of the first, which is"
+    nbytes = size(sum(file.file_bytes for file in report.files))
+    return f"{counted(len(names), 'file')}, {nbytes}; {have} shown below"
 
 
 # The table of columns ------------------------------------------------------------------------------
@@ -135,22 +134,26 @@ def _key(column: ColumnReport, named: Collection[str]) -> Hashable:
 def _cells(columns: Sequence[ColumnReport]) -> tuple[str, ...]:
     """Return the cells of a row for columns that are alike."""
     first = columns[0]
-    real = [column.real_bytes for column in columns if column.real_bytes is not None]
     return (
         _range([column.rows for column in columns]),
         first.dtype,
         _axes(first.row_shape) or "-",
         _chunk_rows(columns),
-        ", ".join(first.pipeline) or "-",
-        size(sum(column.stored_bytes for column in columns)),
-        size(sum(real)) if real else "?",
+        ", ".join(first.pipeline) or ("-" if first.storage else "?"),
+        _size(column.stored_bytes for column in columns),
+        _size(column.real_bytes for column in columns),
     )
+
+
+def _size(many: Iterable[int | None]) -> str:
+    known = [nbytes for nbytes in many if nbytes is not None]
+    return size(sum(known)) if known else "?"
 
 
 def _chunk_rows(columns: Sequence[ColumnReport]) -> str:
     shapes = {column.chunk_shape for column in columns if column.chunk_shape is not None}
     if not shapes:
-        return columns[0].storage
+        return columns[0].storage or "?"
     rows, others = [shape[0] for shape in shapes], {shape[1:] for shape in shapes}
     # An array type adds axes to the row that chunks do not have.
     whole = all(other == columns[0].row_shape[: len(other)] for other in others)
