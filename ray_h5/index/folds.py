@@ -142,9 +142,9 @@ def _checked(k: int, seed: int) -> tuple[int, int]:
 
 def _with(files: FileOptions, option: str, columns: list[str], spread: Spread) -> RowIndex:
     """Return the index of some columns. The last one is that of the option; it has one value a row."""
-    name = columns[-1]
+    name, of_rows = columns[-1], files.source.names or ()  # which say the rows of a file of several lengths
     try:
-        index = files.index(columns, spread)
+        index = files.index([*dict.fromkeys([*of_rows, *columns])], spread)
     except SchemaMismatchError as exc:
         hint = _EPISODES if name == EPISODE else " A column of a table needs sidecar= here, too."
         raise type(exc)(f"kfold: {option}={name!r}: {exc}{hint * isinstance(exc, UnknownColumnError)}") from None

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
+from ray_h5.errors import OptionError, PredicateError, SchemaMismatchError, UnknownColumnError
 from ray_h5.index.folds import fold_values
 from ray_h5.index.row_index import build_index
 from ray_h5.tables.sidecar import Sidecar
@@ -229,3 +229,16 @@ def test_two_rows_may_be_measurements_and_one_is_none(tmp_path, caplog, rows):
     with contextlib.suppress(OptionError):
         kfold(path, 2, group=None, stratify="quality")
     assert ("different values" in caplog.text) == (rows == 2)
+
+
+def test_groups_by_an_attribute_of_files_with_columns_of_several_lengths(tmp_path):
+    for number in range(4):
+        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+            file.attrs["patient"] = f"p{number % 2}"
+            file["x"], file["names"] = np.arange(5), ["a", "b"]
+    with pytest.raises(SchemaMismatchError, match=r"columns=\['x'\]"):
+        kfold(tmp_path, 2, group="patient", attrs=["patient"])
+    folds = kfold(tmp_path, 2, group="patient", attrs=["patient"], columns=["x"])
+    for train, valid in folds:
+        counts = [len(H5Dataset(tmp_path, ["x"], side, attrs=["patient"])) for side in (train, valid)]
+        assert counts == [10, 10]
