@@ -52,7 +52,7 @@ LIMITS: dict[str, Size] = {
     "hash_and_permute": Size(204, 1, 0, 0, 0, 0),
     "hdf5": Size(6797, 36, 0, 0, 6, 3),
     "index": Size(4006, 22, 2, 0, 6, 6),
-    "inspect": Size(1535, 9, 8, 0, 5, 0),
+    "inspect": Size(1533, 9, 8, 0, 5, 0),
     "likely_rows": Size(948, 7, 0, 0, 1, 0),
     "loading": Size(1391, 9, 1, 0, 0, 1),
     "lru": Size(142, 1, 0, 0, 0, 0),
@@ -77,7 +77,7 @@ LIMITS: dict[str, Size] = {
 }
 """Today's numbers."""
 
-COMMENTS = 0.91
+COMMENTS = 0.92
 """Per cent of lines that are comments, over all packages: this one may only rise."""
 
 

@@ -189,7 +189,7 @@ def _main(tree: FileTree) -> Iterator[Suggestion]:
     rows, names = main_columns(tree.columns)
     if len(names) <= MAX_COPIED and not likely_samples(tree.whole):
         yield Suggestion(
-            f"{few(sorted(names), FEW)}: of {counted(rows, 'row')}, these have the most values",
+            f"{few(sorted(names), FEW)}: they agree on {counted(rows, 'row')}, and have the most values",
             "for these rows", f"columns={sorted(names)!r}",
         )  # fmt: skip
 

@@ -80,7 +80,7 @@ class Moments:
         if batch.dtype.kind not in "biuf":
             raise UnsupportedColumnError(
                 f"dtype {batch.dtype}: expected real numbers or booleans in rows of one shape. Leave it out; "
-                "rows that differ in shape are scaled by a function of your own."
+                "sparse rows, and rows that differ in shape, are scaled by a function of your own."
             )
         axes = normalize_axis(axis, batch.ndim)
         if batch.size == 0:

@@ -166,7 +166,7 @@ def _check_nulls(name: str, array: pa.Array, fill: Any) -> pa.Array:
     if fill is None:
         raise NullValueError(
             f"column {name!r}: the value of row {row} of its block is missing (null), and HDF5 has no value for that. "
-            "Pass null_value= for numbers and text, or fill or filter these rows before."
+            f"Pass null_value={{{name!r}: ...}} for numbers and text, or fill or filter these rows before."
         )
     is_text = _NATIVE.is_string(array.type) or _NATIVE.is_large_string(array.type)
     wrong = OptionError(f"null_value={fill!r}: column {name!r} has {array.type}, which cannot hold it")
