@@ -38,11 +38,11 @@ from ray_h5.manifest.file_table import FileTable
 from ray_h5.manifest.layout import FileState
 from ray_h5.messages import few, near_names
 from ray_h5.predicates.evaluate import check_names, evaluate
-from ray_h5.predicates.named_columns import columns_of
 from ray_h5.predicates.virtual_names import (
     AnyEqual,
     Fold,
     Length,
+    columns_of,
     parse_virtual,
     read_for,
     virtual_name,

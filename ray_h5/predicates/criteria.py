@@ -17,14 +17,7 @@ from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import PredicateError
 from ray_h5.options import names_options
 from ray_h5.predicates import comparisons
-from ray_h5.predicates.virtual_names import (
-    AnyEqual,
-    Compared,
-    Derived,
-    Fold,
-    RowMask,
-    virtual_name,
-)
+from ray_h5.predicates.virtual_names import AnyEqual, Compared, Derived, Fold, RowMask, virtual_name
 
 _MONTH = re.compile(r"\d{4}-\d\d")
 _MAX_BITS = 1 << 13

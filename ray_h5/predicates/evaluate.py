@@ -17,9 +17,7 @@ from ray_h5.messages import no_column
 from ray_h5.predicates.comparisons import why_not_compared
 from ray_h5.predicates.computed_columns import step_shape
 from ray_h5.predicates.criteria import passes
-from ray_h5.predicates.named_columns import comparison_of, names_in
-from ray_h5.predicates.predicate_text import criterion_in_words, in_words
-from ray_h5.predicates.virtual_names import Compared, read_for
+from ray_h5.predicates.virtual_names import Compared, comparison_of, criterion_in_words, in_words, names_in, read_for
 
 
 def as_expression(predicate: Any) -> pc.Expression:

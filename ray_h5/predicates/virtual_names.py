@@ -1,8 +1,12 @@
-"""What is wanted of a column, as values; and the names of the virtual columns that stand for them."""
+"""What is wanted of a column, as values; the names of the virtual columns that stand for them; and these in words.
+
+An expression of pyarrow names columns, virtual ones too.
+"""
 
 from __future__ import annotations
 
 import base64
+import ctypes
 import json
 from dataclasses import dataclass, fields
 from functools import lru_cache
@@ -10,12 +14,23 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ray_h5.columns.schema import ColumnSpec
+from ray_h5.errors import PredicateError
 from ray_h5.read.casting import Casting
 
 _PREFIX = "ray_h5:"
 _IN_JSON = {bool, int, float, str, tuple}
+
+_MOST = 300
+"""Longer predicates are cut off."""
+
+_IS_TRUE = " == true"
+
+_INTEGER_BYTES = 4
+_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,3 +156,98 @@ def read_for(name: str) -> list[str]:
     if isinstance(criterion, Fold):
         return [] if criterion.stratify is None else [criterion.stratify]
     return [column, criterion.valid] if isinstance(criterion, AnyEqual) and criterion.valid is not None else [column]
+
+
+# The names and words of an expression of pyarrow ------------------------------------------------------------------
+
+
+def names_in(expression: pc.Expression) -> list[str]:
+    """Return the fields that an expression refers to, each once; virtual columns, too.
+
+    pyarrow does not list them. A serialized expression is an Arrow IPC file, and the metadata of its schema has an
+    entry for each part of the expression. Keys occur more than once, so the dict that pyarrow makes of them lacks some.
+
+    Raises
+    ------
+    PredicateError
+        If pyarrow cannot serialize the expression, as with a field that has a number and no name.
+    """
+    try:
+        (written,) = expression.__reduce__()[1]
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as exc:
+        raise PredicateError(f"predicate: {expression}: the columns that it names are not known: {exc}") from exc
+    columns: dict[str, None] = {}
+    inner = 0  # names of fields of structures, which follow that of the column
+    for key, value in _metadata(pa.ipc.open_file(written).schema):
+        if key == "nested_field_ref":
+            inner = -int(value)
+        elif key == "field_ref" and inner > 0:
+            inner -= 1
+        elif key == "field_ref":
+            columns[value] = None
+            inner = -inner - 1 if inner else 0
+    return [*columns]
+
+
+def columns_of(expression: pc.Expression) -> list[str]:
+    """Return the columns whose values an expression needs: of a comparison that `where` made, the compared one."""
+    return [*dict.fromkeys((comparison_of(name) or (name, None))[0] for name in names_in(expression))]
+
+
+def comparison_of(name: str) -> tuple[str, Compared] | None:
+    """Return which column a virtual column compares with what; None for another column."""
+    column, criterion = parse_virtual(name) or ("", None)
+    return (column, criterion) if isinstance(criterion, Compared) else None
+
+
+def _metadata(schema: pa.Schema) -> list[tuple[str, str]]:
+    """Return all metadata of a schema. In Arrow's C data interface, it is a count, and texts after their lengths."""
+    capsule = schema.__arrow_c_schema__()  # the addresses are valid while it lives
+    # The struct begins with pointers to the format, the name and the metadata.
+    at = (ctypes.c_void_p * 3).from_address(_pointer(capsule, b"arrow_schema"))[2] or 0
+    texts: list[str] = []
+    for _ in range(2 * _integer(at) if at else 0):
+        at += _INTEGER_BYTES
+        texts.append(ctypes.string_at(at + _INTEGER_BYTES, length := _integer(at)).decode())
+        at += length
+    return list(zip(texts[::2], texts[1::2], strict=True))
+
+
+def _integer(at: int) -> int:
+    return ctypes.c_int32.from_address(at).value
+
+
+def in_words(expression: pc.Expression) -> str:
+    """Return a predicate as text of one line, for messages. Criteria of `where` are columns of their own in it."""
+    text = str(expression)
+    for name in names_in(expression):
+        if (parsed := parse_virtual(name)) is not None:
+            words = criterion_in_words(*parsed)
+            text = text.replace(f"{name}{_IS_TRUE}", words).replace(name, words)
+    text = " ".join(text.split()).replace("invert(", "not (")
+    return text if len(text) <= _MOST else f"{text[: _MOST - 4]} ..."
+
+
+def criterion_in_words(column: str, wanted: Derived) -> str:
+    """Return a criterion of `where` as text."""
+    if isinstance(wanted, RowMask):
+        return f"{column} = row_mask()"
+    if isinstance(wanted, AnyEqual):
+        valid = "" if wanted.valid is None else f", valid={wanted.valid!r}"
+        return f"{column} = any_equal({wanted.value}{valid})"
+    if isinstance(wanted, Compared):
+        values = [_shown(value) for value in wanted.values[:_MOST]]
+        if wanted.how == "between":
+            return f"{column} = between({', '.join(values)})"
+        if wanted.how == "one_of":
+            return f"{column} in [{', '.join(values)}]"
+        return f"{column} is null" if wanted.values == (None,) else f"{column} == {values[0]}"
+    if isinstance(wanted, Length):
+        return f"the length of {column}"
+    if wanted.files is not None:
+        return f"{len(wanted.files)} of {wanted.num_files} files of kfold(group='path')"
+    return f"fold {wanted.fold} of kfold(k={wanted.k}), {'its' if wanted.is_test else 'all other'} rows"
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else str(value)

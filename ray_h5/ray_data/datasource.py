@@ -30,7 +30,7 @@ from ray_h5.order.remaining_blocks import Remainder
 from ray_h5.order.shuffle_effect import describe
 from ray_h5.order.window_steps import steps_plan
 from ray_h5.predicates.evaluate import as_expression, check_names, check_there, fingerprint
-from ray_h5.predicates.predicate_text import in_words
+from ray_h5.predicates.virtual_names import in_words
 from ray_h5.ray_data.arguments import ShuffleLike, as_shuffle, as_tail
 from ray_h5.ray_data.epochs import Epochs
 from ray_h5.ray_data.plan_cache import Key, PlanCache

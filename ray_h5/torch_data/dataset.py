@@ -30,8 +30,7 @@ from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.epoch_order import Order, make_order, plain_order
 from ray_h5.order.fingerprint import Fingerprint, fingerprint
 from ray_h5.order.read_plan import ReadPlan, block_rows_of, make_plan
-from ray_h5.predicates.named_columns import columns_of
-from ray_h5.predicates.predicate_text import in_words
+from ray_h5.predicates.virtual_names import columns_of, in_words
 from ray_h5.read.arguments import check_fit
 from ray_h5.source import OptionsButColumns, Source
 from ray_h5.storage.find_files import PathLike

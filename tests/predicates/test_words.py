@@ -7,8 +7,7 @@ import pyarrow.compute as pc
 import pytest
 
 from ray_h5.predicates.criteria import any_equal, between, row_mask, where
-from ray_h5.predicates.predicate_text import in_words
-from ray_h5.predicates.virtual_names import Fold, virtual_name
+from ray_h5.predicates.virtual_names import Fold, in_words, virtual_name
 
 FOLD = pc.field(virtual_name("rows", Fold(5, 0, False, None, 0, 50, 1, "ab"))) == pc.scalar(True)
 

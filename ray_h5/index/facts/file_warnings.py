@@ -49,7 +49,12 @@ def warn_of_surprises(index: RowIndex, files: FileOptions) -> None:
 
 def _once(index: RowIndex, notice: Callable[[RowIndex], str]) -> None:
     key = hash((getattr(notice, "func", notice).__name__, index.scope.group, *index.columns, *index.files.all_paths()))
-    if first_time(key) and (message := notice(index)):
+    try:
+        message = notice(index) if first_time(key) else ""
+    except RayH5Error as exc:
+        logger.debug("%s", exc)  # a file that cannot be read is reported where it is read
+        return
+    if message:
         logger.warning("%s", message)
 
 
@@ -138,22 +143,9 @@ def _other_rows(index: RowIndex) -> str:
     return f" If each file is a sample, such as a volume, pass rows=ray_h5.Files(){of_blocks}."
 
 
-def _of_names(index: RowIndex) -> str:
-    """Return what to say of matrices whose variables differ from file to file."""
-    try:
-        return _differing_names(index)
-    except RayH5Error as exc:
-        logger.debug("%s", exc)  # a file that cannot be read is reported where it is read
-        return ""
-
-
 def _of_packing(index: RowIndex) -> str:
     names = [name for name, spec in index.columns.items() if spec.kind == "number"][:_MAX_COLUMNS]
-    try:
-        by_file = [_notes(index, file, names) for file in sorted({0, len(index.files) - 1})]
-    except RayH5Error as exc:
-        logger.debug("%s", exc)  # a file that cannot be read is reported where it is read
-        return ""
+    by_file = [_notes(index, file, names) for file in sorted({0, len(index.files) - 1})]
     said = {name: text for name in names if (text := by_file[0][name].conversion or by_file[-1][name].conversion)}
     if not said:
         return ""
@@ -175,7 +167,7 @@ def _notes(index: RowIndex, file: int, names: Sequence[str]) -> Mapping[str, Col
 # AnnData files whose variables have other names, or another order: the same position means another gene.
 
 
-def _differing_names(index: RowIndex) -> str:
+def _of_names(index: RowIndex) -> str:
     """Return what to say of matrices whose columns mean other variables in some of the files."""
     matrix = _matrix_of_variables(index)
     if matrix is None or len(index.files) < 2:
