@@ -30,27 +30,21 @@ class Slices:
     ----------
     sidecar : Sidecar
         The table.
-    table : str
-        Its file, for messages.
+    table : Table
+        Its lines.
     names : pyarrow.Array
         For each line, the dataset.
     rows : pyarrow.Array
         For each line, the row of the dataset.
     stops : pyarrow.Array
         For each line, where the last axis ends; null where it is not cut.
-    example : str
-        A key, for messages.
-    others : tuple of str
-        The other columns of the table.
     """
 
     sidecar: Sidecar
-    table: str
+    table: Table
     names: pa.Array
     rows: pa.Array
     stops: pa.Array
-    example: str
-    others: tuple[str, ...]
 
     @property
     def datasets(self) -> list[str]:
@@ -71,23 +65,23 @@ class Slices:
         """Return the line of each row of a column: integers, -1 where the table has none."""
         name = next(part for part in _ends(column) if part in set(self.datasets))
         parts = [RowKeys("dataset", pa.repeat(name, num_rows)), RowKeys("row", pa.array(np.arange(num_rows)))]
-        return lines_of(parts, [self.names, self.rows], (*self.sidecar.keys, "row"), self.table)
+        return lines_of(parts, [self.names, self.rows], (*self.sidecar.keys, "row"), self.table.name)
 
     def one_by_one(self, path: str, group: str, columns: Sequence[str]) -> SchemaMismatchError:
         """Return the error for a file whose datasets must be read one by one; it prints the calls."""
         key, on = self.sidecar.keys[0], self.sidecar.row_keys[0]
         more = "" if key == on else f", key={key!r}"
         opened = repr(path) if group.strip("/") == "" else f"{path!r}, group={group!r}"
-        table = f"sidecar=ray_h5.Sidecar({self.table!r}, on={on!r}{more})"
+        table = f"sidecar=ray_h5.Sidecar({self.table.name!r}, on={on!r}{more})"
+        labels = [self.sidecar.prefix + name for name in self.table.types if name != key][:_MAX_LABELS]
         calls = [
-            f"  ray_h5.read_h5({opened}, columns={[column, column + LENGTH, *self.others[:_MAX_LABELS]]!r}, {table})"
-            for column in columns
+            f"  ray_h5.read_h5({opened}, columns={[column, column + LENGTH, *labels]!r}, {table})" for column in columns
         ]
         shown = calls[:_MAX_SHOWN] + ([f"  and {len(calls) - _MAX_SHOWN} more"] if len(calls) > _MAX_SHOWN else [])
         head = (
-            f"{self.table}: the keys {key!r}, such as {self.example!r}, are rows of {len(columns)} datasets, which do "
-            "not share rows. Read them one at a time, with the columns of the table that you need, and join what is "
-            "read by ds.union(...), or by ConcatDataset of H5Datasets:"
+            f"{self.table.name}: the keys {key!r}, such as {self.table.column(key)[0].as_py()!r}, are rows of "
+            f"{len(columns)} datasets, which do not share rows. Read them one at a time, with the columns of the table "
+            "that you need, and join what is read by ds.union(...), or by ConcatDataset of H5Datasets:"
         )
         return SchemaMismatchError("\n".join([head, *shown]))
 
@@ -107,8 +101,7 @@ def slices_of(sidecar: Sidecar, table: Table) -> Slices | None:
     names, rows, crop = (matches.field(name) for name in ("name", "row", "crop"))
     stops = pc.extract_regex(crop, _LAST_STOP)
     stop = pc.struct_field(stops, "stop").cast(pa.int64())
-    others = tuple(sidecar.prefix + name for name in table.types if name != sidecar.keys[0])
-    return Slices(sidecar, table.name, names, rows.cast(pa.int64()), stop, keys[0].as_py(), others)
+    return Slices(sidecar, table, names, rows.cast(pa.int64()), stop)
 
 
 def _ends(path: str) -> list[str]:
