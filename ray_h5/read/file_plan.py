@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from ray_h5.hdf5.files.file_bytes import gather
 from ray_h5.lru import LRU
 from ray_h5.manifest.joined_arrays import JoinedArray
+from ray_h5.read.arrays.column import Column, shared_jobs
 from ray_h5.read.arrays.columns_of_files import parts_of
-from ray_h5.read.arrays.plan_boxes import BoxColumn, shared_jobs
 from ray_h5.read.arrays.selection import Selection
 from ray_h5.read.jobs import Job, Unplanned
 from ray_h5.read.open_file import MAX_INDEX_BYTES, MAX_OTHERS, OpenFile, max_open
@@ -21,16 +21,15 @@ from ray_h5.read.virtual_columns import VirtualColumn, linked
 
 if TYPE_CHECKING:
     from ray_h5.manifest.layout import ColumnLayout, SourceStates
-    from ray_h5.read.arrays.plan_rows import DirectColumn
 
 
-def _share(columns: Sequence[DirectColumn]) -> int:
+def _share(columns: Sequence[Column]) -> int:
     """Return the bytes of the index of a joint column, or its share of the descriptors, if that is more."""
     of_file = MAX_INDEX_BYTES // max_open(MAX_OTHERS)
     return max([column.source.nbytes + len(parts_of(column)) * of_file for column in columns], default=0)
 
 
-JOINT_COLUMNS: LRU[Sequence[DirectColumn]] = LRU(64, 256 << 20, _share, keeps_last=True)
+JOINT_COLUMNS: LRU[Sequence[Column]] = LRU(64, 256 << 20, _share, keeps_last=True)
 """Of virtual datasets, in all files, whose sources are read as one column: that, or nothing."""
 
 
@@ -82,7 +81,7 @@ class FilePlan:
     def _jobs_here(self, parts: Sequence[Part]) -> list[Job]:
         """Return the work of a part; or of several that take fields, positions or boxes of one dataset."""
         readers = [self._file.reader(part.address, part.where) for part in parts]
-        columns = [each for each in readers if isinstance(each, BoxColumn)]
+        columns = [each for each in readers if isinstance(each, Column) and each.has_boxes]
         if len(columns) == len(parts) > 1:  # each chunk is decoded once
             return shared_jobs(columns, [part.request for part in parts], [part.out for part in parts])
         return [job for each, part in zip(readers, parts, strict=True) for job in each.jobs(part.request, part.out)]
@@ -131,7 +130,7 @@ class FilePlan:
         for path, piece in virtual.parts(part, self._read.after):
             self._others.setdefault(file.file_of(path), []).append(piece)
 
-    def _joint(self, virtual: VirtualColumn) -> DirectColumn | None:
+    def _joint(self, virtual: VirtualColumn) -> Column | None:
         if (known := JOINT_COLUMNS.get(virtual)) is None:
             joint = virtual.joint(self._file.file_of)
             JOINT_COLUMNS.put(virtual, known := [] if joint is None else [joint])

@@ -1,24 +1,33 @@
-"""Reads of many files: planned and run together."""
+"""Reads of many files: planned and run together; and repeated, if an error of a disk may pass."""
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
 
-from ray_h5.errors import RayH5Error
+from ray_h5.errors import RayH5Error, TransientIOError
+from ray_h5.hdf5.files.opening import is_transient, lacks_descriptors
 from ray_h5.read.casting import LostValue
-from ray_h5.read.jobs import Asking, Job, ReadStats, TableJob, Worker, run_jobs
+from ray_h5.read.file_cache import forget_all
+from ray_h5.read.jobs import Asking, Job, ReadStats, TableJob, Worker
 from ray_h5.read.native.library import threads_of_loop
 from ray_h5.read.native.run_tables import new_times
 from ray_h5.read.open_file import max_open
 from ray_h5.read.read_parts import FileRead, lost_in
 from ray_h5.read.remote.coalesced_reads import cost_of, run_fetched
 
+logger = logging.getLogger(__name__)
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+_WAITS_S = (0.1, 0.5, 2.0)
+"""Waits before the second, third and fourth try after an error that may pass."""
 
 JOINT_FILES = 256
 """Remote files that are read together at most: their chunk indexes are in memory."""
@@ -119,20 +128,24 @@ def run_all(jobs: Sequence[Job], threads: int, times: np.ndarray | None = None) 
     when its own have arrived. The compiled loop decodes in up to `threads` threads. `times` has how often reads of
     these files waited.
     """
+    tables: list[TableJob] = []
     fetched: list[TableJob] = []
     asking: list[Asking] = []
     others: list[Job] = []
     for job in jobs:
-        if isinstance(job, Asking):
+        if isinstance(job, TableJob):
+            (fetched if job.byte_source.is_fetched else tables).append(job)
+        elif isinstance(job, Asking):
             asking.append(job)
-        elif isinstance(job, TableJob) and job.byte_source.is_fetched:
-            fetched.append(job)
         else:
             others.append(job)
     del jobs  # each holds memory until it is done
     worker = Worker(new_times() if times is None else times)
     with threads_of_loop(threads):
-        run_jobs(others, worker)
+        if tables:
+            TableJob.join(tables)(worker)
+        for job in others:
+            job(worker)
         if fetched:
             run_fetched(fetched, worker)
         for cost in _each(bool(asking), lambda job: job.ask(), asking):
@@ -160,3 +173,50 @@ def _one_by_one(reads: Sequence[FileRead]) -> ReadStats:
         read.reader.run(read)
         stats.add(read.reader.stats.since(before))
     return stats
+
+
+def repeated(
+    failed: OSError, action: Callable[[], Result], path: str, reopen: Callable[[], object], *, swmr: bool
+) -> Result:
+    """Return the result of `action`, which has failed: the file is opened again, and it is repeated.
+
+    Parameters
+    ----------
+    failed : OSError
+        The error of the first try. An error that does not pass is raised again.
+    action : callable
+        Reads the file.
+    path : str
+        The file, for messages.
+    reopen : callable
+        Makes the next try open the file again.
+    swmr : bool
+        Whether a writer may change the file meanwhile.
+
+    Raises
+    ------
+    TransientIOError
+        If it fails each time.
+    """
+    waits, has_forgotten = iter(_WAITS_S), False
+    while True:
+        if lacks_descriptors(failed) and not has_forgotten:
+            # The files in the cache hold descriptors, and are only kept for later reads.
+            forget_all()
+            waits, has_forgotten = iter(_WAITS_S), True
+        elif is_transient(failed, swmr) and (wait := next(waits, None)) is not None:
+            logger.warning("%s: %s; opening it again in %.1f s", path, failed, wait)
+            reopen()
+            time.sleep(wait)
+        else:
+            break
+        try:
+            return action()
+        except OSError as exc:
+            failed = exc
+    if not is_transient(failed):
+        raise failed
+    raise TransientIOError(
+        f"{path}: still failing after {len(_WAITS_S) + 1} tries: {failed}. Check its file system; the read can be "
+        "repeated."
+    ) from failed

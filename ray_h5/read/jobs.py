@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
 
+from ray_h5.manifest.row_requests import Request
 from ray_h5.per_process import PerProcess
 from ray_h5.read.native.job_table import BYTES_READ, CHUNKS_DECODED, REQUESTS, JobTable
 from ray_h5.read.native.run_tables import new_times, run_table
@@ -77,6 +78,8 @@ class TableJob:
     @classmethod
     def join(cls, jobs: Sequence[TableJob], joined: Callable[..., JobTable] = JobTable.join) -> TableJob:
         """Return several as one; `joined` makes one table of theirs."""
+        if len(jobs) == 1:
+            return jobs[0]
         return cls(joined([job.table for job in jobs]), tuple(then for job in jobs for then in job.then))
 
     @property
@@ -121,36 +124,50 @@ def in_parts(byte_source: ByteSource, plans: Sequence[Callable[[], Sequence[Job]
 
 def staged(
     byte_source: ByteSource,
-    jobs_into: Callable[[np.ndarray], Sequence[Job]],
-    shape: tuple[int, ...],
-    dtype: np.dtype,
-    put: Callable[[np.ndarray], None],
+    reads: Callable[[Request, np.ndarray], Sequence[Job]],
+    parts: Iterable[Request],
+    like: np.ndarray,
+    put: Callable[[Request, np.ndarray], None],
 ) -> list[Job]:
-    """Return work that reads values as they are stored, and puts them into the output: cast, or in another order.
+    """Return the work that reads parts of a request one after the other as they are stored, and puts them there.
 
     Parameters
     ----------
     byte_source : ByteSource
         The file that is read.
-    jobs_into : callable
-        Returns the jobs that fill an array of `shape` and `dtype`, the stored one.
-    shape, dtype
-        Of the values.
+    reads : callable
+        Returns the work that fills places of an array with rows as they are stored.
+    parts : iterable of Request
+        Each is a range or a list.
+    like : numpy.ndarray
+        An array of no rows, of the shape and dtype of what is read.
     put : callable
-        Puts them there.
+        Puts the values of a part to its places: cast, or in another order.
     """
 
-    def jobs() -> list[Job]:
-        values = np.empty(shape, dtype)
-        jobs = jobs_into(values)
+    def planned(part: Request) -> Sequence[Job]:
+        values = np.empty((part.num_rows, *like.shape[1:]), like.dtype)
+        jobs = reads(at_front(part), values)
         tables = [job for job in jobs if isinstance(job, TableJob) and len(job.table)]
         if not (byte_source.is_fetched and tables):
-            return [*jobs, lambda _: put(values)]
+            return [*jobs, lambda _: put(part, values)]
         whole = TableJob.join(tables)
         others = [job for job in jobs if not isinstance(job, TableJob)]
-        return [*others, TableJob(whole.table, (*whole.then, partial(put, values)))]
+        return [*others, TableJob(whole.table, (*whole.then, partial(put, part, values)))]
 
-    return in_parts(byte_source, [jobs])
+    return in_parts(byte_source, [partial(planned, part) for part in parts])
+
+
+def at_front(request: Request) -> Request:
+    """Return the same range, or list, with the first places of an array."""
+    places = np.zeros(1, np.int64) if request.is_range else np.arange(len(request), dtype=np.int64)
+    return replace(request, places=places)
+
+
+def index_of(request: Request) -> slice | np.ndarray:
+    """Return what selects the places of a range, or of a list, in an array."""
+    places, first = request.places, int(request.places[0])
+    return slice(first, first + request.num_rows) if request.is_range else places
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -161,14 +178,3 @@ class Asking:
 
     def __call__(self, worker: Worker) -> None:
         worker.stats.add(self.ask())
-
-
-def run_jobs(jobs: Sequence[Job], worker: Worker) -> None:
-    """Run jobs whose ranges are read as they run; tables are one."""
-    tables = [job for job in jobs if isinstance(job, TableJob)]
-    if tables:
-        TableJob.join(tables)(worker)
-    if len(tables) < len(jobs):
-        for job in jobs:
-            if not isinstance(job, TableJob):
-                job(worker)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import resource
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -34,10 +34,7 @@ from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.known_columns import Elsewhere, KnownColumn, OtherColumn, PackedIndex
 from ray_h5.manifest.layout import ColumnLayout, FileLayout, SourceStates
 from ray_h5.read.arrays.chunk_source import ChunkSource, joined_indexes
-from ray_h5.read.arrays.converted_column import ConvertedColumn, HeapReader
-from ray_h5.read.arrays.joined_array_column import JoinedArrayColumn, class_sources, no_places
-from ray_h5.read.arrays.plan_boxes import BoxColumn, column_of
-from ray_h5.read.arrays.plan_rows import DirectColumn
+from ray_h5.read.arrays.column import Column, Conversion, JoinedColumn, no_places
 from ray_h5.read.arrays.selection import Selection
 from ray_h5.read.native.chunk_lister import list_chunks
 from ray_h5.read.read_parts import Address
@@ -64,10 +61,10 @@ MAX_INDEX_BYTES = 256 << 20
 """Most bytes of the chunk indexes of the cached files; a chunk takes 28. The file used last stays in any case."""
 
 
+Result = TypeVar("Result")
+
 SourcesRead: TypeAlias = "Mapping[str, tuple[str, Identity | None]]"
 NO_SOURCES: SourcesRead = {}
-
-ColumnReader: TypeAlias = "DirectColumn | BoxColumn | ConvertedColumn | JoinedArrayColumn"
 
 
 def max_open(most: int | None = None) -> int:
@@ -123,8 +120,8 @@ class OpenFile:
         self._listed: tuple[str, ...] = ()
         self._refused: dict[str, RayH5Error] | None = None
         self._sought: Sources = {}
-        self._readers: dict[tuple[str, Address], ColumnReader] = {}
-        self._joined_arrays: WeakKeyDictionary[JoinedArray, JoinedArrayColumn] = WeakKeyDictionary()
+        self._readers: dict[tuple[str, Address], Column] = {}
+        self._joined_arrays: WeakKeyDictionary[JoinedArray, JoinedColumn] = WeakKeyDictionary()
         self._indexes: dict[str, ChunkIndex] = {}
         self.virtual: dict[str, Any] = {}
         self._index_bytes = 0
@@ -244,32 +241,50 @@ class OpenFile:
                 self.manifest.columns[name] = known
         return known.layout
 
-    def _described(self, name: str) -> ColumnLayout:
+    def _by_headers(self, ask: Callable[[KnownHeaders], Result]) -> Result | None:
+        """Return what the headers say without libhdf5; None if it must be asked."""
         headers = self.headers()
         with contextlib.suppress(FormatError):
-            if headers is not None:
-                return headers.column(name)
-        with self.library() as library:
-            layout = library.tree.column(name)
-        if headers is not None:
-            headers.learn({name: layout}, self._is_same)
+            return None if headers is None else ask(headers)
+        return None
+
+    def _learn(self, layouts: Mapping[str, ColumnLayout]) -> None:
+        if (headers := self.headers()) is not None:
+            headers.learn(layouts, self._is_same)
+
+    def _described(self, name: str) -> ColumnLayout:
+        if (layout := self._by_headers(lambda headers: headers.column(name))) is None:
+            with self.library() as library:
+                layout = library.tree.column(name)
+            self._learn({name: layout})
         return layout
 
-    def find(self, names: Sequence[str]) -> dict[str, ColumnLayout | UnknownColumnError]:
-        """Return the layouts of columns, and the errors of those that do not exist."""
+    def find(
+        self, names: Sequence[str], expected: Mapping[str, SourceStates], *, missing_ok: bool = False
+    ) -> tuple[dict[str, ColumnLayout], dict[str, UnknownColumnError]]:
+        """Return the layouts of columns, and the errors of those that do not exist.
 
-        def find(name: str) -> ColumnLayout | UnknownColumnError:
+        Those that are known not to exist are left out if they may be missing. The sources of columns have to be as
+        `expected`, by column.
+        """
+        known, absent = self.manifest.columns, dict[str, UnknownColumnError]()
+        layouts = {name: known[name].layout for name in names if name in known}
+
+        def find(name: str) -> None:
             try:
-                return self.column(name)
+                layouts[name] = self.column(name)
             except UnknownColumnError as exc:
                 self._note_absent(name)
-                return exc
+                absent[name] = exc
 
-        known = self.manifest.columns
-        if all(name in known for name in names):
-            return {name: known[name].layout for name in names}
-        with self.library():
-            return dict(zip(names, gather(find, names), strict=True))
+        if len(layouts) < len(names):
+            with self.library():
+                gather(find, [name for name in names if not (missing_ok and name in self.manifest.absent)])
+            layouts = {name: layouts[name] for name in names if name in layouts}
+        for name in layouts:
+            if name in expected:
+                self.check_sources(name, expected[name])
+        return layouts, absent
 
     def _note_absent(self, name: str) -> None:
         # On a disk, a file that a link leads to may have it later.
@@ -277,7 +292,13 @@ class OpenFile:
             self.manifest.absent[name] = None
 
     def encoding(self, name: str) -> Encoding | None:
-        """Return what a group, or a dataset, encodes; None if it is plain."""
+        """Return what a group, or a dataset, encodes; None if it is plain.
+
+        Raises
+        ------
+        UnknownColumnError
+            If there is neither a group nor a dataset of that name.
+        """
         with self._lock:
             if name in self.manifest.encodings:
                 return self.manifest.encodings[name]
@@ -315,15 +336,11 @@ class OpenFile:
 
     def _describe(self) -> tuple[dict[str, ColumnLayout], dict[str, RayH5Error]]:
         """Return the layouts of the columns that can be read, and the errors of the others."""
-        headers = self.headers()
-        with contextlib.suppress(FormatError):
-            if headers is not None:
-                return headers.describe()
-        with self.library() as library:
-            described = library.tree.describe()
-            self._sought.update(library.tree.sought)
-        if headers is not None:
-            headers.learn(described[0], self._is_same)
+        if (described := self._by_headers(lambda headers: headers.describe())) is None:
+            with self.library() as library:
+                described = library.tree.describe()
+                self._sought.update(library.tree.sought)
+            self._learn(described[0])
         return described
 
     def notes(self, names: Iterable[str]) -> dict[str, ColumnNotes]:
@@ -337,23 +354,23 @@ class OpenFile:
 
         if (known := self.manifest.columns.get(name)) is not None and known.notes is not None:
             return known.notes
-        headers = self.headers()
-        with contextlib.suppress(FormatError):
-            if headers is not None:
-                return headers.notes(name)
+        if (notes := self._by_headers(lambda headers: headers.notes(name))) is not None:
+            return notes
         with self.library() as library:
             dataset = library.dataset(name)
             with translated(self.path, f"reading the attributes of column {name!r}"):
                 notes = notes_of(dataset)
-        with contextlib.suppress(FormatError):
-            if headers is not None and self._is_same():
-                headers.learn_notes(name, notes)
+        if self._is_same():
+            self._by_headers(lambda headers: headers.learn_notes(name, notes))
         return notes
 
     def group_table(
-        self, pattern: GroupPattern, columns: Sequence[str] | None
+        self, pattern: GroupPattern, columns: Sequence[str] | None = None
     ) -> tuple[GroupTable, Mapping[str, RayH5Error]]:
-        """Return the groups that match a pattern, in a store with their chunks, and the errors of columns."""
+        """Return the groups that match a pattern, with their datasets, and the errors of columns that cannot be read.
+
+        In a store, it has their chunks, too. Errors as in `ray_h5.hdf5.groups.matching_groups.read_group_table`.
+        """
         from ray_h5.hdf5.groups.matching_groups import read_group_table
 
         with self.library() as library:
@@ -361,8 +378,8 @@ class OpenFile:
             self._sought.update(library.tree.sought)
             if self.held is None:
                 return table, refused
-            found = gather(self._with_chunks, table.columns.values())
-        return replace(table, columns=dict(zip(table.columns, found, strict=True))), refused
+            known = dict(zip(table.columns, gather(self._with_chunks, table.columns.values()), strict=True))
+        return replace(table, columns=known), refused
 
     def _with_chunks(self, joined: JoinedArray) -> JoinedArray:
         """Return the same datasets with where their chunks are."""
@@ -390,14 +407,14 @@ class OpenFile:
             return tuple(self._sought.items())
 
     def single(self, name: str) -> JoinedArray | None:
-        """Return a dataset with a single value as a joined array of one dataset; None if it cannot be one."""
+        """Return a dataset with a single value as a joined array of one dataset; None if its value is of no column."""
         from ray_h5.hdf5.groups.matching_groups import read_single
 
         with self.library() as library:
             return read_single(library.tree, name, self._size())
 
-    def column_attributes(self, column: str, names: Sequence[str]) -> dict[str, Any]:
-        """Return those attributes of a column that are short numbers or one text."""
+    def values_of_attributes(self, column: str, names: Sequence[str]) -> dict[str, Any]:
+        """Return those attributes of a column that are short numbers or one text; others are left out."""
         from ray_h5.hdf5.tree.attributes import short_attributes
 
         known = self.manifest.attributes.get(column, {})
@@ -409,8 +426,8 @@ class OpenFile:
                 self.manifest.attributes[column] = known
         return {name: value for name in names if (value := known[name]) is not None}
 
-    def attribute_names(self, path: str) -> list[str]:
-        """Return the names of attributes with one value, of a group or dataset below the group; of the group for ""."""
+    def attribute_names(self, path: str = "") -> list[str]:
+        """Return the names of attributes with one number or one text, of a group or dataset; of the whole for ""."""
         from ray_h5.hdf5.groups.group_attributes import names_of_values
 
         with self.library() as library, translated(self.path, "listing its attributes"):
@@ -419,7 +436,10 @@ class OpenFile:
             return names_of_values(group_there)
 
     def attributes(self, names: Sequence[str]) -> dict[str, np.ndarray | bytes]:
-        """Return attributes of the group."""
+        """Return attributes of the group that names are relative to: an array of one number each, or a text.
+
+        Errors as in `ray_h5.hdf5.groups.group_attributes.attributes_of`.
+        """
         from ray_h5.hdf5.groups.group_attributes import attributes_of
 
         with self.library() as library, translated(self.path, "reading its attributes"):
@@ -612,45 +632,45 @@ class OpenFile:
         known = self.manifest.columns.get(name)
         if known is not None and known.index is not None:
             return known.chunks(self.path, self._size())
-        layout, headers = self.column(name), None if self.held is None else self.headers()
-        with contextlib.suppress(FormatError):
-            if headers is not None:
-                return headers.chunk_index(name, layout)
+        layout = self.column(name)
+        if self.held is not None:
+            index = self._by_headers(lambda headers: headers.chunk_index(name, layout))
+            if index is not None:
+                return index
         with self.library() as library:
             dataset = library.dataset(name)
             with translated(self.path, f"reading the chunk index of column {layout.name!r}"):
                 return build_chunk_index(dataset, layout, self.path, self._size, self.access.swmr, list_chunks)
 
-    def reader(self, address: Address, where: str = "") -> ColumnReader:
+    def reader(self, address: Address, where: str = "") -> Column | JoinedColumn:
         """Return the reader of a column; its errors say that the column `where` leads to the file, if one does."""
         array = address.array if isinstance(address, Selection) else address
         if isinstance(array, JoinedArray):
-            column = self._joined_array_reader(array)
-            return replace(column, taken=address) if isinstance(address, Selection) else column
+            column = self._joined_column(array)
+            return column.select(address) if isinstance(address, Selection) else column
         if (known_reader := self._readers.get((where, address))) is None:
             with self._lock, self.library():
                 selection = address if isinstance(address, Selection) else Selection(array)
-                known_reader = self._reader_of(
-                    array, selection, f"{where} leads to {self.path}" if where else self.path
-                )
+                known_reader = self._column_of(selection, f"{where} leads to {self.path}" if where else self.path)
                 if not where or isinstance(address, str):  # there may be any number of others
                     self._readers[where, address] = known_reader
         return known_reader
 
-    def _reader_of(self, name: str, selection: Selection, where: str) -> DirectColumn | BoxColumn | ConvertedColumn:
-        layout = self.column(name)
-        if layout.file_type:
-            items, source = StoredItems.of(layout), self._source_of(layout)
-            column = self._column_of(items.layout, selection, where)
-            parts = column.parts if selection == Selection(layout.name) and isinstance(column, DirectColumn) else None
-            return ConvertedColumn(where, items, column.jobs, source, self._heap_of(items), parts)
+    def _column_of(self, selection: Selection, where: str) -> Column:
+        assert isinstance(selection.array, str)
+        described = self.column(selection.array)
+        layout, conversion = self._conversion_of(described)
         if not layout.direct:
-            raise no_places(layout.where)
-        return self._column_of(layout, selection, where)
-
-    def _column_of(self, layout: ColumnLayout, selection: Selection, where: str) -> DirectColumn | BoxColumn:
+            raise no_places(described.where)
         index = self.index_of(layout.name) if layout.storage == "chunked" else None
-        return column_of(ChunkSource(where, layout, self._source_of(layout), index), selection)
+        return Column(ChunkSource(where, layout, self._source_of(layout), index), selection, conversion)
+
+    def _conversion_of(self, layout: ColumnLayout) -> tuple[ColumnLayout, Conversion | None]:
+        """Return the layout of the stored items of a column, and what makes values of them; None if they are these."""
+        if not layout.file_type:
+            return layout, None
+        items, key = StoredItems.of(layout), None if self.access.swmr else (self.path, self.identity)
+        return items.layout, Conversion(items, self.byte_source, key, self.held)
 
     def _source_of(self, layout: ColumnLayout) -> ByteSource:
         """Return the bytes that the values of a column are in."""
@@ -661,23 +681,16 @@ class OpenFile:
         with self.library() as library:
             return RawFiles(layout, library.dataset(layout.name))
 
-    def _heap_of(self, items: StoredItems) -> HeapReader:
-        """Return what reads the values that items refer to."""
-        key = None if self.access.swmr else (self.path, self.identity)
-        return HeapReader(self.byte_source, items.layout.user_block, items.length_bytes, key, self.held)
-
-    def _joined_array_reader(self, joined: JoinedArray) -> JoinedArrayColumn:
+    def _joined_column(self, joined: JoinedArray) -> JoinedColumn:
         if (column := self._joined_arrays.get(joined)) is None:
-            items = {at: StoredItems.of(layout) for at, layout in enumerate(joined.layouts) if layout.file_type}
-            layouts = [items[at].layout if at in items else layout for at, layout in enumerate(joined.layouts)]
+            described = [self._conversion_of(layout) for layout in joined.layouts]
+            like = [(ChunkSource(self.path, layout, self.byte_source), of) for layout, of in described]
             chunks = None
             if joined.chunks is not None:
                 where, most = f"{self.path}: column {joined.name!r}", int(joined.first_chunks[-1])
                 chunks = self._counted(joined.chunks.chunks(where, most, self._size()))
-            stored = replace(joined, layouts=tuple(layouts))  # another object: the weak key would never go
-            converted = {at: (item, self._heap_of(item)) for at, item in items.items()}
-            sources = class_sources(self.path, stored, self.byte_source)
-            column = self._joined_arrays[joined] = JoinedArrayColumn(stored, sources, self.index_of, converted, chunks)
+            stored = replace(joined)  # another object: the weak key would never go
+            column = self._joined_arrays[joined] = JoinedColumn(stored, like, self.index_of, chunks)
         return column
 
 

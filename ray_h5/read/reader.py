@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
 import numpy as np
 
@@ -35,7 +35,7 @@ from ray_h5.read.arguments import (
 from ray_h5.read.casting import Casting
 from ray_h5.read.file_cache import open_file
 from ray_h5.read.file_plan import FilePlan
-from ray_h5.read.file_reads import run_together
+from ray_h5.read.file_reads import repeated, run_together
 from ray_h5.read.jobs import Job, ReadStats
 from ray_h5.read.native.run_tables import new_times
 from ray_h5.read.open_file import OpenFile
@@ -47,11 +47,10 @@ from ray_h5.storage.storage_of_path import Storage, storage_for, storage_of, who
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from ray_h5.hdf5.groups.matching_groups import GroupPattern
-    from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray
-    from ray_h5.manifest.layout import ColumnNotes, Encoding, Form
+    from ray_h5.manifest.layout import ColumnNotes, Form
     from ray_h5.read.length_errors import HasRows
 
+Options = ParamSpec("Options")
 Result = TypeVar("Result")
 
 OBJECT_BYTES = 64
@@ -62,6 +61,18 @@ _ALWAYS_BYTES = 64 << 20
 
 _TIMES_OF_FILE = 64
 """And this many times the bytes of the file: columns that planning reads often compress well."""
+
+
+def asked(
+    method: Callable[Concatenate[OpenFile, Options], Result],
+) -> Callable[Concatenate[RowReader, Options], Result]:
+    """Return the method of a reader that asks its open file, and repeats what may pass."""
+
+    @functools.wraps(method)
+    def ask(reader: RowReader, /, *args: Options.args, **options: Options.kwargs) -> Result:
+        return reader._ask(lambda file: method(file, *args, **options))
+
+    return ask
 
 
 @names_options
@@ -108,17 +119,18 @@ class RowReader:
         self.stats = ReadStats()
         self._policy = ExternalPolicy.of(allow_external)
         self._expect = expect if expect is None or isinstance(expect, FileState) else FileState(expect)
-        self._described: dict[str, SourceStates] = {}
+        # The states of the files that columns have to come from: those of a plan, or before a retry.
+        self._expected = {} if self._expect is None else dict(self._expect.sources)
         self._swmr = swmr
         self._times = new_times()
         self._opened: PerProcess[OpenFile | None] = PerProcess(_no_file)
         self._closed = False
-        self._retrying(self._look_at if self._expect is None else self._file)
+        self._ask(self._look_at if self._expect is None else lambda _: None)
 
     @property
     def identity(self) -> Identity:
         """The state of the file."""
-        return self._file().identity
+        return self.opened.identity
 
     @property
     def base(self) -> RowReader:
@@ -133,7 +145,25 @@ class RowReader:
     @property
     def opened(self) -> OpenFile:
         """The open file."""
-        return self._file()
+        if self._closed:
+            raise OptionError(f"{self.path}: this reader is closed; make a new one")
+        opened = self._opened.value
+        if opened is None:
+            storage = storage_of(self.path, self._storage)
+            expect = None if self._expect is None else self._expect.identity
+            sources = () if self._expect is None else self._expect.sources.values()
+            opened = open_file(self.path, self.group, self._policy, self._swmr, storage, expect, sources, self.zip_file)
+            if self._known:
+                opened.adopt(self._known)
+            if self._expect is not None:
+                check_identity(self.path, self._expect.identity, opened.identity, swmr=self._swmr)
+                # Before libhdf5 opens any of them: a changed one may not be HDF5 any more, or have another shape.
+                for name, states in self._expect.sources.items():
+                    opened.check_sources(name, states)
+            if self._swmr:
+                opened.layout()  # all columns at one time: the writer does not wait
+            self._opened.value = opened
+        return opened
 
     @property
     def is_fetched(self) -> bool:
@@ -143,22 +173,17 @@ class RowReader:
     @property
     def layout(self) -> FileLayout:
         """The layout of every column, and the errors of those that cannot be read."""
-        return self._retrying(lambda: self._file().layout())
+        return self._ask(lambda file: file.layout())
 
     @property
     def sought(self) -> SourceStates:
         """Other files that decide which columns there are, as far as columns were listed."""
-        return self._file().sought
+        return self.opened.sought
 
     @property
     def columns(self) -> Mapping[str, ColumnLayout]:
         """The layouts of the columns that can be read, by name."""
-
-        def listed() -> dict[str, ColumnLayout]:
-            file = self._file()
-            return {name: file.column(name) for name in file.listing()}
-
-        return self._retrying(listed)
+        return self._ask(lambda file: {name: file.column(name) for name in file.listing()})
 
     @property
     def num_rows(self) -> int:
@@ -186,7 +211,7 @@ class RowReader:
     def _head(self) -> bytes:
         from ray_h5.hdf5.files.not_hdf5 import HEAD_BYTES
 
-        source = self._file().byte_source
+        source = self.opened.byte_source
         head = bytearray(min(HEAD_BYTES, source.size))
         source.read_into(0, memoryview(head))
         return bytes(head)
@@ -194,17 +219,9 @@ class RowReader:
     @property
     def form(self) -> Form:
         """What kind of file it is: AnnData, 10x, loom; empty for files of datasets."""
-        return self._retrying(lambda: self._file().form)
+        return self._ask(lambda file: file.form)
 
-    def encoding(self, name: str) -> Encoding | None:
-        """Return what a group, or a dataset, encodes; None if it is plain.
-
-        Raises
-        ------
-        UnknownColumnError
-            If there is neither a group nor a dataset of that name.
-        """
-        return self._retrying(lambda: self._file().encoding(name))
+    encoding = asked(OpenFile.encoding)
 
     def column(self, name: str) -> ColumnLayout:
         """Return the layout of one column; errors as in `find`."""
@@ -227,7 +244,8 @@ class RowReader:
         UnsupportedColumnError, CodecUnavailableError, ExternalDataError, MissingSourceError
             If a column cannot be read.
         """
-        layouts, absent = self._retrying(partial(self._find, as_names(names), missing_ok))
+        wanted = as_names(names)
+        layouts, absent = self._ask(lambda file: file.find(wanted, self._expected, missing_ok=missing_ok))
         if self._is_fetched:
             self._asked.update(dict.fromkeys(layouts))
         if absent and not missing_ok:
@@ -367,30 +385,17 @@ class RowReader:
         Values of varying length are in the global heap of the file; their addresses alone count.
         """
         names = list(self.find(columns))
-        return self._retrying(lambda: self._file().stored_bytes(names))
+        return self._ask(lambda file: file.stored_bytes(names))
 
     def notes(self, columns: Sequence[str]) -> dict[str, ColumnNotes]:
         """Return what the file says about the values of columns: the names of enums, and how values are packed."""
         names = list(self.find(columns))
-        return self._retrying(lambda: self._file().notes(names))
+        return self._ask(lambda file: file.notes(names))
 
     def close(self) -> None:
         """Release the file. It may stay open in the cache of the process."""
         self._opened.value = None
         self._closed = True
-
-    def _find(
-        self, names: Sequence[str], missing_ok: bool
-    ) -> tuple[dict[str, ColumnLayout], dict[str, UnknownColumnError]]:
-        file = self._file()
-        both = file.find([name for name in names if name not in file.manifest.absent] if missing_ok else names)
-        absent = {name: layout for name, layout in both.items() if isinstance(layout, UnknownColumnError)}
-        layouts = {name: layout for name, layout in both.items() if not isinstance(layout, UnknownColumnError)}
-        expected = self._expected()
-        for name in layouts:
-            if name in expected:
-                file.check_sources(name, expected[name])
-        return layouts, absent
 
     def manifest(self, columns: Iterable[str] = ()) -> Manifest:
         """Return what another reader has to know of a remote file to ask for the data of columns alone.
@@ -400,8 +405,8 @@ class RowReader:
         if not self._is_fetched:
             return self._known
         self._asked.update(dict.fromkeys(columns))
-        self._retrying(lambda: self._file().complete(self._asked))
-        known = self._file().manifest
+        self._ask(lambda file: file.complete(self._asked))
+        known = self.opened.manifest
         kept = {*self._asked, *self._known.columns, *(known.listing or ())}
         return self._known.merged(
             replace(known, columns={name: known.columns[name] for name in known.columns if name in kept})
@@ -421,123 +426,69 @@ class RowReader:
         """
         known = self._known.values
         if not self._is_fetched:
-            known = self._file().manifest.values if of_file and not self._file().access.swmr else {}
+            known = self.opened.manifest.values if of_file and not self.opened.access.swmr else {}
         if key not in known:
             known[key] = make()
         return known[key]
 
     def look_again(self) -> None:
         """Open the file again if other files that its columns come from have changed since."""
-        opened = self._file()
+        opened = self.opened
         if not opened.is_current():
             opened.forget()
             self._opened.value = None
 
-    def _look_at(self) -> None:
-        """Open the file with libhdf5, to find out now whether it is HDF5."""
+    def _look_at(self, file: OpenFile) -> None:
+        """Find out now whether the file is HDF5."""
         try:
-            self._file().look()
+            file.look()
         except (RayH5Error, OSError):
             self._opened.value = None
             raise
 
-    def group_table(
-        self, pattern: GroupPattern, columns: Sequence[str] | None = None
-    ) -> tuple[GroupTable, Mapping[str, RayH5Error]]:
-        """Return the groups that match a pattern, with their datasets, and the errors of columns that cannot be read.
-
-        Errors as in `ray_h5.hdf5.groups.matching_groups.read_group_table`.
-        """
-        return self._retrying(lambda: self._file().group_table(pattern, columns))
-
-    def single(self, name: str) -> JoinedArray | None:
-        """Return a dataset with a single value as a joined array of one dataset; None if its value is of no column."""
-        return self._retrying(lambda: self._file().single(name))
-
-    def attribute_names(self, path: str = "") -> list[str]:
-        """Return the names of attributes with one number or one text, of a group or dataset; of the whole for ""."""
-        return self._retrying(lambda: self._file().attribute_names(path))
-
-    def attributes(self, names: Sequence[str]) -> dict[str, np.ndarray | bytes]:
-        """Return attributes of the group that names are relative to: an array of one number each, or a text.
-
-        Errors as in `ray_h5.hdf5.groups.group_attributes.attributes_of`.
-        """
-        return self._retrying(lambda: self._file().attributes(names))
-
-    def values_of_attributes(self, column: str, names: Sequence[str]) -> dict[str, Any]:
-        """Return those attributes of a column that are short numbers or one text; others are left out."""
-        return self._retrying(lambda: self._file().column_attributes(column, names))
+    group_table = asked(OpenFile.group_table)
+    single = asked(OpenFile.single)
+    attribute_names = asked(OpenFile.attribute_names)
+    attributes = asked(OpenFile.attributes)
+    values_of_attributes = asked(OpenFile.values_of_attributes)
 
     def run(self, read: FileRead) -> None:
         """Fill the arrays of a planned read."""
-        if read.parts:
-            self._repeated(lambda: self.stats.add(run_together([read], self._times)))
+        if read.parts and self._is_fetched:
+            self.stats.add(run_together([read], self._times))
+        elif read.parts:
+            self._ask(lambda _: self.stats.add(run_together([read], self._times)))
         if read.finish is not None:
             read.finish()
 
     def jobs_of(self, read: FileRead) -> list[Job]:
         """Return the work of a read of this file."""
-        file = self._file()
+        file = self.opened
         file.check_unchanged()
-        plan = FilePlan(file, read, self._expected())
+        plan = FilePlan(file, read, self._expected)
         return plan.of_read() if file.held is None else replay(plan.of_read)
 
     def check_unchanged(self, read: FileRead) -> None:
         """Raise if the file, or another one that columns of a read come from, has changed since it was described."""
-        self._file().check_unchanged(read.sources)
+        self.opened.check_unchanged(read.sources)
 
-    def _file(self) -> OpenFile:
-        if self._closed:
-            raise OptionError(f"{self.path}: this reader is closed; make a new one")
-        opened = self._opened.value
-        if opened is None:
-            storage = storage_of(self.path, self._storage)
-            expect = None if self._expect is None else self._expect.identity
-            sources = () if self._expect is None else self._expect.sources.values()
-            opened = open_file(self.path, self.group, self._policy, self._swmr, storage, expect, sources, self.zip_file)
-            if self._known:
-                opened.adopt(self._known)
-            if self._expect is not None:
-                check_identity(self.path, self._expect.identity, opened.identity, swmr=self._swmr)
-                # Before libhdf5 opens any of them: a changed one may not be HDF5 any more, or have another shape.
-                for name, states in self._expect.sources.items():
-                    opened.check_sources(name, states)
-            if self._swmr:
-                opened.layout()  # all columns at one time: the writer does not wait
-            self._opened.value = opened
-        return opened
-
-    def _expected(self) -> Mapping[str, SourceStates]:
-        """Return the states of the files that columns have to come from: those of a plan, or before a retry."""
-        return self._described if self._expect is None else {**self._described, **self._expect.sources}
-
-    def _retrying(self, action: Callable[[], Result]) -> Result:
-        """Return the result of `action`, which asks the file about itself."""
-        if not self._is_fetched:
-            return self._repeated(action)
-        result = replay(action)
-        if self._opened.value is not None:
-            self._opened.value.trim()
-        return result
-
-    def _repeated(self, action: Callable[[], Result]) -> Result:
-        """Return the result of `action`, repeated on a disk; requests to a store were repeated already."""
+    def _ask(self, action: Callable[[OpenFile], Result]) -> Result:
+        """Return the result of `action`, which asks the open file; it is repeated after errors that may pass."""
+        if self._is_fetched:  # requests to a store were repeated already
+            result = replay(lambda: action(self.opened))
+            self.opened.trim()
+            return result
         try:
-            return action()
+            return action(self.opened)
         except OSError as exc:
-            if self._is_fetched:
-                raise
-            from ray_h5.read.retry import repeated
-
-            return repeated(exc, action, self.path, self._reopen, swmr=self._swmr)
+            return repeated(exc, lambda: action(self.opened), self.path, self._reopen, swmr=self._swmr)
 
     def _reopen(self) -> None:
         opened = self._opened.value
         if opened is not None:
             # After a retry, the file must be the one that was described before.
             self._expect = self._expect or FileState(opened.identity)
-            self._described = {**opened.sources(), **self._described}
+            self._expected = {**opened.sources(), **self._expected}
             opened.forget()
             self._opened.value = None
 

@@ -18,8 +18,8 @@ from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import RowRuns, request_of, units_of
 from ray_h5.manifest.selections import ENDLESS, Along, size_of
 from ray_h5.manifest.selections import Selection as Indices
+from ray_h5.read.arrays.column import Column
 from ray_h5.read.arrays.columns_of_files import alike, joint_column, parts_of
-from ray_h5.read.arrays.plan_rows import DirectColumn
 from ray_h5.read.arrays.selection import Selection, runs_of_positions
 from ray_h5.read.casting import keeps_all
 from ray_h5.read.jobs import Job
@@ -268,7 +268,7 @@ class VirtualColumn:
             if not all(axis >= len(source.here) or source.here[axis].is_all_of(length) for source in self.sources)
         ]
 
-    def joint(self, file: FileOf) -> DirectColumn | None:
+    def joint(self, file: FileOf) -> Column | None:
         """Return the sources of a stack as one column, if they are alike and each mapping is a block of its source."""
         if not (self._are_apart and all(source.is_block_of_rows for source in self.sources)):
             return None
@@ -290,7 +290,7 @@ class VirtualColumn:
         """The row of a source, less that of the stack, for each mapping."""
         return np.array([source.there[0].begin - source.here[0].begin for source in self.sources], np.int64)
 
-    def joint_jobs(self, joint: DirectColumn, part: Part) -> list[Job]:
+    def joint_jobs(self, joint: Column, part: Part) -> list[Job]:
         """Return the work of a part of a read of a stack."""
         request, out = part.request.listed(), part.out
         owner = self._mappings_of(request.rows)
@@ -366,34 +366,14 @@ def _selected(source: _Source, box: _Box) -> _Selected | None:
 
 
 def _part_of(source: _Source, box: _Box, selected: _Selected, where: str, after: After) -> Part:
-    """Return the part that reads what a source has of a box."""
+    """Return the part that reads what a source has of a box; `after` puts it there."""
     positions = source.positions([places for _, places in selected])
-    address, index = source.taken(positions), [at for at, _ in selected]
-    index[box.axis] = rows_at = box.places[index[box.axis]]
-    is_by_row = source.axes.get(box.axis) == 0
-    view = [slice(None) if is_by_row and axis == box.axis else _as_slice(at) for axis, at in enumerate(index)]
-    is_repeated = any(len(index[axis]) > 1 for axis in range(len(source.here)) if axis not in source.axes)
-    if None not in view and not is_repeated and keeps_all(source.layout.dtype, box.out.dtype):
-        out = _axes_of(source, box.out[tuple(view)])
-        return Part(address, request_of(positions[0], rows_at if is_by_row else None), out, where)
+    index = [at for at, _ in selected]
+    index[box.axis] = box.places[index[box.axis]]
     values = np.empty((*map(len, positions), *source.layout.shape[len(positions) :]), source.layout.dtype)
     shape = [len(at) if axis in source.axes or axis >= len(source.here) else 1 for axis, at in enumerate(index)]
     after.append(partial(_put, box.out, np.ix_(*index), values, shape))
-    return Part(address, request_of(positions[0]), values, where)
-
-
-def _as_slice(indices: np.ndarray) -> slice | None:
-    """Return indices at equal distances as a slice; None for others."""
-    first, last, step = int(indices[0]), int(indices[-1]), int(indices[1] - indices[0]) if len(indices) > 1 else 1
-    is_even = step > 0 and (len(indices) < 3 or bool((np.diff(indices) == step).all()))
-    return slice(first, last + 1, step) if is_even else None
-
-
-def _axes_of(source: _Source, view: np.ndarray) -> np.ndarray:
-    """Return values of a virtual dataset with the axes of a source: a view, also of a single value."""
-    view = view[(*(slice(None) if axis in source.axes else 0 for axis in range(len(source.here))), ...)]
-    axes = source.axes.values()
-    return view[tuple(slice(None) if axis in axes else None for axis in range(max(1, len(source.there))))]
+    return Part(source.taken(positions), request_of(positions[0]), values, where)
 
 
 def _put(out: np.ndarray, index: tuple[np.ndarray, ...], values: np.ndarray, shape: Sequence[int]) -> None:

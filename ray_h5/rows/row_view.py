@@ -19,7 +19,7 @@ from ray_h5.errors import CastError, PredicateError, RayH5Error, UnknownColumnEr
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, FileLayout
 from ray_h5.messages import few, near_names
 from ray_h5.read.arguments import Rows, as_names, as_places, as_rows, check_fit, fitted
-from ray_h5.read.arrays.jobs_of_rows import JobsOfRows
+from ray_h5.read.arrays.columns_of_files import JobsOfRows
 from ray_h5.read.casting import Casting, LostValue
 from ray_h5.read.jobs import ReadStats
 from ray_h5.read.read_parts import FileRead, outputs

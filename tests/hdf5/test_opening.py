@@ -30,7 +30,7 @@ from ray_h5.errors import (
 )
 from ray_h5.hdf5.files import opening
 from ray_h5.hdf5.files.opening import open_h5
-from ray_h5.read import retry
+from ray_h5.read import file_reads
 from ray_h5.read.reader import RowReader
 from ray_h5.storage.byte_source import FileIdentity
 from ray_h5.storage.local import LocalFile
@@ -48,7 +48,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def no_waits(monkeypatch):
-    monkeypatch.setattr(retry, "_WAITS_S", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(file_reads, "_WAITS_S", (0.0, 0.0, 0.0))
     monkeypatch.setattr(LocalFile, "descriptor", None)  # the compiled loop does not call os.preadv
 
 

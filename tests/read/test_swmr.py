@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ray_h5.errors import CorruptChunkError, WriterActiveError
-from ray_h5.read import retry
+from ray_h5.read import file_reads
 from ray_h5.read.reader import RowReader
 from tests.hdf5.h5kit import assert_same, by_h5py, program, run_python, write
 
@@ -149,7 +149,7 @@ def test_a_writer_that_is_not_in_swmr_mode(path):
 
 
 def test_a_chunk_that_is_read_while_it_is_written_is_read_again(path, monkeypatch):
-    monkeypatch.setattr(retry, "_WAITS_S", (0.0, 0.0))
+    monkeypatch.setattr(file_reads, "_WAITS_S", (0.0, 0.0))
     write(path, {"x": rows(0, 9)}, chunks=(4, 30), compression="gzip")
     reader = RowReader(path, swmr=True)
     jobs_of, torn = reader.jobs_of, [1, 1]

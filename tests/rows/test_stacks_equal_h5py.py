@@ -6,7 +6,7 @@ import pytest
 
 from ray_h5 import RowReader
 from ray_h5.errors import CorruptChunkError, StaleIndexError
-from ray_h5.read.arrays.plan_rows import DirectColumn
+from ray_h5.read.arrays.column import Column
 from ray_h5.read.jobs import ReadStats
 from tests.hdf5.h5kit import flip
 
@@ -22,14 +22,14 @@ STORAGES = {
 @pytest.fixture
 def joined(monkeypatch):
     """How many reads were planned over all sources at once."""
-    done, plan = [], DirectColumn.jobs
+    done, plan = [], Column.jobs
 
     def counted(self, *args, **named):
         if self.source.parts is not None:
             done.append(len(self.source.parts))
         return plan(self, *args, **named)
 
-    monkeypatch.setattr(DirectColumn, "jobs", counted)
+    monkeypatch.setattr(Column, "jobs", counted)
     return done
 
 

@@ -12,9 +12,10 @@ import numpy as np
 
 from ray_h5.codecs.pipeline import ChunkDecoder
 from ray_h5.errors import CorruptChunkError
+from ray_h5.hdf5.files.file_bytes import gather
 from ray_h5.manifest.chunk_index import UNALLOCATED, ChunkGrid, ChunkIndex, corrupt_chunk
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.manifest.row_requests import Request
+from ray_h5.manifest.row_requests import Request, RowRuns
 from ray_h5.read.library_filters import decode_by_library
 from ray_h5.read.native.job_table import (
     NO_BOXES,
@@ -43,6 +44,35 @@ class StoredChunks(NamedTuple):
     def select(self, keep: np.ndarray) -> StoredChunks:
         """Return the chunks that a mask keeps."""
         return StoredChunks(*(array[keep] for array in self))
+
+
+@dataclass(frozen=True, eq=False)
+class ChunksOfParts:
+    """The chunks of many arrays as those of one: they are listed where they are needed.
+
+    Attributes
+    ----------
+    first : numpy.ndarray
+        int64: the number of the first chunk of each array.
+    index_of : callable
+        Returns the chunks of an array, given its number.
+    known : (ChunkIndex, numpy.ndarray), optional
+        The chunks of all arrays, if they are known, and the number there of the first chunk of each.
+    """
+
+    first: np.ndarray
+    index_of: Callable[[int], ChunkIndex]
+    known: tuple[ChunkIndex, np.ndarray] | None = None
+    nbytes = 0  # who lists them counts them
+
+    def locate(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return offsets, sizes and masks of chunks, given their numbers, ascending; as `ChunkIndex.locate`."""
+        of = part_of(numbers, self.first)
+        if self.known is not None:
+            index, first = self.known
+            return index.locate(numbers - self.first[of] + first[of])
+        parts = of[RowRuns.split(of[1:] != of[:-1]).start]
+        return joined_indexes(gather(self.index_of, parts.tolist()), self.first[parts]).locate(numbers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,19 +105,6 @@ class Parts:
     def __len__(self) -> int:
         return len(self.starts) - 1
 
-    def with_rows(self, rows: np.ndarray) -> np.ndarray:
-        """Return the number of the array that has each row."""
-        return np.searchsorted(self.starts, rows, side="right") - 1
-
-    def cut(self, runs: Request) -> tuple[Request, np.ndarray]:
-        """Return the same rows as runs that are each in one array, and its number."""
-        first, last = self.with_rows(runs.firsts), self.with_rows(runs.firsts + runs.lengths - 1)
-        cut = runs.cut(first, last, self.starts.take)
-        if cut is not runs:
-            cut = cut if cut.lengths.all() else cut.select(cut.lengths > 0)  # some arrays have no rows
-            first = self.with_rows(cut.firsts)
-        return cut, first
-
 
 @dataclass(frozen=True, eq=False)
 class ChunkSource:
@@ -110,7 +127,7 @@ class ChunkSource:
     path: str
     layout: ColumnLayout
     byte_source: ByteSource
-    index: ChunkIndex | None = None
+    index: ChunkIndex | ChunksOfParts | None = None
     parts: Parts | None = None
 
     @classmethod
@@ -119,7 +136,7 @@ class ChunkSource:
         one: ChunkSource,
         lengths: np.ndarray,
         layout_of: Callable[[int], tuple[str, ColumnLayout]],
-        index_of: Callable[[np.ndarray], ChunkIndex] | None = None,
+        index_of: Callable[[np.ndarray], ChunkIndex | ChunksOfParts] | None = None,
         **parts: Any,
     ) -> ChunkSource:
         """Return arrays like `one` that have these lengths as an array; `parts` are attributes of `Parts`.
@@ -176,7 +193,7 @@ class ChunkSource:
         """Return the descriptor of the file that has some chunks, or one for each."""
         if self.parts is None or self.parts.descriptors is None:
             return self.file
-        return self.parts.descriptors[np.searchsorted(self.parts.first_chunks, numbers, side="right") - 1]
+        return self.parts.descriptors[part_of(numbers, self.parts.first_chunks)]
 
     def stored(self, numbers: np.ndarray) -> tuple[np.ndarray, StoredChunks]:
         """Return for each chunk whether it was written, and those that were.
@@ -244,18 +261,27 @@ class ChunkSource:
     def _at(self, number: int) -> Where:
         if (parts := self.parts) is None:
             return self.path, self.layout, number
-        part = int(np.searchsorted(parts.first_chunks, number, side="right")) - 1
+        part = int(part_of(number, parts.first_chunks))
         return *parts.layout_of(part), number - int(parts.first_chunks[part])
 
 
 def joined_indexes(indexes: Sequence[ChunkIndex], first_numbers: np.ndarray) -> ChunkIndex:
     """Return the chunks of arrays as those of one; the chunks of array i are numbered from ``first_numbers[i]``."""
-    if len(indexes) == 1:
-        return indexes[0]
     numbers = [index.numbers + first for index, first in zip(indexes, first_numbers.tolist(), strict=False)]
-    return ChunkIndex(
-        np.concatenate(numbers),
-        np.concatenate([index.offsets for index in indexes]),
-        np.concatenate([index.sizes for index in indexes]),
-        np.concatenate([index.masks for index in indexes]),
-    )
+    rest = zip(*((index.offsets, index.sizes, index.masks) for index in indexes), strict=True)
+    return ChunkIndex(np.concatenate(numbers), *map(np.concatenate, rest))
+
+
+def cut_at(starts: np.ndarray, runs: Request) -> tuple[Request, np.ndarray]:
+    """Return the same rows as runs that are each in one array, and its number; array i begins at row ``starts[i]``."""
+    first, last = part_of(runs.firsts, starts), part_of(runs.firsts + runs.lengths - 1, starts)
+    cut = runs.cut(first, last, starts.take)
+    if cut is not runs:
+        cut = cut if cut.lengths.all() else cut.select(cut.lengths > 0)  # some arrays have no rows
+        first = part_of(cut.firsts, starts)
+    return cut, first
+
+
+def part_of(rows: np.ndarray | int, starts: np.ndarray) -> Any:
+    """Return the number of the array that has each row, or each chunk."""
+    return np.searchsorted(starts, rows, side="right") - 1

@@ -1,41 +1,50 @@
-"""Columns of several local files as one: rows of all of them are planned at once."""
+"""Rows of several local files, or of many datasets, that are planned at once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ray_h5.manifest.chunk_index import UNALLOCATED
+from ray_h5.manifest.chunk_index import UNALLOCATED, ChunkIndex
+from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import request_of
-from ray_h5.read.arrays.chunk_source import ChunkSource, Parts, joined_indexes
-from ray_h5.read.arrays.jobs_of_rows import JobsOfRows
-from ray_h5.read.arrays.plan_rows import DirectColumn
-from ray_h5.read.jobs import TableJob
+from ray_h5.read.arrays.chunk_source import ChunkSource, Parts, StoredChunks, joined_indexes
+from ray_h5.read.arrays.column import Column
+from ray_h5.read.arrays.selection import Selection
+from ray_h5.read.jobs import ReadStats, TableJob
 from ray_h5.read.native.job_table import (
+    BYTES_READ,
     IN_PYTHON,
+    NO_BOXES,
     NO_DESCRIPTOR,
+    NO_PIECES,
+    RAW,
+    REQUESTS,
+    Field,
     JobTable,
-    pipeline_number,
 )
 from ray_h5.read.native.library import compiled_loop
-from ray_h5.read.native.run_tables import run_compiled
+from ray_h5.read.native.run_tables import new_times, run_compiled
 
 if TYPE_CHECKING:
     from ray_h5.read.open_file import OpenFile
 
-MOST_CHUNKS = 1 << 22
-"""Chunks of all files and columns at most; each takes 36 bytes."""
+_MOST_INDEX_BYTES = 112 << 20
+"""Bytes of the chunk indexes of all files and columns at most: those of 4 million chunks."""
+
+_MOST_ROWS, _MOST_BYTES = 1 << 18, 1 << 20
+"""Jobs are kept for at most that many rows of a column, of 72 bytes each, which are read by one request each."""
 
 
-def joint_column(columns: Sequence[DirectColumn]) -> DirectColumn:
+def joint_column(columns: Sequence[Column]) -> Column:
     """Return a column that is alike in several files, with rows of all of them; see `alike`."""
     sources = [column.source for column in columns]
-    indexes = [source.index for source in sources if source.index is not None]
+    indexes = [source.index for source in sources if isinstance(source.index, ChunkIndex)]
     whole = ChunkSource.joined(
         sources[0],
         np.array([source.layout.num_rows for source in sources], np.int64),
@@ -45,24 +54,23 @@ def joint_column(columns: Sequence[DirectColumn]) -> DirectColumn:
         descriptors=np.array([source.file for source in sources], np.int64),
         byte_sources={source.file: source.byte_source for source in sources},  # their descriptors stay open
     )
-    return DirectColumn(whole)
+    return Column(whole, Selection(whole.layout.name))
 
 
-def alike(readers: Iterable[object]) -> list[DirectColumn]:
+def alike(readers: Iterable[object]) -> list[Column]:
     """Return columns of whole rows if they differ in their files and lengths alone, and can be one; otherwise none."""
-    columns: list[DirectColumn] = []
+    columns: list[Column] = []
     for column in readers:
-        if not isinstance(column, DirectColumn) or not _is_plain(column.source):
+        if not (isinstance(column, Column) and column.has_stored_rows):
+            return []
+        source = column.source
+        # It has values, in a file that has a descriptor.
+        if not source.layout.row_bytes or source.is_unwritten or source.file == NO_DESCRIPTOR:
             return []
         columns.append(column)
-        if _facts(column.source.layout) != _facts(columns[0].source.layout):
+        if _facts(source.layout) != _facts(columns[0].source.layout):
             return []
     return columns
-
-
-def _is_plain(source: ChunkSource) -> bool:
-    """Return whether an array has values, in a file that has a descriptor."""
-    return source.layout.row_bytes > 0 and not source.is_unwritten and source.file != NO_DESCRIPTOR
 
 
 def _facts(layout: ColumnLayout) -> tuple[object, ...]:
@@ -70,7 +78,7 @@ def _facts(layout: ColumnLayout) -> tuple[object, ...]:
     return layout.stored_dtype, layout.row_shape, layout.storage, layout.chunk_shape, layout.pipeline, fill
 
 
-def _alike(files: Sequence[OpenFile], name: str) -> list[DirectColumn]:
+def _alike(files: Sequence[OpenFile], name: str) -> list[Column]:
     """Return a column of each file; none if they are not alike, or the compiled loop does not read them."""
 
     def reader(file: OpenFile) -> object:
@@ -78,15 +86,139 @@ def _alike(files: Sequence[OpenFile], name: str) -> list[DirectColumn]:
             return file.reader(name) if file.column(name).direct else None
 
     columns = alike(map(reader, files))
-    sources = [column.source for column in columns[:1]]
-    is_read = all(one.index is None or pipeline_number(one.layout.pipeline) != IN_PYTHON for one in sources)
-    return columns if is_read else []
+    pipelines = {one.source.pipeline for one in columns[:1] if one.source.index is not None}
+    return [] if IN_PYTHON in pipelines else columns
 
 
-def parts_of(column: DirectColumn) -> Parts:
+def parts_of(column: Column) -> Parts:
     """Return the files of a joint column."""
     assert column.source.parts is not None
     return column.source.parts
+
+
+@dataclass(frozen=True, eq=False)
+class JobsOfRows:
+    """The jobs of all rows of some columns, as one table.
+
+    Fast path: rows are planned by one look-up, however many columns and files they have.
+
+    Attributes
+    ----------
+    dtypes : mapping of str to numpy.dtype
+        The columns, and how their values are stored.
+    jobs : numpy.ndarray
+        int64 of shape (jobs, fields): their jobs, without destinations.
+    first : numpy.ndarray
+        int64 of shape (columns, files): the job of the first row of each file.
+    row_bytes : numpy.ndarray
+        int64 of shape (columns,).
+    times : numpy.ndarray
+        How often reads waited; see `new_times`.
+    """
+
+    dtypes: Mapping[str, np.dtype]
+    jobs: np.ndarray
+    first: np.ndarray
+    row_bytes: np.ndarray
+    times: np.ndarray = field(default_factory=new_times)
+
+    @classmethod
+    def of_files(cls, columns: Mapping[str, ChunkSource]) -> JobsOfRows | None:
+        """Return those of columns of several files whose chunks are one row each; None if there are none."""
+        jobs = {name: of_chunks for name, source in columns.items() if (of_chunks := _of_chunks(source)) is not None}
+        starts = {name: parts.starts[:-1] for name in jobs if (parts := columns[name].parts) is not None}
+        return cls._of(jobs, starts, {name: columns[name].layout.stored_dtype for name in jobs}) if jobs else None
+
+    @classmethod
+    def of_datasets(cls, columns: Mapping[str, JoinedArray], out: Mapping[str, np.ndarray]) -> JobsOfRows | None:
+        """Return those of columns whose rows are datasets, for arrays like `out`; None if not each row is one job."""
+        jobs = {name: _of_datasets(joined, out[name]) for name, joined in columns.items()}
+        known = {name: of_datasets for name, of_datasets in jobs.items() if of_datasets is not None}
+        if compiled_loop() is None or len(known) < len(jobs):
+            return None
+        return cls._of(known, dict.fromkeys(known, np.zeros(1, np.int64)), {name: out[name].dtype for name in known})
+
+    @classmethod
+    def _of(
+        cls, jobs: Mapping[str, np.ndarray], starts: Mapping[str, np.ndarray], dtypes: Mapping[str, np.dtype]
+    ) -> JobsOfRows:
+        begins = np.cumsum([0, *(some.shape[1] for some in jobs.values())]).tolist()
+        first = np.array([starts[name] + begin for name, begin in zip(jobs, begins, strict=False)], np.int64)
+        row_bytes = np.array([some[Field.DECODED, :1].sum() for some in jobs.values()], np.int64)
+        return cls(dtypes, np.ascontiguousarray(np.concatenate([*jobs.values()], axis=1).T), first, row_bytes)
+
+    @cached_property
+    def _fixed(self) -> tuple[int, ...]:
+        """The tables as arguments of the compiled loop."""
+        tables = self.jobs.ctypes.data, len(self.jobs), self.first.ctypes.data
+        return *tables, self.first.shape[1], len(self.dtypes), self.row_bytes.ctypes.data
+
+    def table(
+        self, files: np.ndarray | int, rows: np.ndarray, places: np.ndarray, out: Mapping[str, np.ndarray]
+    ) -> JobTable | None:
+        """Return the jobs that fill places of the arrays of these columns with rows.
+
+        None for rows that are asked for twice and decoded once.
+        """
+        arrays = [out[name] for name in self.dtypes]
+        if not all(
+            a.dtype == dtype and a.flags.c_contiguous for a, dtype in zip(arrays, self.dtypes.values(), strict=True)
+        ):
+            return None
+        count, addresses = len(rows), np.array([array.ctypes.data for array in arrays], np.int64)
+        jobs = np.empty((len(Field), len(arrays) * count), np.int64)
+        asked, loop = np.empty((3, count), np.int64), compiled_loop()
+        asked[0], asked[1], asked[2] = files, rows, places
+        assert loop is not None
+        # In C: the steps of NumPy take 70 us a batch, after a read that left nothing of them in the processor's cache.
+        at, by = asked.ctypes.data, asked.strides[0]
+        tables = *self._fixed, addresses.ctypes.data, at, at + by, at + 2 * by
+        if not loop.library.ray_h5_plan_rows(*tables, count, jobs.ctypes.data):
+            return None
+        # Only the compiled loop runs them. What it does not decode is read file by file, which reports errors.
+        return JobTable(jobs, NO_PIECES, NO_BOXES, (), arrays)
+
+    def read(self, descriptor: int | None, rows: np.ndarray, out: Mapping[str, np.ndarray]) -> ReadStats | None:
+        """Fill arrays with rows of one file, and return what that has cost.
+
+        None if the compiled loop did not read all of them: another reader says why.
+        """
+        count = len(rows)
+        table = self.table(0, rows, np.arange(count), out) if count else None
+        if table is None or descriptor is None:
+            return None
+        table.jobs[Field.FILE] = descriptor
+        status, counts = run_compiled(table, self.times)
+        return None if status.any() else ReadStats(int(counts[REQUESTS]), int(counts[BYTES_READ]))
+
+
+def _of_chunks(source: ChunkSource) -> np.ndarray | None:
+    """Return the jobs of all chunks, if each chunk is one row and all of them are there."""
+    index = source.index
+    if not isinstance(index, ChunkIndex) or source.grid.chunk_rows != 1 or source.chunk_bytes > _MOST_BYTES:
+        return None
+    if len(index.numbers) > _MOST_ROWS or not np.array_equal(index.numbers, np.arange(source.layout.num_rows)):
+        return None
+    raw = source.decoder.stores_raw(index.masks)
+    if np.any(raw & (index.sizes != source.chunk_bytes)):
+        return None  # an error of the chunk, where it is read
+    return source.decoded(StoredChunks(index.numbers, index.offsets, index.sizes, index.masks, raw))
+
+
+def _of_datasets(joined: JoinedArray, out: np.ndarray) -> np.ndarray | None:
+    """Return the jobs of all datasets, if each has the bytes of a row of `out`, one after the other."""
+    layout, size = joined.layouts[0], out.itemsize * int(np.prod(out.shape[1:]))
+    if len(joined.layouts) != 1 or layout.sources or not joined.is_there.all() or len(joined) > _MOST_ROWS:
+        return None
+    is_whole = layout.direct and layout.storage == "contiguous" and out.dtype == layout.stored_dtype
+    if not is_whole or not 0 < size <= _MOST_BYTES or (joined.offsets == UNALLOCATED).any():
+        return None
+    if (joined.lengths * layout.row_bytes != size).any():
+        return None
+    jobs = np.zeros((len(Field), len(joined)), np.int64)
+    jobs[Field.FILE], jobs[Field.PIPELINE], jobs[Field.OFFSET] = NO_DESCRIPTOR, RAW, joined.offsets
+    jobs[Field.SIZE], jobs[Field.DECODED] = size, size
+    return jobs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,13 +227,13 @@ class JointFiles:
 
     Attributes
     ----------
-    columns : mapping of str to DirectColumn
+    columns : mapping of str to Column
         The columns that are alike in all files. Others are read file by file.
     whole : JobsOfRows, optional
         Those of them whose chunks are one row each.
     """
 
-    columns: Mapping[str, DirectColumn]
+    columns: Mapping[str, Column]
     whole: JobsOfRows | None
 
     @property
@@ -118,16 +250,14 @@ class JointFiles:
         """Return files together, for arrays like these; None if the compiled loop reads no column of all files so."""
         if compiled_loop() is None:
             return None
-        columns: dict[str, DirectColumn] = {}
-        chunks = 0
+        columns: dict[str, Column] = {}
+        nbytes = 0
         for name, array in like.items():
             columns_alike = _alike(files, name)
             if not columns_alike or not columns_alike[0].lands_in_place(array):
                 continue
-            chunks += sum(
-                len(column.source.index.numbers) for column in columns_alike if column.source.index is not None
-            )
-            if chunks > MOST_CHUNKS:
+            nbytes += sum(column.source.nbytes for column in columns_alike)
+            if nbytes > _MOST_INDEX_BYTES:
                 break
             columns[name] = joint_column(columns_alike)
         if not columns:
@@ -164,9 +294,7 @@ class JointFiles:
         return tables + [_table(self.columns[name], files, rows, places, array) for name, array in rest.items()]
 
 
-def _table(
-    column: DirectColumn, files: np.ndarray, rows: np.ndarray, places: np.ndarray, out: np.ndarray
-) -> JobTable | None:
+def _table(column: Column, files: np.ndarray, rows: np.ndarray, places: np.ndarray, out: np.ndarray) -> JobTable | None:
     """Return the jobs that fill ``out[places]`` with rows of files; None if the loop does not read all of them."""
     if not column.lands_in_place(out):
         return None

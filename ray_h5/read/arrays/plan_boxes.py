@@ -14,19 +14,16 @@ from numpy.lib.stride_tricks import as_strided
 
 from ray_h5.manifest.chunk_index import UNALLOCATED
 from ray_h5.manifest.row_requests import Request, RowRuns, units_of
-from ray_h5.read.arrays.chunk_source import ChunkSource
-from ray_h5.read.arrays.plan_rows import DirectColumn, index_of, staged_parts
-from ray_h5.read.arrays.selection import Runs, Selection, rows_in_order
-from ray_h5.read.jobs import Job, TableJob, in_parts
+from ray_h5.read.arrays.chunk_source import ChunkSource, cut_at, part_of
+from ray_h5.read.arrays.selection import Runs, Selection
+from ray_h5.read.jobs import Job, TableJob, in_parts, staged
 from ray_h5.read.native.job_table import (
     BOX_FIELDS,
     NO_PIECES,
     RAW,
     Field,
-    JobTable,
     Piece,
 )
-from ray_h5.storage.byte_source import ByteSource
 
 _GAP_BYTES = 4096
 """Bytes between two parts of a box that are read with them: one read is faster than two."""
@@ -37,7 +34,7 @@ _NEAR_BYTES = 512
 _MOST_BYTES = 1 << 20
 """Bytes of one read, and of values that are put into their places afterwards."""
 
-_MOST_BOXES = 1 << 16
+MOST_BOXES = 1 << 16
 """Boxes that are planned together."""
 
 _MOST_PIECES = 64
@@ -153,8 +150,8 @@ class _Cells(NamedTuple):
         return _Cells(*(cells[keep] for cells in self))
 
 
-class BoxColumn:
-    """Reads rows that are boxes of an array, without libhdf5; each chunk is fetched and decoded once.
+class BoxPlanner:
+    """Plans rows that are boxes of an array; each chunk is fetched and decoded once.
 
     Of bytes that are stored as they are, only those of boxes are read, and what is in narrow gaps between them.
 
@@ -164,38 +161,34 @@ class BoxColumn:
         The array.
     selection : Selection
         Which boxes.
+
+    Attributes
+    ----------
+    dtype : numpy.dtype
+        What the values are, as they are stored.
     """
 
     def __init__(self, source: ChunkSource, selection: Selection) -> None:
         self.source = source
         self.selection = selection
-        self._dtype = source.layout.stored_dtype if selection.dtype is None else selection.dtype
-
-    @property
-    def byte_source(self) -> ByteSource:
-        """The bytes that its jobs fetch."""
-        return self.source.byte_source
+        self.dtype = source.layout.stored_dtype if selection.dtype is None else selection.dtype
 
     @cached_property
     def _geometry(self) -> _Geometry:
         return _Geometry.of(self.source, self.selection)
 
-    def jobs(self, request: Request, out: np.ndarray) -> list[Job]:
-        """Return the work that fills ``out[request.places]`` with the boxes ``request.rows``.
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a box."""
+        return self._geometry.row_bytes
 
-        If `out` has another dtype than the values, they are cast about a mebibyte at a time.
-        """
-        if not len(request) or not out.size:
-            return []
-        if (wide := self._wide) is not None:
-            return self._put_later(request, out, *wide)
-        if not self.lands_in_place(out):
-            return self._put_later(request, out, self, lambda values: values)
+    def jobs(self, request: Request, out: np.ndarray) -> list[Job]:
+        """Return the work that fills ``out[request.places]`` with the boxes ``request.rows``, as they are stored."""
         if lines := self._lines(request, out):
             return lines
         boxes = self._boxes(request, out)
-        if len(boxes.begins) > _MOST_BOXES and len(parts := list(self.parts(request, 0))) > 1:
-            return in_parts(self.byte_source, [partial(self.jobs, part, out) for part in parts])
+        if len(boxes.begins) > MOST_BOXES and len(parts := list(self.parts(request, MOST_BOXES))) > 1:
+            return in_parts(self.source.byte_source, [partial(self.jobs, part, out) for part in parts])
         cells = self._cells(boxes)
         if self.source.index is None:
             bases, missing = self._bases(cells)
@@ -205,10 +198,6 @@ class BoxColumn:
             return self._raw_jobs(cells, bases, out) if len(bases) else []
         return self._chunk_jobs(cells, out)
 
-    def lands_in_place(self, out: np.ndarray) -> bool:
-        """Return whether stored values are the bytes of `out`."""
-        return out.dtype == self._dtype and bool(out.flags.c_contiguous)
-
     # Rows -> boxes -> parts of chunks ---------------------------------------------------------
 
     def _boxes(self, request: Request, out: np.ndarray) -> _Boxes:
@@ -217,7 +206,7 @@ class BoxColumn:
         runs = request.listed() if selection.shape else request.joined()
         if not selection.shape:
             if (parts := self.source.parts) is not None:
-                runs, _ = parts.cut(runs)
+                runs, _ = cut_at(parts.starts, runs)
             if len(selection.axes) > 1:
                 runs = runs.pieces(layout.shape[selection.axes[-1]])
         firsts, places = runs.firsts, runs.places
@@ -262,17 +251,16 @@ class BoxColumn:
         if parts is None:
             count = len(cells.numbers)
             return np.full(count, layout.offset or 0), np.full(count, layout.offset is None)
-        at = parts.with_rows(cells.sources // layout.row_bytes)
+        at = part_of(cells.sources // layout.row_bytes, parts.starts)
         offsets = parts.offsets[at]
         return offsets - parts.starts[at] * layout.row_bytes, offsets == UNALLOCATED
 
-    def parts(self, request: Request, row_bytes: int) -> Iterator[Request]:
-        """Yield parts of a mebibyte of rows, or of many; the single indices of one chunk are in one part."""
+    def parts(self, request: Request, at_once: int) -> Iterator[Request]:
+        """Yield parts of about `at_once` rows; the single indices of one chunk are in one part."""
         if request.is_range and self.selection.axes == (0,) and not self.selection.shape:
-            yield from request.spans(self.source.layout.chunk_rows, row_bytes)
+            yield from request.spans(self.source.layout.chunk_rows, self.row_bytes)
             return
         listed, chunk = request.listed(), self.source.layout.chunk_shape
-        at_once = max(1, _MOST_BYTES // row_bytes) if row_bytes else _MOST_BOXES
         edges = np.arange(at_once, len(listed), at_once)
         if chunk is not None and self.selection.shape:
             edges = edges[:0]  # boxes of several chunks
@@ -324,10 +312,10 @@ class BoxColumn:
             steps = np.array([1] * (inner - 1) + [step], np.int64)
             parts = -(-lengths[:, :inner] // steps)
             ends = np.cumsum(parts.prod(axis=1))
-            if (cuts := np.flatnonzero(np.diff(ends // _MOST_BOXES)) + 1).size:
+            if (cuts := np.flatnonzero(np.diff(ends // MOST_BOXES)) + 1).size:
                 some = [slice(*end) for end in itertools.pairwise([0, *cuts.tolist(), len(ends)])]
                 plan = [partial(self._raw_jobs, cells.select(part), bases[part], out) for part in some]
-                return in_parts(self.byte_source, plan)
+                return in_parts(self.source.byte_source, plan)
             of, at = _indices_of(parts)
             at *= steps
             sources, begins = sources[of] + at @ strides[:inner], begins[of] + at @ self._geometry.strides[:inner]
@@ -420,16 +408,19 @@ class BoxColumn:
         if source.index is not None or source.is_unwritten or not (last and lead and request.counts is None):
             return []
         item = layout.stored_dtype.itemsize
-        runs = RowRuns.split(np.diff(request.rows) * item > _NEAR_BYTES)
+        apart = np.diff(request.rows) * item
+        runs = RowRuns.split(apart > _NEAR_BYTES)
         if 2 * len(runs.start) > len(request):
             return []
+        if len(runs.start) > _MOST_PIECES:
+            runs = RowRuns.split(apart > _GAP_BYTES)
         firsts = request.rows[runs.start]
         counts = request.rows[runs.stop - 1] + 1 - firsts
         begins, width = np.cumsum(counts) - counts, int(counts.sum())
         picked = request.rows + np.repeat(begins - firsts, runs.stop - runs.start)
         view = out.reshape(len(out), *lead[::-1]).T if selection.is_reversed else np.moveaxis(out, 0, -1)
         count, near = math.prod(lead), tuple(zip(firsts.tolist(), counts.tolist(), strict=True))
-        column = BoxColumn(
+        near_rows = BoxPlanner(
             replace(source, layout=replace(layout, shape=(count, length))),
             Selection(selection.array, taken=(None, near)),
         )
@@ -438,11 +429,19 @@ class BoxColumn:
             lines = np.unravel_index(units_of(part.places, part.lengths), lead)
             view[(*(numbers[:, None] for numbers in lines), request.places)] = values[:, picked]
 
-        parts = column.parts(Request.range(0, 0, count), width * item)
-        return staged_parts(column.byte_source, column.jobs, parts, np.empty((0, width), layout.stored_dtype), put)
+        parts = near_rows.parts(Request.range(0, 0, count), 1)
+        return staged(source.byte_source, near_rows.jobs, parts, np.empty((0, width), layout.stored_dtype), put)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of a box of values as they are stored, with the axes of the array."""
+        lengths = list(self.selection.box_shape(self.source.layout.shape))
+        if not self.selection.shape:
+            lengths = [length for axis, length in enumerate(lengths) if axis not in self.selection.axes]
+        return *lengths, self.row_bytes // (math.prod(lengths) * self.dtype.itemsize)
 
     @cached_property
-    def _wide(self) -> tuple[BoxColumn, Callable[[np.ndarray], np.ndarray]] | None:
+    def wide(self) -> tuple[BoxPlanner, Callable[[np.ndarray], np.ndarray]] | None:
         """Of rows with many parts: longer runs with what is between, and what picks the parts; None for few."""
         selection, layout = self.selection, self.source.layout
         many = math.prod(len(runs) for runs in selection.taken if runs is not None)
@@ -472,29 +471,7 @@ class BoxColumn:
                     values = values.take(at, axis=1 + axis)
             return values
 
-        return BoxColumn(self.source, replace(selection, taken=tuple(wide))), pick
-
-    def _put_later(
-        self,
-        request: Request,
-        out: np.ndarray,
-        column: BoxColumn,
-        pick: Callable[[np.ndarray], np.ndarray],
-    ) -> list[Job]:
-        """Return the work that reads the boxes of a column as they are stored, and puts them into their places."""
-        selection, layout, dtype = column.selection, self.source.layout, self._dtype
-        lengths = list(selection.box_shape(layout.shape))
-        if not selection.shape:
-            lengths = [length for axis, length in enumerate(lengths) if axis not in selection.axes]
-        row_bytes = column._geometry.row_bytes
-        shape = (*lengths, row_bytes // (math.prod(lengths) * dtype.itemsize))
-
-        def put(part: Request, values: np.ndarray) -> None:
-            out[index_of(part)] = pick(values).reshape(len(values), *out.shape[1:])
-
-        return staged_parts(
-            column.byte_source, column.jobs, self.parts(request, row_bytes), np.empty((0, *shape), dtype), put
-        )
+        return BoxPlanner(self.source, replace(selection, taken=tuple(wide))), pick
 
 
 def _indices_of(shapes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -543,33 +520,3 @@ def _boxes_of(lengths: np.ndarray, sources: np.ndarray, places: np.ndarray) -> t
         ]
         boxes[number, : len(row)] = row
     return boxes, of.reshape(-1)
-
-
-def shared_jobs(columns: Sequence[BoxColumn], requests: Sequence[Request], outs: Sequence[np.ndarray]) -> list[Job]:
-    """Return the work of several parts of a read that take boxes of one array: each chunk is decoded once."""
-    one, listed = columns[0], [request for request in requests if request.counts is None]
-    if len(listed) == len(requests) and len(listed[0]) > _MOST_BOXES:
-        is_same = all(np.array_equal(request.rows, listed[0].rows) for request in listed[1:])
-        several = list(zip(*(one.parts(request, 0) for request in listed), strict=True)) if is_same else []
-        if len(several) > 1:
-            plans = [partial(shared_jobs, columns, parts_of_columns, outs) for parts_of_columns in several]
-            return in_parts(one.byte_source, plans)
-    jobs = [
-        job for column, request, out in zip(columns, requests, outs, strict=True) for job in column.jobs(request, out)
-    ]
-    # Chunks that are decoded into their places are of no other part.
-    alike = [job for job in jobs if isinstance(job, TableJob) and not job.table.jobs[Field.DESTINATION].any()]
-    if len(alike) < 2:
-        return jobs
-    return [*(job for job in jobs if job not in alike), TableJob.join(alike, JobTable.shared)]
-
-
-def column_of(source: ChunkSource, selection: Selection | None = None) -> DirectColumn | BoxColumn:
-    """Return the reader of an array, whose rows are indices of its first axis, or what is selected."""
-    selection = selection or Selection(source.layout.name)
-    if selection == Selection(selection.array, tuple(range(len(selection.axes)))):
-        layout = rows_in_order(source.layout, len(selection.axes))
-        whole = None if layout is None else replace(source, layout=layout)
-        if whole is not None and whole.by_row:
-            return DirectColumn(whole)
-    return BoxColumn(source, selection)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
 
 from ray_h5.manifest.chunk_index import UNALLOCATED
 from ray_h5.manifest.row_requests import Request, RowRuns, units_of
-from ray_h5.read.arrays.chunk_source import ChunkSource
-from ray_h5.read.jobs import Job, TableJob, Worker, in_parts, staged
+from ray_h5.read.arrays.chunk_source import ChunkSource, cut_at
+from ray_h5.read.jobs import Job, TableJob, Worker, in_parts
 from ray_h5.read.native.job_table import NO_PIECES, PLAIN, RAW, Field, Piece
-from ray_h5.storage.byte_source import ByteSource
 
 _MOST_BYTES = 1 << 20
 """Bytes of a job that copies rows as they are stored, and of values that are cast together."""
@@ -23,8 +21,8 @@ _MOST_ROWS = 1 << 16
 """Rows that are planned together: a job takes 72 bytes, which may be more than a row."""
 
 
-class DirectColumn:
-    """Reads whole rows without libhdf5 and its lock; each chunk is fetched and decoded once.
+class RowPlanner:
+    """Plans whole rows of an array; each chunk is fetched and decoded once.
 
     Rows that are stored as they are (contiguous, or in chunks that no filter changed) are copied from the file straight
     into the output. Other chunks are decoded: into the output if all their rows are requested in their order, and
@@ -34,39 +32,32 @@ class DirectColumn:
     ----------
     source : ChunkSource
         The array. Its chunks hold whole rows.
+
+    Attributes
+    ----------
+    dtype : numpy.dtype
+        What the values are, as they are stored.
+    row_bytes : int
+        Bytes of a row.
     """
+
+    wide = None
 
     def __init__(self, source: ChunkSource) -> None:
         self.source = source
-        self._row_bytes = source.layout.row_bytes
+        self.dtype, self.row_bytes = source.layout.stored_dtype, source.layout.row_bytes
         self._chunk_rows = 1 if source.index is None else source.grid.chunk_rows
 
-    @property
-    def byte_source(self) -> ByteSource:
-        """The bytes that its jobs fetch."""
-        return self.source.byte_source
-
     def jobs(self, request: Request, out: np.ndarray) -> list[Job]:
-        """Return the work that fills ``out[request.places]`` with ``request.rows``.
-
-        If `out` has another dtype than the column, values are cast about a mebibyte at a time.
-        """
-        if self._row_bytes == 0 or not len(request):
-            return []
+        """Return the work that fills ``out[request.places]`` with ``request.rows``, as they are stored."""
         if self.source.is_unwritten:
             return [partial(_fill, request, out, self.source.layout.fill_value)]
-        if not self.lands_in_place(out):
-            return self._staged_jobs(request, out)
         if later := self._planned_in_parts(request, out):
             return later
         if self.source.index is None:
             return self._row_jobs(request.runs() if request.counts is None else request, out)
         runs = request.runs()
         return self._chunk_jobs(runs if request.counts is None else runs.pieces(self._chunk_rows), out)
-
-    def lands_in_place(self, out: np.ndarray) -> bool:
-        """Return whether stored values are the bytes of `out`."""
-        return out.dtype == self.source.layout.stored_dtype and bool(out.flags.c_contiguous)
 
     def _planned_in_parts(self, request: Request, out: np.ndarray) -> list[Job]:
         """Return the work of a long list of rows, each part planned when it is done; nothing if there is one part."""
@@ -75,22 +66,12 @@ class DirectColumn:
         parts = list(self.parts(request, _MOST_ROWS))
         if len(parts) < 2:  # all of the rows are in one chunk
             return []
-        return in_parts(self.byte_source, [partial(self.jobs, part, out) for part in parts])
-
-    def _staged_jobs(self, request: Request, out: np.ndarray) -> list[Job]:
-        """Return the work that reads about a mebibyte of rows after the other as they are stored, and casts them."""
-        layout, parts = self.source.layout, self.parts(request, max(1, _MOST_BYTES // self._row_bytes))
-
-        def put(part: Request, values: np.ndarray) -> None:
-            out[index_of(part)] = values
-
-        like = np.empty((0, *layout.row_shape), layout.stored_dtype)
-        return staged_parts(self.byte_source, self.jobs, parts, like, put)
+        return in_parts(self.source.byte_source, [partial(self.jobs, part, out) for part in parts])
 
     def parts(self, request: Request, at_once: int) -> Iterator[Request]:
         """Yield parts of about `at_once` rows, or a mebibyte of a range; no chunk is in two of them."""
         if request.is_range:
-            yield from request.spans(self._chunk_rows, self._row_bytes)
+            yield from request.spans(self._chunk_rows, self.row_bytes)
             return
         request = request.listed()
         edges = [*range(0, len(request), at_once), len(request)]
@@ -109,12 +90,12 @@ class DirectColumn:
         source, jobs = self.source, list[Job]()
         if (parts := source.parts) is None:
             assert source.layout.offset is not None
-            return self._copies_of(runs, source.layout.offset + runs.firsts * self._row_bytes, source.file, out)
-        runs, at = parts.cut(runs)
+            return self._copies_of(runs, source.layout.offset + runs.firsts * self.row_bytes, source.file, out)
+        runs, at = cut_at(parts.starts, runs)
         if (missing := parts.offsets[at] == UNALLOCATED).any():
             jobs.append(partial(_fill, runs.select(missing), out, source.layout.fill_value))
             runs, at = runs.select(~missing), at[~missing]
-        offsets = parts.offsets[at] + (runs.firsts - parts.starts[at]) * self._row_bytes
+        offsets = parts.offsets[at] + (runs.firsts - parts.starts[at]) * self.row_bytes
         files = source.file if parts.descriptors is None else parts.descriptors[at]
         return jobs + (self._copies_of(runs, offsets, files, out) if len(runs) else [])
 
@@ -125,8 +106,8 @@ class DirectColumn:
             for part in [slice(at, at + _MOST_ROWS) for at in range(0, len(runs), _MOST_ROWS)]:
                 of = files if isinstance(files, int) else files[part]
                 plans.append(partial(self._copies_of, runs.select(part), offsets[part], of, out))
-            return in_parts(self.byte_source, plans)
-        table = copies(files, offsets, runs.places * self._row_bytes, runs.lengths * self._row_bytes, out)
+            return in_parts(self.source.byte_source, plans)
+        table = copies(files, offsets, runs.places * self.row_bytes, runs.lengths * self.row_bytes, out)
         return [TableJob(self.source.table(table, NO_PIECES, out, np.full(table.shape[1], -1)))]
 
     # Chunks ----------------------------------------------------------------------------------
@@ -149,13 +130,13 @@ class DirectColumn:
         if chunks.raw.any():
             raw, counts = chunks.raw, stops - starts
             at = units_of(starts[raw], counts[raw])
-            within = runs.firsts[at] % self._chunk_rows * self._row_bytes
+            within = runs.firsts[at] % self._chunk_rows * self.row_bytes
             files = source.files_of(chunks.numbers[raw])
             if isinstance(files, np.ndarray):
                 files = np.repeat(files, counts[raw])
             offsets = np.repeat(chunks.offsets[raw], counts[raw]) + within
             tables.append(
-                copies(files, offsets, runs.places[at] * self._row_bytes, runs.lengths[at] * self._row_bytes, out)
+                copies(files, offsets, runs.places[at] * self.row_bytes, runs.lengths[at] * self.row_bytes, out)
             )
             chunks, starts, stops = chunks.select(~raw), starts[~raw], stops[~raw]
             numbers = np.concatenate([np.full(tables[0].shape[1], -1), chunks.numbers])
@@ -171,7 +152,7 @@ class DirectColumn:
         self, jobs: np.ndarray, runs: Request, starts: np.ndarray, stops: np.ndarray, out: np.ndarray
     ) -> np.ndarray:
         """Set where chunks are decoded to, and return the pieces that are copied from there."""
-        row_bytes, address, lengths = self._row_bytes, out.ctypes.data, runs.lengths
+        row_bytes, address, lengths = self.row_bytes, out.ctypes.data, runs.lengths
         whole = lengths[starts] == self._chunk_rows
         np.multiply(runs.places[starts] * row_bytes + address, whole, out=jobs[Field.DESTINATION])
         # A chunk that is in its place needs no piece for it; for further places it does.
@@ -186,53 +167,6 @@ class DirectColumn:
         pieces[Piece.DESTINATION] = runs.places[at] * row_bytes + address
         pieces[Piece.SIZE], pieces[Piece.BOX] = lengths[at] * row_bytes, PLAIN
         return pieces
-
-
-def at_front(request: Request) -> Request:
-    """Return the same range, or list, with the first places of an array."""
-    places = np.zeros(1, np.int64) if request.is_range else np.arange(len(request), dtype=np.int64)
-    return replace(request, places=places)
-
-
-def index_of(request: Request) -> slice | np.ndarray:
-    """Return what selects the places of a range, or of a list, in an array."""
-    places, first = request.places, int(request.places[0])
-    return slice(first, first + request.num_rows) if request.is_range else places
-
-
-def staged_parts(
-    byte_source: ByteSource,
-    reads: Callable[[Request, np.ndarray], list[Job]],
-    parts: Iterable[Request],
-    like: np.ndarray,
-    put: Callable[[Request, np.ndarray], None],
-) -> list[Job]:
-    """Return the work that reads parts of a request one after the other as they are stored, and puts them there.
-
-    Parameters
-    ----------
-    byte_source : ByteSource
-        The file that is read.
-    reads : callable
-        Returns the work that fills places of an array with rows as they are stored.
-    parts : iterable of Request
-        Each is a range or a list.
-    like : numpy.ndarray
-        An array of no rows, of the shape and dtype of what is read.
-    put : callable
-        Puts the values of a part to its places.
-    """
-    return [
-        job
-        for part in parts
-        for job in staged(
-            byte_source,
-            partial(reads, at_front(part)),
-            (part.num_rows, *like.shape[1:]),
-            like.dtype,
-            partial(put, part),
-        )
-    ]
 
 
 def copies(

@@ -3,10 +3,10 @@
 import threading
 import time
 import tracemalloc
-from functools import partial
 
 import numpy as np
 
+from ray_h5.manifest.row_requests import Request
 from ray_h5.read.file_reads import run_all
 from ray_h5.read.jobs import TableJob, staged
 from ray_h5.read.native.job_table import NO_BOXES, NO_DESCRIPTOR, NO_PIECES, RAW, Field, JobTable, Origin
@@ -54,7 +54,11 @@ def jobs(source, nbytes, out=None):
         job
         for i in range(COUNT)
         for job in staged(
-            source, partial(copy, source, i * nbytes), (nbytes,), np.dtype("u1"), partial(put, source, out, i)
+            source,
+            lambda _, values, i=i: copy(source, i * nbytes, values[0]),
+            [Request.range(i, i, 1)],
+            np.empty((0, nbytes), "u1"),
+            lambda _, values, i=i: put(source, out, i, values),
         )
     ]
 

@@ -1,0 +1,309 @@
+"""Columns: where the chunks are, what is selected of them, and how stored values become those of the output."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+
+import numpy as np
+
+from ray_h5.errors import CorruptChunkError, UnsupportedColumnError
+from ray_h5.hdf5.files.file_bytes import gather
+from ray_h5.hdf5.files.metadata_replay import HeldBytes, replay
+from ray_h5.hdf5.heap import DamagedHeapError, Heap
+from ray_h5.manifest.chunk_index import ChunkIndex
+from ray_h5.manifest.joined_arrays import JoinedArray
+from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.row_requests import Request, RowRuns, by_part
+from ray_h5.read.arrays.chunk_source import ChunksOfParts, ChunkSource, cut_at, part_of
+from ray_h5.read.arrays.plan_boxes import MOST_BOXES, BoxPlanner
+from ray_h5.read.arrays.plan_rows import RowPlanner
+from ray_h5.read.arrays.selection import Selection, rows_in_order
+from ray_h5.read.jobs import Asking, Job, ReadStats, TableJob, Worker, at_front, in_parts, index_of, staged
+from ray_h5.read.native.job_table import Field, JobTable
+from ray_h5.read.stored_items import StoredItems
+from ray_h5.storage.byte_source import ByteSource
+
+_MOST_BYTES, _MOST_ITEMS = 1 << 20, 1 << 14
+"""Values that are in memory as they are stored, and stored items whose values are looked up together."""
+
+ReadAt = Callable[[int, int], bytes]
+"""Returns bytes of a file, given their offset and number."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Conversion:
+    """Makes values of stored items: text and arrays of varying length, and types that numpy lacks.
+
+    Attributes
+    ----------
+    items : StoredItems
+        The stored items of the column.
+    byte_source : ByteSource
+        The file, which has the values of varying length in other places than the items.
+    key : object
+        As of `Heap`.
+    held : HeldBytes, optional
+        What is in memory of a file in a store.
+    """
+
+    items: StoredItems
+    byte_source: ByteSource
+    key: object
+    held: HeldBytes | None
+
+    def values(
+        self, items: np.ndarray, read_at: ReadAt | None, part: Request, where_of: Callable[[int], str]
+    ) -> np.ndarray:
+        """Return the values of the items of a part of a read; `where_of` names a row in errors."""
+        heap = self._heap(read_at or self._read)
+        # All rows at once; only if that fails, row by row, to name the one that is damaged.
+        try:
+            return self.items.values(items.reshape(-1), heap)
+        except DamagedHeapError:
+            for row, item in zip(part.listed().rows.tolist(), items, strict=True):
+                try:
+                    self.items.values(item.reshape(-1), heap)
+                except DamagedHeapError as exc:
+                    raise CorruptChunkError(
+                        f"{where_of(row)}: a value of varying length is damaged: {exc}. Restore the file from a copy."
+                    ) from None
+            raise
+
+    def _heap(self, read: ReadAt) -> Heap:
+        base = self.items.layout.user_block
+        end = self.byte_source.size - base
+
+        def at_address(address: int, count: int) -> bytes:
+            # Memory is taken for all that is asked for.
+            return read(base + address, count) if (count := min(count, end - address)) > 0 else b""
+
+        return Heap(at_address, end, self.items.length_bytes, self.key, asks_for_all=self.held is not None)
+
+    def _read(self, offset: int, count: int) -> bytes:
+        data = bytearray(count)
+        self.byte_source.read_into(offset, memoryview(data))
+        return bytes(data)
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """Reads rows of an array without libhdf5 and its lock.
+
+    Values that are the bytes of the output as they are stored are read straight into it. Others are read about a
+    mebibyte at a time, and then picked, converted and cast.
+
+    Attributes
+    ----------
+    source : ChunkSource
+        The array.
+    selection : Selection
+        What rows are.
+    conversion : Conversion, optional
+        What makes values of the stored items.
+    """
+
+    source: ChunkSource
+    selection: Selection
+    conversion: Conversion | None = None
+
+    @cached_property
+    def planner(self) -> RowPlanner | BoxPlanner:
+        """What plans the read of stored values: runs of whole rows, or boxes."""
+        selection = self.selection
+        if selection == Selection(selection.array, tuple(range(len(selection.axes)))):
+            layout = rows_in_order(self.source.layout, len(selection.axes))
+            whole = None if layout is None else replace(self.source, layout=layout)
+            if whole is not None and whole.by_row:
+                return RowPlanner(whole)
+        return BoxPlanner(self.source, selection)
+
+    @property
+    def has_stored_rows(self) -> bool:
+        """Whether rows are whole ones, and their values are as they are stored."""
+        return self.conversion is None and isinstance(self.planner, RowPlanner)
+
+    @property
+    def has_boxes(self) -> bool:
+        """Whether rows are boxes of values as they are stored."""
+        return self.conversion is None and isinstance(self.planner, BoxPlanner)
+
+    def lands_in_place(self, out: np.ndarray) -> bool:
+        """Return whether stored values are the bytes of `out`."""
+        return self.conversion is None and out.dtype == self.planner.dtype and bool(out.flags.c_contiguous)
+
+    def jobs(self, request: Request, out: np.ndarray) -> list[Job]:
+        """Return the work that fills ``out[request.places]`` with ``request.rows``."""
+        if not len(request) or not out.nbytes:
+            return []
+        if not self.source.layout.direct:
+            raise no_places(f"{self.source.path}: column {self.selection.array!r}")
+        planner = self.planner
+        if planner.wide is None and self.lands_in_place(out):
+            return planner.jobs(request, out)
+        shape, pick = out.shape[1:], None
+        if isinstance(planner, BoxPlanner) and planner.wide is not None:
+            planner, pick = planner.wide
+            shape = planner.shape
+        elif self.conversion is not None:
+            shape = shape[: len(shape) - len(self.conversion.items.shape)]
+
+        def put(part: Request, values: np.ndarray, read_at: ReadAt | None = None) -> None:
+            values = values if pick is None else pick(values)
+            if self.conversion is not None:
+                values = self.conversion.values(values, read_at, part, self._where)
+            out[index_of(part)] = values.reshape(part.num_rows, *out.shape[1:])
+
+        at_once = max(1, _MOST_BYTES // max(1, planner.row_bytes))
+        like = np.empty((0, *shape), planner.dtype)
+        if self.conversion is None:
+            return staged(self.source.byte_source, planner.jobs, planner.parts(request, at_once), like, put)
+        parts = planner.parts(request, min(_MOST_ITEMS, at_once))
+        if self.conversion.held is None:
+            return staged(self.source.byte_source, planner.jobs, parts, like, put)
+        planned = []
+        for part in parts:
+            items = np.empty((part.num_rows, *shape), planner.dtype)
+            planned.append((part, items, planner.jobs(at_front(part), items)))
+        return [Asking(partial(self._ask, planned, put, self.conversion.held))]
+
+    def _where(self, row: int) -> str:
+        if (parts := self.source.parts) is None:
+            return f"{self.source.path}: column {self.source.layout.name!r}, row {row}"
+        part = int(part_of(row, parts.starts))
+        path, layout = parts.layout_of(part)
+        return f"{path}: column {layout.name!r}, row {row - int(parts.starts[part])}"
+
+    def _ask(
+        self, parts: Sequence[tuple[Request, np.ndarray, list[Job]]], put: Callable[..., None], held: HeldBytes
+    ) -> ReadStats:
+        """Read parts from a store: first their items, and then what these refer to. Some may be in memory."""
+        total = ReadStats()
+        for part, items, jobs in parts:
+            # Blocks of this read alone: values are rarely needed twice, and metadata below them stays.
+            data = HeldBytes(self.source.byte_source, held)
+            data.fetch(sorted(span for job in jobs if isinstance(job, TableJob) for span in job.table.ranges))
+            worker = Worker()
+            for job in jobs:
+                if isinstance(job, TableJob):
+                    arrived = [memoryview(data.read(*span)) for span in job.table.ranges]
+                    TableJob(job.table.in_memory(range(len(arrived)), arrived), job.then)(worker)
+                else:
+                    job(worker)
+            replay(partial(put, part, items, data.read_on))
+            total.add(worker.stats)
+            total.add(ReadStats(data.requests, data.bytes_fetched))
+        return total
+
+
+def shared_jobs(columns: Sequence[Column], requests: Sequence[Request], outs: Sequence[np.ndarray]) -> list[Job]:
+    """Return the work of several parts of a read that take boxes of one array: each chunk is decoded once."""
+    one, listed = columns[0], [request for request in requests if request.counts is None]
+    if len(listed) == len(requests) and len(listed[0]) > MOST_BOXES:
+        is_same = all(np.array_equal(request.rows, listed[0].rows) for request in listed[1:])
+        cut = one.planner.parts
+        several = list(zip(*(cut(request, MOST_BOXES) for request in listed), strict=True)) if is_same else []
+        if len(several) > 1:
+            plans = [partial(shared_jobs, columns, parts_of_columns, outs) for parts_of_columns in several]
+            return in_parts(one.source.byte_source, plans)
+    jobs = [
+        job for column, request, out in zip(columns, requests, outs, strict=True) for job in column.jobs(request, out)
+    ]
+    # Chunks that are decoded into their places are of no other part.
+    alike = [job for job in jobs if isinstance(job, TableJob) and not job.table.jobs[Field.DESTINATION].any()]
+    if len(alike) < 2:
+        return jobs
+    return [*(job for job in jobs if job not in alike), TableJob.join(alike, JobTable.shared)]
+
+
+class JoinedColumn:
+    """Reads units of a column that consists of many datasets: each class of datasets is one column.
+
+    Parameters
+    ----------
+    joined : JoinedArray
+        The datasets.
+    like : sequence of (ChunkSource, Conversion or None)
+        An array like those of each class, and what makes values of its stored items.
+    index_of : callable
+        Lists the chunks of a dataset, given its path.
+    chunks : ChunkIndex, optional
+        The chunks of all datasets, if they are known.
+    """
+
+    def __init__(
+        self,
+        joined: JoinedArray,
+        like: Sequence[tuple[ChunkSource, Conversion | None]],
+        index_of: Callable[[str], ChunkIndex],
+        chunks: ChunkIndex | None = None,
+    ) -> None:
+        self.joined = joined
+        self._like, self._index_of, self._chunks = like, index_of, chunks
+        # There may be as many classes as datasets: each has its own datasets alone.
+        self._datasets = dict(by_part(joined.class_of))
+        self._numbers = np.empty(len(joined), np.int64)
+        for datasets in self._datasets.values():
+            self._numbers[datasets] = np.arange(len(datasets))
+        self._columns: dict[int, Column] = {}
+        self._taken: Selection | None = None
+
+    def select(self, selection: Selection) -> JoinedColumn:
+        """Return the column of parts of units."""
+        selected = copy.copy(self)
+        selected._taken = replace(selection, array=self.joined.name)
+        return selected
+
+    def jobs(self, request: Request, out: np.ndarray) -> list[Job]:
+        """Return the work that fills ``out[request.places]`` with the units ``request.rows``."""
+        if not len(request):
+            return []
+        if len(self._like) == 1 and self._like[0][0].layout.storage != "chunked":  # its rows are the units
+            return self._column(0).jobs(request, out)
+        runs, datasets = cut_at(self.joined.starts, request)
+        jobs: list[Job] = []
+        for number, chosen in by_part(self.joined.class_of[datasets]):
+            jobs += self._jobs_of(self._column(number), runs.select(chosen), datasets[chosen], out)
+        return jobs
+
+    def _column(self, number: int) -> Column:
+        """Return the datasets of a class as one column; of chunked ones, each begins with a chunk."""
+        if number not in self._columns:
+            joined, datasets = self.joined, self._datasets[number]
+            source, conversion = self._like[number]
+
+            def layout_of(part: int) -> tuple[str, ColumnLayout]:
+                dataset = datasets[part]
+                shape = int(joined.lengths[dataset]), *source.layout.row_shape
+                return source.path, replace(source.layout, name=joined.paths[dataset], shape=shape)
+
+            def listed(first: np.ndarray) -> ChunksOfParts:
+                known = None if self._chunks is None else (self._chunks, joined.first_chunks[datasets])
+                return ChunksOfParts(first, lambda part: self._index_of(joined.paths[datasets[part]]), known)
+
+            chunks = listed if source.layout.storage == "chunked" else None
+            offsets = joined.offsets[datasets]
+            whole = ChunkSource.joined(source, joined.lengths[datasets], layout_of, chunks, offsets=offsets)
+            self._columns[number] = Column(whole, Selection(joined.name), conversion)
+        column = self._columns[number]
+        return column if self._taken is None else replace(column, selection=self._taken)
+
+    def _jobs_of(self, column: Column, runs: Request, datasets: np.ndarray, out: np.ndarray) -> list[Job]:
+        """Return the work for runs of units, each in one dataset, whose numbers ascend."""
+        source, parts = column.source, self._numbers[datasets]
+        if isinstance(index := source.index, ChunksOfParts) and index.known is None:
+            # Now: the file may be closed when the work is done.
+            gather(index.index_of, parts[RowRuns.split(parts[1:] != parts[:-1]).start].tolist())
+        assert source.parts is not None
+        shift = source.parts.starts[parts] - self.joined.starts[datasets]
+        return column.jobs(replace(runs, firsts=runs.firsts + shift), out)
+
+
+def no_places(where: str) -> UnsupportedColumnError:
+    """Return the error of a column whose chunks are not found."""
+    return UnsupportedColumnError(
+        f"{where} is in a file with a user block, for which this libhdf5 does not say where chunks are. Install a "
+        "newer h5py."
+    )
