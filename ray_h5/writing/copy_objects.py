@@ -10,8 +10,10 @@ from typing import Any
 import h5py
 import numpy as np
 
+from ray_h5.codecs.filter_ids import filter_name
 from ray_h5.errors import CorruptFileError
 from ray_h5.hdf5.files.file_bytes import address_of
+from ray_h5.manifest.layout import FilterPipeline, FilterStep
 
 SLAB_OBJECTS = 1 << 16
 """Texts or lists that are copied at a time."""
@@ -51,18 +53,21 @@ def copy_object(item: h5py.Dataset | h5py.Datatype, out: h5py.File, path: str, t
     """Copy a dataset or a type as it is stored, with its attributes or without. References lead nowhere yet."""
     if isinstance(item, h5py.Datatype):
         item.id.copy().commit(out.id, path.encode(), lcpl=new_links())
-    elif types.names_one_of(item) or _has_plain_chunks(item) or _has_fill_on_heap(item):
-        _copy_dataset(item, out, path, types)
-    else:
+        return
+    is_made = types.names_one_of(item) or _has_plain_chunks(item) or _has_fill_on_heap(item)
+    if not (is_made and _copy_dataset(item, out, path, types)):
         # libhdf5 copies chunks without decoding them. Of a fill value on the heap it copies the address.
         h5py.h5o.copy(item.file.id, str(item.name).encode(), out.id, path.encode(), lcpl=new_links())
 
 
-def _copy_dataset(dataset: h5py.Dataset, out: h5py.File, path: str, types: NamedTypes) -> None:
-    """Copy a dataset without its attributes, not by `h5o.copy`."""
+def _copy_dataset(dataset: h5py.Dataset, out: h5py.File, path: str, types: NamedTypes) -> bool:
+    """Copy a dataset without its attributes, not by `h5o.copy`; return False if filters are others then."""
     plist, space = dataset.id.get_create_plist(), dataset.id.get_space()
     id_ = h5py.h5d.create(out.id, path.encode(), types.of(dataset.id), space, dcpl=plist, lcpl=new_links())
     made = h5py.Dataset(id_)
+    if pipeline_of(made) != pipeline_of(dataset):  # bitshuffle adds parameters in each dataset that is made with it
+        del out[path]
+        return False
     if dataset.shape is None or not dataset.size or refers(dataset.dtype):
         pass
     elif dataset.dtype.hasobject:
@@ -72,6 +77,14 @@ def _copy_dataset(dataset: h5py.Dataset, out: h5py.File, path: str, types: Named
         _copy_chunks(dataset, made)
     else:
         made.id.write(h5py.h5s.ALL, h5py.h5s.ALL, raw_values(dataset, ()), mtype=dataset.id.get_type())
+    return True
+
+
+def pipeline_of(dataset: h5py.Dataset) -> FilterPipeline:
+    """Return the filters of a dataset."""
+    plist = dataset.id.get_create_plist()
+    filters = (plist.get_filter(i) for i in range(plist.get_nfilters()))
+    return FilterPipeline(tuple(FilterStep(code, filter_name(code, b""), values) for code, _, values, _ in filters))
 
 
 def copy_references(dataset: h5py.Dataset, made: h5py.Dataset) -> None:

@@ -19,12 +19,11 @@ import numpy as np
 
 from ray_h5.buffers import as_bytes
 from ray_h5.codecs.encode import CodecName, Encoder
-from ray_h5.codecs.filter_ids import FLETCHER32, filter_name
 from ray_h5.codecs.pipeline import ChunkDecoder, DecodeError
 from ray_h5.errors import RayH5Error, VerifyError, WriteFailedError
 from ray_h5.hdf5.files import opening  # noqa: F401  registers with libhdf5 the filters of the datasets that are made
-from ray_h5.manifest.layout import FilterPipeline, FilterStep
-from ray_h5.writing.copy_objects import new_links
+from ray_h5.manifest.layout import FilterStep
+from ray_h5.writing.copy_objects import new_links, pipeline_of
 from ray_h5.writing.disk_file import DiskFile
 
 if TYPE_CHECKING:
@@ -116,7 +115,7 @@ class OutputFile:
     def array_of(self, dataset: h5py.Dataset, dtype: np.dtype, codec: CodecName) -> OutputArray:
         """Return what writes the rows of a chunked dataset of this file, whose chunks are whole rows."""
         name = str(dataset.name).strip("/")
-        encoder = Encoder(codec, max(1, dtype.itemsize), checksum=has_checksum(dataset))
+        encoder = Encoder(codec, max(1, dtype.itemsize), checksum=bool(dataset.fletcher32))
         made = self._arrays[name] = OutputArray(self, name, dtype, dataset.shape[1:], dataset.chunks[0], encoder)
         made.dataset, made._extent = dataset, dataset.shape[0]
         return made
@@ -348,18 +347,6 @@ def _sum_of(decoder: ChunkDecoder, size: int, stored: tuple[int, bytes]) -> int:
     except DecodeError:
         return -1
     return zlib.crc32(out.data)
-
-
-def pipeline_of(dataset: h5py.Dataset) -> FilterPipeline:
-    """Return the filters of a dataset."""
-    plist = dataset.id.get_create_plist()
-    filters = (plist.get_filter(i) for i in range(plist.get_nfilters()))
-    return FilterPipeline(tuple(FilterStep(code, filter_name(code, b""), values) for code, _, values, _ in filters))
-
-
-def has_checksum(dataset: h5py.Dataset) -> bool:
-    """Return whether chunks have checksums. h5py's own property fails for a gzip without its level."""
-    return any(step.id == FLETCHER32 for step in pipeline_of(dataset).steps)
 
 
 def new_chunked(

@@ -36,11 +36,12 @@ from ray_h5.writing.copy_objects import (
     dtype_of,
     new_links,
     new_properties,
+    pipeline_of,
     raw_values,
     refers,
     slabs,
 )
-from ray_h5.writing.file_writer import OutputFile, has_checksum, new_chunked, pipeline_of, sum_of_objects
+from ray_h5.writing.file_writer import OutputFile, new_chunked, sum_of_objects
 
 SLAB_BYTES = 64 << 20
 """Bytes of rows that are read at a time; one input chunk, if it is larger."""
@@ -336,17 +337,11 @@ class FileCopy:
         limits = dataset.maxshape
         chunks = (min(new.chunk_rows, rows if limits[0] is not None else new.chunk_rows), *dataset.shape[1:])
         item = dataset.id.get_type().get_size()
+        has_checksum = any(step.id == FLETCHER32 for step in pipeline_of(dataset).steps)  # h5py's own may fail
+        steps, plist = Encoder(new.codec, item, checksum=has_checksum).steps, dataset.id.get_create_plist()
         with out.writing():
-            made = new_chunked(
-                out.file,
-                path,
-                dataset.shape,
-                self._types.of(dataset.id),
-                chunks,
-                Encoder(new.codec, item, checksum=has_checksum(dataset)).steps,
-                limits,
-                dataset.id.get_create_plist(),
-            )
+            type_ = self._types.of(dataset.id)
+            made = new_chunked(out.file, path, dataset.shape, type_, chunks, steps, limits, plist)
         slab = max(1, SLAB_BYTES // max(1, item * math.prod(dataset.shape[1:])))
         if dataset.chunks:
             slab = -(-slab // dataset.chunks[0]) * dataset.chunks[0] if slab > dataset.chunks[0] else dataset.chunks[0]
@@ -430,8 +425,10 @@ def _stored_alike(one: h5py.Dataset, other: h5py.Dataset) -> bool:
         return all(raw_values(one, part).tobytes() == raw_values(other, part).tobytes() for part in parts)
     corners: list[tuple[int, ...]] = []
     one.id.chunk_iter(lambda info: corners.append(info.chunk_offset))
-    return other.id.get_num_chunks() == len(corners) and all(
-        one.id.read_direct_chunk(corner) == other.id.read_direct_chunk(corner) for corner in corners
+    return (
+        pipeline_of(one) == pipeline_of(other)
+        and other.id.get_num_chunks() == len(corners)
+        and all(one.id.read_direct_chunk(corner) == other.id.read_direct_chunk(corner) for corner in corners)
     )
 
 
