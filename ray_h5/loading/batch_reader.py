@@ -99,7 +99,7 @@ class BatchReader(Generic[Made]):
             here = slice(start, start + len(batch))
             of_batch = {name: values[here] for name, values in arrays.items()}
             rows = BlockRows(row_ids[here], of_batch, key_numbers=None if keys is None else keys[here])
-            block = Block(rows, batch.positions, share.epoch, share.order.seed)
+            block = Block(rows, batch.positions, share.start.epoch, share.order.seed)
             batches.append(block if self.make is None else self.make(block))
             start += len(batch)
         return batches

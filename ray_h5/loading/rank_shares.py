@@ -18,11 +18,11 @@ from functools import cached_property
 
 import numpy as np
 
-from ray_h5.order.block_layout import BlockLayout, Tail
+from ray_h5.order.block_layout import BlockLayout
 from ray_h5.order.epoch_order import Order
+from ray_h5.order.position import Position
 from ray_h5.order.read_plan import ReadPlan
-from ray_h5.order.remaining_blocks import Remainder
-from ray_h5.order.remaining_ranges import Left
+from ray_h5.order.remaining_blocks import layout_of, left_of
 
 INDICES_AT_ONCE = 1 << 14
 """How many indices are computed by one call."""
@@ -36,73 +36,57 @@ class Share:
     ----------
     order : Order
         The order of the epoch.
-    epoch : int
-        The epoch.
-    block_rows : int
-        Rows of a full block.
-    rank, world_size : int
-        The rank, and among how many ranks blocks are handed out.
-    tail : Tail, optional
-        The treatment of the last rows; None leaves out those that do not divide among the ranks.
-    left : Left, optional
-        What earlier runs have left of the epoch; None for all.
-    rows : int
-        Rows that this rank has done in this run.
+    start : Position
+        Where the run begins, or is now: which positions it reads, in which blocks, and how many rows this rank has
+        done. Without a tail, the last rows that do not divide among the ranks are left out.
+    rank : int
+        The rank.
     is_drawn : bool
         Whether the values of rows are drawn, and differ from epoch to epoch.
     """
 
     order: Order
-    epoch: int
-    block_rows: int
+    start: Position
     rank: int = 0
-    world_size: int = 1
-    tail: Tail | None = None
-    left: Left | None = None
-    rows: int = 0
     is_drawn: bool = False
 
     @classmethod
-    def of(cls, plan: ReadPlan, remainder: Remainder, rank: int = 0, rows: int = 0) -> Share:
-        """Return what a rank reads of a remainder: the rows of the blocks that it takes in turn with the others."""
-        order = plan.order.with_drawn_seed(remainder.seed)
-        ranks = rank, remainder.world_size
-        return cls(order, remainder.epoch, plan.block_rows, *ranks, plan.tail, remainder.left, rows, plan.is_drawn)
+    def of(cls, plan: ReadPlan, start: Position, rank: int = 0) -> Share:
+        """Return what a rank reads of a plan: the rows of the blocks that it takes in turn with the others."""
+        return cls(plan.order.with_drawn_seed(start.seed), start, rank, plan.is_drawn)
 
     @cached_property
     def layout(self) -> BlockLayout:
-        """How the positions that are left are cut into blocks."""
-        left = Left.of(self.left, self.tail, self.order.epoch_rows)
-        return BlockLayout(left.num_positions, self.block_rows, self.world_size)
+        """How the positions of the run are cut into blocks."""
+        return layout_of(self.start)
 
     @property
     def num_rows(self) -> int:
         """Rows of this rank, with those that are done."""
-        return self.layout.num_rows // self.world_size
+        return self.layout.num_rows // self.start.world_size
 
     def __len__(self) -> int:
         """Return how many rows this rank still has to read."""
-        return max(0, self.num_rows - self.rows)
+        return max(0, self.num_rows - self.start.rows)
 
     def positions(self, start: int, stop: int) -> np.ndarray:
         """Return the positions in the epoch of rows `start` to `stop` of this rank: int64.
 
         Positions of a tail that is padded are `epoch_rows` or more: they stand for rows that come again.
         """
-        left = Left.of(self.left, self.tail, self.order.epoch_rows)
-        return left.positions(self.layout.rows_of(self.rank, start, stop))
+        return left_of(self.start).positions(self.layout.rows_of(self.rank, start, stop))
 
     def indices(self, positions: np.ndarray) -> np.ndarray:
         """Return the selected indices at some positions: int64; with their draws, as `later_draws` does."""
-        selected = self.order.selected_indices(positions % self.order.epoch_rows, self.epoch)
+        selected = self.order.selected_indices(positions % self.order.epoch_rows, self.start.epoch)
         if not self.is_drawn:
             return selected
-        return later_draws(selected, self.order.draw_numbers(positions, self.epoch), self.order.num_rows)
+        return later_draws(selected, self.order.draw_numbers(positions, self.start.epoch), self.order.num_rows)
 
     def pieces(self, rows: int = 1) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield positions and selected indices of what is left to read, some thousand at once: a multiple of `rows`."""
         at_once = max(1, INDICES_AT_ONCE // rows) * rows
-        for first in range(self.rows, self.num_rows, at_once):
+        for first in range(self.start.rows, self.num_rows, at_once):
             positions = self.positions(first, min(first + at_once, self.num_rows))
             yield positions, self.indices(positions)
 

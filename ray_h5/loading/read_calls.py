@@ -138,7 +138,7 @@ def in_windows(batches: Iterator[Batch], of: Callable[[], Share]) -> Iterator[Ca
     for batch in batches:
         if share is None:
             share = of()
-            stop = end = share.rows
+            stop = end = share.start.rows
         start, stop = stop, stop + len(batch)
         if stop > end:
             if call.batches:

@@ -77,6 +77,11 @@ class Fingerprint:
                 f"Position: plan: unit={self.unit!r}: expected None, 'auto', 'rows', 'chunks' or 'files'"
             )
 
+    @property
+    def epoch_rows(self) -> int:
+        """Rows of an epoch without its tail; that of `Order`."""
+        return self.num_rows if self.rows_per_epoch is None else self.rows_per_epoch
+
     @classmethod
     def from_dict(cls, state: Any) -> Fingerprint:
         """Return the fingerprint that `to_dict` described."""

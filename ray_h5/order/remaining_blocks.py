@@ -1,9 +1,13 @@
-"""What an epoch has left to read, in blocks, from any position of it: how Ray reads it."""
+"""What a run reads of an epoch, in blocks: how Ray reads it. A `Position` without rows says where the run begins.
+
+It says which positions the run reads and how they are cut into blocks; tasks need nothing else beside the plan.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import TypeAlias
 
 import numpy as np
@@ -16,44 +20,6 @@ from ray_h5.order.remaining_ranges import Left
 
 ReadsRows: TypeAlias = Callable[[ReadPlan, np.ndarray, "np.ndarray | None"], BlockRows]
 """Reads rows of a plan, as `read_rows` does."""
-
-
-@dataclass(frozen=True, slots=True)
-class Remainder:
-    """The positions of an epoch that a run has to read: all, or what earlier runs have left.
-
-    It is small, and tasks need nothing else beside the plan.
-
-    Attributes
-    ----------
-    epoch : int
-        The epoch.
-    world_size : int
-        Ranks that take its blocks in turn.
-    seed : int, optional
-        The seed of the run that is resumed. It replaces a seed that the plan has drawn.
-    left : Left, optional
-        What earlier runs have left of it; None for all.
-    """
-
-    epoch: int = 0
-    world_size: int = 1
-    seed: int | None = None
-    left: Left | None = None
-
-    def left_of(self, plan: ReadPlan) -> Left:
-        """Return these positions, with the tail of a plan."""
-        return Left.of(self.left, plan.tail, plan.epoch_rows)
-
-    def block_layout(self, plan: ReadPlan) -> BlockLayout:
-        """Return how these positions are cut into blocks."""
-        return BlockLayout(self.left_of(plan).num_positions, plan.block_rows, self.world_size)
-
-    def positions(self, plan: ReadPlan, block: int, limit: int | None = None) -> np.ndarray:
-        """Return the positions of a block; at most the first `limit`."""
-        start, stop = self.block_layout(plan).bounds(block)
-        ordinals = np.arange(start, stop if limit is None else min(stop, start + limit), dtype=np.int64)
-        return self.left_of(plan).positions(ordinals)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,33 +44,16 @@ class Block:
     seed: int = 0
 
 
-def read_block(
-    plan: ReadPlan, remainder: Remainder, block: int, limit: int | None = None, read: ReadsRows = read_rows
-) -> Block:
-    """Read one block of an epoch: with the same result at each call. `read` may know some rows already."""
-    plan = plan.with_drawn_seed(remainder.seed)
-    positions = remainder.positions(plan, block, limit)
-    epoch = remainder.epoch
-    rows = read(plan, plan.at(positions, epoch), plan.order.draw_numbers(positions, epoch) if plan.is_drawn else None)
-    return Block(rows, positions, epoch, plan.seed)
+def start_of(plan: ReadPlan, epoch: int = 0, world_size: int = 1, seed: int | None = None) -> Position:
+    """Return where a run begins that reads a whole epoch. `seed` replaces one that the plan has drawn."""
+    order = plan.order.with_drawn_seed(seed)
+    return Position(order.seed, epoch, 0, world_size, plan.block_rows, plan.fingerprint, None, plan.tail)
 
 
-def position_of(plan: ReadPlan, remainder: Remainder, rows: int = 0) -> Position:
-    """Return the position after `rows` rows of each rank; `resume` continues from there."""
-    return Position(
-        plan.order.with_drawn_seed(remainder.seed).seed,
-        remainder.epoch,
-        rows,
-        remainder.world_size,
-        plan.block_rows,
-        plan.fingerprint,
-        None if remainder.left is None else remainder.left_of(plan),
-        plan.tail,
-    )
+def resume(plan: ReadPlan, position: Position, world_size: int) -> Position:
+    """Return where a run begins that reads the rest of the epoch of a position, cut into blocks again.
 
-
-def resume(plan: ReadPlan, position: Position, world_size: int) -> Remainder:
-    """Return the rest of the epoch of a position. The seed of the position replaces one that the plan has drawn.
+    The seed of the position replaces one that the plan has drawn.
 
     Raises
     ------
@@ -112,4 +61,43 @@ def resume(plan: ReadPlan, position: Position, world_size: int) -> Remainder:
         If the position is of other files, another selection or another shuffle; it says what differs.
     """
     order = position.checked_order(plan.fingerprint, plan.order)
-    return Remainder(position.epoch, world_size, order.seed, position.left_under(plan.tail, order.epoch_rows))
+    start = start_of(plan, position.epoch, world_size, order.seed)
+    return replace(start, left=position.left_under(plan.tail, order.epoch_rows))
+
+
+def continued(start: Position, position: Position, batch_rows: int = 1) -> Position:
+    """Return where ranks begin that continue at a position; `start` is where they would begin a whole epoch.
+
+    It is the same run if both cut the epoch alike, and if it ended between two batches of `batch_rows` rows: batches
+    are then the same, too. Otherwise what is left is cut again.
+    """
+    cut = attrgetter("world_size", "block_rows", "tail")
+    if cut(position) == cut(start) and position.rows % batch_rows == 0:
+        return replace(start, rows=position.rows, left=position.left)
+    return replace(start, left=position.left_under(start.tail, start.plan.epoch_rows))
+
+
+def left_of(start: Position) -> Left:
+    """Return the positions that a run reads."""
+    return Left.of(start.left, start.tail, start.plan.epoch_rows)
+
+
+def layout_of(start: Position) -> BlockLayout:
+    """Return how the positions that a run reads are cut into blocks."""
+    return BlockLayout(left_of(start).num_positions, start.block_rows, start.world_size)
+
+
+def positions_of(start: Position, block: int, limit: int | None = None) -> np.ndarray:
+    """Return the positions of a block of a run; at most the first `limit`."""
+    first, stop = layout_of(start).bounds(block)
+    return left_of(start).positions(np.arange(first, stop if limit is None else min(stop, first + limit)))
+
+
+def read_block(
+    plan: ReadPlan, start: Position, block: int, limit: int | None = None, read: ReadsRows = read_rows
+) -> Block:
+    """Read one block of a run: with the same result at each call. `read` may know some rows already."""
+    plan = plan.with_drawn_seed(start.seed)
+    positions, epoch = positions_of(start, block, limit), start.epoch
+    rows = read(plan, plan.at(positions, epoch), plan.order.draw_numbers(positions, epoch) if plan.is_drawn else None)
+    return Block(rows, positions, epoch, plan.seed)

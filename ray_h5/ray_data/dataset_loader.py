@@ -12,7 +12,7 @@ from ray_h5.errors import OptionError
 from ray_h5.loading.rank_shares import Share
 from ray_h5.options import as_integer
 from ray_h5.order.position import Position, PositionLike
-from ray_h5.order.remaining_blocks import Remainder, position_of
+from ray_h5.order.remaining_blocks import start_of
 from ray_h5.ray_data.epochs import EpochSetting
 from ray_h5.ray_data.training.collate import TorchCollate
 from ray_h5.ray_data.training.device import can_pin
@@ -58,7 +58,7 @@ class DatasetLoader:
     def __len__(self) -> int:
         """Return the batches of an epoch."""
         plan, shard = self._shard.plan, self._shard
-        rows = Share.of(plan, Remainder(world_size=shard.world_size())).num_rows
+        rows = Share.of(plan, start_of(plan, world_size=shard.world_size())).num_rows
         return rows // self.batch_size if self._drop_last else -(-rows // self.batch_size)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -80,7 +80,7 @@ class DatasetLoader:
             return self._shard.state_dict()
         if setting.position is not None:
             return setting.position.to_dict()
-        return position_of(self._shard.plan, Remainder(setting.epoch, self._shard.world_size())).to_dict()
+        return start_of(self._shard.plan, setting.epoch, self._shard.world_size()).to_dict()
 
     def load_state_dict(self, state: PositionLike) -> None:
         """Go on at a position: that of `state_dict`, of a `loader` of files, or of `train_batches`."""

@@ -26,7 +26,7 @@ from ray_h5.options import takes_options_of
 from ray_h5.order.block_layout import Tail, choose_block_rows
 from ray_h5.order.draws.shuffle import UnusableRowsError
 from ray_h5.order.read_plan import ReadPlan, make_plan
-from ray_h5.order.remaining_blocks import Remainder
+from ray_h5.order.remaining_blocks import start_of
 from ray_h5.order.shuffle_effect import describe
 from ray_h5.order.window_steps import steps_plan
 from ray_h5.predicates.evaluate import as_expression, check_names, check_there, fingerprint
@@ -225,11 +225,11 @@ class H5Datasource(Datasource):
         if data_context is not None:
             turn_down_here(data_context)
             _say_once(describe(plan, self._index.chunk_group_rows))
-            remainder = self.epochs.begin(plan, (self._key[0], self._names), data_context)
-            return read_tasks(plan, self.reference(), self._names, remainder, per_task_row_limit)
+            start = self.epochs.begin(plan, (self._key[0], self._names), data_context)
+            return read_tasks(plan, self.reference(), self._names, start, per_task_row_limit)
         # `Dataset.input_files` takes the files from the metadata of tasks that are only counted.
         files = tuple(plan.files.all_paths())
-        return read_tasks(plan, plan, self._names, Remainder(), per_task_row_limit, files)
+        return read_tasks(plan, plan, self._names, start_of(plan), per_task_row_limit, files)
 
     def plan(self) -> ReadPlan:
         """Return the plan for the current predicate and columns."""

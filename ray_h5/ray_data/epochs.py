@@ -26,7 +26,7 @@ from ray_h5.errors import OptionError, PositionError
 from ray_h5.options import as_integer, names_options
 from ray_h5.order.position import Position, PositionLike
 from ray_h5.order.read_plan import ReadPlan
-from ray_h5.order.remaining_blocks import Remainder, position_of, resume
+from ray_h5.order.remaining_blocks import continued, layout_of, resume, start_of
 from ray_h5.ray_data.plan_cache import Key
 from ray_h5.ray_data.ray_internals import (
     Execution,
@@ -77,13 +77,10 @@ class RunningEpoch:
         Where it begins.
     resumes : str
         Where a run resumes.
-    rows : int
-        Rows of each rank that were done when it began.
     """
 
     start: Position
     resumes: Resumes
-    rows: int = 0
 
     def position(self, rows: int) -> Position:
         """Return the position after `rows` rows a rank.
@@ -98,7 +95,7 @@ class RunningEpoch:
                 "workers may receive blocks in any order, so that no position shows which rows are done. Pass "
                 "dataset_config=ray_h5.data_config() to the trainer."
             )
-        return self.start if self.resumes == "at its epoch" else replace(self.start, rows=self.rows + rows)
+        return self.start if self.resumes == "at its epoch" else replace(self.start, rows=self.start.rows + rows)
 
 
 @dataclass(eq=False)
@@ -125,7 +122,7 @@ class Epochs:
     """How often each was executed since the setting."""
     _asked: dict[str, tuple[int, EpochSetting]] = field(default_factory=dict)
     """By shard: the workers that share the dataset, and what this one asked for the next epoch."""
-    _begun: dict[Key, tuple[ReadPlan, Remainder]] = field(default_factory=dict)
+    _begun: dict[Key, Position] = field(default_factory=dict)
     """Executions whose tasks are being made."""
 
     def for_workers(self, world_size: int, is_resumable: bool = True) -> Epochs:
@@ -146,42 +143,32 @@ class Epochs:
         """Leave what one of several ranks asks for."""
         self._asked[shard] = workers, setting
 
-    def begin(self, plan: ReadPlan, key: Key, context: DataContext) -> Remainder:
-        """Return the epoch, or the remainder of it, that this execution reads."""
+    def begin(self, plan: ReadPlan, key: Key, context: DataContext) -> Position:
+        """Return where this execution begins in which epoch."""
         if self._asked:
             self.set(self._agreed())
         # The same dataset may be there twice, as in a union with itself: it is in one epoch.
         if key not in self._begun:
-            self._begun[key] = plan, self._next(plan, key)
-        remainder = self._begun[key][1]
+            self._begun[key] = self._next(plan, key)
+        start = self._begun[key]
         if Executions in context.custom_execution_callback_classes:
             _BEGUN.of(context).append((self, key))
         else:
             self.started(key, Execution())
-        return remainder
+        return start
 
-    def iterate(self, plan: ReadPlan) -> tuple[Remainder, int]:
-        """Begin an iteration in this process: return the remainder of its epoch, and rows of each rank done in it.
+    def iterate(self, plan: ReadPlan) -> Position:
+        """Begin an iteration in this process, and return where.
 
         A run that resumes with the same number of ranks is the same run: it repeats its batches too, not only its rows.
         """
         key: Key = (b"", ())
         position = None if self._executed.get(key) else self._setting.position
-        remainder = self._next(plan, key)
-        rows = 0
-        if position is not None and remainder.left is not None:
-            same = (position.world_size, position.block_rows, position.tail) == (
-                self.world_size,
-                plan.block_rows,
-                plan.tail,
-            )
-            if same:
-                remainder, rows = replace(remainder, left=position.left), position.rows
-        self._begun[key] = plan, remainder
+        start = self._next(plan, key)
+        start = start if position is None else continued(start, position)
+        self._begun[key] = start
         self.started(key, Execution())
-        assert self.running is not None
-        self.running = replace(self.running, rows=rows)
-        return remainder, rows
+        return start
 
     def _agreed(self) -> EpochSetting:
         """Return what all ranks ask for."""
@@ -191,11 +178,11 @@ class Epochs:
         check_agreement(settings, workers, max(0, workers - len(settings)))
         return next(iter(settings.values()))
 
-    def _next(self, plan: ReadPlan, key: Key) -> Remainder:
+    def _next(self, plan: ReadPlan, key: Key) -> Position:
         setting, executed = self._setting, self._executed.get(key, 0)
         position = None if executed else setting.position
         if position is None:
-            return Remainder(setting.epoch + executed, self.world_size, self._seed)
+            return start_of(plan, setting.epoch + executed, self.world_size, self._seed)
         if self.resumes != "at its epoch":
             return resume(plan, position, self.world_size)
         if position.has_begun:
@@ -204,14 +191,14 @@ class Epochs:
                 "of rows, so that it is not known which rows are done",
                 position.epoch,
             )
-        return Remainder(position.epoch, self.world_size, position.seed)
+        return start_of(plan, position.epoch, self.world_size, position.seed)
 
     def started(self, key: Key, execution: Execution) -> None:
         """Count an execution, whose tasks `begin` has made, now that it is known what it does."""
         if key not in self._begun:
             return  # a dataset that is there twice has started
-        plan, remainder = self._begun.pop(key)
-        if remainder.left is not None and (others := execution.combiners or execution.reducers):
+        start = self._begun.pop(key)
+        if start.left is not None and (others := execution.combiners or execution.reducers):
             raise PositionError(
                 "set_epoch was given a position, which is for one iteration of this dataset alone; found an execution "
                 f"with {', '.join(others)}. Iterate the dataset, or a map of it, first; or call set_epoch without "
@@ -222,13 +209,13 @@ class Epochs:
             return
         self._executed[key] = self._executed.get(key, 0) + 1
         if self._setting.position is not None:
-            self._seed = remainder.seed if plan.order.shuffle is not None and plan.order.shuffle.is_drawn else None
+            self._seed = start.seed
             self._setting = replace(self._setting, position=None)
-        rows = remainder.block_layout(plan).num_rows
-        if remainder.left is not None:
-            warn_of_lost_rows(f"the rest of epoch {remainder.epoch}", rows, remainder.world_size)
-        logger.debug("epoch %d, %d rows", remainder.epoch, rows)
-        self.running = RunningEpoch(position_of(plan, remainder), self.resumes)
+        rows = layout_of(start).num_rows
+        if start.left is not None:
+            warn_of_lost_rows(f"the rest of epoch {start.epoch}", rows, start.world_size)
+        logger.debug("epoch %d, %d rows", start.epoch, rows)
+        self.running = RunningEpoch(start, self.resumes)
 
 
 def check_agreement(asked: Mapping[str, object], workers: int, silent: int = 0) -> None:

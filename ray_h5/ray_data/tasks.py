@@ -22,8 +22,9 @@ from ray_h5.index.scan_files import read_ahead
 from ray_h5.loading.row_source import RowSource
 from ray_h5.lru import LRU
 from ray_h5.order.execute_plan import read_rows
+from ray_h5.order.position import Position
 from ray_h5.order.read_plan import ReadPlan
-from ray_h5.order.remaining_blocks import Remainder, read_block
+from ray_h5.order.remaining_blocks import layout_of, positions_of, read_block
 from ray_h5.ray_data.arrow.blocks import schema_of, to_table
 from ray_h5.ray_data.ray_internals import task_attempts
 
@@ -38,11 +39,11 @@ def read_tasks(
     plan: ReadPlan,
     plan_for_tasks: ReadPlan | ray.ObjectRef[ReadPlan],
     names: tuple[str, ...],
-    remainder: Remainder,
+    run: Position,
     limit: int | None = None,
     input_files: tuple[str, ...] = (),
 ) -> list[ReadTask]:
-    """Return a task for each block of the remainder of an epoch.
+    """Return a task for each block of a run.
 
     Parameters
     ----------
@@ -52,15 +53,15 @@ def read_tasks(
         The plan as the tasks receive it.
     names : tuple of str
         The columns of a block, in order.
-    remainder : Remainder
-        The rows of an epoch that are left to read.
+    run : Position
+        Where the run begins: which rows of an epoch it reads.
     limit : int, optional
         The most rows that a task returns.
     input_files : tuple of str
         Files that the metadata name. Ray joins the metadata of all tasks, so the first task names all files.
     """
     schema = schema_of(plan, names)
-    layout = remainder.block_layout(plan)
+    layout = layout_of(run)
     if layout.num_blocks == 0:
         return [_task_of_nothing(schema, 0, input_files)]  # Ray takes the schema from it
     tasks = []
@@ -68,7 +69,7 @@ def read_tasks(
         start, stop = layout.bounds(block)
         of_files = None if block else input_files
         metadata = BlockMetadata(stop - start, (stop - start) * plan.row_bytes, None, input_files=of_files)
-        read = partial(_read_block, plan_for_tasks, names, remainder, block, limit)
+        read = partial(_read_block, plan_for_tasks, names, run, block, limit)
         tasks.append(ReadTask(read, metadata, schema=schema, per_task_row_limit=limit))
     return tasks
 
@@ -86,7 +87,7 @@ def _task_of_nothing(schema: pa.Schema, rows: int | None, input_files: tuple[str
 def _read_block(
     plan: ReadPlan | ray.ObjectRef[ReadPlan],
     names: tuple[str, ...],
-    remainder: Remainder,
+    run: Position,
     block: int,
     limit: int | None,
 ) -> Iterable[pa.Table]:
@@ -96,14 +97,14 @@ def _read_block(
         key = ray.get_runtime_context().get_node_id(), plan.binary()  # each new cluster numbers its objects from 1
         source = _SOURCES.get(key)
         plan = ray.get(plan) if source is None else source.plan
-    _check_attempts(plan, remainder, block)
+    _check_attempts(plan, run, block)
     with _on_this_host():
         if source is None and key is not None and limit is None and _is_kept(plan):
             source = RowSource(plan, _KEPT_BYTES)
             source.block_rows(plan.row_ids(np.arange(plan.num_rows)))  # in the order of the files: each is opened once
             _SOURCES.put(key, source)
         read = read_rows if source is None else lambda _plan, row_ids, _draws: source.block_rows(row_ids)
-        table = to_table(plan, read_block(plan, remainder, block, limit, read), names)
+        table = to_table(plan, read_block(plan, run, block, limit, read), names)
     yield table
 
 
@@ -125,12 +126,12 @@ _SOURCES: LRU[RowSource] = LRU(4, 2 * _KEPT_BYTES, lambda source: _bytes_of(sour
 file is opened for each block of each epoch."""
 
 
-def _check_attempts(plan: ReadPlan, remainder: Remainder, block: int) -> None:
+def _check_attempts(plan: ReadPlan, run: Position, block: int) -> None:
     """Raise for a block whose reading kills its worker again and again; Ray would start the task again without end."""
     attempts = task_attempts()
     if attempts <= _MAX_ATTEMPTS:
         return
-    row_ids = plan.with_drawn_seed(remainder.seed).at(remainder.positions(plan, block), remainder.epoch)
+    row_ids = plan.with_drawn_seed(run.seed).at(positions_of(run, block), run.epoch)
     paths = [plan.files.path(file) for file in np.unique(plan.files.files_of(row_ids)).tolist()]
     raise ReadFailedError(
         f"{attempts} workers died while they read, or worked on, block {block}: {len(row_ids)} rows of "

@@ -20,6 +20,7 @@ from ray_h5.order.draws.shuffle import Shuffle, as_shuffle
 from ray_h5.order.epoch_order import Order, plain_order
 from ray_h5.order.fingerprint import Fingerprint, fingerprint
 from ray_h5.order.position import Position, PositionLike
+from ray_h5.order.remaining_blocks import continued
 from ray_h5.torch_data.ranks import (
     OwnRank,
     has_accelerator,
@@ -100,12 +101,7 @@ class EpochState:
             self.epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
         start = self.start(world_size, block_rows, tail)
         loaded, self._loaded = self._loaded, None
-        if loaded is not None:
-            same = (loaded.world_size, loaded.block_rows, loaded.tail) == (world_size, block_rows, tail)
-            if same and loaded.rows % run_length == 0:
-                start = replace(start, rows=loaded.rows, left=loaded.left)
-            else:
-                start = replace(start, left=loaded.left_under(tail, self.order.epoch_rows))
+        start = start if loaded is None else continued(start, loaded, run_length)
         self.run, self.is_ahead = (start, start.rows), False
         return start
 
@@ -358,10 +354,7 @@ class OrderSampler(DistributedSampler[int]):
 
     def _share_from(self, start: Position, own: OwnRank) -> Share:
         """Return what a rank reads from a position on."""
-        is_drawn = getattr(self.dataset, "is_drawn", False)
-        return Share(
-            self.order, start.epoch, start.block_rows, *own, start.tail, start.left, start.rows, is_drawn=is_drawn
-        )
+        return Share(self.order, start, own.rank, getattr(self.dataset, "is_drawn", False))
 
     @property
     def share(self) -> Share:

@@ -19,7 +19,7 @@ from ray_h5.messages import no_column
 from ray_h5.options import names_options
 from ray_h5.order.epoch_order import Order
 from ray_h5.order.read_plan import ReadPlan
-from ray_h5.order.remaining_blocks import Block
+from ray_h5.order.remaining_blocks import Block, start_of
 from ray_h5.order.window_steps import steps_plan
 from ray_h5.torch_data.batches.tensors import Sample
 from ray_h5.torch_data.subsets import as_h5
@@ -145,7 +145,7 @@ class Standardize(Standardization):
 
     def _moments(self, plan: ReadPlan, names: Sequence[str]) -> Iterator[tuple[str, Moments]]:
         """Yield the moments of some rows of each column, again and again."""
-        share = Share(Order(plan.num_rows), 0, max(1, plan.num_rows))
+        share = Share.of(plan, start_of(plan))
         rows = max(1, _READ_BYTES // max(1, plan.row_bytes))
         blocks: BatchReader[Block] = BatchReader(RowSource(plan, 0), share, rows, min(2, cpu_count()))
         for block in blocks:

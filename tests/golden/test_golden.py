@@ -6,7 +6,7 @@ import pytest
 
 from ray_h5.index.file_options import FileOptions
 from ray_h5.order.read_plan import make_plan
-from ray_h5.order.remaining_blocks import Remainder, read_block
+from ray_h5.order.remaining_blocks import layout_of, read_block, start_of
 from ray_h5.torch_data import loader
 from tests.golden.__main__ import API, DRAWS, FOLDER, TASKS, difference, layout_text
 from tests.golden.api import names_text
@@ -84,8 +84,8 @@ def test_blocks_hold_what_loaders_deliver(name, tmp_path):
     shuffle = shuffles(rows_of_files(dataset))["rows"]
     plan = make_plan(index, list(index.outputs.values()), shuffle=shuffle, block_rows=8)
     for epoch in (0, 1):
-        remainder = Remainder(epoch)
-        blocks = [read_block(plan, remainder, i).rows for i in range(remainder.block_layout(plan).num_blocks)]
+        remainder = start_of(plan, epoch)
+        blocks = [read_block(plan, remainder, i).rows for i in range(layout_of(remainder).num_blocks)]
         batches = loader(paths, 4, shuffle=shuffle, rank=0, world_size=1, threads=0, **options)
         batches.set_epoch(epoch)
         expected = values_of(batches)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ray_h5.errors import OptionError, PredicateError, RayH5Error, UnknownColumnError
 from ray_h5.order.draws.shuffle import Shuffle
-from ray_h5.order.remaining_blocks import Remainder, read_block
+from ray_h5.order.remaining_blocks import layout_of, read_block, start_of
 from ray_h5.predicates.criteria import between, where
 from tests.index.kit import combined, plan_files
 
@@ -85,7 +85,7 @@ def test_a_plan_has_the_rows_that_the_same_filter_keeps(folder, sizes, seed, pre
     for columns in (["x"], ["s", "u"]):
         _, plan = plan_files(paths, columns=columns, predicate=predicate, block_rows=5)
         assert plan.selection.tolist() == expected
-    blocks = [read_block(plan, Remainder(), i).rows for i in range(Remainder().block_layout(plan).num_blocks)]
+    blocks = [read_block(plan, start_of(plan), i).rows for i in range(layout_of(start_of(plan)).num_blocks)]
     assert [row for block in blocks for row in block.row_ids.tolist()] == expected
     assert all(len(block.row_ids) == 5 for block in blocks[:-1])
     found = [text.decode() for block in blocks for text in block.arrays["s"].tolist()]
@@ -122,12 +122,13 @@ def test_chunks_without_a_selected_row_are_not_read(tmp_path):
                     raw.seek(chunk.byte_offset)
                     raw.write(b"\xff" * chunk.size)
     _, plan = plan_files(paths, predicate=where(row=keep), columns=["x"])
-    blocks = [read_block(plan, Remainder(), i).rows for i in range(Remainder().block_layout(plan).num_blocks)]
+    blocks = [read_block(plan, start_of(plan), i).rows for i in range(layout_of(start_of(plan)).num_blocks)]
     assert [row for block in blocks for row in block.row_ids.tolist()] == keep
     assert [value for block in blocks for value in block.arrays["x"][:, 7].tolist()] == keep
     assert sum(block.stats.chunks_decoded for block in blocks) == 4
+    plan = plan_files(paths, columns=["x"])[1]
     with pytest.raises(RayH5Error):
-        read_block(plan_files(paths, columns=["x"])[1], Remainder(), 0)
+        read_block(plan, start_of(plan), 0)
 
 
 @pytest.mark.parametrize("shuffle", [None, "rows"])
@@ -135,12 +136,10 @@ def test_blocks_are_filled_with_selected_rows(tmp_path, shuffle):
     paths = write_sorted(tmp_path, 20)
     every = where(row=list(range(0, 2000, 100)))
     _, plan = plan_files(paths, predicate=every, block_rows=8, shuffle=shuffle and Shuffle(shuffle, 0))
-    sizes = [
-        len(read_block(plan, Remainder(), i).rows.row_ids) for i in range(Remainder().block_layout(plan).num_blocks)
-    ]
+    sizes = [len(read_block(plan, start_of(plan), i).rows.row_ids) for i in range(layout_of(start_of(plan)).num_blocks)]
     assert sizes == [8, 8, 4]
     # By themselves they are as many as for a dataset of that size.
-    assert Remainder().block_layout(plan_files(paths, predicate=every)[1]).num_blocks == 5
+    assert layout_of(start_of(plan_files(paths, predicate=every)[1])).num_blocks == 5
 
 
 # What cannot be ---------------------------------------------------------------------------------

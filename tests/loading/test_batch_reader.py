@@ -1,5 +1,7 @@
 """`BatchReader` delivers the rows of a share, whatever reads them: h5py is the oracle."""
 
+from dataclasses import replace
+
 import h5py
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from ray_h5.loading.rank_shares import Share
 from ray_h5.loading.row_source import RowSource
 from ray_h5.order.block_layout import Tail
 from ray_h5.order.read_plan import make_plan
-from ray_h5.order.remaining_blocks import Remainder, position_of, read_block, resume
+from ray_h5.order.remaining_blocks import layout_of, read_block, resume, start_of
 
 ROWS = 700
 
@@ -49,7 +51,7 @@ def test_each_row_comes_once_as_h5py_reads_it(paths, shuffle, threads):
     plan = plan_of(paths, ("x", "label", "name"), shuffle)
     source = RowSource(plan, 0)
     for epoch in (0, 1):
-        share = Share.of(plan, Remainder(epoch))
+        share = Share.of(plan, start_of(plan, epoch))
         reader = BatchReader(source, share, 48, threads)
         blocks = list(reader)
         assert [len(block.positions) for block in blocks] == [48] * 14 + [28]
@@ -67,8 +69,8 @@ def test_each_row_comes_once_as_h5py_reads_it(paths, shuffle, threads):
 @pytest.mark.parametrize("rule", ["drop", "pad"])
 def test_ranks_have_the_rows_of_the_blocks_that_ray_hands_out_in_turn(paths, world_size, rule):
     plan = plan_of(paths, shuffle=Shuffle("chunks", 1, window_rows=32), tail=Tail(rule, 20), block_rows=64)
-    remainder = Remainder(2, world_size=world_size)
-    layout = remainder.block_layout(plan)
+    remainder = start_of(plan, 2, world_size)
+    layout = layout_of(remainder)
     for rank in range(world_size):
         blocks = [read_block(plan, remainder, number) for number in range(rank, layout.num_blocks, world_size)]
         read = list(BatchReader(RowSource(plan, 0), Share.of(plan, remainder, rank), 10))
@@ -79,13 +81,13 @@ def test_ranks_have_the_rows_of_the_blocks_that_ray_hands_out_in_turn(paths, wor
 @pytest.mark.parametrize("world_size", [1, 2, 5])
 def test_a_share_goes_on_after_rows_that_are_done(paths, world_size):
     plan = plan_of(paths, shuffle=Shuffle("rows", None), tail=Tail("pad", 30), block_rows=64)
-    source, whole = RowSource(plan), Remainder(1, world_size=world_size)
+    source, whole = RowSource(plan), start_of(plan, 1, world_size)
     for rank in range(world_size):
         rows = [block.rows.row_ids.tolist() for block in BatchReader(source, Share.of(plan, whole, rank), 20)]
         for done in range(0, len(rows), 3):
-            again = BatchReader(source, Share.of(plan, whole, rank, rows=20 * done), 20)
+            again = BatchReader(source, Share.of(plan, replace(whole, rows=20 * done), rank), 20)
             assert [block.rows.row_ids.tolist() for block in again] == rows[done:]
-    left = resume(plan, position_of(plan, whole, rows=40), 3)
+    left = resume(plan, replace(whole, rows=40), 3)
     shares = [Share.of(plan, left, rank) for rank in range(3)]
     of_ranks = [np.concatenate([block.rows.row_ids for block in BatchReader(source, each, 7)]) for each in shares]
     before = np.concatenate([plan.at(Share.of(plan, whole, rank).positions(0, 40), 1) for rank in range(world_size)])
@@ -98,7 +100,7 @@ def test_what_is_made_of_batches_comes_in_their_order(paths):
     plan = plan_of(paths)
     reader = BatchReader(
         RowSource(plan),
-        Share.of(plan, Remainder()),
+        Share.of(plan, start_of(plan)),
         64,
         threads=3,
         drop_last=True,
@@ -112,9 +114,9 @@ def test_what_is_made_of_batches_comes_in_their_order(paths):
 
 def test_windows_have_the_numbers_of_their_steps(paths):
     plan = plan_of(paths, columns=["x"], block_rows=ROWS, windows=Windows({"x": range(-2, 3)}, stride=3))
-    share = Share.of(plan, Remainder())
+    share = Share.of(plan, start_of(plan))
     for block in BatchReader(RowSource(plan), share, 50):
-        expected = read_block(plan, Remainder(), 0).rows
+        expected = read_block(plan, start_of(plan), 0).rows
         here = block.positions
         assert np.array_equal(block.rows.numbers, expected.numbers[here])
         assert np.array_equal(block.rows.arrays["x"], expected.arrays["x"][here])

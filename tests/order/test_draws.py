@@ -1,5 +1,6 @@
 """Weights, balance and virtual epochs. Statistical tests have fixed seeds: each fails for one seed in 10,000."""
 
+import dataclasses
 import pickle
 from collections import Counter
 
@@ -17,7 +18,7 @@ from ray_h5.order.draws.weights_and_class_balance import balance
 from ray_h5.order.epoch_order import Order
 from ray_h5.order.position import Position
 from ray_h5.order.read_plan import make_plan
-from ray_h5.order.remaining_blocks import Remainder, position_of, read_block, resume
+from ray_h5.order.remaining_blocks import read_block, resume, start_of
 from ray_h5.order.shuffle_effect import describe
 from ray_h5.torch_data import H5Dataset, OrderSampler, between, where
 from tests.golden.layouts import encoded
@@ -181,11 +182,11 @@ def shuffle(request):
 
 def test_a_position_of_other_draws_is_refused(files, shuffle):
     plan = plan_of(files, shuffle)
-    position = position_of(plan, Remainder(1), 4)
+    position = dataclasses.replace(start_of(plan, 1), rows=4)
     for other in (Shuffle("rows", 7), Shuffle("rows", 7, rows_per_epoch=48), Shuffle("rows", 7, weights="site")):
         with pytest.raises(PositionError, match=r"What differs: .*(rows_per_epoch|weights|shuffled by)"):
             resume(plan_of(files, other), position, 1)
-    old = position_of(plan_of(files, Shuffle("rows", 7)), Remainder(1), 4).to_dict()
+    old = dataclasses.replace(start_of(plan_of(files, Shuffle("rows", 7)), 1), rows=4).to_dict()
     old["plan"] = {name: value for name, value in old["plan"].items() if name not in ("rows_per_epoch", "draws")}
     assert resume(plan_of(files, Shuffle("rows", 7)), Position.from_dict(old), 1).epoch == 1
 
@@ -193,7 +194,7 @@ def test_a_position_of_other_draws_is_refused(files, shuffle):
 def test_a_row_that_repeats_in_a_block_is_decoded_once(files):
     weights = np.where(np.isin(np.arange(40), [3, 14, 15]), 1, 0)
     plan = plan_of(files, Shuffle("rows", 0, weights=weights, rows_per_epoch=64), block_rows=64)
-    block = read_block(plan, Remainder(), 0)
+    block = read_block(plan, start_of(plan), 0)
     assert set(block.rows.row_ids) == {3, 14, 15}
     assert block.rows.arrays["x"][:, 0].tolist() == block.rows.row_ids.tolist()
     assert block.rows.stats.chunks_decoded == 2  # rows 14 and 15 share one

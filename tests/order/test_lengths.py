@@ -1,5 +1,6 @@
 """Rows by length: orders whose batches need little padding, and which have each row as often as without."""
 
+import dataclasses
 from itertools import pairwise
 
 import h5py
@@ -14,7 +15,7 @@ from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.draws.weights_and_class_balance import balance
 from ray_h5.order.epoch_order import plain_order
 from ray_h5.order.position import Position
-from ray_h5.order.remaining_blocks import Remainder, position_of, read_block, resume
+from ray_h5.order.remaining_blocks import layout_of, read_block, resume, start_of
 from ray_h5.order.shuffle_effect import shuffle_effect
 from tests.order.kit import epoch_of, plan_of
 
@@ -79,8 +80,8 @@ def test_lengths_are_a_column_or_an_array(files, lengths):
 @pytest.mark.parametrize("window_rows", [None, 256])
 def test_by_chunks_each_chunk_is_still_decoded_about_once(files, window_rows):
     plan = plan_of(files, Shuffle("chunks", 3, window_rows, by_length="n_frames"))
-    blocks = Remainder().block_layout(plan).num_blocks
-    decoded = sum(read_block(plan, Remainder(), block).rows.stats.chunks_decoded for block in range(blocks))
+    blocks = layout_of(start_of(plan)).num_blocks
+    decoded = sum(read_block(plan, start_of(plan), block).rows.stats.chunks_decoded for block in range(blocks))
     chunks = sum(-(-rows // 16) for rows in SIZES)
     assert chunks <= decoded <= chunks + blocks + 2  # a chunk may be in two windows
     assert shuffle_effect(plan, 16).reads_per_byte < 1.1
@@ -124,7 +125,7 @@ def test_each_row_comes_once(rows, window_rows, run_rows, epoch):
 
 def test_a_position_of_other_lengths_is_refused(files):
     shuffle = Shuffle("rows", 7, by_length="n_frames")
-    position = position_of(plan_of(files, shuffle), Remainder(1), 4)
+    position = dataclasses.replace(start_of(plan_of(files, shuffle), 1), rows=4)
     for other in (
         Shuffle("rows", 7),
         Shuffle("rows", 7, by_length="label"),
@@ -134,8 +135,8 @@ def test_a_position_of_other_lengths_is_refused(files):
         with pytest.raises(PositionError, match=r"What differs: by_length \(.* not \w+"):
             resume(plan_of(files, other), position, 1)
     with pytest.raises(PositionError, match=r"by_length .* none, not .*with shuffle=Shuffle\('rows', seed=7\)"):
-        resume(plan_of(files, shuffle), position_of(plan_of(files, Shuffle("rows", 7)), Remainder(1), 4), 1)
-    old = position_of(plan_of(files, Shuffle("rows", 7)), Remainder(1), 4).to_dict()
+        resume(plan_of(files, shuffle), dataclasses.replace(start_of(plan_of(files, Shuffle("rows", 7)), 1), rows=4), 1)
+    old = dataclasses.replace(start_of(plan_of(files, Shuffle("rows", 7)), 1), rows=4).to_dict()
     del old["plan"]["lengths"]
     assert resume(plan_of(files, Shuffle("rows", 7)), Position.from_dict(old), 1).epoch == 1
 

@@ -8,7 +8,7 @@ import numpy as np
 from ray_h5.index.row_index import build_index
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.read_plan import make_plan
-from ray_h5.order.remaining_blocks import Remainder, read_block
+from ray_h5.order.remaining_blocks import read_block, start_of
 
 CHUNK_ROWS, CHUNKS = 128, 24
 ROW_BYTES = 64 * 64 * 4
@@ -18,7 +18,7 @@ import re, sys
 import numpy as np
 from ray_h5.index.row_index import build_index
 from ray_h5.order.read_plan import make_plan
-from ray_h5.order.remaining_blocks import Remainder, read_block
+from ray_h5.order.remaining_blocks import read_block, start_of
 
 def resident(key):
     return 1024 * int(re.search(key + r":\s+(\d+)", open("/proc/self/status").read())[1])
@@ -27,10 +27,10 @@ def plan(block_rows):
     index = build_index(sys.argv[1:2])
     return make_plan(index, list(index.columns.values()), eval(sys.argv[2]), block_rows=block_rows)
 
-read_block(plan(8), Remainder(), 0)  # libraries and code are loaded
+read_block(plan(8), start_of(plan(8)), 0)  # libraries and code are loaded
 open("/proc/self/clear_refs", "w").write("5")  # the peak begins here
 before = resident("VmRSS")
-block = read_block(plan(1 << 20), Remainder(), 0).rows
+block = read_block(plan(1 << 20), start_of(plan(1 << 20)), 0).rows
 print(resident("VmHWM") - before, sum(a.nbytes for a in block.arrays.values()))
 """
 
@@ -56,7 +56,7 @@ def test_a_block_of_narrow_rows_keeps_little_beside_it(tmp_path):
         plan = make_plan(index, list(index.columns.values()), shuffle=shuffle)
         tracemalloc.start()
         try:
-            read_block(plan, Remainder(), 1)
+            read_block(plan, start_of(plan), 1)
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()

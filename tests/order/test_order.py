@@ -12,7 +12,7 @@ from ray_h5.order.epoch_order import (
     Order,
     row_keys,
 )
-from ray_h5.order.remaining_blocks import Remainder, read_block
+from ray_h5.order.remaining_blocks import layout_of, read_block, start_of
 from tests.index.kit import plan_files
 
 
@@ -112,7 +112,7 @@ def chunked(tmp_path_factory):
 
 
 def epoch_of(plan, epoch=0):
-    blocks = [read_block(plan, Remainder(epoch), i) for i in range(Remainder(epoch).block_layout(plan).num_blocks)]
+    blocks = [read_block(plan, start_of(plan, epoch), i) for i in range(layout_of(start_of(plan, epoch)).num_blocks)]
     for block in blocks:
         if "x" in block.rows.arrays:
             assert (block.rows.arrays["x"] == block.rows.row_ids[:, None]).all()
@@ -130,7 +130,7 @@ def test_a_chunk_is_decoded_once_an_epoch(chunked, predicate, window):
     wanted = len({*zip(of.tolist(), ((ids - plan.files.starts[of]) // CHUNK).tolist(), strict=True)})
     for epoch in range(3):
         decoded = sum(block.rows.stats.chunks_decoded for block in epoch_of(plan, epoch))
-        blocks = Remainder().block_layout(plan).num_blocks
+        blocks = layout_of(start_of(plan)).num_blocks
         # A group that straddles two blocks is read by both.
         assert wanted <= decoded <= wanted + blocks - 1
 
@@ -139,4 +139,4 @@ def test_an_order_of_nothing(chunked):
     for unit in ("rows", "chunks", "files", "auto"):
         _, plan = plan_files(chunked, predicate=pc.field("label") == 99, shuffle=Shuffle(unit, 0))
         assert plan.num_rows == 0
-        assert Remainder().block_layout(plan).num_blocks == 0
+        assert layout_of(start_of(plan)).num_blocks == 0

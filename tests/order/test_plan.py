@@ -12,7 +12,7 @@ from ray_h5.index.row_index import build_index
 from ray_h5.order import read_plan as planning
 from ray_h5.order.block_layout import Tail, choose_block_rows
 from ray_h5.order.position import Position
-from ray_h5.order.remaining_blocks import Remainder, read_block, resume
+from ray_h5.order.remaining_blocks import layout_of, read_block, resume, start_of
 
 
 def make_plan(paths, block_rows, selection=None, columns=("signal", "label")):
@@ -25,8 +25,8 @@ def make_plan(paths, block_rows, selection=None, columns=("signal", "label")):
 def test_blocks_hold_each_selected_row_once_in_order(five_files, block_rows, selection):
     plan = pickle.loads(pickle.dumps(make_plan(five_files, block_rows, selection)))
     expected = np.arange(13) if selection is None else selection
-    cut = Remainder().block_layout(plan)
-    blocks = [read_block(plan, Remainder(), block).rows for block in range(cut.num_blocks)]
+    cut = layout_of(start_of(plan))
+    blocks = [read_block(plan, start_of(plan), block).rows for block in range(cut.num_blocks)]
     sizes = [len(block.row_ids) for block in blocks]
     assert sizes == [stop - start for start, stop in map(cut.bounds, range(cut.num_blocks))]
     assert all(size == block_rows for size in sizes[:-1])
@@ -43,7 +43,7 @@ def test_no_columns_opens_no_file(five_files, tmp_path):
     bare = dataclasses.replace(plan, columns=())
     for path in five_files:
         (tmp_path / path).unlink()
-    assert read_block(bare, Remainder(), 0).rows.row_ids.tolist() == [0, 1, 2, 3]
+    assert read_block(bare, start_of(bare), 0).rows.row_ids.tolist() == [0, 1, 2, 3]
 
 
 def test_a_tail_that_leaves_nothing_is_refused(five_files):
@@ -67,7 +67,7 @@ def test_what_is_left_of_an_epoch_may_be_less_than_a_step(five_files):
     shorter = planning.make_plan(index, list(index.columns.values()), block_rows=5, tail=Tail("drop", 5))
     position = Position(0, 0, 12, 1, 4, plan.fingerprint, tail=plan.tail)
     for each in (plan, shorter):
-        assert resume(each, position, 1).block_layout(each).num_rows == 0
+        assert layout_of(resume(each, position, 1)).num_rows == 0
 
 
 def test_a_file_that_changed_after_planning_is_refused(five_files):
@@ -75,7 +75,7 @@ def test_a_file_that_changed_after_planning_is_refused(five_files):
     with h5py.File(five_files[4], "a") as file:
         file["label"][0] = 7
     with pytest.raises(StaleIndexError, match=r"f4.h5: the file changed between planning and reading"):
-        read_block(plan, Remainder(), 0)
+        read_block(plan, start_of(plan), 0)
 
 
 @given(st.integers(0, 10**7), st.integers(0, 10**10))

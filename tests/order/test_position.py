@@ -18,7 +18,7 @@ from ray_h5.order.epoch_order import Order
 from ray_h5.order.fingerprint import Fingerprint
 from ray_h5.order.position import Position
 from ray_h5.order.read_plan import ReadPlan
-from ray_h5.order.remaining_blocks import Remainder, position_of, read_block, resume
+from ray_h5.order.remaining_blocks import layout_of, positions_of, read_block, resume, start_of
 from ray_h5.order.remaining_ranges import Left
 from tests.index.kit import plan_files
 
@@ -93,8 +93,8 @@ def test_what_is_no_position_is_refused(state):
 
 def test_a_position_of_something_else_is_refused():
     plan = plan_of(50, 8, Shuffle("rows", 1))
-    position = position_of(plan, Remainder(0, 2), 16)
-    assert resume(plan, position, 2).block_layout(plan).num_rows == 18
+    position = dataclasses.replace(start_of(plan, 0, 2), rows=16)
+    assert layout_of(resume(plan, position, 2)).num_rows == 18
     for other in (
         plan_of(51, 8, Shuffle("rows", 1)),
         plan_of(50, 8, Shuffle("rows", 2)),
@@ -107,24 +107,30 @@ def test_a_position_of_something_else_is_refused():
             resume(other, position, 2)
     with pytest.raises(PositionError, match="more rows done than the epoch has: 26 on each of 2 ranks, of 50"):
         resume(plan, dataclasses.replace(position, rows=26), 2)
-    assert resume(plan, dataclasses.replace(position, rows=25), 2).block_layout(plan).num_blocks == 0
+    assert layout_of(resume(plan, dataclasses.replace(position, rows=25), 2)).num_blocks == 0
 
 
 TAILS = st.one_of(st.none(), st.builds(Tail, st.sampled_from(["drop", "pad"]), st.integers(1, 40)))
 tailed_runs = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 12), st.integers(0, 40), TAILS), max_size=4)
 
 
-def positions_by_rank(plan, remainder):
-    blocks = [remainder.positions(plan, i) for i in range(remainder.block_layout(plan).num_blocks)]
+def begun(plan, world_size, left):
+    """Return where a run begins that reads what others have left; None for a whole epoch."""
+    left = None if left is None else Left.of(left, plan.tail, plan.epoch_rows)
+    return dataclasses.replace(start_of(plan, 0, world_size), left=left)
+
+
+def positions_by_rank(remainder):
+    blocks = [positions_of(remainder, i) for i in range(layout_of(remainder).num_blocks)]
     return [np.concatenate([np.empty(0, int), *blocks[r :: remainder.world_size]]) for r in range(remainder.world_size)]
 
 
-def run_some(plan, remainder, rows):
+def run_some(remainder, rows):
     """Return the positions that ranks have had once each has done `rows` (or all there are), and the position."""
-    shares = positions_by_rank(plan, remainder)
+    shares = positions_by_rank(remainder)
     rows = min(rows, *map(len, shares))
     had = np.concatenate([share[:rows] for share in shares])
-    return had, Position.from_dict(json.loads(json.dumps(position_of(plan, remainder, rows).to_dict())))
+    return had, Position.from_dict(json.loads(json.dumps(dataclasses.replace(remainder, rows=rows).to_dict())))
 
 
 @given(st.integers(1, 120), tailed_runs)
@@ -132,11 +138,11 @@ def test_whatever_the_tails_of_runs_were_the_rest_is_each_row_once(num_rows, run
     had, left = [], None
     for world_size, block_rows, rows, tail in runs:
         plan = plan_of(num_rows, block_rows, Shuffle("rows", 1), tail)
-        some, position = run_some(plan, Remainder(0, world_size, None, left), rows)
+        some, position = run_some(begun(plan, world_size, left), rows)
         had += some[some < num_rows].tolist()
         left = resume(plan, position, world_size).left
     plan = plan_of(num_rows, 7, Shuffle("rows", 1))
-    (rest,) = positions_by_rank(plan, Remainder(0, 1, None, left))
+    (rest,) = positions_by_rank(begun(plan, 1, left))
     assert sorted([*had, *rest.tolist()]) == list(range(num_rows))
 
 
@@ -145,11 +151,11 @@ def test_runs_of_one_tail_do_together_what_one_run_does(num_rows, runs, tail):
     had, left = [], None
     for world_size, block_rows, rows, _ in runs:
         plan = plan_of(num_rows, block_rows, Shuffle("rows", 1), tail)
-        some, position = run_some(plan, Remainder(0, world_size, None, left), rows)
+        some, position = run_some(begun(plan, world_size, left), rows)
         had += some.tolist()
         left = resume(plan, position, world_size).left
     plan = plan_of(num_rows, 7, Shuffle("rows", 1), tail)
-    (rest,) = positions_by_rank(plan, Remainder(0, 1, None, left))
+    (rest,) = positions_by_rank(begun(plan, 1, left))
     assert sorted([*had, *rest.tolist()]) == list(range(plan.num_positions))
 
 
@@ -215,7 +221,7 @@ def test_what_differs_is_named(written, before, now, expected):
         return plan_files(written[paths], shuffle=shuffle, **options)[1]
 
     plan = plan_with(**before)
-    state = json.loads(json.dumps(position_of(plan, Remainder(), 8).to_dict()))
+    state = json.loads(json.dumps(dataclasses.replace(start_of(plan), rows=8).to_dict()))
     with pytest.raises(PositionError) as caught:
         resume(plan_with(**now), Position.from_dict(state), 1)
     assert f"What differs: {expected}" in str(caught.value)
@@ -226,12 +232,12 @@ def test_a_drawn_seed_gives_way_to_that_of_a_position(written):
     first, second = (plan_files(written["two"], shuffle=Shuffle(seed=None))[1] for _ in range(2))
     second = pickle.loads(pickle.dumps(second))
     assert first.seed != second.seed
-    position = Position.from_dict(json.loads(json.dumps(position_of(first, Remainder(2), 24).to_dict())))
+    position = Position.from_dict(json.loads(json.dumps(dataclasses.replace(start_of(first, 2), rows=24).to_dict())))
     remainder = resume(second, position, 1)
-    blocks = [read_block(second, remainder, i) for i in range(remainder.block_layout(second).num_blocks)]
+    blocks = [read_block(second, remainder, i) for i in range(layout_of(remainder).num_blocks)]
     assert np.concatenate([block.rows.row_ids for block in blocks]).tolist() == first.at(np.arange(24, 128), 2).tolist()
     assert {block.seed for block in blocks} == {first.seed}
-    again = position_of(second, remainder, 8)
+    again = dataclasses.replace(remainder, rows=8)
     assert (again.seed, again.plan) == (first.seed, first.fingerprint)
     given = dataclasses.replace(position, seed=first.seed)
     with pytest.raises(PositionError, match=f"seed {first.seed}, not 5"):
@@ -243,9 +249,9 @@ def test_tails(num_rows, tail_rows, world_size, block_rows, epoch):
     block_rows *= 4
     for rule in ("drop", "pad"):
         plan = plan_of(num_rows, block_rows, Shuffle("rows", 3), Tail(rule, tail_rows))
-        remainder = Remainder(epoch, world_size)
-        cut = remainder.block_layout(plan)
-        positions = np.concatenate([np.empty(0, int), *(remainder.positions(plan, i) for i in range(cut.num_blocks))])
+        remainder = start_of(plan, epoch, world_size)
+        cut = layout_of(remainder)
+        positions = np.concatenate([np.empty(0, int), *(positions_of(remainder, i) for i in range(cut.num_blocks))])
         assert positions.tolist() == list(range(plan.num_positions))
         assert plan.num_positions % tail_rows == 0
         assert abs(plan.num_positions - num_rows) < tail_rows
@@ -275,15 +281,15 @@ def test_rows_that_are_done_are_not_read(five_files):
     with open(five_files[0], "w"):
         pass
     remainder = resume(plan, position, 1)
-    found = [read_block(plan, remainder, i).rows for i in range(remainder.block_layout(plan).num_blocks)]
+    found = [read_block(plan, remainder, i).rows for i in range(layout_of(remainder).num_blocks)]
     assert np.concatenate([rows.row_ids for rows in found]).tolist() == list(range(4, 13))
     with pytest.raises(RayH5Error):
-        read_block(plan, Remainder(), 0)
+        read_block(plan, start_of(plan), 0)
 
 
 @given(st.integers(1, 60), st.integers(1, 9), st.integers(0, 9), st.integers(0, 9))
 def test_a_limit_takes_the_first_rows_of_a_block(num_rows, block_rows, block, limit):
     plan = plan_of(num_rows, block_rows)
-    remainder = Remainder(0, 1, None, Left(((1, num_rows),)))
-    if block < remainder.block_layout(plan).num_blocks:
-        assert remainder.positions(plan, block, limit).tolist() == remainder.positions(plan, block)[:limit].tolist()
+    remainder = dataclasses.replace(start_of(plan), left=Left(((1, num_rows),)))
+    if block < layout_of(remainder).num_blocks:
+        assert positions_of(remainder, block, limit).tolist() == positions_of(remainder, block)[:limit].tolist()

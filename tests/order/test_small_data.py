@@ -10,7 +10,7 @@ from ray_h5 import Grid, Groups, ragged
 from ray_h5.index.file_options import FileOptions
 from ray_h5.order.epoch_order import make_order
 from ray_h5.order.read_plan import make_plan
-from ray_h5.order.remaining_blocks import Remainder, read_block
+from ray_h5.order.remaining_blocks import layout_of, read_block, start_of
 from ray_h5.order.shuffle_effect import describe, shuffle_effect
 from ray_h5.torch_data import H5Dataset, Shuffle, loader, where
 from tests.index.kit import plan_files
@@ -81,8 +81,8 @@ def test_what_is_said_of_a_shuffle_is_what_it_costs(tmp_path, columns, shuffle, 
         file["offsets"] = np.r_[0, np.arange(1, 400) * 9 + 4, 3600]
     index = FileOptions.of(tmp_path / "a.h5", columns=columns).index()
     plan = make_plan(index, list(index.outputs.values()), shuffle=shuffle, block_rows=block_rows)
-    remainder = Remainder()
-    blocks = [read_block(plan, remainder, i).rows for i in range(remainder.block_layout(plan).num_blocks)]
+    remainder = start_of(plan)
+    blocks = [read_block(plan, remainder, i).rows for i in range(layout_of(remainder).num_blocks)]
     decoded = sum(block.stats.chunks_decoded for block in blocks)
     expected = decoded / 40 * 400 / plan.epoch_rows  # of 40 chunks
     assert shuffle_effect(plan, index.chunk_group_rows).reads_per_byte == pytest.approx(expected, rel=0.25)

@@ -1,13 +1,14 @@
 """Files and helpers that the tests of epochs, filters and resuming share."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import h5py
 import numpy as np
 from ray.data import DataContext
 from ray.data._internal.logical.optimizers import LogicalOptimizer
 
-from ray_h5.order.remaining_blocks import Remainder, position_of
+from ray_h5.order.remaining_blocks import start_of
 from ray_h5.ray_data.ray_internals import datasources
 
 
@@ -44,7 +45,7 @@ def ids_read(ds):
 def position_at(ds, epoch, rows, world_size=1):
     """Return the position of a dataset after `rows` rows of each rank."""
     (source,) = datasources(ds)
-    return position_of(source.plan(), Remainder(epoch, world_size), rows)
+    return replace(start_of(source.plan(), epoch, world_size), rows=rows)
 
 
 def ids_of(ds):

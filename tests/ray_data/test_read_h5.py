@@ -20,7 +20,7 @@ from ray_h5.errors import (
     TruncatedFileError,
     UnknownColumnError,
 )
-from ray_h5.order.remaining_blocks import Remainder, read_block
+from ray_h5.order.remaining_blocks import layout_of, read_block, start_of
 
 from .conftest import concatenated
 
@@ -42,8 +42,9 @@ def optimized(ds):
 def execute_here(ds):
     """Run the read tasks of a dataset in this process; return their tables and what reading cost."""
     source = optimized(ds).datasource
-    plan, whole = source.plan(), Remainder()
-    stats = [read_block(plan, whole, block).rows.stats for block in range(whole.block_layout(plan).num_blocks)]
+    plan = source.plan()
+    whole = start_of(plan)
+    stats = [read_block(plan, whole, block).rows.stats for block in range(layout_of(whole).num_blocks)]
     tables = [table for task in source.get_read_tasks(1) for table in task()]
     return pa.concat_tables(tables), stats
 

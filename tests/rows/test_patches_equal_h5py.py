@@ -13,7 +13,7 @@ from ray_h5 import Files, Patches, Shuffle, Windows, between, fields, part, ragg
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.files import opening
 from ray_h5.index.file_options import FileOptions
-from ray_h5.order.remaining_blocks import Remainder, read_block
+from ray_h5.order.remaining_blocks import read_block, start_of
 from ray_h5.rows.kinds import patch_positions
 from ray_h5.rows.patches_option import Patches as Kind
 from ray_h5.torch_data import H5Dataset, loader
@@ -145,7 +145,7 @@ def test_draws_are_of_epochs_and_the_same_everywhere(scans):
     assert not {*epochs[0]} & {*epochs[1]} & {*epochs[2]}
     # Ray's tasks read the same rows; so does a loader that resumes, and each rank its part.
     plan = make_plan_of(dataset, Shuffle(seed=1))
-    block = read_block(plan, Remainder(epoch=2), 0)
+    block = read_block(plan, start_of(plan, 2), 0)
     assert [tuple(each) for each in block.rows.arrays["corner"].tolist()] == [each[1:] for each in epochs[2]]
     resumed = loader(folder, 4, shuffle=Shuffle(seed=1), **options)
     resumed.set_epoch(2)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ray_h5 import Groups, Patches, RowReader, Shuffle, Sidecar, part, where
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.index.stored.facts_store import MEMORY
-from ray_h5.order.remaining_blocks import Remainder, read_block
+from ray_h5.order.remaining_blocks import read_block, start_of
 from ray_h5.read.file_cache import forget_all
 from ray_h5.torch_data import H5Dataset, kfold, loader
 from tests.kit.fault_server import FaultServer
@@ -183,7 +183,7 @@ def test_each_epoch_has_other_corners_and_ray_reads_the_same(scan_file):
     from ray_h5.order.read_plan import make_plan
 
     plan = make_plan(dataset._index, list(dataset._index.columns.values()), None, Shuffle(seed=1), block_rows=1000)
-    block = read_block(plan, Remainder(epoch=2), 0).rows
+    block = read_block(plan, start_of(plan, 2), 0).rows
     assert [tuple(each) for each in block.arrays["corner"].tolist()] == [each[1:] for each in epochs[2]]
     one = H5Dataset(path, ["corner"], group="scans/s1", rows=Patches(SHAPES, per_file=5, seed=3))
     assert not np.array_equal(  # groups of one shape do not have the same corners

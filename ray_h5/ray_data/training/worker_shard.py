@@ -29,7 +29,7 @@ from ray_h5.loading.rank_shares import Share
 from ray_h5.loading.row_source import RowSource
 from ray_h5.options import as_integer
 from ray_h5.order.read_plan import ReadPlan
-from ray_h5.order.remaining_blocks import Block, Remainder, read_block
+from ray_h5.order.remaining_blocks import Block, read_block, start_of
 from ray_h5.ray_data.arrow.blocks import schema_of, to_table
 from ray_h5.ray_data.datasource import H5Datasource
 from ray_h5.ray_data.epochs import Epochs, EpochSetting, check_agreement
@@ -242,7 +242,7 @@ class WorkerShard(DataIterator):
         if not self.recipe.functions or not plan.num_positions:
             return Schema(schema_of(plan, names))
         # What functions return is known from a row: types of no values are not.
-        made = self.recipe.apply(to_table(plan, read_block(plan, Remainder(), 0, 1), names))
+        made = self.recipe.apply(to_table(plan, read_block(plan, start_of(plan), 0, 1), names))
         return Schema(_in_format(made, "pyarrow").schema)
 
     def stats(self) -> str:
@@ -286,12 +286,12 @@ class WorkerShard(DataIterator):
         """Yield the batches of the next epoch."""
         plan = self.plan
         size = plan.block_rows if batch_size is None else as_integer("batch_size", batch_size, 1)
-        remainder, rows = self.epochs.iterate(plan)
+        start = self.epochs.iterate(plan)
         if self._source is None:
             self._source = RowSource(plan, kept_bytes=0)
         reader: BatchReader[list[Any]] = BatchReader(
             self._source,
-            Share.of(plan, remainder, self.rank, rows),
+            Share.of(plan, start, self.rank),
             size,
             threads=self.threads,
             drop_last=drop_last,

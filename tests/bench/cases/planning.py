@@ -24,7 +24,7 @@ from ray_h5.index.stored.facts_store import MEMORY
 from ray_h5.manifest.file_table import FileTable
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.read_plan import make_plan
-from ray_h5.order.remaining_blocks import Remainder
+from ray_h5.order.remaining_blocks import layout_of, positions_of, start_of
 from ray_h5.ray_data.tasks import read_tasks
 from ray_h5.read.file_cache import forget_all
 from ray_h5.rows.row_kind_options import Files
@@ -81,10 +81,10 @@ def synthetic_index(rows: int, chunk_rows: int) -> RowIndex:
 def _plan_epoch(index: RowIndex, selection: np.ndarray | None, with_tasks: bool) -> object:
     """Do the work of the driver for an epoch: the plan, the rows of a block, and a task for each block."""
     plan = make_plan(index, list(COLUMNS.values()), selection, Shuffle(seed=0))
-    plan.at(Remainder(3).positions(plan, 7), 3)
+    plan.at(positions_of(start_of(plan, 3), 7), 3)
     if not with_tasks:
-        return Remainder(3).block_layout(plan)
-    return read_tasks(plan, plan, tuple(COLUMNS), Remainder(3))
+        return layout_of(start_of(plan, 3))
+    return read_tasks(plan, plan, tuple(COLUMNS), start_of(plan, 3))
 
 
 def peak_memory(bench: str, case: str) -> Result:

@@ -9,7 +9,7 @@ import torch
 import ray_h5
 from ray_h5.columns.ragged.padding import Padding
 from ray_h5.errors import CastError, OptionError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
-from ray_h5.order.remaining_blocks import Remainder, read_block
+from ray_h5.order.remaining_blocks import read_block, start_of
 from ray_h5.ray_data.arrow.blocks import to_table
 from ray_h5.ray_data.training.collate import TorchCollate
 from ray_h5.ray_data.training.device import as_device, to_device
@@ -186,7 +186,7 @@ def masked(tmp_path):
 def tables(path, columns=("batch", "id", "is_good"), **options):
     plan = ray_h5.H5Datasource(path, columns=list(columns), block_rows=2, **options).plan()
     names = [spec.name for spec in plan.columns]
-    return [to_table(plan, read_block(plan, Remainder(), block, None), names) for block in (0, 1)]
+    return [to_table(plan, read_block(plan, start_of(plan), block, None), names) for block in (0, 1)]
 
 
 def test_integers_that_may_be_missing_are_lists_in_each_batch(masked):
@@ -283,6 +283,7 @@ def test_a_group_without_a_column_is_none(tmp_path):
     datasource = ray_h5.H5Datasource(
         path, rows=ray_h5.Groups("data/demo_*", missing="null"), columns=["x"], block_rows=3
     )
-    table = to_table(datasource.plan(), read_block(datasource.plan(), Remainder(), 0, None), ["x"])
+    plan = datasource.plan()
+    table = to_table(plan, read_block(plan, start_of(plan), 0, None), ["x"])
     found = TorchCollate()(table)["x"]
     assert [None if each is None else each.shape for each in found] == [(2, 3), None, (1, 3)]
