@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import starmap
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -16,8 +16,6 @@ from ray_h5.loading.row_source import RowSource
 from ray_h5.order.execute_plan import BlockRows
 from ray_h5.order.remaining_blocks import Block
 from ray_h5.storage.stop_waiting import Stop
-
-Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +30,7 @@ class _Rows:
 
 
 @dataclass(frozen=True)
-class BatchReader(Generic[Made]):
+class BatchReader:
     """The batches of a share of an epoch, read ahead in threads of this process.
 
     Each iteration reads the share from its beginning. A batch is a `Block`, with the columns of the files as arrays,
@@ -55,8 +53,6 @@ class BatchReader(Generic[Made]):
         Called with each batch in a thread that reads: in any order, several at a time.
     finish : callable, optional
         Called with what `make` returned, in order, one after the other, in one more thread that works ahead.
-    size : callable
-        Returns the bytes of what `finish` returned: at most 64 MiB of it wait.
     """
 
     source: RowSource
@@ -64,20 +60,15 @@ class BatchReader(Generic[Made]):
     batch_rows: int
     threads: int = 2
     drop_last: bool = False
-    make: Callable[[Block], Any] | None = None
-    finish: Callable[[Any], Made] | None = None
-    size: Callable[[Any], int] = lambda _: 0
+    make: Callable[[Block], Any] = lambda block: block
+    finish: Callable[[Any], Any] | None = None
 
-    def __len__(self) -> int:
-        full, rest = divmod(len(self.share), self.batch_rows)
-        return full + bool(rest and not self.drop_last)
-
-    def __iter__(self) -> Iterator[Made]:
-        stop, plan = Stop(), self.source.plan
+    def __iter__(self) -> Iterator[Any]:
+        stop, plan, (full, rest) = Stop(), self.source.plan, divmod(len(self.share), self.batch_rows)
         calls = Calls(
             source=self.source,
             batches=lambda: starmap(_Rows, self.share.batches(self.batch_rows, whole=self.drop_last)),
-            num_batches=len(self),
+            num_batches=full + bool(rest and not self.drop_last),
             batch_rows=self.batch_rows,
             row_bytes=lambda: plan.row_bytes,
             order=self.share.order,
@@ -87,19 +78,16 @@ class BatchReader(Generic[Made]):
             stop=stop,
         )
         batches = finished(calls.read(self._read), self.finish or (lambda batch: batch))
-        return batches if self.finish is None or not self.threads else ahead(batches, self.size, stop)
+        return batches if self.finish is None or not self.threads else ahead(batches, stop)
 
     def _read(self, call: Call[_Rows]) -> list[Any]:
         """Read some batches by one call."""
-        source, share = self.source, self.share
+        source, share, made = self.source, self.share, []
         arrays = call.read(source.new_arrays, source.read_into)
         row_ids, _ = source.split(call.indices)
-        keys, batches, start = source.step_numbers(row_ids), [], 0
-        for batch in call.batches:
-            here = slice(start, start + len(batch))
-            of_batch = {name: values[here] for name, values in arrays.items()}
-            rows = BlockRows(row_ids[here], of_batch, key_numbers=None if keys is None else keys[here])
-            block = Block(rows, batch.positions, share.start.epoch, share.order.seed)
-            batches.append(block if self.make is None else self.make(block))
-            start += len(batch)
-        return batches
+        keys = source.step_numbers(row_ids)
+        for batch, at in zip(call.batches, call.parts, strict=True):
+            of_batch = {name: values[at] for name, values in arrays.items()}
+            rows = BlockRows(row_ids[at], of_batch, key_numbers=None if keys is None else keys[at])
+            made.append(self.make(Block(rows, batch.positions, share.start.epoch, share.order.seed)))
+        return made

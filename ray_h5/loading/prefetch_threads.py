@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, Generic, TypeVar
+
+import numpy as np
 
 from ray_h5.errors import RayH5Error
 from ray_h5.read.native.library import Pool
@@ -139,7 +141,7 @@ def in_threads(
             close()
 
 
-def ahead(items: Iterator[Result], size: Callable[[Result], int], stop: Stop) -> Iterator[Result]:
+def ahead(items: Iterator[Result], stop: Stop) -> Iterator[Result]:
     """Yield some items in their order. One thread takes them, ahead of the thread that asks for them.
 
     At most `AHEAD_ITEMS` wait, and as many as fit into `AHEAD_BYTES` if they are as large as the largest so far. `stop`
@@ -154,7 +156,7 @@ def ahead(items: Iterator[Result], size: Callable[[Result], int], stop: Stop) ->
         if item is _END:
             has_ended = True
         else:
-            largest = max(largest or 1, size(item))
+            largest = max(largest or 1, nbytes_of(item))
         return item
 
     def at_once() -> int:
@@ -167,3 +169,16 @@ def ahead(items: Iterator[Result], size: Callable[[Result], int], stop: Stop) ->
                 yield item
     finally:
         taken.close()  # type: ignore[attr-defined]
+
+
+def nbytes_of(value: Any) -> int:
+    """Return the bytes of all tensors, arrays, tables and texts in a value; 0 for what is none of these."""
+    if isinstance(value, Mapping):
+        return sum(map(nbytes_of, value.values()))
+    if isinstance(value, (list, tuple)) or (isinstance(value, np.ndarray) and value.dtype == object):
+        return sum(map(nbytes_of, value))
+    if isinstance(value, (str, bytes)):
+        return len(value)
+    if str(getattr(value, "layout", "")) == "torch.sparse_csr":  # its own count is that of a dense tensor
+        return sum(map(nbytes_of, (value.values(), value.col_indices(), value.crow_indices())))
+    return int(getattr(value, "nbytes", 0))

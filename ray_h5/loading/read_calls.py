@@ -109,6 +109,12 @@ class Call(Generic[Batch]):
         """The rows of the batches."""
         return _joined([batch.indices for batch in self.batches])
 
+    @property
+    def parts(self) -> list[slice]:
+        """Where the rows of each batch are among those of the call."""
+        stops = [0, *itertools.accumulate(map(len, self.batches))]
+        return list(map(slice, stops, stops[1:]))
+
     def read(
         self, new: Callable[[int], dict[str, np.ndarray]], read: Callable[[dict[str, np.ndarray], np.ndarray], object]
     ) -> dict[str, np.ndarray]:

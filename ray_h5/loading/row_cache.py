@@ -11,9 +11,6 @@ from typing import Any
 import numpy as np
 
 from ray_h5.columns.ragged.sparse_rows import SparseRow
-from ray_h5.hdf5.checks.changed_files import check_identity
-from ray_h5.storage.byte_source import Identity, only_ctime_differs
-from ray_h5.storage.storage_of_path import Storage, storage_of
 
 _FIRST_ROWS = 64
 """Rows of a column with a bound of its own for which there is memory at first."""
@@ -178,31 +175,6 @@ def owned(value: Any) -> Any:
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         return value.copy()
     return value.copy() if isinstance(value, SparseRow) else copy.deepcopy(value)
-
-
-def check_file(path: str, expected: Identity, storage: Storage) -> Identity:
-    """Raise a StaleIndexError if a file changed whose rows are held; return its state: the ctime may differ."""
-    state = _seen(path, expected, storage)
-    if state is not None and state != expected:
-        check_identity(path, expected, state)
-    return state or expected
-
-
-def is_unchanged(path: str, expected: Identity | None, storage: Storage) -> bool:
-    """Return whether a file that columns come from is as it was; None stands for a file that did not exist."""
-    state = _seen(path, expected, storage)
-    return state == expected or only_ctime_differs(expected, state)
-
-
-def _seen(path: str, expected: Identity | None, storage: Storage) -> Identity | None:
-    """Return the state of a file.
-
-    One that cannot be looked at raises no error here, but where it is opened, if it has to be.
-    """
-    try:
-        return storage_of(path, storage).seen(path, expected)
-    except OSError:
-        return expected
 
 
 def columns_that_fit(row_bytes: Mapping[Any, int], num_rows: int, max_bytes: int) -> list[Any]:

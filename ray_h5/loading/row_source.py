@@ -12,9 +12,9 @@ import numpy as np
 
 from ray_h5.buffers import Spec, empty
 from ray_h5.errors import RayH5Error
-from ray_h5.hdf5.checks.changed_files import check_state
+from ray_h5.hdf5.checks.changed_files import check_identity, check_state
 from ray_h5.loading.rank_shares import split_draws
-from ray_h5.loading.row_cache import RowCache, check_file, columns_that_fit, is_unchanged
+from ray_h5.loading.row_cache import RowCache, columns_that_fit
 from ray_h5.lru import LRU
 from ray_h5.options import as_integer
 from ray_h5.order.block_layout import MAX_BLOCK_BYTES
@@ -27,8 +27,9 @@ from ray_h5.read.native.run_tables import new_times
 from ray_h5.read.open_file import MAX_INDEX_BYTES, max_open
 from ray_h5.read.read_parts import FileRead
 from ray_h5.read.reader import RowReader
-from ray_h5.storage.byte_source import Identity
+from ray_h5.storage.byte_source import Identity, only_ctime_differs
 from ray_h5.storage.local import LOCAL
+from ray_h5.storage.storage_of_path import storage_of
 
 if TYPE_CHECKING:
     from ray_h5.read.arrays.columns_of_files import JointFiles
@@ -270,25 +271,33 @@ class RowSource:
 
     def _check_files(self, touched: list[int]) -> None:
         """Make sure that files are unchanged, whether rows of them were read or lay in memory."""
-        files, storage = self.plan.files, self._storage
+        plan = self.plan
         for file in touched:
             state = self._states.get(file)
             if state is None:
-                state = files.path(file), files.identity(file)
+                state = plan.files.path(file), plan.files.identity(file)
                 self._states.put(file, state)
-            if (state_now := check_file(*state, storage)) != state[1]:
+            if (now := self._seen(*state)) not in (None, state[1]):
+                check_identity(*state, now)  # it returns if the ctime alone differs
                 self._reader(file).base.opened.check_unchanged()  # it looks at its columns and chunks again
                 self._cached.value.joint.clear()
-                self._states.put(file, (state[0], state_now))
-        if self.plan.sources.columns:
-            self._check_sources(touched)
-
-    def _check_sources(self, touched: list[int]) -> None:
-        """Look once at each file that columns of the touched files come from."""
-        for path, state in self.plan.sources.of_files(touched):
-            if not is_unchanged(path, state, self._storage):
+                self._states.put(file, (state[0], now))
+        # Once at each file that columns of the touched files come from.
+        for path, expected in plan.sources.of_files(touched) if plan.sources.columns else ():
+            now = self._seen(path, expected)
+            if now != expected and not only_ctime_differs(expected, now):
                 for file in touched:
-                    check_state(self.plan.files.path(file), self.plan.state(file), self.plan.scope.storage)
+                    check_state(plan.files.path(file), plan.state(file), plan.scope.storage)
+
+    def _seen(self, path: str, expected: Identity | None) -> Any:
+        """Return the state of a file; None if there is none.
+
+        One that cannot be looked at raises no error here, but where it is opened, if it has to be.
+        """
+        try:
+            return storage_of(path, self._storage).seen(path, expected)
+        except OSError:
+            return expected
 
     def _read_files(
         self, out: Mapping[str, np.ndarray], row_ids: np.ndarray, places: np.ndarray, draws: np.ndarray | None = None

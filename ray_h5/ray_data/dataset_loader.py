@@ -52,8 +52,8 @@ class DatasetLoader:
         self._shard = WorkerShard(
             "loader", source.plan(), recipe, epochs, rank, as_integer("threads", threads, 0), False
         )
-        self._setting: EpochSetting | None = EpochSetting()
-        """What the next iteration reads, before it begins."""
+        self._is_inside = False
+        """Whether an epoch has begun and not ended."""
 
     def __len__(self) -> int:
         """Return the batches of an epoch."""
@@ -62,12 +62,11 @@ class DatasetLoader:
         return rows // self.batch_size if self._drop_last else -(-rows // self.batch_size)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        self._setting = None
+        self._is_inside = True
         yield from self._shard.iter_torch_batches(
             batch_size=self.batch_size, collate_fn=self._collate, drop_last=self._drop_last, device="cpu"
         )
-        running = self._shard.epochs.running
-        self._setting = EpochSetting(running.start.epoch + 1 if running is not None else 0)
+        self._is_inside = False
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration."""
@@ -75,12 +74,8 @@ class DatasetLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position after all batches handed out so far, as a dict for a checkpoint."""
-        setting = self._setting
-        if setting is None:
-            return self._shard.state_dict()
-        if setting.position is not None:
-            return setting.position.to_dict()
-        return start_of(self._shard.plan, setting.epoch, self._shard.world_size()).to_dict()
+        shard = self._shard
+        return shard.state_dict() if self._is_inside else shard.epochs.next_here(shard.plan).to_dict()
 
     def load_state_dict(self, state: PositionLike) -> None:
         """Go on at a position: that of `state_dict`, of a `loader` of files, or of `train_batches`."""
@@ -88,7 +83,7 @@ class DatasetLoader:
         self._set(EpochSetting(position.epoch, position))
 
     def _set(self, setting: EpochSetting) -> None:
-        self._setting = setting
+        self._is_inside = False
         self._shard.epochs.set(setting)
 
 

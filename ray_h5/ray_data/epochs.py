@@ -40,6 +40,9 @@ from ray_h5.ray_data.ray_internals import (
 
 logger = logging.getLogger(__name__)
 
+_HERE: Key = (b"", ())
+"""Stands for iterations in this process, which make no tasks."""
+
 Resumes: TypeAlias = Literal["at its rows", "at its epoch", "nowhere"]
 """Where a run resumes: at the rows that it has done; at the beginning of its epoch, because functions may change the
 number of rows, of which the user was warned; nowhere, because blocks may come to workers in any order."""
@@ -162,13 +165,14 @@ class Epochs:
 
         A run that resumes with the same number of ranks is the same run: it repeats its batches too, not only its rows.
         """
-        key: Key = (b"", ())
-        position = None if self._executed.get(key) else self._setting.position
-        start = self._next(plan, key)
-        start = start if position is None else continued(start, position)
-        self._begun[key] = start
-        self.started(key, Execution())
+        start = self._begun[_HERE] = self.next_here(plan)
+        self.started(_HERE, Execution())
         return start
+
+    def next_here(self, plan: ReadPlan) -> Position:
+        """Return where the next iteration in this process begins."""
+        start, position = self._next(plan, _HERE), self._setting.position
+        return start if position is None else continued(start, position)
 
     def _agreed(self) -> EpochSetting:
         """Return what all ranks ask for."""
@@ -179,10 +183,9 @@ class Epochs:
         return next(iter(settings.values()))
 
     def _next(self, plan: ReadPlan, key: Key) -> Position:
-        setting, executed = self._setting, self._executed.get(key, 0)
-        position = None if executed else setting.position
+        position = self._setting.position  # of the first execution alone
         if position is None:
-            return start_of(plan, setting.epoch + executed, self.world_size, self._seed)
+            return start_of(plan, self._setting.epoch + self._executed.get(key, 0), self.world_size, self._seed)
         if self.resumes != "at its epoch":
             return resume(plan, position, self.world_size)
         if position.has_begun:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -421,9 +420,7 @@ class H5Dataset(BatchedDataset):
         arrays = call.read(new, read)
         indices = self._readable(call.indices)
         arrays |= self._place_arrays(indices)
-        stops = itertools.accumulate(map(len, call.batches))
-        parts = [slice(stop - len(batch), stop) for batch, stop in zip(call.batches, stops, strict=True)]
-        return [self._left({name: values[part] for name, values in arrays.items()}, indices[part]) for part in parts]
+        return [self._left({name: values[at] for name, values in arrays.items()}, indices[at]) for at in call.parts]
 
     def samples(self, arrays: Mapping[str, np.ndarray]) -> Sequence[Any]:
         """Return the samples that lie in the arrays that `read` returned, transformed."""

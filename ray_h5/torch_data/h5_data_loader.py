@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from ray_h5.errors import OptionError
-from ray_h5.loading.prefetch_threads import ahead
+from ray_h5.loading.prefetch_threads import ahead, nbytes_of
 from ray_h5.loading.read_calls import Call, Calls, finished
 from ray_h5.options import as_integer, names_options
 from ray_h5.order.position import PositionLike
@@ -20,7 +20,7 @@ from ray_h5.storage.stop_waiting import Stop
 from ray_h5.torch_data.batch_sampler import OrderBatchSampler
 from ray_h5.torch_data.batches.processes import NOTHING, Workers, has_rows, with_errors
 from ray_h5.torch_data.batches.seeded_batches import Task, seeded, tasks_of
-from ray_h5.torch_data.batches.tensors import movable, nbytes_of
+from ray_h5.torch_data.batches.tensors import movable
 from ray_h5.torch_data.samplers import OrderSampler
 from ray_h5.torch_data.subsets import as_h5
 
@@ -174,7 +174,7 @@ class H5DataLoader(DataLoader[Any]):
             if is_made or may_be_ahead:
                 finish = (lambda _, batch: batch) if is_made else self._from_arrays
         made = finished(reads, lambda item: item if item[1] is NOTHING else (item[0], finish(*item)))
-        return ahead(made, lambda item: nbytes_of(item[1]), stop) if is_ahead else made
+        return ahead(made, stop) if is_ahead else made
 
     def __len__(self) -> int:
         ordered = self._ordered

@@ -19,7 +19,7 @@ from ray_h5.messages import no_column
 from ray_h5.options import names_options
 from ray_h5.order.epoch_order import Order
 from ray_h5.order.read_plan import ReadPlan
-from ray_h5.order.remaining_blocks import Block, start_of
+from ray_h5.order.remaining_blocks import start_of
 from ray_h5.order.window_steps import steps_plan
 from ray_h5.torch_data.batches.tensors import Sample
 from ray_h5.torch_data.subsets import as_h5
@@ -147,8 +147,7 @@ class Standardize(Standardization):
         """Yield the moments of some rows of each column, again and again."""
         share = Share.of(plan, start_of(plan))
         rows = max(1, _READ_BYTES // max(1, plan.row_bytes))
-        blocks: BatchReader[Block] = BatchReader(RowSource(plan, 0), share, rows, min(2, cpu_count()))
-        for block in blocks:
+        for block in BatchReader(RowSource(plan, 0), share, rows, min(2, cpu_count())):
             row_ids = block.rows.row_ids
             call = partial(Moments.of, axis=self.axis, nan_policy=self.nan_policy, row_ids=row_ids)
             for name in names:

@@ -42,7 +42,7 @@ def to_device(batches: Iterable[_Batch], device: torch.device) -> Iterator[_Batc
                 copy = _moved(batch, device, non_blocking=True), side.record_event()
             yield copy
 
-    for batch, copied in ahead(copies(), lambda copy: sum(tensor.nbytes for tensor in _tensors_in(copy[0])), Stop()):
+    for batch, copied in ahead(copies(), Stop()):
         yield _handed_over(batch, copied, device)
 
 

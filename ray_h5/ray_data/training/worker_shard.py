@@ -289,7 +289,7 @@ class WorkerShard(DataIterator):
         start = self.epochs.iterate(plan)
         if self._source is None:
             self._source = RowSource(plan, kept_bytes=0)
-        reader: BatchReader[list[Any]] = BatchReader(
+        reader = BatchReader(
             self._source,
             Share.of(plan, start, self.rank),
             size,
@@ -297,7 +297,6 @@ class WorkerShard(DataIterator):
             drop_last=drop_last,
             make=lambda block: [len(block.positions), self.recipe.arrays(plan, block)],
             finish=lambda made: [made[0], finish(self.recipe.apply(made[1]))],
-            size=lambda made: _bytes_of(made[1]),
         )
         self._rows = 0
 
@@ -364,11 +363,3 @@ def _cast_all(collate: Callable[[Any], Any], dtype: torch.dtype, batch: Batch) -
 
     made = collate(batch)
     return {name: value.to(dtype) if isinstance(value, torch.Tensor) else value for name, value in made.items()}
-
-
-def _bytes_of(value: Any) -> int:
-    if isinstance(value, dict):
-        return sum(map(_bytes_of, value.values()))
-    if isinstance(value, list):
-        return sum(map(_bytes_of, value[:1])) * len(value)
-    return int(getattr(value, "nbytes", 0))

@@ -49,20 +49,6 @@ def loader_processes() -> int:
     return 1 if worker is None else worker.num_workers
 
 
-def nbytes_of(value: Any) -> int:
-    """Return the bytes of all tensors, arrays and texts in a value; 0 for what is none of these."""
-    if isinstance(value, torch.Tensor):
-        parts = (value.values(), value.col_indices(), value.crow_indices()) if value.layout == torch.sparse_csr else ()
-        return sum(map(nbytes_of, parts)) if parts else value.numel() * value.element_size()
-    if isinstance(value, np.ndarray) and value.dtype != object:
-        return value.nbytes
-    if isinstance(value, (str, bytes)):
-        return len(value)
-    if isinstance(value, Mapping):
-        return sum(map(nbytes_of, value.values()))
-    return sum(map(nbytes_of, value)) if isinstance(value, (list, tuple, np.ndarray)) else 0
-
-
 def to_torch(array: np.ndarray, spec: ColumnSpec | None = None) -> Any:
     """Return the values of a column of a batch: a tensor, or a list of values that tensors cannot hold.
 

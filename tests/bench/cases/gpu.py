@@ -17,9 +17,9 @@ import torch
 from joblib import cpu_count
 
 from ray_h5.errors import OptionError
+from ray_h5.loading.prefetch_threads import nbytes_of
 from ray_h5.ray_data.training.device import to_device
 from ray_h5.torch_data import H5Dataset, loader
-from ray_h5.torch_data.batches.tensors import nbytes_of
 from tests.bench import BenchOptions
 from tests.bench.baselines.epochs import ray_session, torch_loader
 from tests.bench.cases.ray_training import signal_waits, synchronize, waits_of
