@@ -4,29 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import starmap
 from typing import Any
-
-import numpy as np
 
 from ray_h5.loading.prefetch_threads import ahead
 from ray_h5.loading.rank_shares import Share
-from ray_h5.loading.read_calls import Call, Calls, finished
+from ray_h5.loading.read_calls import Call, Calls, Task, finished
 from ray_h5.loading.row_source import RowSource
 from ray_h5.order.execute_plan import BlockRows
 from ray_h5.order.remaining_blocks import Block
 from ray_h5.storage.stop_waiting import Stop
-
-
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """The rows of a batch."""
-
-    positions: np.ndarray
-    indices: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.positions)
 
 
 @dataclass(frozen=True)
@@ -67,7 +53,7 @@ class BatchReader:
         stop, plan, (full, rest) = Stop(), self.source.plan, divmod(len(self.share), self.batch_rows)
         calls = Calls(
             source=self.source,
-            batches=lambda: starmap(_Rows, self.share.batches(self.batch_rows, whole=self.drop_last)),
+            batches=self._tasks,
             num_batches=full + bool(rest and not self.drop_last),
             batch_rows=self.batch_rows,
             row_bytes=lambda: plan.row_bytes,
@@ -80,14 +66,19 @@ class BatchReader:
         batches = finished(calls.read(self._read), self.finish or (lambda batch: batch))
         return batches if self.finish is None or not self.threads else ahead(batches, stop)
 
-    def _read(self, call: Call[_Rows]) -> list[Any]:
+    def _tasks(self) -> Iterator[Task]:
+        for positions, indices in self.share.batches(self.batch_rows, whole=self.drop_last):
+            yield Task(indices, positions=positions)
+
+    def _read(self, call: Call) -> list[Any]:
         """Read some batches by one call."""
         source, share, made = self.source, self.share, []
         arrays = call.read(source.new_arrays, source.read_into)
         row_ids, _ = source.split(call.indices)
         keys = source.step_numbers(row_ids)
-        for batch, at in zip(call.batches, call.parts, strict=True):
+        for task, at in zip(call.batches, call.parts, strict=True):
+            assert task.positions is not None
             of_batch = {name: values[at] for name, values in arrays.items()}
             rows = BlockRows(row_ids[at], of_batch, key_numbers=None if keys is None else keys[at])
-            made.append(self.make(Block(rows, batch.positions, share.start.epoch, share.order.seed)))
+            made.append(self.make(Block(rows, task.positions, share.start.epoch, share.order.seed)))
         return made

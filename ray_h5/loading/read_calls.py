@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from joblib import cpu_count
@@ -21,16 +21,33 @@ from ray_h5.read.native.library import pool_of
 from ray_h5.storage.stop_waiting import Stop
 
 
-class Rows(Protocol):
-    """A batch, as far as a call has to know it: which rows."""
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A batch to make.
+
+    Attributes
+    ----------
+    indices : list of int, or numpy.ndarray
+        Which rows.
+    drawn_by : tuple of int
+        What the random numbers depend on beside the rows that functions of users draw for it.
+    positions : numpy.ndarray, optional
+        int64: where the rows are in the epoch, if that is known.
+    """
+
+    indices: Any
+    drawn_by: tuple[int, ...] = ()
+    positions: np.ndarray | None = None
 
     @property
-    def indices(self) -> Any: ...
+    def seed(self) -> list[int]:
+        """What the global generators of random numbers are seeded with before."""
+        return [*self.drawn_by, *self.indices]
 
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        return len(self.indices)
 
 
-Batch = TypeVar("Batch", bound=Rows)
 Made = TypeVar("Made")
 Result = TypeVar("Result")
 
@@ -77,7 +94,7 @@ _FIRST_BATCHES = 4
 
 
 @dataclass(slots=True, eq=False)
-class Call(Generic[Batch]):
+class Call:
     """Batches whose rows are read at once, except the first rows of the first batch, if the call before read these.
 
     Attributes
@@ -90,13 +107,13 @@ class Call(Generic[Batch]):
         The first rows of the batch after these, which are read for the next call.
     """
 
-    batches: list[Batch] = field(default_factory=list)
+    batches: list[Task] = field(default_factory=list)
     num_read: int = 0
     ahead: Sequence[int] = ()
     arrays_ahead: Future[dict[str, np.ndarray]] = field(default_factory=Future)
     _arrays_read: Future[dict[str, np.ndarray]] | None = None
 
-    def followed_by(self, batch: Batch, rows: int) -> Call[Batch]:
+    def followed_by(self, batch: Task, rows: int) -> Call:
         """Return the next call, which begins with a batch whose first rows this one reads."""
         self.ahead = batch.indices[:rows]
         return Call(num_read=rows, _arrays_read=self.arrays_ahead if rows else None)
@@ -136,10 +153,10 @@ def _joined(parts: Iterable[Sequence[int] | np.ndarray]) -> np.ndarray:
     return np.concatenate(some) if some else np.empty(0, np.int64)
 
 
-def in_windows(batches: Iterator[Batch], of: Callable[[], Share]) -> Iterator[Call[Batch]]:
+def in_windows(batches: Iterator[Task], of: Callable[[], Share]) -> Iterator[Call]:
     """Yield the batches of each window; of one that lies in two windows, each call reads its rows of one of them."""
     share: Share | None = None
-    call: Call[Batch] = Call()
+    call = Call()
     stop = end = 0
     for batch in batches:
         if share is None:
@@ -157,7 +174,7 @@ def in_windows(batches: Iterator[Batch], of: Callable[[], Share]) -> Iterator[Ca
 
 
 @dataclass(frozen=True, kw_only=True)
-class Calls(Generic[Batch]):
+class Calls:
     """Calls that threads do ahead: each reads some batches.
 
     Attributes
@@ -191,7 +208,7 @@ class Calls(Generic[Batch]):
     """
 
     source: RowSource
-    batches: Callable[[], Iterator[Batch]]
+    batches: Callable[[], Iterator[Task]]
     num_batches: float
     batch_rows: int | None
     row_bytes: Callable[[], int | None]
@@ -204,7 +221,7 @@ class Calls(Generic[Batch]):
     what: Callable[[], str]
     stop: Stop
 
-    def calls(self, are_pooled: Callable[[], bool] = lambda: False) -> Iterator[Call[Batch]]:
+    def calls(self, are_pooled: Callable[[], bool] = lambda: False) -> Iterator[Call]:
         """Yield the calls; `are_pooled` returns whether they are run in a pool."""
         batches, bounds = self.batches(), self._bounds
         if self._by_window(bounds):
@@ -235,9 +252,7 @@ class Calls(Generic[Batch]):
         is_few = plan.files.num_rows / plan.chunk_group_rows <= _FEW_CHUNKS * self.batch_rows
         return is_few and self.num_batches <= bounds.batches and nbytes <= bounds.nbytes
 
-    def _growing(
-        self, batches: Iterator[Batch], bounds: CallBounds, are_pooled: Callable[[], bool]
-    ) -> Iterator[Call[Batch]]:
+    def _growing(self, batches: Iterator[Task], bounds: CallBounds, are_pooled: Callable[[], bool]) -> Iterator[Call]:
         """Yield calls of some batches each.
 
         The first calls are small, so that the first batch comes soon; the last ones too, so that threads end together.
@@ -264,10 +279,10 @@ class Calls(Generic[Batch]):
             if threads > 1 and not is_pooled:
                 count = int(min(count, max(least, -(-left // threads))))
 
-    def read(self, read: Callable[[Call[Batch]], Result]) -> Iterator[Result]:
+    def read(self, read: Callable[[Call], Result]) -> Iterator[Result]:
         """Yield what `read` returns for each call, in order."""
 
-        def done(call: Call[Batch]) -> Result:
+        def done(call: Call) -> Result:
             try:
                 return read(call)
             except BaseException as exc:
@@ -278,7 +293,7 @@ class Calls(Generic[Batch]):
         with self.source.sharing_chunks():
             yield from self._read(done)
 
-    def _read(self, read: Callable[[Call[Batch]], Result]) -> Iterator[Result]:
+    def _read(self, read: Callable[[Call], Result]) -> Iterator[Result]:
         threads, source = self.threads, self.source
         # A store is asked by each thread: more of them would be too many.
         is_alone = not threads or self.is_alone or bool(source.call_bytes)

@@ -20,7 +20,7 @@ from ray_h5.index.facts.file_warnings import warn_of_surprises
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.row_index import RowIndex
 from ray_h5.loading.origin_columns import paths_of, place_values
-from ray_h5.loading.read_calls import Call
+from ray_h5.loading.read_calls import Call, Task
 from ray_h5.loading.row_cache import owned
 from ray_h5.loading.row_source import RowSource
 from ray_h5.messages import counted, few
@@ -36,7 +36,6 @@ from ray_h5.storage.find_files import PathLike
 from ray_h5.torch_data.batched_dataset import BatchedDataset, Many, check_indices
 from ray_h5.torch_data.batches.image_decoding import IMAGE_SHAPE, check_transform, decoded, parts_of
 from ray_h5.torch_data.batches.samples import Batch, padded, sample_of, transformed, with_lengths
-from ray_h5.torch_data.batches.seeded_batches import Task
 from ray_h5.torch_data.batches.tensors import BatchArrays, Sample, loader_processes, new_arrays, rows_of, to_torch
 from ray_h5.transforms.sparse_tensors import take_warnings
 
@@ -409,9 +408,9 @@ class H5Dataset(BatchedDataset):
 
     def read_batches(self, batches: Sequence[Sequence[int]], *, pinned: bool = False) -> list[BatchArrays]:
         """Read some batches by one call, and return the arrays of each; with `pinned`, in pinned memory."""
-        return self._read_call(Call([Task(list(batch), ()) for batch in batches]), pinned)
+        return self._read_call(Call([Task(list(batch)) for batch in batches]), pinned)
 
-    def _read_call(self, call: Call[Task], pinned: bool) -> list[BatchArrays]:
+    def _read_call(self, call: Call, pinned: bool) -> list[BatchArrays]:
         new = self.new_pinned if pinned else lambda count: new_arrays(self._source.batch_specs(count))
 
         def read(arrays: dict[str, np.ndarray], indices: np.ndarray) -> None:

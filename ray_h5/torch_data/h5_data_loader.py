@@ -13,13 +13,13 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from ray_h5.errors import OptionError
 from ray_h5.loading.prefetch_threads import ahead, nbytes_of
-from ray_h5.loading.read_calls import Call, Calls, finished
+from ray_h5.loading.read_calls import Call, Calls, Task, finished
 from ray_h5.options import as_integer, names_options
 from ray_h5.order.position import PositionLike
 from ray_h5.storage.stop_waiting import Stop
 from ray_h5.torch_data.batch_sampler import OrderBatchSampler
 from ray_h5.torch_data.batches.processes import NOTHING, Workers, has_rows, with_errors
-from ray_h5.torch_data.batches.seeded_batches import Task, seeded, tasks_of
+from ray_h5.torch_data.batches.seeded_batches import seeded, tasks_of
 from ray_h5.torch_data.batches.tensors import movable
 from ray_h5.torch_data.samplers import OrderSampler
 from ray_h5.torch_data.subsets import as_h5
@@ -211,7 +211,7 @@ class H5DataLoader(DataLoader[Any]):
             )
         return ordered
 
-    def _calls(self, stop: Stop) -> Calls[Task]:
+    def _calls(self, stop: Stop) -> Calls:
         dataset, ordered = self.dataset, self._ordered
         try:
             num_batches: float = super().__len__()
@@ -254,7 +254,7 @@ class H5DataLoader(DataLoader[Any]):
     def _what(self) -> str:
         return f"{len(self.dataset)} samples of {self.dataset}"
 
-    def _read(self, make: Callable[[Any], Any] | None, call: Call[Task]) -> list[_Made]:
+    def _read(self, make: Callable[[Any], Any] | None, call: Call) -> list[_Made]:
         """Read some batches by one call, and pass the arrays of each to `make`, if there is one."""
         read = self.dataset._read_call(call, self._pins)
         if self.dataset.decodes:

@@ -17,7 +17,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from ray_h5.errors import RayH5Error
 from ray_h5.loading.prefetch_threads import ReadTimeoutError
-from ray_h5.torch_data.batches.seeded_batches import Task, seed_generators
+from ray_h5.loading.read_calls import Task
+from ray_h5.torch_data.batches.seeded_batches import seed_generators
 
 logger = logging.getLogger(__name__)
 

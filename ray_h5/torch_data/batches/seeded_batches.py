@@ -5,38 +5,15 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from ray_h5.loading.read_calls import Task
+
 if TYPE_CHECKING:
     from ray_h5.torch_data.samplers import OrderSampler
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """A batch to make.
-
-    Attributes
-    ----------
-    indices : list of int
-        Its samples.
-    drawn_by : tuple of int
-        What its random numbers depend on beside the samples.
-    """
-
-    indices: list[int]
-    drawn_by: tuple[int, ...]
-
-    @property
-    def seed(self) -> list[int]:
-        """What the global generators of random numbers are seeded with before."""
-        return [*self.drawn_by, *self.indices]
-
-    def __len__(self) -> int:
-        return len(self.indices)
 
 
 def tasks_of(
