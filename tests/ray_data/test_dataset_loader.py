@@ -56,6 +56,21 @@ def test_it_resumes(ds):
     assert ids_of(ds) == rest
 
 
+def test_it_begins_where_the_dataset_does(ds):
+    set_epoch(ds, 5)
+    made = loader(ds, 8)
+    assert made.state_dict()["epoch"] == 5
+    begun = ids(itertools.islice(made, 3))
+    state = made.state_dict()
+    assert (state["epoch"], state["rows"]) == (5, 24)
+    set_epoch(ds, 5, state)
+    rest = loader(ds, 8)
+    assert rest.state_dict() == state
+    rest = ids(rest)
+    set_epoch(ds, 5)
+    assert begun + rest == ids_of(ds)
+
+
 def test_ranks_share_an_epoch(ds):
     shares = [ids(loader(ds, 8, rank=rank, world_size=2)) for rank in range(2)]
     assert sorted(shares[0] + shares[1]) == list(range(150))

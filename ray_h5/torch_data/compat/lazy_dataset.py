@@ -179,10 +179,6 @@ class H5LazyDataset(BatchedDataset):
     def __len__(self) -> int:
         return len(self._source)
 
-    def _one(self, index: int) -> Any:
-        values = self._read(check_indices([index], len(self), self._where))
-        return self._sample([as_python(array[0]) for array in values])
-
     def _several(self, indices: Many) -> Sequence[Any]:
         values = self._read(check_indices(indices, len(self), self._where))
         if self.transform is None and self.target_transform is None:
