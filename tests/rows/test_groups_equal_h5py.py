@@ -317,3 +317,27 @@ def test_an_open_file_keeps_no_columns_of_readers_that_are_gone(tmp_path):
         return sum(type(each) is JoinedArray for each in gc.get_objects())
 
     assert count_after(1) == count_after(10)
+
+
+@pytest.mark.parametrize("cast", [False, True])
+def test_steps_of_datasets_with_chunks_of_their_own(tmp_path, cast):
+    """Some are contiguous, and no two others need have chunks of one shape: parts of them are read in one go."""
+    rng, steps = np.random.default_rng(0), []
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for number in range(30):
+            rows = int(rng.integers(1, 12))
+            steps.append(rng.random((rows, 6)).astype(">f4"))
+            chunks = (int(rng.integers(1, rows + 1)), int(rng.integers(1, 7))) if number % 5 else None
+            stored = {"compression": "gzip"} if chunks and number % 3 == 0 else {}
+            file.create_dataset(f"g_{number}/x", data=steps[-1], chunks=chunks, **stored)
+    values = np.concatenate(steps).astype("f8" if cast else "f4")
+    columns = {"whole": "x", "one": part("x", {0: [4]}), "three": part("x", {0: [5, 0, 1]})}
+    dtypes = dict.fromkeys(columns, "float64") if cast else {}
+    dataset = H5Dataset(
+        tmp_path / "a.h5", columns, rows=Groups("g_*"), windows=Windows({name: [0] for name in columns}), dtypes=dtypes
+    )
+    assert len(dataset) == len(values)
+    for rows in (np.arange(len(values)), rng.integers(0, len(values), 80)):
+        batch = dataset.read(rows)
+        for name, expected in {"whole": values, "one": values[:, [4]], "three": values[:, [5, 0, 1]]}.items():
+            np.testing.assert_array_equal(np.asarray(batch[name])[:, 0], expected[rows], err_msg=name)
