@@ -69,14 +69,11 @@ class FilePlan:
         with self._file.library():
             gather(self._place, parts)
             jobs = [job for some in gather(self._jobs_here, self._own.values()) for job in some]
-            others = gather(self._jobs_of_other, self._others) if self._others else []
+            others = gather(lambda file: FilePlan(file, self._read).jobs(self._others[file]), self._others)
         file, held = self._file, self._read.held
         if held is not None and not file.access.swmr:
             jobs = [held.sharing(job, file.path, file.byte_source, file.identity) for job in jobs]
         return [*jobs, *self._jobs, *itertools.chain.from_iterable(others)]
-
-    def _jobs_of_other(self, file: OpenFile) -> list[Job]:
-        return FilePlan(file, self._read).jobs(self._others[file])
 
     def _jobs_here(self, parts: Sequence[Part]) -> list[Job]:
         """Return the work of a part; or of several that take fields, positions or boxes of one dataset."""

@@ -260,9 +260,8 @@ class JointFiles:
             if nbytes > _MOST_INDEX_BYTES:
                 break
             columns[name] = joint_column(columns_alike)
-        if not columns:
-            return None
-        return cls(columns, JobsOfRows.of_files({name: column.source for name, column in columns.items()}))
+        whole = JobsOfRows.of_files({name: column.source for name, column in columns.items()})
+        return cls(columns, whole) if columns else None
 
     def read(
         self,

@@ -15,6 +15,7 @@ from numpy.lib.stride_tricks import as_strided
 from ray_h5.manifest.chunk_index import UNALLOCATED
 from ray_h5.manifest.row_requests import Request, RowRuns, units_of
 from ray_h5.read.arrays.chunk_source import ChunkSource, cut_at, part_of
+from ray_h5.read.arrays.plan_rows import RowPlanner
 from ray_h5.read.arrays.selection import Runs, Selection
 from ray_h5.read.jobs import Job, TableJob, in_parts, staged
 from ray_h5.read.native.job_table import (
@@ -405,7 +406,7 @@ class BoxPlanner:
         layout, source, selection = self.source.layout, self.source, self.selection
         *lead, length = layout.shape
         last = replace(selection, is_reversed=False) == Selection(selection.array, (len(lead),))
-        if source.index is not None or source.is_unwritten or not (last and lead and request.counts is None):
+        if layout.offset is None or not (last and lead and request.counts is None):  # chunks, or several arrays
             return []
         item = layout.stored_dtype.itemsize
         apart = np.diff(request.rows) * item
@@ -419,18 +420,20 @@ class BoxPlanner:
         begins, width = np.cumsum(counts) - counts, int(counts.sum())
         picked = request.rows + np.repeat(begins - firsts, runs.stop - runs.start)
         view = out.reshape(len(out), *lead[::-1]).T if selection.is_reversed else np.moveaxis(out, 0, -1)
-        count, near = math.prod(lead), tuple(zip(firsts.tolist(), counts.tolist(), strict=True))
-        near_rows = BoxPlanner(
-            replace(source, layout=replace(layout, shape=(count, length))),
-            Selection(selection.array, taken=(None, near)),
-        )
+        values_of_lines = RowPlanner(replace(source, layout=replace(layout, shape=(math.prod(layout.shape),))))
+
+        def reads(part: Request, values: np.ndarray) -> list[Job]:
+            lines = units_of(part.firsts, part.lengths)[:, None]
+            places = np.arange(len(lines))[:, None] * width + begins
+            near = Request((lines * length + firsts).ravel(), places.ravel(), np.tile(counts, len(lines)))
+            return values_of_lines.jobs(near, values.reshape(-1))
 
         def put(part: Request, values: np.ndarray) -> None:
             lines = np.unravel_index(units_of(part.places, part.lengths), lead)
             view[(*(numbers[:, None] for numbers in lines), request.places)] = values[:, picked]
 
-        parts = near_rows.parts(Request.range(0, 0, count), 1)
-        return staged(source.byte_source, near_rows.jobs, parts, np.empty((0, width), layout.stored_dtype), put)
+        parts = Request.range(0, 0, math.prod(lead)).spans(1, width * item)
+        return staged(source.byte_source, reads, parts, np.empty((0, width), layout.stored_dtype), put)
 
     @property
     def shape(self) -> tuple[int, ...]:
