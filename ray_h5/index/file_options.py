@@ -17,7 +17,7 @@ from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError
 from ray_h5.index.facts.file_facts import Question
 from ray_h5.index.facts.left_out import UNREADABLE
 from ray_h5.index.file_opener import Scope
-from ray_h5.index.row_index import RowIndex, build_index
+from ray_h5.index.row_index import RowIndex, build_index, find_cast
 from ray_h5.index.scan_files import Lookup, Spread, read_ahead
 from ray_h5.index.stored.index_files import check_index_dir
 from ray_h5.index.suggested_calls import suggestions_that_run
@@ -174,6 +174,7 @@ class FileOptions:
             index = index_with_tables(self.paths, names, lookup, self.cast, source.tables, source.attributes)
         else:
             index = build_index(self.paths, names, lookup, self.cast)
+        find_cast(index, [*self.cast.dtypes])
         return _with_labels(index, source.classes, of_some=columns is not None)
 
 

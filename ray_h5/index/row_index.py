@@ -369,7 +369,6 @@ def build_index(
     columns: Sequence[str] | None = None,
     lookup: Lookup | None = None,
     cast: Cast | None = None,
-    beside: Collection[str] = (),
 ) -> RowIndex:
     """Collect row counts and the common schema. No row is read.
 
@@ -383,8 +382,6 @@ def build_index(
         How facts of files are looked up.
     cast : Cast, optional
         The casts while columns are read. The dtypes of columns that are cast may differ between files.
-    beside : collection of str
-        Columns that are not in the files.
 
     Raises
     ------
@@ -400,19 +397,17 @@ def build_index(
         raise OptionError("columns: expected at least one name, found an empty list")
     lookup, cast = lookup or Lookup(), cast or Cast()
     try:
-        index = _build(paths, wanted, lookup, cast)
+        return _build(paths, wanted, lookup, cast)
     except (*UNREADABLE, SchemaMismatchError) as exc:
         errors = unreadable_files(paths, lookup, Question(wanted)) if isinstance(exc, UNREADABLE) else {}
         rest = [path for path in paths if path not in errors]
         if lookup.leaves_out and errors and rest:
             warn_of_unreadable(errors, len(paths))
-            return build_index(rest, columns, lookup, cast, beside)
-        index = _without_empty(paths, wanted, lookup, cast, error_of_unreadable(errors, exc, len(paths)))
-    _find_cast(index, [name for name in index.cast.dtypes if name not in beside])
-    return index
+            return build_index(rest, columns, lookup, cast)
+        return _without_empty(paths, wanted, lookup, cast, error_of_unreadable(errors, exc, len(paths)))
 
 
-def _find_cast(index: RowIndex, names: Sequence[str]) -> None:
+def find_cast(index: RowIndex, names: Sequence[str]) -> None:
     """Look up columns that are cast; raise for one that no file has.
 
     One that is not delivered may have other rows, such as the values of a ragged column that is left out.
@@ -423,7 +418,7 @@ def _find_cast(index: RowIndex, names: Sequence[str]) -> None:
         raise
     except SchemaMismatchError:
         for name in names if len(names) > 1 else ():
-            _find_cast(index, [name])
+            find_cast(index, [name])
 
 
 def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup, cast: Cast) -> RowIndex:

@@ -89,7 +89,7 @@ def index_with_tables(
         joining = [table.sidecar for table in tables if table.slices is None]
         index = _index_of_files(paths, wanted, named, lookup, cast, joining)
     except UnknownColumnError as exc:
-        raise UnknownColumnError(f"{exc}{columns_beside(named, [*(wanted or ()), *cast.dtypes])}") from None
+        raise UnknownColumnError(f"{exc}{columns_beside(named, wanted or ())}") from None
     except SchemaMismatchError:
         for table in tables:
             _check_sliced(table.slices, paths, lookup)
@@ -109,9 +109,7 @@ def index_with_tables(
     rows = reduce(lambda one, other: np.intersect1d(one, other, assume_unique=True), kept) if kept else None
     names = tuple(wanted) if wanted is not None else (*index.columns, *defaults, *of_attributes)
     beside = TableColumns(by_name | of_attributes, None if rows is None or len(rows) == index.num_rows else rows)
-    index = replace(index, beside=beside, chosen=names)
-    index.find([name for name in cast.dtypes if name in named])  # raises for a column that is nowhere
-    return index
+    return replace(index, beside=beside, chosen=names)
 
 
 def _columns_of(sidecar: Sidecar, table: Table, wanted: Sequence[str] | None) -> dict[str, tuple[str, ColumnSpec]]:
@@ -157,13 +155,9 @@ def _index_of_files(
     sidecars: Sequence[Sidecar],
 ) -> RowIndex:
     """Return the index of the columns of files; if none is wanted, of those that are keys, which say what rows are."""
-    beside = frozenset(named)
-    of_files = None if wanted is None else [name for name in wanted if name not in beside]
-    if of_files is None or of_files:
-        return build_index(paths, of_files, lookup, cast, beside)
-    for name in (key for sidecar in sidecars for key in sidecar.row_keys if key not in (*_PLACES, GROUP)):
-        return build_index(paths, [name], lookup, cast, beside)
-    return build_index(paths, None, lookup, cast, beside)
+    keys = [key for sidecar in sidecars for key in sidecar.row_keys if key not in (*_PLACES, GROUP)]
+    of_files = [] if wanted is None else [name for name in wanted if name not in named] or keys[:1]
+    return build_index(paths, of_files or None, lookup, cast)
 
 
 def _check_not_in_files(index: RowIndex, named: Sequence[str], beside: Sequence[_Beside]) -> None:

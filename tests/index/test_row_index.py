@@ -335,7 +335,7 @@ def test_strings_that_are_not_utf8_name_their_row(tmp_path):
 )
 def test_dtypes_that_cannot_be(five_files, dtypes, error, says):
     with pytest.raises(error, match=says):
-        _ = build_index(five_files, ["signal", "name"], cast=Cast(dtypes)).delivered
+        _ = FileOptions.of(five_files, columns=["signal", "name"], dtypes=dtypes).index().delivered
 
 
 def test_threads_share_an_index(five_files, tmp_path):
