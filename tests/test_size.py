@@ -51,7 +51,7 @@ LIMITS: dict[str, Size] = {
     "errors": Size(216, 1, 0, 0, 0, 0),
     "hash_and_permute": Size(204, 1, 0, 0, 0, 0),
     "hdf5": Size(6797, 36, 0, 0, 6, 3),
-    "index": Size(3998, 22, 2, 0, 6, 6),
+    "index": Size(3989, 22, 2, 0, 6, 6),
     "inspect": Size(1533, 9, 8, 0, 5, 0),
     "likely_rows": Size(948, 7, 0, 0, 1, 0),
     "loading": Size(1371, 9, 1, 0, 0, 1),

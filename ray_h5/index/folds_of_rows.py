@@ -37,8 +37,9 @@ def passing_rows(
         digest = digest_of_folds(files, fold_by_row)
         passes = (fold_by_row == fold.fold) == fold.is_test
     if digest != fold.digest:
-        more = "" if of_files else ", or other rows in each; or a table leaves out others, or stratify has other values"
-        raise PredicateError(f"{said}, found as many of other names{more}. Read what kfold was given.")
+        why = "with other numbers of rows in each; or a table leaves out other rows, or stratify has other values"
+        names = "of other names" if of_files else f"of other names, or {why}"
+        raise PredicateError(f"{said}, found as many {names}. Read the files, with the tables, that kfold was given.")
     return pa.array(passes)
 
 
