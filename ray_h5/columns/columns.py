@@ -2,24 +2,48 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from ray_h5.columns.derived_columns import Csr, Cut, JoinedColumn, MadeColumn, Positions, Ragged, RowEntries, RowPart
+from ray_h5.columns.conventions.cf_columns import cf_values
+from ray_h5.columns.conventions.coded_columns import category, optional
+from ray_h5.columns.derived_columns import (
+    Csr,
+    Cut,
+    Fields,
+    JoinedColumn,
+    MadeColumn,
+    Positions,
+    Ragged,
+    RowEntries,
+    RowPart,
+)
 from ray_h5.columns.ragged.bounds import Bounds, ChunkedBy, bounds_in, check_bounds, rows_key
-from ray_h5.columns.ragged.csr_groups import check_entries, check_types, checked_encoding, positions_of, width_of
-from ray_h5.columns.ragged.range_columns import Ranges, SparseRows
+from ray_h5.columns.ragged.csr_groups import (
+    SPARSE,
+    check_entries,
+    check_types,
+    checked_encoding,
+    positions_of,
+    width_of,
+)
+from ray_h5.columns.ragged.range_columns import OfParts, Ranges, SparseRows
 from ray_h5.columns.row_table import Listing, RowTable
-from ray_h5.columns.stored_values import Stored
+from ray_h5.columns.stored_values import Decoded, Stored, stored_fields
 from ray_h5.columns.values import Taken, Values, read_units
-from ray_h5.errors import RayH5Error, SchemaMismatchError, UnsupportedColumnError
+from ray_h5.errors import SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.hdf5.tree.tree import lost_fields
 from ray_h5.manifest.joined_arrays import JoinedArray, Paths
 from ray_h5.manifest.layout import ColumnLayout, Encoding
 from ray_h5.read.reader import RowReader
+
+Source: TypeAlias = ColumnLayout | JoinedArray
+"""A dataset of a file, or those of one name, of which each group has one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,9 +59,7 @@ class Parts:
     chunk_rows : int
         Units that are best read together.
     joined : JoinedArray, optional
-        The datasets, if each group has its own.
-    is_single : bool
-        Whether each part has a single value, and no axis.
+        The datasets, if each part has a whole one.
     """
 
     values: Values
@@ -45,14 +67,17 @@ class Parts:
     lengths: np.ndarray
     chunk_rows: int = 1
     joined: JoinedArray | None = None
-    is_single: bool = False
 
     @classmethod
-    def of_file(cls, values: Values, *, is_single: bool = False) -> Parts:
-        """Return the one part that a file is."""
-        array = values.array
-        count = 1 if is_single else array.num_rows
-        return cls(values, np.zeros(1, np.int64), np.array([count], np.int64), array.chunk_rows, is_single=is_single)
+    def whole(cls, values: Values, joined: JoinedArray) -> Parts:
+        """Return parts of which each is a whole dataset."""
+        chunk_rows = max(layout.chunk_rows for layout in joined.layouts)
+        return cls(values, joined.starts[:-1], joined.lengths, chunk_rows, joined)
+
+    @property
+    def is_single(self) -> bool:
+        """Whether each part has a single value, and no axis."""
+        return self.joined is not None and is_single(self.joined)
 
     def read(self, reader: RowReader) -> list[np.ndarray]:
         """Return the values of each part, without axes of one."""
@@ -86,6 +111,7 @@ class Columns(ABC):
         self.bounds: dict[str, Bounds] = {} if table is None else dict(table.bounds)
         self.chunked: dict[str, ChunkedBy] = {} if table is None else dict(table.chunked_by)
         self.path_of: Callable[[str], str] = lambda name: name
+        self._values: dict[str, Values] = {}
 
     @property
     def groups(self) -> Paths | None:
@@ -103,44 +129,115 @@ class Columns(ABC):
     def prepare(self, names: Iterable[str]) -> None:  # noqa: B027
         """Find out about columns, several at once; nothing where the reader describes them one by one."""
 
-    @abstractmethod
-    def parts(self, name: str) -> Parts:
-        """Return which units of a column each part has; raise `UnknownColumnError` if there is none."""
+    # What the parts say ---------------------------------------------------------------------------
 
     @abstractmethod
-    def datasets(self, name: str) -> tuple[Values, JoinedArray]:
-        """Return the values of a column, and the datasets that have them, of which each part has a whole one."""
+    def source(self, path: str) -> Source:
+        """Return the datasets of a path; raise `UnknownColumnError` if there are none."""
+
+    @abstractmethod
+    def plain(self, path: str) -> Source | None:
+        """Return the datasets of a path; None if there are none, or what there is encodes something."""
+
+    @abstractmethod
+    def encoding(self, path: str) -> Encoding | None:
+        """Return what is encoded at a path, which is the same in each part; None if it is plain, or not there."""
+
+    @abstractmethod
+    def attributes(self, source: Source) -> tuple[Sequence[Mapping[str, Any]], np.ndarray]:
+        """Return the attributes that datasets have by the CF conventions, and which of them each dataset has."""
+
+    @abstractmethod
+    def joined(self, values: Values) -> JoinedArray:
+        """Return the datasets that have values, one of each part."""
 
     def is_range(self, name: str) -> bool:  # noqa: ARG002
         """Return whether the rows of a column are ranges in each group; those of a file are its values."""
         return False
 
-    @abstractmethod
-    def has(self, name: str) -> bool:
-        """Return whether the parts have a dataset."""
-
     def attributes_of(self, name: str, attributes: Sequence[str]) -> list[Mapping[str, Any]]:
         """Return for each part those attributes of a dataset that are short numbers or one text."""
         return [self.reader.values_of_attributes(self.dataset_below_field(name), attributes)]
 
-    @abstractmethod
-    def _plain_parts(self, name: str) -> Parts:
-        """Return the parts of a dataset, however the user described a column of that name."""
+    def names_at(self, path: str) -> Values:
+        """Return a dataset of the file that names positions."""
+        return Stored.of(self.reader.column(path))
 
-    def _stored_parts(self, name: str) -> Parts:
-        """Return the parts of a dataset as it is stored."""
-        return Parts.of_file(Stored.of(self.reader.column(name)))
+    # What a name means ----------------------------------------------------------------------------
 
-    def _named(self, name: str) -> Values:
-        """Return a dataset of the file, such as names of positions."""
-        return Stored.of(self.reader.column(name))
+    def values(self, name: str) -> Values:
+        """Return the values of a column; raise `UnknownColumnError` if there is none."""
+        if name not in self._values:
+            self._values[name] = self._described(name)
+        return self._values[name]
 
-    def _encoding(self, path: str) -> Encoding | None:
-        """Return what a group, or a dataset, of the file encodes; None if it does not, or is not there."""
+    def has(self, name: str) -> bool:
+        """Return whether there is a column that can be read."""
         try:
-            return self.reader.encoding(path)
-        except RayH5Error:
-            return None  # reading it as a dataset reports what is wrong
+            return self.values(name) is not None
+        except (UnknownColumnError, UnsupportedColumnError):
+            return False
+
+    def datasets(self, name: str) -> tuple[Values, JoinedArray]:
+        """Return the values of a column, and the datasets that have them, of which each part has a whole one."""
+        values = self.values(name)
+        return values, self.joined(values)
+
+    def parts(self, name: str) -> Parts:
+        """Return which units of a column each part has; raise `UnknownColumnError` if there is none."""
+        values, joined = self.datasets(name)
+        return Parts.whole(self.of_units(name, values), joined)
+
+    def _described(self, name: str) -> Values:
+        """Return the values of a column as the user describes it."""
+        made = self.whole(name)
+        if isinstance(made, Ragged):
+            return self.ragged(made)
+        if isinstance(made, Csr):
+            return self.csr(made)
+        path = self.dataset_of(name)
+        return stored_fields(self.source(path), made.names, name) if isinstance(made, Fields) else self.at(path, name)
+
+    def at(self, path: str, name: str = "") -> Values:
+        """Return the values of what is at a path; `name` is that of the column, if it has another one."""
+        if (source := self.plain(path)) is not None:
+            return self._decoded(source)
+        encoding = self.encoding(path)
+        return self._field(path, name or path) if encoding is None else self._encoded(path, encoding, name or path)
+
+    def _decoded(self, source: Source) -> Values:
+        """Return the values of datasets; the attributes of each say what its values mean."""
+        stored = Stored.of(source)
+        return cf_values(stored, *self.attributes(source)) if self.decode_cf else stored
+
+    def _encoded(self, path: str, encoding: Encoding, name: str) -> Values:
+        """Return the values of what is encoded in several datasets."""
+        if encoding.kind in SPARSE:
+            group = path.strip("/")
+            return self.csr(Csr(group, called="" if group == name.strip("/") else name))
+        stored, other = Stored.of(self.source(encoding.values)), self.source(encoding.other)
+        decoder = category if encoding.kind == "category" else optional
+        return decoder(self.reader, name, stored, other)
+
+    def _field(self, path: str, name: str) -> Values:
+        """Return a field of compound values."""
+        if (compound := self._compound(path.strip("/"))) is None:
+            return self._decoded(self.source(path))  # raises, with near names
+        source, field = compound
+        stored = Stored.of(source)
+        for lost, error in lost_fields(stored.layout):
+            if f"{path.strip('/')}/".startswith(f"{lost}/"):
+                raise error
+        return stored_fields(source, (field,), name, is_one=True)
+
+    def _compound(self, path: str) -> tuple[Source, str] | None:
+        """Return the datasets of compound values that a path leads through, and the rest of the path: their field."""
+        parts = path.split("/")
+        for count in range(len(parts) - 1, 0, -1):
+            with contextlib.suppress(UnsupportedColumnError):
+                if (source := self.plain("/".join(parts[:count]))) is not None:
+                    return (source, "/".join(parts[count:])) if source.dtype.names is not None else None
+        return None
 
     # What the user describes ----------------------------------------------------------------------
 
@@ -156,10 +253,9 @@ class Columns(ABC):
 
     def dataset_below_field(self, name: str) -> str:
         """Return the dataset that a column is of: of a field of compound values, the one above it."""
-        dataset = self.dataset_of(name).strip("/")
-        parts = dataset.split("/")
-        above = ("/".join(parts[:count]) for count in range(1, len(parts)))
-        return next(filter(self.has, above), dataset)
+        path = self.dataset_of(name).strip("/")
+        compound = self._compound(path)
+        return path if compound is None else path.removesuffix(f"/{compound[1]}")
 
     def part(self, name: str) -> RowPart | None:
         """Return the part that a column is; None for whole values."""
@@ -190,31 +286,6 @@ class Columns(ABC):
         taken = self._taken(made, dict(made.axes), values)
         return taken if made.random is None else Taken(taken, entries=RowEntries(made.random, where))
 
-    def of_blocks(
-        self, name: str, array: ColumnLayout, cut: tuple[int, ...]
-    ) -> tuple[tuple[np.ndarray | None, ...], RowEntries | None]:
-        """Return the part of blocks: positions along each axis that these have as a whole, and what is drawn.
-
-        Raises
-        ------
-        UnsupportedColumnError
-            If a part is along an axis that blocks cut, those in `cut`.
-        """
-        if (made := self.part(name)) is None:
-            return (), None
-        asked = [*([] if made.random is None else [0]), *(axis for axis, _ in made.axes)]
-        others = [axis for axis in range(len(array.shape)) if axis not in cut]
-        for axis in asked:
-            if axis not in others:
-                raise UnsupportedColumnError(
-                    f"{array.where} has shape {array.shape}, of which blocks cut the axes {list(cut)}; {made} takes "
-                    f"parts of axis {axis}. Take parts of "
-                    + (f"the axes {others}, which blocks have as a whole" if others else "arrays with channels")
-                    + ", and choose other blocks with rows=Patches(...)."
-                )
-        taken = self._positions(made, dict(made.axes), array.shape)
-        return taken, None if made.random is None else made.entries(array.where)
-
     def _taken(self, made: RowPart, axes: dict[int, Positions], values: Values, first_axis: int = 0) -> Values:
         shape = values.array.row_shape
         if not axes:
@@ -225,9 +296,9 @@ class Columns(ABC):
                 f"{values.array.where}: {made} takes axis {max(axes) + first_axis} of rows; expected rows with so "
                 f"many axes, found {shown}"
             )
-        return values.take(self._positions(made, axes, shape, first_axis))
+        return values.take(self.positions(made, axes, shape, first_axis))
 
-    def _positions(
+    def positions(
         self, made: RowPart, axes: dict[int, Positions], shape: tuple[int, ...], first_axis: int = 0
     ) -> tuple[np.ndarray | None, ...]:
         """Return the positions along each axis of a shape; None for all."""
@@ -241,7 +312,7 @@ class Columns(ABC):
         if isinstance(at, Cut):
             return at.positions(length)
         names = None if made.names is None else self.path_of(made.names)
-        return positions_of(self.reader, what, at, names, length, self._named)
+        return positions_of(self.reader, what, at, names, length, self.names_at)
 
     def _of_sparse(self, made: RowPart, values: SparseRows) -> SparseRows:
         if [axis for axis, _ in made.axes] != [0] or made.random is not None:
@@ -255,37 +326,52 @@ class Columns(ABC):
 
     def ragged(self, made: Ragged) -> Ranges:
         """Return the values of a column made by `ragged`; which rows each group has is known then."""
-        content = self._plain_parts(made.content)
-        if isinstance(content.values, (Ranges, SparseRows)):
-            raise UnsupportedColumnError(
-                f"{self.path}: ragged({made.content!r}): it has rows of varying length itself; expected a dataset"
-            )
+        content = self.units_at(made.content)
 
         def check(bounds: Bounds, length: int, part: int) -> None:
             check_bounds(bounds, made, length, self.where(part))
 
-        if self.groups is None:
-            self.chunked[made.name] = ChunkedBy(made.bounds_key, content.values.array.chunk_rows)
-        return Ranges(made.name, self.path, content.values, self._bounds(made, made.name, content, check))
+        return Ranges(made.name, self.path, content.values, self._bounds(made, made.name, [content], check))
 
     def csr(self, made: Csr) -> SparseRows:
         """Return the rows of a sparse matrix, of a file or of each group, one group after the other."""
-        name = made.group
-        indices, data = (self._stored_parts(f"{name}/{index}") for index in ("indices", "data"))
+        name, take = made.group, None
+        indices, data = (self.units_at(f"{name}/{index}", is_stored=True) for index in ("indices", "data"))
         check_types(f"{self.path}: sparse matrix {name!r}", indices.values.array, data.values.array)
 
         def check(bounds: Bounds, length: int, part: int) -> None:
             where = f"{self.path}: sparse matrix {self._path(part, name)!r}"
             check_entries(where, bounds, length, int(data.lengths[part]))
 
-        if self.groups is None:
-            chunk_rows = max(indices.chunk_rows, data.chunk_rows)
-            self.chunked[made.name] = ChunkedBy(made.rows.bounds_key, chunk_rows)
-        bounds, take = self._bounds(made.rows, made.name, indices, check), None
+        bounds = self._bounds(made.rows, made.name, [indices, data], check)
         width = self._common_width(made, bounds)
         if made.take is not None:
-            take = positions_of(self.reader, f"csr({name!r})", made.take, made.names, width, self._named)
+            take = positions_of(self.reader, f"csr({name!r})", made.take, made.names, width, self.names_at)
         return SparseRows(name, indices.values, data.values, bounds, width, made.dense, take, self.path)
+
+    def units_at(self, path: str, *, is_stored: bool = False) -> Parts:
+        """Return which units of the datasets of a path each part has, however the user describes a column there.
+
+        With `is_stored`, values are as they are stored, whatever their attributes say.
+        """
+        values = Stored.of(self.source(path)) if is_stored else self.at(path)
+        if isinstance(values, (Ranges, SparseRows)):
+            raise UnsupportedColumnError(
+                f"{self.path}: {path!r} has rows of varying length itself; expected a dataset of bounds or of values"
+            )
+        joined, groups = self.joined(values), self.groups
+        if joined.unit_shape is None:
+            raise UnsupportedColumnError(
+                f"{self.path}: the values of {path!r} have other shapes in other groups, such as "
+                f"{joined.layouts[0].row_shape} and {joined.layouts[1].row_shape}. Choose groups that agree with the "
+                "pattern, or leave the column out."
+            )
+        if groups is not None and not joined.is_there.all():
+            raise SchemaMismatchError(
+                f"{self.path}: group {groups[int(np.argmin(joined.is_there))]!r} lacks {path!r}, which says where rows "
+                "are or holds their values. Choose groups that have it with the pattern, or leave the column out."
+            )
+        return Parts.whole(values, joined)
 
     def where(self, part: int) -> str:
         """Return which part is meant, for the beginning of a message."""
@@ -294,16 +380,20 @@ class Columns(ABC):
     def _path(self, part: int, name: str) -> str:
         return name if self.groups is None else f"{self.groups[part]}/{name}"
 
-    def _bounds(self, made: Ragged, name: str, content: Parts, check: Callable[[Bounds, int, int], None]) -> Bounds:
-        """Return where the rows of a column begin and end in the units of its content, those of all parts.
+    def _bounds(
+        self, made: Ragged, name: str, contents: Sequence[Parts], check: Callable[[Bounds, int, int], None]
+    ) -> Bounds:
+        """Return where the rows of a column begin and end in the units of its contents, those of all parts.
 
         Which of them each group has is known then, too. `check` raises for the bounds in a part of some length.
         """
-        key, of_groups = made.bounds_key, rows_key(name)
+        key, of_groups, content = made.bounds_key, rows_key(name), contents[0]
+        if self.groups is None:
+            self.chunked[name] = ChunkedBy(key, max(part.chunk_rows for part in contents))
         if self.groups is None and key in self.bounds:  # columns with the same bounds may have other content
             check(self.bounds[key], int(content.lengths[0]), 0)
         elif key not in self.bounds or of_groups not in self.bounds:
-            read = {option: self._plain_parts(dataset).read(self.reader) for option, dataset in made.given.items()}
+            read = {option: self.units_at(dataset).read(self.reader) for option, dataset in made.given.items()}
             said = " and ".join(map(repr, made.given.values()))
             all_bounds = []
             for part, (first, length) in enumerate(zip(content.starts.tolist(), content.lengths.tolist(), strict=True)):
@@ -324,21 +414,20 @@ class Columns(ABC):
     def _common_width(self, made: Csr, bounds: Bounds) -> int:
         """Return the length of a row of a sparse matrix, which is one in all groups."""
         reader, name, groups = self.reader, made.group, self.groups
-        if groups is None:
-            encoding = checked_encoding(reader.path, made, name, reader.encoding(name))
-            return width_of(reader, made, name, encoding, len(bounds))
+        of_parts = [len(bounds)]
+        if groups is not None:
+            rows = self.bounds[rows_key(made.name)]
+            of_parts = (rows.stops - rows.starts).tolist()
 
         def widths() -> np.ndarray:
-            rows, all_widths = self.bounds[rows_key(made.name)], []
-            for part, count in enumerate((rows.stops - rows.starts).tolist()):
-                path = self._path(part, name)
-                encoding = checked_encoding(reader.path, made, path, reader.encoding(path))
-                all_widths.append(width_of(reader, made, path, encoding, count))
-            return np.array(all_widths, np.int64)
+            paths = [self._path(part, name) for part in range(len(of_parts))]
+            encodings = [checked_encoding(reader.path, made, path, reader.encoding(path)) for path in paths]
+            found = zip(paths, encodings, of_parts, strict=True)
+            return np.array([width_of(reader, made, *part) for part in found], np.int64)
 
-        key = f"{name}: widths in {groups[0]!r} and {len(groups) - 1} others; {made.shape}"
-        of_groups = reader.fact(key, widths, of_file=True)
-        if (differ := np.flatnonzero(of_groups != of_groups[0])).size:
+        where = "" if groups is None else f"{groups[0]!r} and {len(groups) - 1} others"
+        of_groups = reader.fact(f"{name}: widths in {where}; {made.shape}", widths, of_file=True)
+        if groups is not None and (differ := np.flatnonzero(of_groups != of_groups[0])).size:
             at = int(differ[0])
             raise SchemaMismatchError(
                 f"{reader.path}: sparse matrix {name!r}: rows have length {of_groups[0]} in group {groups[0]!r}, and "
@@ -346,6 +435,13 @@ class Columns(ABC):
                 "out."
             )
         return int(of_groups[0])
+
+
+def joined_of(values: Values) -> JoinedArray | None:
+    """Return the datasets of groups that values are read from; of encoded ones, the codes or values."""
+    whole = values.parts[0] if isinstance(values, OfParts) else values
+    stored = whole.values if isinstance(whole, Decoded) else whole
+    return stored.address if isinstance(stored, Stored) and isinstance(stored.address, JoinedArray) else None
 
 
 def is_single(joined: JoinedArray) -> bool:

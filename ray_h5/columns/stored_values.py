@@ -68,6 +68,12 @@ class Stored(OneAxis):
         """Return the values of a dataset, or of one dataset a group."""
         return cls(source.unit, source) if isinstance(source, JoinedArray) else cls(source, source.name)
 
+    @classmethod
+    def end_to_end(cls, name: str, joined: JoinedArray) -> Stored:
+        """Return the values of datasets, those of one after those of the one before, as one array."""
+        units = replace(joined.unit, name=name, shape=(int(joined.starts[-1]), *joined.layouts[0].row_shape))
+        return cls(units, joined, name)
+
     @property
     def _members(self) -> list[tuple[np.dtype, int]]:
         """The types of the fields as they are stored, and where they are in a value, in bytes."""

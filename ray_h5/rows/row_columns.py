@@ -11,8 +11,9 @@ import numpy as np
 
 from ray_h5.buffers import empty
 from ray_h5.columns.columns import Columns, Parts
-from ray_h5.columns.ragged.range_columns import Ranges, joined_rows
+from ray_h5.columns.ragged.range_columns import Ranges
 from ray_h5.columns.ragged.runs import axes_of_fields, by_shape, layout_of_rows, ragged_layout
+from ray_h5.columns.ragged.sparse_rows import Entries, SparseRow, index_dtype
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.stored_values import Stored, field_of
 from ray_h5.columns.values import OneAxis, Reading, Units, Values, keyed, read_apart
@@ -180,11 +181,22 @@ class Steps(OneAxis):
                 if out.dtype != object:
                     into[there[blank.reshape(-1)]] = nothing
             if is_sparse:
-                out[places] = joined_rows(into.reshape(count, width), self.content.array.ragged_shape[0] or 0)
+                out[places] = _joined_rows(into.reshape(count, width), self.content.array.ragged_shape[0] or 0)
             elif not in_place:
                 out[places] = into.reshape(count, *out.shape[1:])
 
         return self.content.reading(keyed(units.reshape(-1), there, keys), into).then(finish)
+
+
+def _joined_rows(windows: np.ndarray, width: int) -> np.ndarray:
+    """Return rows of a sparse matrix, several a window, as one row a window: step after step, each `width` long."""
+    joined = np.empty(len(windows), object)
+    for at, rows in enumerate(windows):
+        dtype = index_dtype(width * len(rows))
+        indices = np.concatenate([row.indices.astype(dtype) + step * width for step, row in enumerate(rows)])
+        data = np.concatenate([row.data for row in rows])
+        joined[at] = SparseRow(Entries(indices, data), 0, len(data))
+    return joined
 
 
 def is_plain(column: RowColumn) -> bool:

@@ -157,13 +157,13 @@ class Characters(Decoded):
         return np.ascontiguousarray(stored).view(f"S{stored.shape[-1]}")[..., 0]
 
 
-def cf_of_groups(values: Stored, said: Sequence[Mapping[str, Any]], class_of: np.ndarray) -> Values:
-    """Return what attributes say that the values of one dataset a group stand for.
+def cf_values(values: Stored, said: Sequence[Mapping[str, Any]], class_of: np.ndarray) -> Values:
+    """Return what attributes say that the values of datasets stand for.
 
     Parameters
     ----------
     values : Stored
-        The datasets.
+        A dataset, or one a group.
     said : sequence of mapping
         The attributes that datasets have.
     class_of : numpy.ndarray
@@ -173,27 +173,27 @@ def cf_of_groups(values: Stored, said: Sequence[Mapping[str, Any]], class_of: np
     ------
     SchemaMismatchError
         If they make times of the values of some groups alone.
+    UnsupportedColumnError
+        If they say what cannot be decoded, such as times of a calendar that is not that of numpy.
     """
-    decoders = [cf_values(values, attributes) for attributes in said]
+    decoders = [_decoder(values, attributes) for attributes in said]
+    joined = values.address
     if not any(decoders):
         return values
-    if isinstance(decoders[0], Characters) and isinstance(values.address, JoinedArray):
-        if values.address.unit_shape is None:
-            raise UnsupportedColumnError(
-                f"{values.layout.where} has arrays of characters, of another length in other groups. Read it as it is "
-                "stored, with decode_cf=False, or leave it out with columns=[...]."
-            )
-        return decoders[0]
+    if isinstance(decoders[0], Characters) and isinstance(joined, JoinedArray) and joined.unit_shape is None:
+        raise UnsupportedColumnError(
+            f"{values.layout.where} has arrays of characters, of another length in other groups. Read it as it is "
+            "stored, with decode_cf=False, or leave it out with columns=[...]."
+        )
     parts = tuple(values if decoder is None else decoder for decoder in decoders)
+    if len(parts) == 1 or isinstance(parts[0], Characters) or not isinstance(joined, JoinedArray):
+        return parts[0]
     kinds = sorted({part.array.kind for part in parts})
     if len(kinds) > 1:
         raise SchemaMismatchError(
             f"{values.layout.where}: its attributes make {' and '.join(kinds)} values of the datasets of several "
             "groups. Choose groups that agree with the pattern, or read it as it is stored, with decode_cf=False."
         )
-    joined = values.address
-    if len(parts) == 1 or not isinstance(joined, JoinedArray):
-        return parts[0]
     return OfParts(values.array.name, parts, lambda units: class_of[joined.datasets_of(units)])
 
 
@@ -214,14 +214,8 @@ def attributes_of_text(text: bytes) -> dict[str, Any]:
     }
 
 
-def cf_values(values: Stored, attributes: Mapping[str, Any]) -> CF | Characters | None:
-    """Return what attributes say that stored values stand for; None if they say nothing.
-
-    Raises
-    ------
-    UnsupportedColumnError
-        If they say what cannot be decoded, such as times of a calendar that is not that of numpy.
-    """
+def _decoder(values: Stored, attributes: Mapping[str, Any]) -> CF | Characters | None:
+    """Return what attributes say that stored values stand for; None if they say nothing."""
     layout = values.array
     if layout.dtype == np.dtype("S1") and layout.row_shape:
         return Characters(values)

@@ -184,35 +184,38 @@ class Optional(Decoded):
         return found
 
 
-def check_codes(path: str, name: str, codes: Stored, categories: ColumnLayout) -> None:
-    """Raise unless codes are integers, and categories one number or text each."""
-    if categories.row_shape or categories.kind not in {"number", "bool", "string"}:
+def category(reader: RowReader, name: str, codes: Stored, categories: ColumnLayout | JoinedArray) -> Category:
+    """Return a column whose codes stand for the values of a dataset; each group of datasets has its own."""
+    layout = categories.unit if isinstance(categories, JoinedArray) else categories
+    if layout.row_shape or layout.kind not in {"number", "bool", "string"}:
         raise UnsupportedColumnError(
-            f"{categories.where} has {categories.kind} values of shape {categories.row_shape}; expected the categories "
-            f"of {name!r}: one number or text for each"
+            f"{layout.where} has {layout.kind} values of shape {layout.row_shape}; expected the categories of "
+            f"{name!r}: one number or text for each"
         )
     if codes.dtype.kind not in "iu":
-        raise CorruptFileError(f"{path}: column {name!r}: expected integers as codes, found {codes.dtype}")
-
-
-def category(reader: RowReader, name: str, codes: Stored, categories: str) -> Category:
-    """Return a column whose codes stand for the values of a dataset, `categories`."""
-    check_codes(reader.path, name, codes, reader.column(categories))
+        raise CorruptFileError(f"{reader.path}: column {name!r}: expected integers as codes, found {codes.dtype}")
     if codes.layout.row_shape and reader.form == "anndata":
         raise CorruptFileError(
             f"{reader.path}: column {name!r}: expected one code a row, found those of shape {codes.layout.shape}"
         )
-    values = reader.fact(categories, lambda: reader.read_whole(categories, _CATEGORY_BYTES), of_file=True)
-    return Category(codes, name, values, reader.path)
+    if isinstance(categories, JoinedArray):
+        return Category(codes, name, categories, reader.path)
+    whole = reader.fact(layout.name, lambda: reader.read_whole(layout.name, _CATEGORY_BYTES), of_file=True)
+    return Category(codes, name, whole, reader.path)
 
 
-def optional(reader: RowReader, name: str, values: Stored, mask: str) -> Optional:
-    """Return a column of values, of which another dataset says which are missing."""
-    missing = Stored.of(reader.column(mask))
-    if missing.layout.shape != values.layout.shape or missing.dtype.kind not in "biu":
+def optional(reader: RowReader, name: str, values: Stored, mask: ColumnLayout | JoinedArray) -> Optional:
+    """Return a column of values, of which other datasets say which are missing."""
+    missing, joined = Stored.of(mask), values.address
+    where, shapes = f"{reader.path}: column {name!r}", (values.layout.shape, missing.layout.shape)
+    if isinstance(joined, JoinedArray) and isinstance(mask, JoinedArray):
+        at = int(np.argmax((joined.shapes != mask.shapes).any(axis=1)))
+        where += f", dataset {joined.paths[at]!r}"
+        shapes = (tuple(joined.shapes[at].tolist()), tuple(mask.shapes[at].tolist()))
+    if shapes[0] != shapes[1] or missing.dtype.kind not in "biu":
         raise CorruptFileError(
-            f"{reader.path}: column {name!r}: expected as many values as entries of its mask, found "
-            f"{values.layout.shape} and {missing.dtype} {missing.layout.shape}"
+            f"{where}: expected as many values as entries of its mask, found {shapes[0]} and {missing.dtype} "
+            f"{shapes[1]}"
         )
     return Optional(values, name, missing, reader.path)
 

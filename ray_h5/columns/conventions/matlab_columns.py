@@ -149,7 +149,7 @@ def referred_values(path: str, name: str, table: GroupTable, *, is_reversed: boo
             f"group, such as {table.names[0]!r}."
         )
     if joined.single:
-        return Stored(replace(joined.unit, name=name, shape=(len(joined), *joined.unit.row_shape)), joined)
+        return Stored.end_to_end(name, joined)
     datasets = Ranges.whole(name, path, Stored.of(joined), joined)
     said = table.attributes.get(OF_VALUES)
     if isinstance(said, Texts) and b"char" in said and joined.dtype.kind == "u":

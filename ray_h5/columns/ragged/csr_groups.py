@@ -16,6 +16,9 @@ from ray_h5.manifest.layout import ColumnLayout, Encoding
 from ray_h5.messages import near_names
 from ray_h5.read.reader import RowReader
 
+SPARSE = {"csr", "csc", "compressed"}
+"""What groups of sparse matrices encode."""
+
 
 def checked_encoding(path: str, made: Csr, name: str, encoding: Encoding | None) -> Encoding | None:
     """Return what a group encodes; None if only the user says so.
@@ -24,7 +27,7 @@ def checked_encoding(path: str, made: Csr, name: str, encoding: Encoding | None)
     """
     if encoding is None and made.shape is not None:
         return None
-    if encoding is None or encoding.kind not in {"csr", "csc", "compressed"}:
+    if encoding is None or encoding.kind not in SPARSE:
         said = "" if encoding is None else f" ({encoding.said})"
         raise UnsupportedColumnError(
             f"{path}: csr({made.group!r}): {name!r}{said} is no sparse matrix: expected a group of data, indices, "

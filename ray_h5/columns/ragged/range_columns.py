@@ -310,17 +310,6 @@ class OfParts(OneAxis):
         return Reading.together(readings)
 
 
-def joined_rows(windows: np.ndarray, width: int) -> np.ndarray:
-    """Return rows of a sparse matrix, several a window, as one row a window: step after step, each `width` long."""
-    joined = np.empty(len(windows), object)
-    for at, rows in enumerate(windows):
-        dtype = index_dtype(width * len(rows))
-        indices = np.concatenate([row.indices.astype(dtype) + step * width for step, row in enumerate(rows)])
-        data = np.concatenate([row.data for row in rows])
-        joined[at] = SparseRow(Entries(indices, data), 0, len(data))
-    return joined
-
-
 def chunk_group_starts(bounds: Bounds, chunk_values: int, chunks: int) -> np.ndarray:
     """Return the first row of each run of rows that begin in the same `chunks` chunks of values; ascending.
 

@@ -9,7 +9,7 @@ import numpy as np
 from ray_h5.buffers import objects
 from ray_h5.columns.column_resolver import FileColumns
 from ray_h5.columns.columns import Parts
-from ray_h5.columns.ragged.bounds import bounds_in, check_inside, integers_in
+from ray_h5.columns.ragged.bounds import Bounds, bounds_in, check_inside, episodes_key, integers_in
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.values import read_all
 from ray_h5.errors import CorruptFileError, SchemaMismatchError, UnsupportedColumnError
@@ -76,13 +76,21 @@ class AxisRows(Episodes):
         if self._windows.episode_flags:
             return self._flags(self._windows.episode_flags, num_rows)
         if self._windows.episode_bounds is not None:
-            bounds = self.columns.episode_bounds(self._windows.episode_bounds)
+            bounds = self._bounds_in(self._windows.episode_bounds)
             where = f"{self.columns.path}: {self._windows.episode_bounds!r}"
             check_inside(bounds, num_rows, where, self._windows.columns[0].source)
             return bounds.stops - bounds.starts
         for option, name in self._windows.episodes.items():
             return self._follow_each_other(option, name, num_rows)
         return np.array([num_rows], np.int64)
+
+    def _bounds_in(self, name: str) -> Bounds:
+        """Return where episodes begin and end, as pairs say."""
+        known = self.columns.bounds
+        if (key := episodes_key(name)) not in known:
+            (pairs,) = self.columns.units_at(name).read(self.columns.reader)
+            known[key] = bounds_in({"bounds": pairs}, f"{self.columns.path}: {name!r}")
+        return known[key]
 
     def _runs(self, name: str, num_rows: int) -> np.ndarray:
         """Return the lengths of runs of equal values of a column."""
@@ -209,7 +217,7 @@ class AxisRows(Episodes):
     def _starts(self, lengths: np.ndarray) -> np.ndarray:
         """Return the first row of each episode."""
         if self._windows is not None and self._windows.episode_bounds is not None:
-            return self.columns.episode_bounds(self._windows.episode_bounds).starts
+            return self._bounds_in(self._windows.episode_bounds).starts
         return np.concatenate([[0], np.cumsum(lengths)])[:-1].astype(np.int64)
 
     def episode_names(self) -> np.ndarray:

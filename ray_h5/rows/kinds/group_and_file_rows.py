@@ -77,7 +77,7 @@ class WholeRows(Episodes):
         columns, refused = list(listing.names), dict(listing.refused)
         for name in [*listing.names, *listing.refused]:
             try:
-                if name in refused and self.columns.single(name) is None and self.columns.bytes_of(name) is None:
+                if name in refused and self.columns.without_axes(name) is None:
                     continue
                 if not self._has_steps_of_rows(name):
                     self.column(name)

@@ -12,6 +12,7 @@ import numpy as np
 
 from ray_h5.columns.column_resolver import FileColumns
 from ray_h5.columns.conventions.cf_columns import CF
+from ray_h5.columns.derived_columns import RowEntries
 from ray_h5.columns.stored_values import Stored
 from ray_h5.columns.values import Taken, Values, read_units
 from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
@@ -136,13 +137,31 @@ class Blocks:
                 + (f". Name its fields: columns=[{fields[0]!r}]" if fields else "")
             )
         axes, layout = self._arrays[0][of], stored.layout
-        taken, drawn = self.columns.of_blocks(name, values.array, axes)
+        taken, drawn = self._part(name, values.array, axes)
         own = len(layout.shape)  # fields add others
         cut = stored.boxes(axes, self.kind.block, taken[:own])
         blocks: Values = replace(values, values=cut) if isinstance(values, CF) else cut
         if not taken[own:] and drawn is None:
             return blocks
         return Taken(blocks, (*[None] * own, *taken[own:]) if taken[own:] else (), drawn)
+
+    def _part(
+        self, name: str, array: ColumnLayout, cut: tuple[int, ...]
+    ) -> tuple[tuple[np.ndarray | None, ...], RowEntries | None]:
+        """Return the part of blocks that the user asks for: positions along axes that they have whole, and draws."""
+        if (made := self.columns.part(name)) is None:
+            return (), None
+        asked = [*([] if made.random is None else [0]), *(axis for axis, _ in made.axes)]
+        others = [axis for axis in range(len(array.shape)) if axis not in cut]
+        if wrong := [axis for axis in asked if axis not in others]:
+            raise UnsupportedColumnError(
+                f"{array.where} has shape {array.shape}, of which blocks cut the axes {list(cut)}; {made} takes "
+                f"parts of axis {wrong[0]}. Take parts of "
+                + (f"the axes {others}, which blocks have as a whole" if others else "arrays with channels")
+                + ", and choose other blocks with rows=Patches(...)."
+            )
+        taken = self.columns.positions(made, dict(made.axes), array.shape)
+        return taken, None if made.random is None else made.entries(array.where)
 
     @property
     def _arrays(self) -> tuple[dict[str, tuple[int, ...]], tuple[int, ...]]:
