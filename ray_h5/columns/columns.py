@@ -32,9 +32,9 @@ from ray_h5.columns.ragged.csr_groups import (
     positions_of,
     width_of,
 )
-from ray_h5.columns.ragged.range_columns import OfParts, Ranges, SparseRows
+from ray_h5.columns.ragged.range_columns import Ranges, SparseRows
 from ray_h5.columns.row_table import Listing, RowTable
-from ray_h5.columns.stored_values import Decoded, Stored, stored_fields
+from ray_h5.columns.stored_values import Stored, stored_fields
 from ray_h5.columns.values import Taken, Values, read_units
 from ray_h5.errors import SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.tree.tree import lost_fields
@@ -403,12 +403,13 @@ class Columns(ABC):
                 check(bounds, length, part)
                 all_bounds.append(Bounds(bounds.starts + first, bounds.stops + first))
             nothing = np.empty(0, np.int64)
-            starts, stops = (np.concatenate([nothing, *(getattr(part_bounds, end) for part_bounds in all_bounds)])
-                             for end in ("starts", "stops"))  # fmt: skip
-            self.bounds[key] = Bounds(starts, stops)
+            self.bounds[key] = Bounds(
+                np.concatenate([nothing, *(bounds.starts for bounds in all_bounds)]),
+                np.concatenate([nothing, *(bounds.stops for bounds in all_bounds)]),
+            )
             if self.groups is not None:
-                ends = np.cumsum(np.array([len(part_bounds) for part_bounds in all_bounds], np.int64))
-                self.bounds[of_groups] = Bounds(np.concatenate([nothing, [0], ends])[:-1].astype(np.int64), ends)
+                counts = np.array([len(bounds) for bounds in all_bounds], np.int64)
+                self.bounds[of_groups] = Bounds(np.cumsum(counts) - counts, np.cumsum(counts))
         return self.bounds[key]
 
     def _common_width(self, made: Csr, bounds: Bounds) -> int:
@@ -435,13 +436,6 @@ class Columns(ABC):
                 "out."
             )
         return int(of_groups[0])
-
-
-def joined_of(values: Values) -> JoinedArray | None:
-    """Return the datasets of groups that values are read from; of encoded ones, the codes or values."""
-    whole = values.parts[0] if isinstance(values, OfParts) else values
-    stored = whole.values if isinstance(whole, Decoded) else whole
-    return stored.address if isinstance(stored, Stored) and isinstance(stored.address, JoinedArray) else None
 
 
 def is_single(joined: JoinedArray) -> bool:

@@ -137,16 +137,12 @@ def as_labels(labels: object) -> tuple[Classes, ...]:
             f"labels={labels!r}: expected {{column: classes}}, such as {{'cell_type': ['B', 'T']}} or "
             "{'cell_type': 'auto'}"
         )
-    return tuple(_classes(name, value) for name, value in labels.items() if _is_name(name))
+    return tuple(_classes(name, value) for name, value in labels.items())
 
 
-def _is_name(name: object) -> bool:
+def _classes(name: object, choice: object) -> Classes:
     if not isinstance(name, str) or not name.strip("/"):
         raise OptionError(f"labels: expected names of columns as keys, found {name!r}")
-    return True
-
-
-def _classes(name: str, choice: object) -> Classes:
     where = f"labels={{{name!r}: ...}}"
     if isinstance(choice, str) or not isinstance(choice, (Mapping, Sequence, np.ndarray)):
         if isinstance(choice, str) and choice == "auto":

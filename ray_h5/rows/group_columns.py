@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from ray_h5.columns.columns import Columns, Parts, Source, joined_of
+from ray_h5.columns.columns import Columns, Parts, Source
 from ray_h5.columns.conventions.cf_columns import CF_ATTRIBUTES, attributes_of_text, text_of_attributes
 from ray_h5.columns.derived_columns import Csr, Fields, MadeColumn, Ragged
 from ray_h5.columns.ragged.bounds import rows_key
 from ray_h5.columns.ragged.csr_groups import SPARSE
-from ray_h5.columns.ragged.range_columns import Ranges, SparseRows
+from ray_h5.columns.ragged.range_columns import OfParts, Ranges, SparseRows
 from ray_h5.columns.row_table import Listing, RowTable
+from ray_h5.columns.stored_values import Decoded, Stored
 from ray_h5.columns.values import Values
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray, Paths, Texts
@@ -227,9 +228,11 @@ class GroupColumns(Columns):
     # Units of columns -----------------------------------------------------------------------------
 
     def joined(self, values: Values) -> JoinedArray:
-        joined = joined_of(values)
-        assert joined is not None
-        return joined
+        whole = values.parts[0] if isinstance(values, OfParts) else values
+        stored = whole.values if isinstance(whole, Decoded) else whole
+        assert isinstance(stored, Stored)
+        assert isinstance(stored.address, JoinedArray)
+        return stored.address  # of encoded values, the codes or values
 
     def datasets(self, name: str) -> tuple[Values, JoinedArray]:
         values, joined = super().datasets(name)
