@@ -13,7 +13,6 @@ import numpy as np
 
 from ray_h5.buffers import empty
 from ray_h5.columns.values import (
-    OneAxis,
     Positions,
     Reading,
     Taken,
@@ -37,7 +36,7 @@ _ITEM = re.compile(r"(?P<field>.+)\[(?P<at>\d{1,9})\]")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stored(OneAxis):
+class Stored(Values):
     """Values as they are stored: those of a dataset, of many, of fields of compound values, or parts of them.
 
     Attributes
@@ -241,7 +240,7 @@ class Stored(OneAxis):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Decoded(OneAxis, ABC):
+class Decoded(Values, ABC):
     """Values that are made of stored ones, each of one.
 
     Attributes

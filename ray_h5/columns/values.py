@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -92,38 +92,27 @@ def read_apart(
     return read(values).then(finish)
 
 
-class Values(Protocol):
-    """One value for each unit of an array, or of several arrays that are read together."""
+class Values:
+    """One value for each unit of an array, or of several arrays that are read together.
 
-    @property
-    def array(self) -> ColumnLayout:
-        """The values as one array: its first axis is the units."""
-
-    def over(self, axes: int) -> Values:
-        """Return the same values with the first `axes` axes of the array together as units, in C order."""
-
-    def reading(self, units: Units, out: np.ndarray) -> Reading:
-        """Return the reading that fills ``out[units.places]`` with the values of ``units.rows``."""
-
-    def take(self, taken: Positions) -> Values:
-        """Return the same values with some positions along the axes of a unit; None for all of an axis."""
-
-    def blank(self, dtype: np.dtype) -> Any:
-        """Return what stands for no value, in an array of `dtype`: zero, an empty text, None."""
-
-
-class OneAxis:
-    """What most values share: units lie along one axis, and what stands for none is what it is for their kind."""
+    By default units lie along one axis, and what stands for no value is what it is for their kind.
+    """
 
     __slots__ = ()
 
     if TYPE_CHECKING:
 
         @property
-        def array(self) -> ColumnLayout: ...
-        def reading(self, units: Units, out: np.ndarray) -> Reading: ...
+        def array(self) -> ColumnLayout:
+            """The values as one array: its first axis is the units."""
+            ...
+
+        def reading(self, units: Units, out: np.ndarray) -> Reading:
+            """Return the reading that fills ``out[units.places]`` with the values of ``units.rows``."""
+            ...
 
     def over(self, axes: int) -> Values:
+        """Return the same values with the first `axes` axes of the array together as units, in C order."""
         if axes != 1:
             raise UnsupportedColumnError(
                 f"{self.array.path}: column {self.array.name!r} has one axis of rows; over Grid, name the row axis "
@@ -132,10 +121,11 @@ class OneAxis:
         return self
 
     def take(self, taken: Positions) -> Values:
+        """Return the same values with some positions along the axes of a unit; None for all of an axis."""
         return Taken(self, taken)
 
     def blank(self, dtype: np.dtype) -> Any:
-        """Return what stands for no value of a kind that is stored as it is delivered."""
+        """Return what stands for no value, in an array of `dtype`: zero, an empty text, None."""
         if not dtype.hasobject:
             return (np.array("NaT", dtype) if dtype.kind == "M" else np.zeros((), dtype))[()]
         if self.array.kind == "string":
@@ -146,7 +136,7 @@ class OneAxis:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Taken(OneAxis):
+class Taken(Values):
     """Values of which parts are kept after whole units are read: their arrays have no such parts.
 
     Attributes
@@ -195,7 +185,7 @@ class Taken(OneAxis):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class InMemory(OneAxis):
+class InMemory(Values):
     """Values in memory: an attribute, a name, an index along an axis, a constant.
 
     Attributes

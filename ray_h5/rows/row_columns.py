@@ -16,7 +16,7 @@ from ray_h5.columns.ragged.runs import axes_of_fields, by_shape, layout_of_rows,
 from ray_h5.columns.ragged.sparse_rows import Entries, SparseRow, index_dtype
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.stored_values import Stored, field_of
-from ray_h5.columns.values import OneAxis, Reading, Units, Values, keyed, read_apart
+from ray_h5.columns.values import Reading, Units, Values, keyed, read_apart
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.hash_and_permute import word_at
 from ray_h5.manifest.joined_arrays import JoinedArray
@@ -63,7 +63,7 @@ class RowColumn:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Steps(OneAxis):
+class Steps(Values):
     """Values of which each is several units, such as the steps at some offsets from one of an episode; or is one.
 
     Rows of a sparse matrix are one such row, `width` times as long; other values get an axis.

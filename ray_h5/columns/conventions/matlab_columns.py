@@ -9,7 +9,7 @@ import numpy as np
 
 from ray_h5.columns.ragged.range_columns import Ranges
 from ray_h5.columns.stored_values import Decoded, Stored
-from ray_h5.columns.values import OneAxis, Reading, Units, Values, flattened
+from ray_h5.columns.values import Reading, Units, Values, flattened
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.hdf5.groups.matching_groups import OF_VALUES
 from ray_h5.manifest.joined_arrays import GroupTable, Texts
@@ -101,7 +101,7 @@ def reversed_values(stored: ColumnLayout, matlab_class: str) -> Reversed:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Referred(OneAxis):
+class Referred(Values):
     """Values of which each is a whole dataset, as text, or with its axes in reverse.
 
     Attributes

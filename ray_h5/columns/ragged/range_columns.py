@@ -22,7 +22,7 @@ from ray_h5.columns.ragged.runs import (
     repeated,
 )
 from ray_h5.columns.ragged.sparse_rows import Entries, SparseRow, first_outside, index_dtype, rows_of
-from ray_h5.columns.values import OneAxis, Reading, Units, Values, keyed
+from ray_h5.columns.values import Reading, Units, Values, keyed
 from ray_h5.errors import CorruptFileError, UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
@@ -38,7 +38,7 @@ def rows_a_chunk(bounds: Bounds, chunk_values: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ranges(OneAxis):
+class Ranges(Values):
     """Values of which each is several units: a range of a longer array, a whole dataset, a span of time.
 
     Attributes
@@ -138,7 +138,7 @@ class Ranges(OneAxis):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SparseRows(OneAxis):
+class SparseRows(Values):
     """The rows of a sparse matrix.
 
     Attributes
@@ -256,7 +256,7 @@ class SparseRows(OneAxis):
 
 
 @dataclass(frozen=True, eq=False)
-class OfParts(OneAxis):
+class OfParts(Values):
     """Values of several parts, such as groups, that are decoded in different ways.
 
     Attributes
