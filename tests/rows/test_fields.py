@@ -152,3 +152,40 @@ def test_parts_of_steps_that_differ_in_shape_are_refused(tmp_path, windows):
             file[f"e_{i}/x"], file[f"e_{i}/y"] = np.zeros((4 + i, 2, 5 + i)), np.arange(4 + i)
     with pytest.raises(UnsupportedColumnError, match=r"'x'.*differ in shape, such as \(2, 5\) and \(2, 6\)"):
         H5Dataset(tmp_path / "a.h5", [part("x", {0: [1]}), "y"], rows=Groups("e_*"), windows=windows)
+
+
+def test_a_field_of_datasets_that_are_rows(tmp_path):
+    """Each dataset that matches is a row; a field of it is a column of its own."""
+    values = np.zeros((3, 4), [("a", "<f4"), ("b", "<i4")])
+    values["a"], values["b"] = np.arange(12).reshape(3, 4), 7
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for i, row in enumerate(values):
+            file[f"scans/s{i}"] = row
+    dataset = H5Dataset(tmp_path / "a.h5", {"value/a": "value/a", "z": "value/b"}, rows=Groups("scans/*"))
+    np.testing.assert_array_equal(dataset[[0, 1, 2]]["value/a"], values["a"])
+    np.testing.assert_array_equal(dataset[[0, 1, 2]]["z"], values["b"])
+
+
+def test_windows_over_a_field_beside_all_columns_of_groups(tmp_path):
+    values = np.zeros(4, [("a", "<f4"), ("b", "<i4")])
+    values["a"] = np.arange(4)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for i in range(2):
+            file[f"g{i}/t"], file[f"g{i}/x"] = values, np.arange(4) + i
+    dataset = H5Dataset(tmp_path / "a.h5", rows=Groups("g*"), windows=Windows({"t/a": [0, 1]}, pad="drop"))
+    assert len(dataset) == 6
+    np.testing.assert_array_equal(dataset[4]["t/a"], values["a"][1:3])
+    assert dataset[4]["x"] == 2
+
+
+@pytest.mark.parametrize("rows", [None, Groups("g*")])
+def test_bounds_that_are_a_sparse_matrix_are_refused(tmp_path, rows):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for group in ("", "g0/", "g1/"):
+            file[f"{group}r"] = np.arange(4)
+            matrix = file.create_group(f"{group}X")
+            matrix.attrs.update({"encoding-type": "csr_matrix", "shape": (4, 2)})
+            matrix["data"], matrix["indices"], matrix["indptr"] = np.ones(4), np.zeros(4, "i4"), np.arange(5)
+    windows = None if rows is None else Windows({"r": [0]})
+    with pytest.raises(UnsupportedColumnError, match="'X' has rows of varying length itself"):
+        H5Dataset(tmp_path / "a.h5", [ragged("r", offsets="X")], rows=rows, windows=windows)
