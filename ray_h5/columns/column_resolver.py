@@ -1,353 +1,443 @@
-"""The columns of a file, each made of one or several datasets: sparse matrices, categories, packed numbers."""
+"""The columns of one file: what their names mean, and which units of them the file, or each of its groups, has."""
 
 from __future__ import annotations
 
 import contextlib
-import copy
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from ray_h5.columns.columns import Columns, Source
-from ray_h5.columns.conventions.anndata_columns import OF_ROWS, check_tables, listed_names
-from ray_h5.columns.conventions.cf_columns import CF_ATTRIBUTES
-from ray_h5.columns.conventions.coded_columns import category
-from ray_h5.columns.conventions.matlab_columns import referred_values, reversed_values
-from ray_h5.columns.conventions.pandas_columns import pandas_values
-from ray_h5.columns.derived_columns import Csr, JoinedColumn, MadeColumn, Ragged
-from ray_h5.columns.ragged.csr_groups import SPARSE, checked_encoding
-from ray_h5.columns.ragged.range_columns import SparseRows
+from ray_h5.columns.conventions.cf_columns import cf_values
+from ray_h5.columns.conventions.coded_columns import category, optional
+from ray_h5.columns.derived_columns import (
+    Csr,
+    Cut,
+    Fields,
+    JoinedColumn,
+    MadeColumn,
+    Positions,
+    Ragged,
+    RowEntries,
+    RowPart,
+)
+from ray_h5.columns.ragged.bounds import Bounds, ChunkedBy, bounds_in, check_bounds, rows_key
+from ray_h5.columns.ragged.csr_groups import (
+    SPARSE,
+    check_entries,
+    check_types,
+    checked_encoding,
+    positions_of,
+    width_of,
+)
+from ray_h5.columns.ragged.range_columns import Ranges, SparseRows
 from ray_h5.columns.row_table import Listing, RowTable
-from ray_h5.columns.stored_values import Stored
-from ray_h5.columns.values import Values
-from ray_h5.errors import RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
-from ray_h5.hdf5.groups.matching_groups import GroupPattern
-from ray_h5.likely_rows.alike import pattern_of
-from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray, Paths, Texts
-from ray_h5.manifest.layout import ColumnLayout, Encoding, FileLayout, Form
-from ray_h5.messages import near_names
-from ray_h5.read.length_errors import groups_with
+from ray_h5.columns.stored_values import Stored, stored_fields
+from ray_h5.columns.values import Taken, Values, read_units
+from ray_h5.errors import SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.hdf5.tree.tree import lost_fields
+from ray_h5.manifest.joined_arrays import JoinedArray, Paths
+from ray_h5.manifest.layout import ColumnLayout, Encoding
 from ray_h5.read.reader import RowReader
 
-_CLASS = "MATLAB_class"
-_EMPTY = "MATLAB_empty"
-"""Attribute that MATLAB writes: what values are."""
-
-THE_FILE = Paths(Texts.of([b""]))
-"""The paths of a file that is one part."""
-
-_COMPOUND_CATEGORIES = "uns/{}_categories"
-"""Where AnnData before 0.7 has the categories of a field of ``obs``."""
+Source: TypeAlias = ColumnLayout | JoinedArray
+"""A dataset of a file, or those of one name, of which each group has one."""
 
 
-class FileColumns(Columns):
-    """The columns of one file. Each has one value for each index of its first axis.
+@dataclass(frozen=True, slots=True, eq=False)
+class Parts:
+    """The units of a column that a file has, or each of its groups: those of a group follow those of the one before.
+
+    Attributes
+    ----------
+    values : Values
+        The values of all units.
+    starts, lengths : numpy.ndarray
+        int64: the first unit, and the number of units, of each part.
+    chunk_rows : int
+        Units that are best read together.
+    joined : JoinedArray, optional
+        The datasets, if each part has a whole one.
+    """
+
+    values: Values
+    starts: np.ndarray
+    lengths: np.ndarray
+    chunk_rows: int = 1
+    joined: JoinedArray | None = None
+
+    @classmethod
+    def whole(cls, values: Values, joined: JoinedArray) -> Parts:
+        """Return parts of which each is a whole dataset."""
+        chunk_rows = max(layout.chunk_rows for layout in joined.layouts)
+        return cls(values, joined.starts[:-1], joined.lengths, chunk_rows, joined)
+
+    @property
+    def is_single(self) -> bool:
+        """Whether each part has a single value, and no axis."""
+        return self.joined is not None and is_single(self.joined)
+
+    def read(self, reader: RowReader) -> list[np.ndarray]:
+        """Return the values of each part, without axes of one."""
+        units = read_units(reader, self.values, int(self.lengths.sum()))
+        units = units.reshape(len(units)) if all(length == 1 for length in units.shape[1:]) else units
+        return np.split(units, self.starts[1:])
+
+
+class Columns(ABC):
+    """The columns of one file, of which the file is one part, or each of its groups is one.
 
     Parameters
     ----------
     reader : RowReader
         The open file.
-    columns : sequence of MadeColumn
+    columns : iterable of MadeColumn
         The columns that the user described.
     table : RowTable, optional
         What is known of the rows.
-    decode_cf, is_reversed : bool
-        As the user says.
+    decode_cf : bool
+        Whether attributes of datasets say what their values mean.
     """
 
     def __init__(
-        self,
-        reader: RowReader,
-        columns: Iterable[MadeColumn] = (),
-        table: RowTable | None = None,
-        *,
-        decode_cf: bool = False,
-        is_reversed: bool = False,
+        self, reader: RowReader, columns: Iterable[MadeColumn], table: RowTable | None, *, decode_cf: bool
     ) -> None:
-        super().__init__(reader, columns, table, decode_cf=decode_cf)
-        self._is_reversed = is_reversed
-        self.many: dict[str, GroupTable] = {} if table is None else dict(table.joined)
-        self._listed: Listing | None = None
-        self._layout: FileLayout | None = None
-        self._without_axes: dict[str, JoinedArray | None] = {}
-        whole = None if table is None else table.groups
-        self.as_arrays: dict[str, JoinedArray] = {} if whole is None else dict(whole.columns)
+        self.reader = reader
+        self.path = reader.path
+        self.made = {column.name: column for column in columns}
+        self.decode_cf = decode_cf
+        self.bounds: dict[str, Bounds] = {} if table is None else dict(table.bounds)
+        self.chunked: dict[str, ChunkedBy] = {} if table is None else dict(table.chunked_by)
+        self.path_of: Callable[[str], str] = lambda name: name
+        self._values: dict[str, Values] = {}
 
-    @cached_property
-    def _form(self) -> Form:
-        return self.reader.form
+    @property
+    def groups(self) -> Paths | None:
+        """The groups that are parts; None for a file as a whole."""
+        return None
 
+    @abstractmethod
     def table(self, **others: Any) -> RowTable:
-        return RowTable(bounds=self.bounds, chunked_by=self.chunked, joined=self.many, **others)
+        """Return what was found out so far, with what a row kind knows."""
 
-    # Which columns there are ----------------------------------------------------------------------
-
+    @abstractmethod
     def listing(self) -> Listing:
-        if self._listed is None:
-            if self._form == "loom" and not self._is_reversed:
-                raise _of_loom(self.path)
-            self._layout = self.reader.layout
-            names = self._names()
-            if self._form == "anndata":
-                check_tables(self.reader, names)
-            refused: dict[str, Exception] = dict(self._layout.refused)
-            chosen = []
-            for name in names:
-                if not getattr(refused.get(name), "is_encoded", name not in refused):
-                    continue
-                try:
-                    self.values(name)
-                except (UnsupportedColumnError, UnknownColumnError) as exc:
-                    refused[name] = exc
-                else:
-                    refused.pop(name, None)
-                    chosen.append(name)
-            own = set(names)
-            self._listed = Listing(tuple(chosen), {name: exc for name, exc in refused.items() if name in own})
-        return self._listed
+        """Return which columns there are."""
 
-    def _names(self) -> list[str]:
-        """Return the names of what may be columns."""
-        if not self._form:
-            return [*self.reader.layout.columns, *self.reader.layout.refused]
-        return listed_names(self.reader, self._form, self.encoding)
+    def prepare(self, names: Iterable[str]) -> None:  # noqa: B027
+        """Find out about columns, several at once; nothing where the reader describes them one by one."""
 
-    def single(self, name: str) -> Stored | None:
-        """Return a dataset that has a single value, as one unit; None if it has axes, or does not exist.
+    # What the parts say ---------------------------------------------------------------------------
 
-        Raises
-        ------
-        UnsupportedColumnError
-            If the value is no number or text.
-        """
-        joined = self.without_axes(name)
-        if joined is None or not joined.single:
-            return None
-        if (unit := joined.unit).kind not in {"number", "bool", "string"}:
-            raise UnsupportedColumnError(f"{unit.where} holds a single {unit.kind} value; expected a number or text")
-        return Stored.of(joined)
+    @abstractmethod
+    def source(self, path: str) -> Source:
+        """Return the datasets of a path; raise `UnknownColumnError` if there are none."""
 
-    def without_axes(self, name: str) -> JoinedArray | None:
-        """Return a dataset with a single value; of an opaque value, the array of its bytes. None if it has axes."""
-        if (dataset := self.dataset_of(name)) not in self._without_axes:
-            self._without_axes[dataset] = self._single(dataset)
-        return self._without_axes[dataset]
+    @abstractmethod
+    def plain(self, path: str) -> Source | None:
+        """Return the datasets of a path; None if there are none, or what there is encodes something."""
 
-    def _single(self, name: str) -> JoinedArray | None:
-        if self._layout is not None and name in self._layout.columns:
-            return None
-        error = None if self._layout is None else self._layout.refused.get(name)
-        if error is None:
-            try:
-                self.reader.find([name], missing_ok=True)
-            except UnsupportedColumnError as exc:
-                error = exc
-        if error is None or not is_single(error) or any(character in name for character in "*?["):
-            return None
-        return self.reader.single(name)
+    @abstractmethod
+    def encoding(self, path: str) -> Encoding | None:
+        """Return what is encoded at a path, which is the same in each part; None if it is plain, or not there."""
 
-    # The one part that a file is ------------------------------------------------------------------
+    @abstractmethod
+    def attributes(self, source: Source) -> tuple[Sequence[Mapping[str, Any]], np.ndarray]:
+        """Return the attributes that datasets have by the CF conventions, and which of them each dataset has."""
 
+    @abstractmethod
     def joined(self, values: Values) -> JoinedArray:
-        array = values.array
-        shapes, none = np.array([array.shape], np.int64), np.array([-1])
-        return JoinedArray(array.name, THE_FILE, (array,), np.zeros(1, np.int32), shapes, none)
+        """Return the datasets that have values, one of each part."""
 
-    def datasets(self, name: str) -> tuple[Values, JoinedArray]:
-        if (single := self.single(name)) is not None and isinstance(single.address, JoinedArray):
-            return single, single.address
-        of_bytes = self.without_axes(name)
-        values, joined = super().datasets(name) if of_bytes is None else (Stored.of(of_bytes), of_bytes)
-        self.as_arrays[name] = joined
-        return values, joined
+    def is_range(self, name: str) -> bool:  # noqa: ARG002
+        """Return whether the rows of a column are ranges in each group; those of a file are its values."""
+        return False
 
-    def has(self, name: str) -> bool:
-        try:
-            return self.single(name) is not None or self.plain(self.dataset_of(name)) is not None
-        except UnsupportedColumnError:
-            return False  # a single value that no column has
-
-    def groups_with(self, name: str) -> tuple[list[str], str]:
-        """Return the groups of the file that have a column of this name below them, and a pattern of them."""
-        known = self.listing().names
-        groups = groups_with(name, known)
-        return groups, pattern_of(groups) if groups else ""
-
-    def below(self, group: str, paths: Mapping[str, str]) -> FileColumns:
-        """Return the columns of one group of the file; `paths` are the datasets of names that are not below it."""
-        columns = copy.copy(self)
-        columns.path_of = lambda name: paths.get(name.strip("/")) or f"{group}/{name.strip('/')}".strip("/")
-        columns._values, columns._without_axes = {}, {}
-        return columns
-
-    def group_table(self, pattern: str | Mapping[str, str], names: Sequence[str]) -> GroupTable:
-        """Return the groups that match a pattern, or a pattern of each column, and have datasets of these names."""
-        patterns = pattern if isinstance(pattern, str) else tuple(pattern.items())
-        return self.reader.group_table(GroupPattern(patterns, missing="never"), names)[0]
+    def attributes_of(self, name: str, attributes: Sequence[str]) -> list[Mapping[str, Any]]:
+        """Return for each part those attributes of a dataset that are short numbers or one text."""
+        return [self.reader.values_of_attributes(self.dataset_below_field(name), attributes)]
 
     def names_at(self, path: str) -> Values:
-        return self.at(path)
-
-    # What the file says ---------------------------------------------------------------------------
-
-    def source(self, path: str) -> ColumnLayout:
-        try:
-            return self.reader.column(path)
-        except UnsupportedColumnError as exc:
-            parent = path.rpartition("/")[0]
-            if exc.is_encoded and parent and self.encoding(path) is None:
-                self.source(parent)  # of a field, the error of its dataset
-            raise
-
-    def plain(self, path: str) -> ColumnLayout | None:
-        # A plan of a file in a store knows what names encode, and no dataset of those.
-        if (self._form or self.reader.is_fetched) and self.encoding(path) is not None:
-            return None
-        listed = None if self._layout is None else self._layout.columns.get(path)
-        if listed is not None and not listed.sources:
-            return listed
-        try:
-            return self.reader.find([path], missing_ok=True).get(path)
-        except UnsupportedColumnError as exc:
-            if not exc.is_encoded:
-                raise
-            return None
-
-    def encoding(self, path: str) -> Encoding | None:
-        try:
-            encoding = self.reader.encoding(path.strip("/"))
-        except RayH5Error:
-            return None  # reading it as a dataset reports what is wrong
-        is_read = not self._is_reversed or encoding is None or encoding.kind == "references"
-        return encoding if is_read else None
-
-    def attributes(self, source: Source) -> tuple[list[Mapping[str, Any]], np.ndarray]:
-        return [self.reader.values_of_attributes(source.name, CF_ATTRIBUTES)], np.zeros(1, np.int64)
+        """Return a dataset of the file that names positions."""
+        return Stored.of(self.reader.column(path))
 
     # What a name means ----------------------------------------------------------------------------
 
+    def values(self, name: str) -> Values:
+        """Return the values of a column; raise `UnknownColumnError` if there is none."""
+        if name not in self._values:
+            self._values[name] = self._described(name)
+        return self._values[name]
+
+    def has(self, name: str) -> bool:
+        """Return whether there is a column that can be read."""
+        try:
+            return self.values(name) is not None
+        except (UnknownColumnError, UnsupportedColumnError):
+            return False
+
+    def datasets(self, name: str) -> tuple[Values, JoinedArray]:
+        """Return the values of a column, and the datasets that have them, of which each part has a whole one."""
+        values = self.values(name)
+        return values, self.joined(values)
+
+    def parts(self, name: str) -> Parts:
+        """Return which units of a column each part has; raise `UnknownColumnError` if there is none."""
+        values, joined = self.datasets(name)
+        return Parts.whole(self.of_units(name, values), joined)
+
     def _described(self, name: str) -> Values:
-        if self._form == "loom" and not self._is_reversed:
-            raise _of_loom(self.path)
+        """Return the values of a column as the user describes it."""
         made = self.whole(name)
-        return self._end_to_end(made) if isinstance(made, JoinedColumn) else super()._described(name)
+        if isinstance(made, Ragged):
+            return self.ragged(made)
+        if isinstance(made, Csr):
+            return self.csr(made)
+        path = self.dataset_of(name)
+        return stored_fields(self.source(path), made.names, name) if isinstance(made, Fields) else self.at(path, name)
+
+    def at(self, path: str, name: str = "") -> Values:
+        """Return the values of what is at a path; `name` is that of the column, if it has another one."""
+        if (source := self.plain(path)) is not None:
+            return self._decoded(source)
+        encoding = self.encoding(path)
+        return self._field(path, name or path) if encoding is None else self._encoded(path, encoding, name or path)
 
     def _decoded(self, source: Source) -> Values:
-        if not self._is_reversed or not isinstance(source, ColumnLayout):
-            return super()._decoded(source)
-        said = self.reader.values_of_attributes(source.name, [_CLASS, _EMPTY])
-        if len(source.shape) > 1:
-            return reversed_values(source, str(said.get(_CLASS, "")))
-        if _EMPTY in said:
-            raise UnsupportedColumnError(
-                f"{source.where} is an empty array of MATLAB: the file holds its shape, and it has no rows"
-            )
-        return Stored.of(source)
+        """Return the values of datasets; the attributes of each say what its values mean."""
+        stored = Stored.of(source)
+        return cf_values(stored, *self.attributes(source)) if self.decode_cf else stored
 
     def _encoded(self, path: str, encoding: Encoding, name: str) -> Values:
-        if encoding.kind in {"category", "optional", *SPARSE}:
-            return super()._encoded(path, encoding, name)
-        if encoding.kind == "references":
-            return self._referred(path)
-        if encoding.kind == "ragged":
-            return self.ragged(_of_awkward(self.path, path.strip("/"), encoding, name))
-        has_columns = encoding.kind in {"frame", "pandas"} or encoding.said in {"dict", "raw", "anndata"}
-        what = "a group, not a column; its columns are below it" if has_columns else "no column of rows"
-        raise UnsupportedColumnError(f"{self.path}: {path!r} ({encoding.said}) is {what}")
-
-    def _in_pandas(self, name: str) -> Values | None:
-        """Return a column of a table of pandas; None for other names."""
-        parts = name.split("/")
-        for count in range(len(parts)):
-            encoding = self.encoding(frame := "/".join(parts[:count]))
-            if encoding is not None and encoding.kind == "pandas":
-                return pandas_values(self.reader, encoding, frame, "/".join(parts[count:]))
-        return None
-
-    def csr(self, made: Csr) -> SparseRows:
-        checked_encoding(self.path, made, made.group, self.reader.encoding(made.group))
-        return super().csr(made)
-
-    def _datasets(self, name: str, pattern: str) -> GroupTable:
-        """Return the datasets that a column consists of."""
-        if name not in self.many:
-            table, refused = self.reader.group_table(GroupPattern(pattern, name=name), [])
-            if name in refused:
-                raise refused[name]
-            self.many[name] = table
-        return self.many[name]
-
-    def _end_to_end(self, made: JoinedColumn) -> Values:
-        """Return the values of the datasets that match a pattern, one after the other."""
-        table = self._datasets(made.name, made.pattern)
-        joined, what = table.columns.get(made.name), f"groups, such as {table.names[0]!r}"
-        if joined is not None and not joined.single and joined.unit_shape is not None:
-            return Stored.end_to_end(made.name, joined)
-        if joined is not None:
-            what = "datasets with single values" if joined.single else "datasets with rows of several shapes"
-        raise UnsupportedColumnError(
-            f"{self.path}: {made}: these are {what}; expected datasets with rows of one shape. For a row a dataset, "
-            f"pass rows=ray_h5.Groups({made.pattern!r})."
-        )
-
-    def _referred(self, name: str) -> Values:
-        """Return the values that references lead to."""
-        try:
-            table = self._datasets(name, name.strip("/"))
-        except SchemaMismatchError as exc:
-            raise UnsupportedColumnError(*exc.args) from None
-        return referred_values(self.path, name, table, is_reversed=self._is_reversed)
+        """Return the values of what is encoded in several datasets."""
+        if encoding.kind in SPARSE:
+            group = path.strip("/")
+            return self.csr(Csr(group, called="" if group == name.strip("/") else name))
+        stored, other = Stored.of(self.source(encoding.values)), self.source(encoding.other)
+        decoder = category if encoding.kind == "category" else optional
+        return decoder(self.reader, name, stored, other)
 
     def _field(self, path: str, name: str) -> Values:
-        if self._is_reversed:
-            return self._decoded(self.source(path))
-        if self._form == "pandas" and (in_pandas := self._in_pandas(path.strip("/"))) is not None:
-            return in_pandas
-        if self._form != "anndata":
-            return super()._field(path, name)
-        parent = path.strip("/").rpartition("/")[0]
-        if self._compound(path.strip("/")) is None:
-            of_rows = parent.split("/", maxsplit=1)[0] in {"", *OF_ROWS}
-            known = self._names() if of_rows else [*self.reader.layout.columns]
-            raise UnknownColumnError(f"{self.path}: no {path!r}.{near_names(path, known)}")
-        stored = super()._field(path, name)
-        return self._field_of_rows(stored, name, parent) if parent in OF_ROWS and isinstance(stored, Stored) else stored
+        """Return a field of compound values."""
+        if (compound := self._compound(path.strip("/"))) is None:
+            return self._decoded(self.source(path))  # raises, with near names
+        source, field = compound
+        stored = Stored.of(source)
+        for lost, error in lost_fields(stored.layout):
+            if f"{path.strip('/')}/".startswith(f"{lost}/"):
+                raise error
+        return stored_fields(source, (field,), name, is_one=True)
 
-    def _field_of_rows(self, stored: Stored, name: str, parent: str) -> Values:
-        """Return a field of ``obs`` as AnnData before 0.7 wrote it: it may have codes of categories."""
-        (field,) = stored.fields
-        if stored.array.row_shape or stored.dtype.kind not in "biufSO":
+    def _compound(self, path: str) -> tuple[Source, str] | None:
+        """Return the datasets of compound values that a path leads through, and the rest of the path: their field."""
+        parts = path.split("/")
+        for count in range(len(parts) - 1, 0, -1):
+            with contextlib.suppress(UnsupportedColumnError):
+                if (source := self.plain("/".join(parts[:count]))) is not None:
+                    return (source, "/".join(parts[count:])) if source.dtype.names is not None else None
+        return None
+
+    # What the user describes ----------------------------------------------------------------------
+
+    def whole(self, name: str) -> str | MadeColumn | None:
+        """Return how a column is described, or the one that it is a part of; None for others."""
+        column = self.made.get(name.strip("/"))
+        return column.whole if isinstance(column, RowPart) else column
+
+    def dataset_of(self, name: str) -> str:
+        """Return the dataset, group or field that a column is of; of most, it has the name."""
+        made = self.made.get(name.strip("/"))
+        return self.path_of(name if made is None or isinstance(made, JoinedColumn) else made.dataset)
+
+    def dataset_below_field(self, name: str) -> str:
+        """Return the dataset that a column is of: of a field of compound values, the one above it."""
+        path = self.dataset_of(name).strip("/")
+        compound = self._compound(path)
+        return path if compound is None else path.removesuffix(f"/{compound[1]}")
+
+    def part(self, name: str) -> RowPart | None:
+        """Return the part that a column is; None for whole values."""
+        made = self.made.get(name.strip("/"))
+        return made if isinstance(made, RowPart) and not made.is_whole else None
+
+    def of_units(self, name: str, values: Values) -> Values:
+        """Return the parts of units that the user asks for; they are units of rows, or of steps."""
+        if (made := self.part(name)) is None:
+            return values
+        if isinstance(values, SparseRows):
+            return self._of_sparse(made, values)
+        where = f"{self.path}: column {made.name!r}"
+        if isinstance(values, Ranges):
+            joined = values.joined
+            if joined is not None and joined.single:
+                raise UnsupportedColumnError(f"{where} has single values; {made} expects rows with axes")
+            if joined is not None and joined.unit_shape is None and any(axis for axis, _ in made.axes):
+                raise UnsupportedColumnError(
+                    f"{where}: {made}: its rows differ in shape along axes after the first one. Choose groups that "
+                    "agree with the pattern, or take parts of the first axis alone."
+                )
+            inner = {axis - 1: at for axis, at in made.axes if axis}  # the first axis is that of units
+            content = self._taken(made, inner, values.content, first_axis=1)
+            return replace(values, content=content, entries=made.entries(where))
+        if made.random is not None and (values.array.kind in {"list", "ragged"} or not values.array.row_shape):
+            raise UnsupportedColumnError(f"{where}: {made}: its rows have no axis to draw from")
+        taken = self._taken(made, dict(made.axes), values)
+        return taken if made.random is None else Taken(taken, entries=RowEntries(made.random, where))
+
+    def _taken(self, made: RowPart, axes: dict[int, Positions], values: Values, first_axis: int = 0) -> Values:
+        shape = values.array.row_shape
+        if not axes:
+            return values
+        if values.array.kind in {"list", "ragged"} or max(axes) >= len(shape):
+            shown = f"rows of {values.array.kind} values" if values.array.kind in {"list", "ragged"} else f"{shape}"
             raise UnsupportedColumnError(
-                f"{self.path}: field {field!r} of {parent!r} holds {stored.dtype}; expected one number or text"
+                f"{values.array.where}: {made} takes axis {max(axes) + first_axis} of rows; expected rows with so "
+                f"many axes, found {shown}"
             )
-        categories = _COMPOUND_CATEGORIES.format(field)
-        known = self.reader.find([categories], missing_ok=True) if stored.dtype.kind in "iu" else {}
-        return category(self.reader, name, stored, known[categories]) if known else stored
+        return values.take(self.positions(made, axes, shape, first_axis))
+
+    def positions(
+        self, made: RowPart, axes: dict[int, Positions], shape: tuple[int, ...], first_axis: int = 0
+    ) -> tuple[np.ndarray | None, ...]:
+        """Return the positions along each axis of a shape; None for all."""
+        taken: list[np.ndarray | None] = [None] * (max(axes, default=-1) + 1)
+        for axis, at in axes.items():
+            taken[axis] = self._along(f"part({made.name!r}, {{{axis + first_axis}: ...}})", made, at, shape[axis])
+        return tuple(taken)
+
+    def _along(self, what: str, made: RowPart, at: Positions, length: int) -> np.ndarray:
+        """Return the positions along an axis of this length."""
+        if isinstance(at, Cut):
+            return at.positions(length)
+        names = None if made.names is None else self.path_of(made.names)
+        return positions_of(self.reader, what, at, names, length, self.names_at)
+
+    def _of_sparse(self, made: RowPart, values: SparseRows) -> SparseRows:
+        if [axis for axis, _ in made.axes] != [0] or made.random is not None:
+            raise UnsupportedColumnError(
+                f"{self.path}: column {made.name!r} has rows of a sparse matrix, which have axis 0 alone; found {made}"
+            )
+        at = self._along(f"part({made.name!r})", made, made.axes[0][1], values.delivered_width)
+        return replace(values, at=at if values.at is None else values.at[at])
+
+    # Rows that are ranges -------------------------------------------------------------------------
+
+    def ragged(self, made: Ragged) -> Ranges:
+        """Return the values of a column made by `ragged`; which rows each group has is known then."""
+        content = self.units_at(made.content)
+
+        def check(bounds: Bounds, length: int, part: int) -> None:
+            check_bounds(bounds, made, length, self.where(part))
+
+        return Ranges(made.name, self.path, content.values, self._bounds(made, made.name, [content], check))
+
+    def csr(self, made: Csr) -> SparseRows:
+        """Return the rows of a sparse matrix, of a file or of each group, one group after the other."""
+        name, take = made.group, None
+        indices, data = (self.units_at(f"{name}/{index}", is_stored=True) for index in ("indices", "data"))
+        check_types(f"{self.path}: sparse matrix {name!r}", indices.values.array, data.values.array)
+
+        def check(bounds: Bounds, length: int, part: int) -> None:
+            where = f"{self.path}: sparse matrix {self._path(part, name)!r}"
+            check_entries(where, bounds, length, int(data.lengths[part]))
+
+        bounds = self._bounds(made.rows, made.name, [indices, data], check)
+        width = self._common_width(made, bounds)
+        if made.take is not None:
+            take = positions_of(self.reader, f"csr({name!r})", made.take, made.names, width, self.names_at)
+        return SparseRows(name, indices.values, data.values, bounds, width, made.dense, take, self.path)
+
+    def units_at(self, path: str, *, is_stored: bool = False) -> Parts:
+        """Return which units of the datasets of a path each part has, however the user describes a column there.
+
+        With `is_stored`, values are as they are stored, whatever their attributes say.
+        """
+        values = Stored.of(self.source(path)) if is_stored else self.at(path)
+        if isinstance(values, (Ranges, SparseRows)):
+            raise UnsupportedColumnError(
+                f"{self.path}: {path!r} has rows of varying length itself; expected a dataset of bounds or of values"
+            )
+        joined, groups = self.joined(values), self.groups
+        if joined.unit_shape is None:
+            raise UnsupportedColumnError(
+                f"{self.path}: the values of {path!r} have other shapes in other groups, such as "
+                f"{joined.layouts[0].row_shape} and {joined.layouts[1].row_shape}. Choose groups that agree with the "
+                "pattern, or leave the column out."
+            )
+        if groups is not None and not joined.is_there.all():
+            raise SchemaMismatchError(
+                f"{self.path}: group {groups[int(np.argmin(joined.is_there))]!r} lacks {path!r}, which says where rows "
+                "are or holds their values. Choose groups that have it with the pattern, or leave the column out."
+            )
+        return Parts.whole(values, joined)
+
+    def where(self, part: int) -> str:
+        """Return which part is meant, for the beginning of a message."""
+        return self.path if self.groups is None else f"{self.path}: group {self.groups[part]!r}"
+
+    def _path(self, part: int, name: str) -> str:
+        return name if self.groups is None else f"{self.groups[part]}/{name}"
+
+    def _bounds(
+        self, made: Ragged, name: str, contents: Sequence[Parts], check: Callable[[Bounds, int, int], None]
+    ) -> Bounds:
+        """Return where the rows of a column begin and end in the units of its contents, those of all parts.
+
+        Which of them each group has is known then, too. `check` raises for the bounds in a part of some length.
+        """
+        key, of_groups, content = made.bounds_key, rows_key(name), contents[0]
+        if self.groups is None:
+            self.chunked[name] = ChunkedBy(key, max(part.chunk_rows for part in contents))
+        if self.groups is None and key in self.bounds:  # columns with the same bounds may have other content
+            check(self.bounds[key], int(content.lengths[0]), 0)
+        elif key not in self.bounds or of_groups not in self.bounds:
+            read = {option: self.units_at(dataset).read(self.reader) for option, dataset in made.given.items()}
+            said = " and ".join(map(repr, made.given.values()))
+            all_bounds = []
+            for part, (first, length) in enumerate(zip(content.starts.tolist(), content.lengths.tolist(), strict=True)):
+                own = {option: values[part] for option, values in read.items()}
+                where = f"{self.where(part)}: column {made.name!r}, {said}"
+                bounds = bounds_in(own, where, made.base, inclusive=made.inclusive)
+                check(bounds, length, part)
+                all_bounds.append(Bounds(bounds.starts + first, bounds.stops + first))
+            nothing = np.empty(0, np.int64)
+            self.bounds[key] = Bounds(
+                np.concatenate([nothing, *(bounds.starts for bounds in all_bounds)]),
+                np.concatenate([nothing, *(bounds.stops for bounds in all_bounds)]),
+            )
+            if self.groups is not None:
+                counts = np.array([len(bounds) for bounds in all_bounds], np.int64)
+                self.bounds[of_groups] = Bounds(np.cumsum(counts) - counts, np.cumsum(counts))
+        return self.bounds[key]
+
+    def _common_width(self, made: Csr, bounds: Bounds) -> int:
+        """Return the length of a row of a sparse matrix, which is one in all groups."""
+        reader, name, groups = self.reader, made.group, self.groups
+        of_parts = [len(bounds)]
+        if groups is not None:
+            rows = self.bounds[rows_key(made.name)]
+            of_parts = (rows.stops - rows.starts).tolist()
+
+        def widths() -> np.ndarray:
+            paths = [self._path(part, name) for part in range(len(of_parts))]
+            encodings = [checked_encoding(reader.path, made, path, reader.encoding(path)) for path in paths]
+            found = zip(paths, encodings, of_parts, strict=True)
+            return np.array([width_of(reader, made, *part) for part in found], np.int64)
+
+        where = "" if groups is None else f"{groups[0]!r} and {len(groups) - 1} others"
+        of_groups = reader.fact(f"{name}: widths in {where}; {made.shape}", widths, of_file=True)
+        if groups is not None and (differ := np.flatnonzero(of_groups != of_groups[0])).size:
+            at = int(differ[0])
+            raise SchemaMismatchError(
+                f"{reader.path}: sparse matrix {name!r}: rows have length {of_groups[0]} in group {groups[0]!r}, and "
+                f"{of_groups[at]} in {groups[at]!r}. Choose groups that agree with the pattern, or leave the column "
+                "out."
+            )
+        return int(of_groups[0])
 
 
-def _of_awkward(path: str, group: str, encoding: Encoding, name: str) -> Ragged:
-    """Return the column that an array of awkward with one level of lists is; `path` is the file."""
-    with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
-        form: Any = json.loads(encoding.text)
-        if form["class"] == "ListOffsetArray" and form["content"]["class"] == "NumpyArray":
-            content, offsets = f"{form['content']['form_key']}", f"{form['form_key']}"
-            return Ragged(f"{group}/{content}-data", f"{group}/{offsets}-offsets", called=name)
-    raise UnsupportedColumnError(
-        f"{path}: {group!r} is an awkward array of another form than one level of lists of numbers. Write it as such "
-        "arrays, or leave it out with columns=[...]."
-    )
-
-
-def is_single(error: Exception) -> bool:
-    """Return whether a column is refused because it has a single value."""
-    return getattr(error, "has_rows", True) is None
-
-
-def _of_loom(path: str) -> UnsupportedColumnError:
-    return UnsupportedColumnError(
-        f"{path} is a loom file: its matrix has genes along the first axis and cells along the last. Pass "
-        "axes='reversed' to read cells as rows."
-    )
+def is_single(joined: JoinedArray) -> bool:
+    """Return whether each part has a single value of a column."""
+    return joined.single or not joined.shapes.shape[1]

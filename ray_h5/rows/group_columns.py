@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ray_h5.columns.columns import Columns, Parts, Source
+from ray_h5.columns.column_resolver import Columns, Parts, Source
 from ray_h5.columns.conventions.cf_columns import CF_ATTRIBUTES, attributes_of_text, text_of_attributes
 from ray_h5.columns.derived_columns import Csr, Fields, MadeColumn, Ragged
 from ray_h5.columns.ragged.bounds import rows_key

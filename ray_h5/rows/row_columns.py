@@ -10,7 +10,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 
 from ray_h5.buffers import empty
-from ray_h5.columns.columns import Columns, Parts
+from ray_h5.columns.column_resolver import Columns, Parts
 from ray_h5.columns.ragged.range_columns import Ranges
 from ray_h5.columns.ragged.runs import axes_of_fields, by_shape, layout_of_rows, ragged_layout
 from ray_h5.columns.ragged.sparse_rows import Entries, SparseRow, index_dtype

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from ray_h5.buffers import empty, objects
-from ray_h5.columns.column_resolver import FileColumns
 from ray_h5.columns.derived_columns import MadeColumn, RowPart
+from ray_h5.columns.file_columns import FileColumns
 from ray_h5.columns.row_table import RowTable
 from ray_h5.columns.values import InMemory, Reading, keys_of
 from ray_h5.errors import CastError, PredicateError, RayH5Error, UnknownColumnError

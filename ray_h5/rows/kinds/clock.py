@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from ray_h5.columns.columns import is_single
+from ray_h5.columns.column_resolver import is_single
 from ray_h5.columns.ragged.bounds import Bounds, episodes_key, rows_key
 from ray_h5.columns.row_table import RowTable
 from ray_h5.columns.sample_times import LIKE_A_NUMBER, Times

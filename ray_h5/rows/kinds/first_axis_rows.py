@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from ray_h5.buffers import objects
-from ray_h5.columns.column_resolver import FileColumns
-from ray_h5.columns.columns import Parts
+from ray_h5.columns.column_resolver import Parts
+from ray_h5.columns.file_columns import FileColumns
 from ray_h5.columns.ragged.bounds import Bounds, bounds_in, check_inside, episodes_key, integers_in
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.values import read_all

@@ -9,8 +9,8 @@ from itertools import combinations
 import numpy as np
 
 from ray_h5.buffers import objects
-from ray_h5.columns.column_resolver import FileColumns, is_single
-from ray_h5.columns.columns import Parts
+from ray_h5.columns.column_resolver import Parts
+from ray_h5.columns.file_columns import FileColumns, is_single
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.values import InMemory, rows_of_chunks
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError

@@ -8,9 +8,9 @@ from pathlib import PurePosixPath
 import numpy as np
 
 from ray_h5.buffers import objects
-from ray_h5.columns.column_resolver import THE_FILE, FileColumns
-from ray_h5.columns.columns import Parts, is_single
+from ray_h5.columns.column_resolver import Parts, is_single
 from ray_h5.columns.conventions.matlab_columns import texts_of_characters
+from ray_h5.columns.file_columns import THE_FILE, FileColumns
 from ray_h5.columns.ragged.range_columns import Ranges
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.values import InMemory

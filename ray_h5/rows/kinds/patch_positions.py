@@ -10,9 +10,9 @@ from itertools import combinations
 
 import numpy as np
 
-from ray_h5.columns.column_resolver import FileColumns
 from ray_h5.columns.conventions.cf_columns import CF
 from ray_h5.columns.derived_columns import RowEntries
+from ray_h5.columns.file_columns import FileColumns
 from ray_h5.columns.stored_values import Stored
 from ray_h5.columns.values import Taken, Values, read_units
 from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError

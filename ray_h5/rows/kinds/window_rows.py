@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ray_h5.columns.columns import Parts
+from ray_h5.columns.column_resolver import Parts
 from ray_h5.columns.ragged.bounds import Bounds, episodes_key
 from ray_h5.columns.ragged.range_columns import Ranges
 from ray_h5.columns.row_table import Listing, RowTable

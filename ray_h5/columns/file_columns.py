@@ -1,0 +1,353 @@
+"""The columns of a file, each made of one or several datasets: sparse matrices, categories, packed numbers."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ray_h5.columns.column_resolver import Columns, Source
+from ray_h5.columns.conventions.anndata_columns import OF_ROWS, check_tables, listed_names
+from ray_h5.columns.conventions.cf_columns import CF_ATTRIBUTES
+from ray_h5.columns.conventions.coded_columns import category
+from ray_h5.columns.conventions.matlab_columns import referred_values, reversed_values
+from ray_h5.columns.conventions.pandas_columns import pandas_values
+from ray_h5.columns.derived_columns import Csr, JoinedColumn, MadeColumn, Ragged
+from ray_h5.columns.ragged.csr_groups import SPARSE, checked_encoding
+from ray_h5.columns.ragged.range_columns import SparseRows
+from ray_h5.columns.row_table import Listing, RowTable
+from ray_h5.columns.stored_values import Stored
+from ray_h5.columns.values import Values
+from ray_h5.errors import RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.hdf5.groups.matching_groups import GroupPattern
+from ray_h5.likely_rows.alike import pattern_of
+from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray, Paths, Texts
+from ray_h5.manifest.layout import ColumnLayout, Encoding, FileLayout, Form
+from ray_h5.messages import near_names
+from ray_h5.read.length_errors import groups_with
+from ray_h5.read.reader import RowReader
+
+_CLASS = "MATLAB_class"
+_EMPTY = "MATLAB_empty"
+"""Attribute that MATLAB writes: what values are."""
+
+THE_FILE = Paths(Texts.of([b""]))
+"""The paths of a file that is one part."""
+
+_COMPOUND_CATEGORIES = "uns/{}_categories"
+"""Where AnnData before 0.7 has the categories of a field of ``obs``."""
+
+
+class FileColumns(Columns):
+    """The columns of one file. Each has one value for each index of its first axis.
+
+    Parameters
+    ----------
+    reader : RowReader
+        The open file.
+    columns : sequence of MadeColumn
+        The columns that the user described.
+    table : RowTable, optional
+        What is known of the rows.
+    decode_cf, is_reversed : bool
+        As the user says.
+    """
+
+    def __init__(
+        self,
+        reader: RowReader,
+        columns: Iterable[MadeColumn] = (),
+        table: RowTable | None = None,
+        *,
+        decode_cf: bool = False,
+        is_reversed: bool = False,
+    ) -> None:
+        super().__init__(reader, columns, table, decode_cf=decode_cf)
+        self._is_reversed = is_reversed
+        self.many: dict[str, GroupTable] = {} if table is None else dict(table.joined)
+        self._listed: Listing | None = None
+        self._layout: FileLayout | None = None
+        self._without_axes: dict[str, JoinedArray | None] = {}
+        whole = None if table is None else table.groups
+        self.as_arrays: dict[str, JoinedArray] = {} if whole is None else dict(whole.columns)
+
+    @cached_property
+    def _form(self) -> Form:
+        return self.reader.form
+
+    def table(self, **others: Any) -> RowTable:
+        return RowTable(bounds=self.bounds, chunked_by=self.chunked, joined=self.many, **others)
+
+    # Which columns there are ----------------------------------------------------------------------
+
+    def listing(self) -> Listing:
+        if self._listed is None:
+            if self._form == "loom" and not self._is_reversed:
+                raise _of_loom(self.path)
+            self._layout = self.reader.layout
+            names = self._names()
+            if self._form == "anndata":
+                check_tables(self.reader, names)
+            refused: dict[str, Exception] = dict(self._layout.refused)
+            chosen = []
+            for name in names:
+                if not getattr(refused.get(name), "is_encoded", name not in refused):
+                    continue
+                try:
+                    self.values(name)
+                except (UnsupportedColumnError, UnknownColumnError) as exc:
+                    refused[name] = exc
+                else:
+                    refused.pop(name, None)
+                    chosen.append(name)
+            own = set(names)
+            self._listed = Listing(tuple(chosen), {name: exc for name, exc in refused.items() if name in own})
+        return self._listed
+
+    def _names(self) -> list[str]:
+        """Return the names of what may be columns."""
+        if not self._form:
+            return [*self.reader.layout.columns, *self.reader.layout.refused]
+        return listed_names(self.reader, self._form, self.encoding)
+
+    def single(self, name: str) -> Stored | None:
+        """Return a dataset that has a single value, as one unit; None if it has axes, or does not exist.
+
+        Raises
+        ------
+        UnsupportedColumnError
+            If the value is no number or text.
+        """
+        joined = self.without_axes(name)
+        if joined is None or not joined.single:
+            return None
+        if (unit := joined.unit).kind not in {"number", "bool", "string"}:
+            raise UnsupportedColumnError(f"{unit.where} holds a single {unit.kind} value; expected a number or text")
+        return Stored.of(joined)
+
+    def without_axes(self, name: str) -> JoinedArray | None:
+        """Return a dataset with a single value; of an opaque value, the array of its bytes. None if it has axes."""
+        if (dataset := self.dataset_of(name)) not in self._without_axes:
+            self._without_axes[dataset] = self._single(dataset)
+        return self._without_axes[dataset]
+
+    def _single(self, name: str) -> JoinedArray | None:
+        if self._layout is not None and name in self._layout.columns:
+            return None
+        error = None if self._layout is None else self._layout.refused.get(name)
+        if error is None:
+            try:
+                self.reader.find([name], missing_ok=True)
+            except UnsupportedColumnError as exc:
+                error = exc
+        if error is None or not is_single(error) or any(character in name for character in "*?["):
+            return None
+        return self.reader.single(name)
+
+    # The one part that a file is ------------------------------------------------------------------
+
+    def joined(self, values: Values) -> JoinedArray:
+        array = values.array
+        shapes, none = np.array([array.shape], np.int64), np.array([-1])
+        return JoinedArray(array.name, THE_FILE, (array,), np.zeros(1, np.int32), shapes, none)
+
+    def datasets(self, name: str) -> tuple[Values, JoinedArray]:
+        if (single := self.single(name)) is not None and isinstance(single.address, JoinedArray):
+            return single, single.address
+        of_bytes = self.without_axes(name)
+        values, joined = super().datasets(name) if of_bytes is None else (Stored.of(of_bytes), of_bytes)
+        self.as_arrays[name] = joined
+        return values, joined
+
+    def has(self, name: str) -> bool:
+        try:
+            return self.single(name) is not None or self.plain(self.dataset_of(name)) is not None
+        except UnsupportedColumnError:
+            return False  # a single value that no column has
+
+    def groups_with(self, name: str) -> tuple[list[str], str]:
+        """Return the groups of the file that have a column of this name below them, and a pattern of them."""
+        known = self.listing().names
+        groups = groups_with(name, known)
+        return groups, pattern_of(groups) if groups else ""
+
+    def below(self, group: str, paths: Mapping[str, str]) -> FileColumns:
+        """Return the columns of one group of the file; `paths` are the datasets of names that are not below it."""
+        columns = copy.copy(self)
+        columns.path_of = lambda name: paths.get(name.strip("/")) or f"{group}/{name.strip('/')}".strip("/")
+        columns._values, columns._without_axes = {}, {}
+        return columns
+
+    def group_table(self, pattern: str | Mapping[str, str], names: Sequence[str]) -> GroupTable:
+        """Return the groups that match a pattern, or a pattern of each column, and have datasets of these names."""
+        patterns = pattern if isinstance(pattern, str) else tuple(pattern.items())
+        return self.reader.group_table(GroupPattern(patterns, missing="never"), names)[0]
+
+    def names_at(self, path: str) -> Values:
+        return self.at(path)
+
+    # What the file says ---------------------------------------------------------------------------
+
+    def source(self, path: str) -> ColumnLayout:
+        try:
+            return self.reader.column(path)
+        except UnsupportedColumnError as exc:
+            parent = path.rpartition("/")[0]
+            if exc.is_encoded and parent and self.encoding(path) is None:
+                self.source(parent)  # of a field, the error of its dataset
+            raise
+
+    def plain(self, path: str) -> ColumnLayout | None:
+        # A plan of a file in a store knows what names encode, and no dataset of those.
+        if (self._form or self.reader.is_fetched) and self.encoding(path) is not None:
+            return None
+        listed = None if self._layout is None else self._layout.columns.get(path)
+        if listed is not None and not listed.sources:
+            return listed
+        try:
+            return self.reader.find([path], missing_ok=True).get(path)
+        except UnsupportedColumnError as exc:
+            if not exc.is_encoded:
+                raise
+            return None
+
+    def encoding(self, path: str) -> Encoding | None:
+        try:
+            encoding = self.reader.encoding(path.strip("/"))
+        except RayH5Error:
+            return None  # reading it as a dataset reports what is wrong
+        is_read = not self._is_reversed or encoding is None or encoding.kind == "references"
+        return encoding if is_read else None
+
+    def attributes(self, source: Source) -> tuple[list[Mapping[str, Any]], np.ndarray]:
+        return [self.reader.values_of_attributes(source.name, CF_ATTRIBUTES)], np.zeros(1, np.int64)
+
+    # What a name means ----------------------------------------------------------------------------
+
+    def _described(self, name: str) -> Values:
+        if self._form == "loom" and not self._is_reversed:
+            raise _of_loom(self.path)
+        made = self.whole(name)
+        return self._end_to_end(made) if isinstance(made, JoinedColumn) else super()._described(name)
+
+    def _decoded(self, source: Source) -> Values:
+        if not self._is_reversed or not isinstance(source, ColumnLayout):
+            return super()._decoded(source)
+        said = self.reader.values_of_attributes(source.name, [_CLASS, _EMPTY])
+        if len(source.shape) > 1:
+            return reversed_values(source, str(said.get(_CLASS, "")))
+        if _EMPTY in said:
+            raise UnsupportedColumnError(
+                f"{source.where} is an empty array of MATLAB: the file holds its shape, and it has no rows"
+            )
+        return Stored.of(source)
+
+    def _encoded(self, path: str, encoding: Encoding, name: str) -> Values:
+        if encoding.kind in {"category", "optional", *SPARSE}:
+            return super()._encoded(path, encoding, name)
+        if encoding.kind == "references":
+            return self._referred(path)
+        if encoding.kind == "ragged":
+            return self.ragged(_of_awkward(self.path, path.strip("/"), encoding, name))
+        has_columns = encoding.kind in {"frame", "pandas"} or encoding.said in {"dict", "raw", "anndata"}
+        what = "a group, not a column; its columns are below it" if has_columns else "no column of rows"
+        raise UnsupportedColumnError(f"{self.path}: {path!r} ({encoding.said}) is {what}")
+
+    def _in_pandas(self, name: str) -> Values | None:
+        """Return a column of a table of pandas; None for other names."""
+        parts = name.split("/")
+        for count in range(len(parts)):
+            encoding = self.encoding(frame := "/".join(parts[:count]))
+            if encoding is not None and encoding.kind == "pandas":
+                return pandas_values(self.reader, encoding, frame, "/".join(parts[count:]))
+        return None
+
+    def csr(self, made: Csr) -> SparseRows:
+        checked_encoding(self.path, made, made.group, self.reader.encoding(made.group))
+        return super().csr(made)
+
+    def _datasets(self, name: str, pattern: str) -> GroupTable:
+        """Return the datasets that a column consists of."""
+        if name not in self.many:
+            table, refused = self.reader.group_table(GroupPattern(pattern, name=name), [])
+            if name in refused:
+                raise refused[name]
+            self.many[name] = table
+        return self.many[name]
+
+    def _end_to_end(self, made: JoinedColumn) -> Values:
+        """Return the values of the datasets that match a pattern, one after the other."""
+        table = self._datasets(made.name, made.pattern)
+        joined, what = table.columns.get(made.name), f"groups, such as {table.names[0]!r}"
+        if joined is not None and not joined.single and joined.unit_shape is not None:
+            return Stored.end_to_end(made.name, joined)
+        if joined is not None:
+            what = "datasets with single values" if joined.single else "datasets with rows of several shapes"
+        raise UnsupportedColumnError(
+            f"{self.path}: {made}: these are {what}; expected datasets with rows of one shape. For a row a dataset, "
+            f"pass rows=ray_h5.Groups({made.pattern!r})."
+        )
+
+    def _referred(self, name: str) -> Values:
+        """Return the values that references lead to."""
+        try:
+            table = self._datasets(name, name.strip("/"))
+        except SchemaMismatchError as exc:
+            raise UnsupportedColumnError(*exc.args) from None
+        return referred_values(self.path, name, table, is_reversed=self._is_reversed)
+
+    def _field(self, path: str, name: str) -> Values:
+        if self._is_reversed:
+            return self._decoded(self.source(path))
+        if self._form == "pandas" and (in_pandas := self._in_pandas(path.strip("/"))) is not None:
+            return in_pandas
+        if self._form != "anndata":
+            return super()._field(path, name)
+        parent = path.strip("/").rpartition("/")[0]
+        if self._compound(path.strip("/")) is None:
+            of_rows = parent.split("/", maxsplit=1)[0] in {"", *OF_ROWS}
+            known = self._names() if of_rows else [*self.reader.layout.columns]
+            raise UnknownColumnError(f"{self.path}: no {path!r}.{near_names(path, known)}")
+        stored = super()._field(path, name)
+        return self._field_of_rows(stored, name, parent) if parent in OF_ROWS and isinstance(stored, Stored) else stored
+
+    def _field_of_rows(self, stored: Stored, name: str, parent: str) -> Values:
+        """Return a field of ``obs`` as AnnData before 0.7 wrote it: it may have codes of categories."""
+        (field,) = stored.fields
+        if stored.array.row_shape or stored.dtype.kind not in "biufSO":
+            raise UnsupportedColumnError(
+                f"{self.path}: field {field!r} of {parent!r} holds {stored.dtype}; expected one number or text"
+            )
+        categories = _COMPOUND_CATEGORIES.format(field)
+        known = self.reader.find([categories], missing_ok=True) if stored.dtype.kind in "iu" else {}
+        return category(self.reader, name, stored, known[categories]) if known else stored
+
+
+def _of_awkward(path: str, group: str, encoding: Encoding, name: str) -> Ragged:
+    """Return the column that an array of awkward with one level of lists is; `path` is the file."""
+    with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
+        form: Any = json.loads(encoding.text)
+        if form["class"] == "ListOffsetArray" and form["content"]["class"] == "NumpyArray":
+            content, offsets = f"{form['content']['form_key']}", f"{form['form_key']}"
+            return Ragged(f"{group}/{content}-data", f"{group}/{offsets}-offsets", called=name)
+    raise UnsupportedColumnError(
+        f"{path}: {group!r} is an awkward array of another form than one level of lists of numbers. Write it as such "
+        "arrays, or leave it out with columns=[...]."
+    )
+
+
+def is_single(error: Exception) -> bool:
+    """Return whether a column is refused because it has a single value."""
+    return getattr(error, "has_rows", True) is None
+
+
+def _of_loom(path: str) -> UnsupportedColumnError:
+    return UnsupportedColumnError(
+        f"{path} is a loom file: its matrix has genes along the first axis and cells along the last. Pass "
+        "axes='reversed' to read cells as rows."
+    )
