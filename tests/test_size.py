@@ -46,7 +46,7 @@ LIMITS: dict[str, Size] = {
     "call_errors": Size(88, 1, 0, 0, 1, 0),
     "cli": Size(198, 1, 3, 0, 0, 0),
     "codecs": Size(880, 8, 0, 0, 0, 0),
-    "columns": Size(5103, 25, 0, 0, 1, 4),
+    "columns": Size(5091, 25, 0, 0, 1, 4),
     "content_equality": Size(70, 1, 0, 0, 0, 0),
     "errors": Size(216, 1, 0, 0, 0, 0),
     "hash_and_permute": Size(204, 1, 0, 0, 0, 0),
@@ -66,7 +66,7 @@ LIMITS: dict[str, Size] = {
     "predicates": Size(1061, 6, 0, 0, 0, 0),
     "ray_data": Size(4408, 26, 5, 0, 7, 7),
     "read": Size(6421, 33, 13, 0, 9, 5),
-    "rows": Size(4178, 17, 1, 0, 4, 1),
+    "rows": Size(4129, 17, 1, 0, 4, 1),
     "shown_values": Size(105, 1, 0, 0, 0, 0),
     "source": Size(273, 1, 8, 0, 0, 0),
     "storage": Size(3491, 22, 4, 0, 3, 0),
@@ -77,7 +77,7 @@ LIMITS: dict[str, Size] = {
 }
 """Today's numbers."""
 
-COMMENTS = 0.93
+COMMENTS = 0.94
 """Per cent of lines that are comments, over all packages: this one may only rise."""
 
 

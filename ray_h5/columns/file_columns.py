@@ -203,10 +203,11 @@ class FileColumns(Columns):
             raise
 
     def plain(self, path: str) -> ColumnLayout | None:
-        # A plan of a file in a store knows what names encode, and no dataset of those.
-        if (self._form or self.reader.is_fetched) and self.encoding(path) is not None:
+        # A plan of a file in a store knows what names encode, and the datasets that were asked for.
+        is_fetched = self.reader.is_fetched
+        if (self._form or is_fetched) and self.encoding(path) is not None:
             return None
-        listed = None if self._layout is None else self._layout.columns.get(path)
+        listed = None if self._layout is None or is_fetched else self._layout.columns.get(path)
         if listed is not None and not listed.sources:
             return listed
         try:
