@@ -43,8 +43,7 @@ def read_csv(file: TableFile, sidecar: Sidecar, taken: Taken) -> pa.Table:
     types = {name: _arrow_type(name, kind) for name, kind in (sidecar.types or {}).items()}
     types.update(dict.fromkeys(sidecar.keys, pa.large_string()))
     delimiter = sidecar.delimiter or ("\t" if ".tsv" in os.path.basename(file.path).lower() else ",")
-    refused: list[Any] = []
-    parsed = partial(_parsed, file, delimiter, refused)
+    parsed = partial(_parsed, file, delimiter, refused := list[Any]())
     if file.state is not None and file.state.size > taken.max_bytes:
         taken.add(file, 0, file.state.size)
     try:
@@ -118,10 +117,11 @@ def _csv_error(file: TableFile, exc: Exception, refused: Sequence[Any], delimite
         fields = f"expected {row.expected_columns} fields, as the header has, found {row.actual_columns}"
         quoted = f"Write a field that contains {delimiter!r} in double quotes."
         return TableError(f"{file}, line {row.number}: {fields}: {_shown(row.text)!r}. {quoted}")
-    return TableError(
-        f"{file}: cannot be read as CSV: {exc}. Its first column is #0. If a column holds several types, say which: "
-        "types={...}; write text as UTF-8."
-    )
+    header = file.decoded().read(_PART_BYTES).split(b"\n")[0].decode(errors="replace").strip().split(delimiter)
+    names = {str(number): repr(name) for number, name in enumerate(header)}  # Arrow has numbers
+    said = re.sub(r"(?<=column )#(\d+)", lambda match: names.get(match[1], match[0]), str(exc))
+    advice = "If a column holds several types, say which: types={...}; write text as UTF-8."
+    return TableError(f"{file}: cannot be read as CSV: {said}. {advice}")
 
 
 def _check_integers(file: TableFile, table: pa.Table, typed: Container[str], parsed: Callable[..., pa.Table]) -> None:

@@ -348,7 +348,7 @@ def test_types_that_are_asked_for(files):
     assert samples[3] == {"zip": "00503", "at": "12:33"}
     samples = dataset(files, ["zip"], sidecar=Sidecar(table, on="guid", types={"zip": "int16"}))
     assert samples.read(np.arange(1))["zip"].dtype == "i2"
-    with pytest.raises(TableError, match=r"labels.csv: .*column #2: .*invalid value '12:30'.*types="):
+    with pytest.raises(TableError, match=r"labels.csv: .*column .at.: .*invalid value '12:30'.*types="):
         dataset(files, ["at"], sidecar=Sidecar(table, on="guid", types={"at": "float32"}))
 
 
