@@ -15,7 +15,7 @@ MAX_CHUNK_BYTES = 1 << 32
 """HDF5's own limit for a chunk; a header with a larger one is damaged."""
 
 UNALLOCATED = -1
-"""Offset of a chunk that was never written."""
+"""Offset of a chunk, or of a contiguous dataset, that was never written."""
 
 
 @dataclass(frozen=True, slots=True)

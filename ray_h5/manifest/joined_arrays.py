@@ -96,10 +96,6 @@ class Paths(Sequence[str]):
         return self.groups[at].decode() + self.below
 
 
-NOT_WRITTEN = -1
-"""Offset of a contiguous dataset that was never written."""
-
-
 MISSING, LACKS = -1, "lacks "
 """Class of a dataset where a group lacks the column; and before an attribute, what says which groups lack its text."""
 
@@ -125,7 +121,7 @@ class JoinedArray:
     shapes : numpy.ndarray
         int64 of shape (datasets, axes): the shape of each dataset, with the axes of an array type.
     offsets : numpy.ndarray
-        int64: where a contiguous dataset begins in the file, or `NOT_WRITTEN`.
+        int64: where a contiguous dataset begins in the file, or `UNALLOCATED`.
     single : bool
         Whether each dataset has a single value, and no axis.
     chunks : PackedIndex, optional

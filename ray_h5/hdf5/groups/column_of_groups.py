@@ -16,7 +16,8 @@ import numpy as np
 from ray_h5.errors import CorruptFileError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.hdf5.columns.dataset_header import describe_column, is_plain, offset_of
 from ray_h5.hdf5.columns.value_types import Shared
-from ray_h5.manifest.joined_arrays import MISSING, NOT_WRITTEN, GroupTable, JoinedArray, Paths
+from ray_h5.manifest.chunk_index import UNALLOCATED
+from ray_h5.manifest.joined_arrays import MISSING, GroupTable, JoinedArray, Paths
 from ray_h5.manifest.layout import ColumnLayout, SourceStates
 
 _MAX_VALUES = 1 << 62
@@ -103,7 +104,7 @@ class GroupColumn:
     def add_missing(self, count: int) -> None:
         """Add groups that lack the column next."""
         self.class_of.extend([MISSING] * count)
-        self.offsets.extend([NOT_WRITTEN] * count)
+        self.offsets.extend([UNALLOCATED] * count)
 
     def add_empty(self) -> None:
         """Add a dataset without values, whatever the dataset holds."""
@@ -144,7 +145,7 @@ class GroupColumn:
         offset = offset_of(dataset, class_.layout.storage, class_.layout.user_block)
         try:
             self.shapes.extend(shape)
-            self.offsets.append(NOT_WRITTEN if offset is None else offset)
+            self.offsets.append(UNALLOCATED if offset is None else offset)
         except OverflowError:
             raise CorruptFileError(
                 f"{self.path}: column {self.name!r}: a dataset of shape {shape} at offset {offset}, larger than a file "
@@ -242,7 +243,7 @@ def check_places(path: str, table: GroupTable, file_bytes: int) -> None:
     parts = [np.empty((4, 0), np.int64)]
     for owner, column in enumerate(columns):
         item = np.array([layout.stored_dtype.itemsize for layout in column.layouts], np.int64)
-        there = np.flatnonzero((column.offsets != NOT_WRITTEN) & (column.class_of >= 0))
+        there = np.flatnonzero((column.offsets != UNALLOCATED) & (column.class_of >= 0))
         # As float first: a damaged shape may not fit into int64.
         size = column.shapes[there].astype(np.float64).prod(axis=1) * item[column.class_of[there]]
         outside = np.flatnonzero(column.offsets[there] + size > file_bytes)

@@ -17,8 +17,9 @@ from ray_h5.columns.row_table import RowTable
 from ray_h5.columns.sample_times import Times
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.index.facts.file_facts import ColumnFacts, FileFacts
+from ray_h5.manifest.chunk_index import UNALLOCATED
 from ray_h5.manifest.file_manifest import Manifest
-from ray_h5.manifest.joined_arrays import NOT_WRITTEN, GroupTable, JoinedArray, Paths, Texts
+from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray, Paths, Texts
 from ray_h5.manifest.known_columns import Elsewhere, KnownColumn, OtherColumn, PackedIndex, num_chunks
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, Encoding, FilterPipeline, FilterStep
 from ray_h5.manifest.selections import Along
@@ -217,8 +218,7 @@ def _check_column(known: KnownColumn, size: int) -> None:
 def _check_joined_array(joined: JoinedArray, size: int) -> None:
     items = np.array([layout.stored_dtype.itemsize for layout in joined.layouts], np.float64)[joined.class_of]
     ends = joined.offsets + joined.shapes.astype(np.float64).prod(axis=1) * items
-    is_inside = (joined.offsets >= 0) & (ends <= size)
-    if not is_inside[joined.offsets != NOT_WRITTEN].all():
+    if ((joined.offsets != UNALLOCATED) & ~((joined.offsets >= 0) & (ends <= size))).any():
         raise ValueError(f"column {joined.name!r}: a dataset past the end of the file")
     if joined.chunks is not None:
         joined.chunks.unpacked(int(joined.first_chunks[-1]), size)
