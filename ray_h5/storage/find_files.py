@@ -8,18 +8,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from ray_h5.errors import OptionError
+from ray_h5.errors import NotFoundError, OptionError
 from ray_h5.options import DEFAULT_EXTENSIONS
-from ray_h5.storage.addresses import is_url
+from ray_h5.storage.addresses import is_url, shown
 from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.find_local_files import LocalSearch
 from ray_h5.storage.find_remote_files import RemoteSearch
 from ray_h5.storage.local import LOCAL, PathLike
 from ray_h5.storage.natural_order import natural_key
-from ray_h5.storage.search import Endings, missing_paths, nothing_found
+from ray_h5.storage.search import Endings
 from ray_h5.storage.storage_of_path import Storage
 
 __all__ = ["PathLike", "find_files", "is_local_only", "list_paths"]
+
+_MAX_LISTED = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +99,36 @@ def find_files(
     missing = [path for path, files in files_of.items() if files is None]
     if missing and not ignore_missing_paths:
         notes = [searches[path].note(path) for path in missing]
-        raise missing_paths(notes, may_go_on=ignore_missing_paths is not None and bool(states))
+        raise _missing_paths(notes, may_go_on=ignore_missing_paths is not None and bool(states))
     if not states:
-        raise nothing_found(texts, sum(files.other_endings for files in taken), file_extensions, len(missing))
+        others = sum(files.other_endings for files in taken)
+        does = "1 file there does" if others == 1 else f"{others} files there do"
+        why = "what exists of these holds no file." if taken else "all of these are missing."
+        if others:
+            why = (
+                f"{does} not end in {' or '.join(file_extensions or ())}. Name other endings with "
+                "file_extensions=[...], or in a glob, such as '*.nc'; any with file_extensions=None."
+            )
+        elif not missing:
+            why = "there are no files."
+        where = ", ".join(repr(shown(path)) for path in texts[:_MAX_LISTED])
+        raise NotFoundError(f"found no HDF5 file in {where}: {why}")
     return FoundFiles(
         sorted(states, key=natural_key), {name: state for name, state in states.items() if state is not None}
     )
+
+
+def _missing_paths(notes: Sequence[str], may_go_on: bool) -> NotFoundError:
+    """Return the error for paths that do not exist, given each with what to say about it.
+
+    `may_go_on` says whether the others are enough if the user says so.
+    """
+    count = len(notes)
+    lines = [f"  {note}" for note in notes[:_MAX_LISTED]]
+    lines += [f"  and {count - _MAX_LISTED} more"] if count > _MAX_LISTED else []
+    many, them = ("1 path does not exist", "it") if count == 1 else (f"{count} paths do not exist", "them")
+    or_else = ", or pass ignore_missing_paths=True to go on without" if may_go_on else ""
+    return NotFoundError("\n".join([f"{many}:", *lines, f"Correct {them}{or_else}."]))
 
 
 def is_local_only(paths: PathLike | Sequence[PathLike]) -> bool:

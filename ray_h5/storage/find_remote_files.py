@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import fnmatch
 import posixpath
-import re
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Sequence
 
 from ray_h5.errors import NotFoundError, NotReadableError, OptionError
 from ray_h5.messages import near_names
 from ray_h5.storage.addresses import Address, has_magic, shown, without_secrets
 from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.request_pool import each_waiting
-from ray_h5.storage.search import Endings, States, Taken
+from ray_h5.storage.search import Endings, Entry, States, Taken, search, split_glob
 from ray_h5.storage.storage_of_path import Storage
-from ray_h5.storage.stores.store_base import Found, InStore
+from ray_h5.storage.stores.store_base import InStore
 
 
 class RemoteSearch:
@@ -35,7 +32,9 @@ class RemoteSearch:
         if not isinstance(storage, InStore):
             raise OptionError(f"{shown(urls[0])}: expected a path of the local file system, found a URL")
         self._storage, self._endings = storage, endings
-        self._listed: dict[tuple[str, bool], tuple[list[Found], list[str]]] = {}
+        self._inside: dict[str, list[Entry]] = {}
+        self._whole: set[str] = set()  # folders of which all that is below them is listed
+        self._files: dict[str, Entry] = {}
         plain = dict.fromkeys(without_secrets(url)[0] for url in urls)
         self._named = self._states([url for url in plain if _is_file_name(storage.address(url))])
 
@@ -87,65 +86,54 @@ class RemoteSearch:
                     "Name the files one by one, or use s3://, gs:// or az:// if it is a store."
                 )
             return None
-        named, below, pattern = self._matches(address)
-        files = named | below
-        if not files:
-            return None
-        taken = [pattern] if pattern in files else self._endings.take(named, below, pattern)
+        above, parts = split_glob(address.key.rstrip("/").split("/"), url)
+        top = address.url("/".join(above)).removesuffix("/")
+        taken = search(self._entries, Entry(top, top), parts, self._endings)
+        if (named := self._files.get(address.url(address.key))) is not None:
+            taken = Taken({named.path: named.state})  # a name that looks like a glob
         # The listing of the Hub has other states than the hosts that it redirects to.
-        states = self._states(taken) if address.kind == "hf" else files
-        existing: States = {name: state for name in taken if (state := states[name]) is not None}
-        return Taken(existing, len(files) - len(taken))
+        states = self._states([*taken.files]) if address.kind == "hf" else taken.files
+        existing: States = {name: state for name, state in states.items() if state is not None}
+        return Taken(existing, taken.other_endings) if any(taken) else None
 
-    def _matches(self, address: Address) -> tuple[States, States, str]:
-        """Return the files that a glob matches, those in the folders that it matches, and the glob as a URL.
+    def _entries(self, folder: Entry, part: str, below: bool) -> list[Entry]:  # noqa: ARG002  all of a folder is listed
+        """Return what is in a folder. All that is below it is listed together, if that is asked for next."""
+        if folder.path not in self._inside or (below and folder.path not in self._whole):
+            self._list(folder.path, below=below)
+        return self._inside[folder.path]
 
-        A folder is a glob without parts that match names: all is below it.
-        """
-        is_glob = has_magic(address.key)
-        key = address.key if is_glob else address.key.rstrip("/")
-        parts = key.split("/") if key else []
-        first = next((number for number, part in enumerate(parts) if has_magic(part)), len(parts))
-        above, pattern = "".join(part + "/" for part in parts[:first]), parts[first:]
-        deep = len(pattern) != 1
-        files, folders = self._files(address.url(above), below=deep)
-        if not deep:
-            for name in folders:
-                if _matches_parts(name[len(above) :].split("/"), pattern):
-                    files = [*files, *self._files(address.url(name + "/"), below=True)[0]]
-        literal = {file.url: file.identity for file in files if file.key == address.key}
-        if literal:
-            return {**literal}, {}, next(iter(literal))
-        named: States = {}
-        below: States = {}
+    def _list(self, top: str, *, below: bool) -> None:
+        files, folders = self._storage.list(f"{top}/", below=below)
+        begin = len(self._storage.address(f"{top}/").key)
+        inside: dict[str, list[Entry]] = {top: []}
         for file in files:
-            rest = file.key[len(above) :]
-            if _is_hidden(rest):
-                continue
-            names = rest.split("/")
-            if _matches_parts(names, pattern):
-                named[file.url] = file.identity
-            elif any(_matches_parts(names[:count], pattern) for count in range(len(names))):
-                below[file.url] = file.identity
-        return named, below, address.key if is_glob else ""
-
-    def _files(self, folder: str, *, below: bool) -> tuple[list[Found], list[str]]:
-        key = folder, below
-        if key not in self._listed:
-            self._listed[key] = self._storage.list(folder, below=below)
-        return self._listed[key]
+            *parents, name = file.key[begin:].split("/")
+            place = top
+            for parent in parents:
+                above, place = place, f"{place}/{parent}"
+                if place not in inside:
+                    inside[place] = []
+                    inside[above].append(Entry(place, place, parent))
+            if name or not file.key:  # not what some programs write for a folder
+                self._files[f"{place}/{name}"] = entry = Entry(file.url, file.url, name, False, False, file.identity)
+                inside[place].append(entry)
+        self._inside |= inside
+        if below:
+            self._whole |= inside.keys()
+        else:
+            paths = (f"{top}/{key[begin:]}" for key in folders)
+            inside[top] += [Entry(path, path, posixpath.basename(path)) for path in paths]
 
     def _near_names(self, url: str) -> str:
         address = self._storage.address(url)
         if address.kind == "https":
             return ""
-        folder = address.key.rpartition("/")[0]
+        folder = address.url(address.key.rpartition("/")[0]).removesuffix("/")
         try:
-            files, folders = self._files(address.url(folder + "/" if folder else ""), below=False)
+            inside = self._entries(Entry(folder, folder), "", False)
         except (NotFoundError, OptionError, OSError):
             return ""
-        names = [address.url(key) for key in (*(file.key for file in files), *folders)]
-        return near_names(url, names).strip() if names else "the folder is empty"
+        return near_names(url, [entry.path for entry in inside]).strip() if inside else "the folder is empty"
 
 
 def _is_file_name(address: Address) -> bool:
@@ -153,24 +141,3 @@ def _is_file_name(address: Address) -> bool:
     if address.kind == "https":
         return bool(address.key) and not has_magic(address.key) and not address.key.endswith("/")
     return not has_magic(address.key) and address.kind != "hf" and bool(posixpath.splitext(address.key)[1])
-
-
-def _is_hidden(key: str) -> bool:
-    """Return whether a key is one of a hidden file, or of a folder."""
-    return key.endswith("/") or any(part.startswith(".") for part in key.split("/"))
-
-
-def _matches_parts(parts: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Return whether the parts of a key match those of a glob; ``**`` matches any number of them."""
-    if not pattern:
-        return not parts
-    if pattern == ["**"]:
-        return bool(parts)
-    if pattern[0] == "**":
-        return any(_matches_parts(parts[count:], pattern[1:]) for count in range(len(parts) + 1))
-    return bool(parts) and _matcher(pattern[0])(parts[0]) is not None and _matches_parts(parts[1:], pattern[1:])
-
-
-@cache
-def _matcher(pattern: str) -> Callable[[str], object]:
-    return re.compile(fnmatch.translate(pattern)).match

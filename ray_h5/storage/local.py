@@ -8,7 +8,7 @@ import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from ray_h5.errors import NotHDF5Error, OptionError, StaleIndexError, TruncatedFileError
 from ray_h5.storage.addresses import check_slashes, is_url, shown
@@ -253,10 +253,3 @@ def absolute_path(path: str) -> str:
 def _file_type(mode: int) -> str:
     names = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
     return names.get(stat.S_IFMT(mode), "a device")
-
-
-class Listed(NamedTuple):
-    """A file or folder: its name in a search, and its real path, which passes no link."""
-
-    path: str
-    real: str

@@ -1,5 +1,7 @@
+import itertools
 import os
 import pathlib
+import re
 from types import SimpleNamespace
 
 import fsspec
@@ -12,7 +14,9 @@ from ray_h5.errors import NotFoundError, NotReadableError, OptionError
 from ray_h5.hdf5.files.external_policy import as_roots
 from ray_h5.read.reader import RowReader
 from ray_h5.storage.find_files import find_files, is_local_only
+from ray_h5.storage.local import LOCAL
 from ray_h5.storage.natural_order import natural_key
+from ray_h5.storage.stores.file_systems import FileSystemStorage
 
 
 @pytest.fixture
@@ -288,6 +292,25 @@ def test_a_way_up_behind_a_link_leads_to_where_the_system_says(tmp_path, monkeyp
     assert as_roots("here/run/..") == (str(tmp_path / "data"),)
     assert expand_paths(["data/run/../m.h5"]) == [str(tmp_path / "data" / "m.h5")]
     assert RowReader("data/run/../../here/m.h5").path == str(tmp_path / "here" / "m.h5")
+
+
+def test_a_store_has_the_folders_and_globs_of_a_disk(folder):
+    touch(folder / ".hidden/f5.h5", folder / "sub/.h6.h5", folder / "x[1].h5")
+    memory = fsspec.filesystem("memory")
+    memory.put(f"{folder}/", "/bkt/", recursive=True)
+    patterns = (
+        " / /* /*/ /** /**/ /**/*.h5 /sub/*.h5 /s*/ /s*/*/ /*/deep /.* /.*/*.h5 /**/.h* /f[12]* /*.txt /notes.* "
+        "/**/none /**/deep/* /sub/**/* /x[[]1].h5 /x[1].h5 /*/**/f4.h5"
+    )
+    for pattern, extensions in itertools.product(patterns.split(" "), [("h5", "hdf5", "h5ad"), None, ["txt"]]):
+        found = []
+        for top, storage in ((str(folder), LOCAL), ("memory://bkt", FileSystemStorage.of(memory))):
+            try:
+                found.append(names(expand_paths(top + pattern, extensions, storage=storage), top))
+            except NotFoundError as exc:
+                found.append(re.sub(r"\(.*\)", "", str(exc).replace(top, "")))
+        assert found[0] == found[1], pattern
+    memory.rm("/bkt", recursive=True)
 
 
 def test_a_missing_path_offers_near_ones(tmp_path):
