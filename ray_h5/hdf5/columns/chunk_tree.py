@@ -41,9 +41,7 @@ def layout_of(dataset: h5py.Dataset) -> tuple[Layout, Message]:
     widths = widths_of(dataset)
     try:
         _, messages = object_header(reader_of(dataset)[0], address_of(dataset.id)[1], widths)
-        message = next(
-            (message_found for message_found in messages if message_found[0] == MessageKind.LAYOUT), (0, 0, b"", 0)
-        )
+        message = next((stored for stored in messages if stored[0] == MessageKind.LAYOUT), (0, 0, b"", 0))
         return data_layout(message[2], widths), message
     except FormatError as exc:
         raise CorruptFileError(

@@ -131,12 +131,13 @@ class Trail:
             raise CorruptFileError(
                 f"{self.path}: {_cut(path)!r} leads through more than {_MAX_NAMES} groups, too many to follow"
             )
-        with translated(self.path, f"looking up {name!r}"):
-            kind = links.get_info(name.encode()).type if kind is None else kind
-            # libhdf5 is never asked to follow a link: it would open files that are not allowed.
-            value = None if kind == h5py.h5l.TYPE_HARD else links.get_val(name.encode())
-        if value is not None:
-            return self._follow_link(group, ("", value) if isinstance(value, bytes) else value, name, counts)
+        if kind != h5py.h5l.TYPE_HARD:
+            with translated(self.path, f"looking up {name!r}"):
+                kind = links.get_info(name.encode()).type if kind is None else kind
+                # libhdf5 is never asked to follow a link: it would open files that are not allowed.
+                value = None if kind == h5py.h5l.TYPE_HARD else links.get_val(name.encode())
+            if value is not None:
+                return self._follow_link(group, ("", value) if isinstance(value, bytes) else value, name, counts)
         with translated(self.path, f"opening {path!r}"):
             identifier = h5py.h5o.open(group.id, name.encode())
             return h5py.Group(identifier) if isinstance(identifier, h5py.h5g.GroupID) else identifier

@@ -57,6 +57,7 @@ class Bounds:
     where: str
     advice: str
     most_depth: int = _MOST_DEPTH
+    _most_names: int = 0
     _names: int = 0
     _characters: int = 0
 
@@ -64,10 +65,11 @@ class Bounds:
         """Count the names in a group."""
         self._names += names
         self._characters += len(prefix) * names
-        most_names = min(_MOST_NAMES, _LEAST_NAMES + self.file_bytes() // _BYTES_A_NAME)
+        if self._names > self._most_names:  # a listing may open further files
+            self._most_names = min(_MOST_NAMES, _LEAST_NAMES + self.file_bytes() // _BYTES_A_NAME)
         for count, most, what in (
             (depth, self.most_depth, "nested groups"),
-            (self._names, most_names, "names"),
+            (self._names, self._most_names, "names"),
             (self._characters, _MOST_CHARACTERS, "characters of names"),
         ):
             if count > most:
@@ -83,23 +85,21 @@ def walk(root: h5py.Group, trail: Trail, bounds: Bounds) -> Iterator[tuple[str, 
     A group that is its own ancestor is not listed again: a loop. One that is reached twice is listed twice.
     """
     # A loop and no recursion: a file can nest groups deeper than Python's stack. A dict finds ancestors.
-    levels = {address_of(root.id): listed(root, "", trail, bounds, 1)}
+    levels = {address_of(root.id): listed(root, "", trail, bounds)}
     while levels:
         for name, item, to_it in next(reversed(levels.values())):
             yield name, item, to_it
             if isinstance(item, h5py.Group) and (address := address_of(item.id)) not in levels:
-                levels[address] = listed(item, f"{name}/", to_it, bounds, len(levels) + 1)
+                levels[address] = listed(item, f"{name}/", to_it, bounds)
                 break  # list this group first; its parent continues where its iterator is
         else:
             levels.popitem()
 
 
-def listed(
-    group: h5py.Group, prefix: str, trail: Trail, bounds: Bounds, depth: int
-) -> Iterator[tuple[str, Found, Trail]]:
+def listed(group: h5py.Group, prefix: str, trail: Trail, bounds: Bounds) -> Iterator[tuple[str, Found, Trail]]:
     """Yield the groups and datasets that the links in a group lead to, or the errors of these links."""
     links = list(names_in(group))
-    bounds.count(prefix, depth, len(links))
+    bounds.count(prefix, prefix.count("/") + 1, len(links))
     for name, kind, _ in links:
         to_it = trail.branch()
         if isinstance(name, bytes):
@@ -118,8 +118,7 @@ def listed(
 
 def names_in(group: h5py.Group) -> Iterator[tuple[str | bytes, int, int]]:
     """Yield the links in a group, as `links_in` does, without what MATLAB refers to."""
-    hidden = OF_MATLAB if group.name == "/" else ()
-    return (link for link in links_in(group) if link[0] not in hidden)
+    return (link for link in links_in(group) if link[0] not in OF_MATLAB or group.name != "/")
 
 
 def not_utf8(group: h5py.Group, name: bytes, path: str, *, columns: bool = True) -> UnsupportedColumnError | None:
