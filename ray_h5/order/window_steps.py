@@ -10,7 +10,7 @@ import numpy as np
 from ray_h5.order.epoch_order import Order
 from ray_h5.order.read_plan import ReadPlan
 from ray_h5.rows.kinds.clock import Clock
-from ray_h5.rows.windows_option import Windows
+from ray_h5.rows.windows_option import WindowColumn, Windows
 from ray_h5.tables.table_columns import TableColumns
 
 
@@ -56,14 +56,9 @@ def steps_plan(plan: ReadPlan, names: Collection[str]) -> ReadPlan:
 
 def _steps(rows: np.ndarray, lengths: np.ndarray, windows: Windows, offsets: tuple[int, ...]) -> np.ndarray:
     """Return the ordinals of the steps that rows of a file hold, ascending."""
-    episodes, at = Clock.of_steps(lengths, windows).of(rows)
-    wanted = at[:, None] + np.array(offsets)
-    last = lengths[episodes][:, None] - 1
-    held = np.ones(wanted.shape, bool)
+    episodes, steps, side = Clock.of_steps(lengths, windows).samples(WindowColumn("", "", offsets), rows)
     # Zeros are no values of the file. The first and last step, which stand for padding otherwise, are.
-    if windows.pad[0] == "zero":
-        held &= wanted >= 0
-    if windows.pad[1] == "zero":
-        held &= wanted <= last
+    before, after = (pad == "zero" for pad in windows.pad)
+    held = ~((before & (side < 0)) | (after & (side > 0)))
     firsts = np.cumsum(lengths) - lengths
-    return np.unique((firsts[episodes][:, None] + np.clip(wanted, 0, last))[held])
+    return np.unique((firsts[episodes][:, None] + steps)[held])

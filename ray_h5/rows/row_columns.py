@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -11,13 +12,14 @@ import numpy as np
 
 from ray_h5.buffers import empty
 from ray_h5.columns.column_resolver import Columns, Parts
+from ray_h5.columns.file_columns import is_single
 from ray_h5.columns.ragged.range_columns import Ranges
 from ray_h5.columns.ragged.runs import axes_of_fields, by_shape, layout_of_rows, ragged_layout
 from ray_h5.columns.ragged.sparse_rows import Entries, SparseRow, index_dtype
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.stored_values import Stored, field_of
-from ray_h5.columns.values import Reading, Units, Values, keyed, read_apart
-from ray_h5.errors import UnsupportedColumnError
+from ray_h5.columns.values import Reading, Values, keyed, read_apart
+from ray_h5.errors import OptionError, UnsupportedColumnError
 from ray_h5.hash_and_permute import word_at
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
@@ -63,50 +65,94 @@ class RowColumn:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Steps(Values):
-    """Values of which each is several units, such as the steps at some offsets from one of an episode; or is one.
+class Steps:
+    """The units of rows, which are several each, one after the other along an axis of a row.
+
+    Attributes
+    ----------
+    units, is_blank : numpy.ndarray
+        int64 and bool, of shape ``(rows, width)``: the units, and which of them are blank.
+    places : numpy.ndarray
+        int64: where each row goes along the first axis of an output.
+    keys : numpy.ndarray, optional
+        uint64: the key of each row, by which entries are drawn.
+    """
+
+    units: np.ndarray
+    is_blank: np.ndarray
+    places: np.ndarray
+    keys: np.ndarray | None = None
+
+    def select(self, chosen: np.ndarray) -> Steps:
+        """Return the steps of some of the rows."""
+        keys = None if self.keys is None else self.keys[chosen]
+        return Steps(self.units[chosen], self.is_blank[chosen], self.places[chosen], keys)
+
+    def apart(self) -> Steps:
+        """Return the steps of the same rows, which go to an array of their own."""
+        return replace(self, places=np.arange(len(self.places)))
+
+    def stacked(self, values: Values, out: np.ndarray, lead: tuple[int, ...]) -> Reading:
+        """Return the reading of rows of one shape, which begins with the axes `lead`: of the steps, or none."""
+        (count, width), is_sparse = self.units.shape, values.array.kind == "sparse"
+        if not (is_sparse or out.flags.c_contiguous):
+            return read_apart(lambda own: self.apart().stacked(values, own, lead), out.shape[1:], self.places, out)
+        keys = self.keys
+        if keys is not None and lead:  # each step of a row draws by itself
+            keys = word_at(keys[:, None], np.arange(width)).reshape(-1)
+        first = np.arange(count) if is_sparse else self.places
+        places = (first[:, None] * width + np.arange(width)).reshape(-1)
+        rows, unit_shape = (count, ()) if is_sparse else (len(out), out.shape[1 + len(lead) :])
+        into = empty((rows * width,), out.dtype) if is_sparse else out.reshape(rows * width, *unit_shape)
+
+        def finish() -> None:
+            if self.is_blank.any():
+                nothing = np.empty((), out.dtype)  # numpy would take an array for several values
+                nothing[()] = values.blank(out.dtype)
+                into[places[self.is_blank.reshape(-1)]] = nothing
+            if is_sparse:
+                out[self.places] = _joined_rows(into.reshape(count, width), values.array.ragged_shape[0] or 0)
+
+        return values.reading(keyed(self.units.reshape(-1), places, keys), into).then(finish)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class StepColumn(RowColumn):
+    """A column of which a row is several units, such as the steps at some offsets from one of an episode; or one.
 
     Rows of a sparse matrix are one such row, `width` times as long; other values get an axis.
 
     Attributes
     ----------
-    name, path : str
-        The column, and its file, for messages.
-    content : Values
-        The values of units.
     width : int, optional
-        Units of a value; None for one, without an axis.
-    units_of : callable
-        Returns for rows: the units, and as bools which of them are blank; both of shape ``(rows, width)``.
+        Units of a row; None for one, without an axis.
+    steps_of : callable
+        Returns for rows: the units, and which of them are blank, as `Steps` has them.
     joined : JoinedArray, optional
         The datasets of episodes, if their steps differ in shape, or an episode lacks the column.
-    episodes_of : callable, optional
-        With `joined`: returns the episode of each row.
+    episodes_of : callable
+        Returns the episode of each row.
     """
 
-    name: str
-    path: str
-    content: Values
     width: int | None
-    units_of: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
-    joined: JoinedArray | None = None
-    episodes_of: Numbers | None = None
+    steps_of: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+    joined: JoinedArray | None
+    episodes_of: Numbers
 
-    @property
-    def array(self) -> ColumnLayout:
-        array, width = self.content.array, self.width
+    def layout(self, num_rows: int, path: str) -> ColumnLayout:
+        array, lead, chunk_rows = self.values.array, self._lead, self.chunk_rows or 1
         if self.joined is not None:
-            return self._array_of_shapes(self.joined)
-        assert width is not None
-        if array.kind == "sparse":
-            layout = layout_of_rows(self.name, array, (1,), 1, self.path)
+            array, lead = self._array_of_shapes(self.joined, path), ()
+        is_sparse, width = array.kind == "sparse", self.width or 1
+        shape = (num_rows, *(() if is_sparse else lead), *array.row_shape)
+        layout = layout_of_rows(self.name, array, shape, chunk_rows, path)
+        if is_sparse:
             return replace(layout, ragged_shape=(width, *array.ragged_shape), item_bytes=width * array.item_bytes)
-        layout = layout_of_rows(self.name, array, (1, width, *array.row_shape), 1, self.path)
-        if array.kind != "ragged":
+        if array.kind != "ragged" or self.joined is not None:
             return layout
         if None in array.ragged_shape[1:]:
             raise UnsupportedColumnError(
-                f"{self.path}: Windows: column {self.name!r} holds arrays that differ along several axes, "
+                f"{path}: Windows: column {self.name!r} holds arrays that differ along several axes, "
                 f"{array.ragged_shape}; windows take those that differ along their first axis alone. Leave the column "
                 "out of the offsets."
             )
@@ -114,78 +160,42 @@ class Steps(Values):
         element = np.dtype((array.element, tuple(int(n or 0) for n in array.ragged_shape[1:])))
         return replace(layout, kind="list", element=element)
 
-    def _array_of_shapes(self, joined: JoinedArray) -> ColumnLayout:
-        array, fields = self.content.array, axes_of_fields(self.content, joined)
+    def _array_of_shapes(self, joined: JoinedArray, path: str) -> ColumnLayout:
+        array, fields = self.values.array, axes_of_fields(self.values, joined)
         shape = (*self._lead, *joined.common_shape[1:], *fields)
         if not shape and array.kind in {"string", "category", "optional"}:
-            return layout_of_rows(self.name, array, (1,), 1, self.path)
+            return array
         if not shape or array.kind not in {"number", "bool"}:
             lacks = "a group lacks it, and a single value cannot be None"
             differ = f"its steps differ in shape, or a group lacks it, and it holds {array.kind} values"
             raise UnsupportedColumnError(
-                f"{self.path}: column {self.name!r}: {differ if shape else lacks}. Choose other columns with "
-                "columns=[...]."
+                f"{path}: column {self.name!r}: {differ if shape else lacks}. Choose other columns with columns=[...]."
             )
         counts = joined.shapes[:, 1:].prod(axis=1, dtype=np.float64) * math.prod((*self._lead, *fields))
-        return ragged_layout(self.name, replace(array, path=self.path), counts, shape)
+        return ragged_layout(self.name, array, counts, shape)
 
     @property
     def _lead(self) -> tuple[int, ...]:
-        """The axes that a value has before those of a step."""
+        """The axes that a row has before those of a step."""
         return () if self.width is None else (self.width,)
 
-    def reading(self, units: Units, out: np.ndarray) -> Reading:
-        wanted = units.listed()
-        rows, places = wanted.rows, wanted.places
-        steps, blank = self.units_of(rows)
-        if (joined := self.joined) is None:
-            return self._stacked(steps, blank, places, out, wanted.keys)
-        assert self.episodes_of is not None
+    def reading(self, rows: np.ndarray, places: np.ndarray, out: np.ndarray, keys: np.ndarray | None = None) -> Reading:
+        steps, values, joined = Steps(*self.steps_of(rows), places, keys), self.values, self.joined
+        if joined is None:
+            return steps.stacked(values, out, self._lead)
         episodes = self.episodes_of(rows)
-        there = joined.is_there[episodes]
-        if not there.all():
-            out[places[~there]] = None if out.dtype == object else self.content.blank(out.dtype)
-            episodes, steps, blank, places = episodes[there], steps[there], blank[there], places[there]
-        if self.content.array.kind not in {"number", "bool"}:
-            return self._stacked(steps, blank, places, out) if len(steps) else Reading()
-        fields, dtype = axes_of_fields(self.content, joined), self.content.array.dtype
+        if not (there := joined.is_there[episodes]).all():
+            out[places[~there]] = None if out.dtype == object else values.blank(out.dtype)
+            steps, episodes = steps.select(there), episodes[there]
+        if values.array.kind not in {"number", "bool"}:
+            return steps.stacked(values, out, self._lead) if len(episodes) else Reading()
 
         def of_shape(chosen: np.ndarray, shape: tuple[int, ...]) -> Reading:
-            def read(values: np.ndarray) -> Reading:
-                return self._stacked(steps[chosen], blank[chosen], np.arange(len(chosen)), values)
-
-            return read_apart(read, (*self._lead, *shape, *fields), places[chosen], out, dtype)
+            of_row, own = (*self._lead, *shape, *axes_of_fields(values, joined)), steps.select(chosen)
+            read = functools.partial(own.apart().stacked, values, lead=self._lead)
+            return read_apart(read, of_row, own.places, out, values.array.dtype)
 
         return by_shape(joined.shapes[episodes, 1:], of_shape)
-
-    def _stacked(
-        self, units: np.ndarray, blank: np.ndarray, places: np.ndarray, out: np.ndarray, keys: np.ndarray | None = None
-    ) -> Reading:
-        """Return the reading of units, of shape ``(rows, width)``, that all have one shape."""
-        count, width, is_sparse = *units.shape, self.content.array.kind == "sparse"
-        # Each step of a row draws by itself.
-        keys = None if keys is None else word_at(keys[:, None], np.arange(width)).reshape(-1)
-        unit_shape = out.shape[1 + len(self._lead) :]
-        flat = out if is_sparse else out.reshape(out.shape[0] * width, *unit_shape)
-        in_place = not is_sparse and (bool(np.shares_memory(flat, out)) or not out.size)
-        into = flat if in_place else empty((count * width, *unit_shape), out.dtype)
-        there = (places[:, None] * width + np.arange(width)).reshape(-1) if in_place else np.arange(count * width)
-
-        def finish() -> None:
-            if blank.any():
-                # One by one: numpy would take an array for several values.
-                nothing = self.content.blank(out.dtype)
-                for at in there[blank.reshape(-1)].tolist() if out.dtype == object else ():
-                    for index in np.ndindex(into.shape[1:]):
-                        into[(at, *index)] = nothing
-                if out.dtype != object:
-                    into[there[blank.reshape(-1)]] = nothing
-            if is_sparse:
-                out[places] = _joined_rows(into.reshape(count, width), self.content.array.ragged_shape[0] or 0)
-            elif not in_place:
-                out[places] = into.reshape(count, *out.shape[1:])
-
-        return self.content.reading(keyed(units.reshape(-1), there, keys), into).then(finish)
 
 
 def _joined_rows(windows: np.ndarray, width: int) -> np.ndarray:
@@ -197,6 +207,19 @@ def _joined_rows(windows: np.ndarray, width: int) -> np.ndarray:
         data = np.concatenate([row.data for row in rows])
         joined[at] = SparseRow(Entries(indices, data), 0, len(data))
     return joined
+
+
+def check_added(path: str, added: Iterable[str], listing: Listing, what: str) -> None:
+    """Raise `OptionError` if a column that a row kind adds has the name of a dataset; `what` says which adds it."""
+    if doubles := [name for name in added if name in listing.names]:
+        raise OptionError(f"{path}: {doubles[0]!r} is a dataset of the file, and a column that {what}")
+
+
+def with_single_values(listing: Listing) -> Listing:
+    """Return a listing in which datasets with a single value are columns, too."""
+    singles = [name for name, error in listing.refused.items() if is_single(error)]
+    refused = {name: error for name, error in listing.refused.items() if name not in singles}
+    return Listing((*listing.names, *singles), refused)
 
 
 def is_plain(column: RowColumn) -> bool:
@@ -234,7 +257,7 @@ class RowsOfKind(Protocol):
         """What was found out so far."""
 
     def listing(self) -> Listing:
-        """Return the columns."""
+        """Return the names of what may be columns; describing one raises the error if it cannot be read."""
 
     def prepare(self, names: Iterable[str]) -> None:  # noqa: ARG002
         """Find out about columns, several at once; nothing where the reader describes them one by one."""
@@ -246,13 +269,9 @@ class RowsOfKind(Protocol):
     def episode_names(self) -> np.ndarray:
         """Return a name for each group or episode, as bytes."""
 
-
-class EpisodeRows:
-    """Rows that each belong to an episode."""
-
     def episodes_of(self, rows: np.ndarray) -> np.ndarray:
-        """Return the episode of each row."""
-        raise NotImplementedError
+        """Return the group or episode of each row; of rows that are whole ones, the row itself."""
+        return rows
 
 
 class Episodes(RowsOfKind, Protocol):
@@ -267,8 +286,5 @@ class Episodes(RowsOfKind, Protocol):
     def steps(self, name: str) -> Parts:
         """Return where the steps of a column are; raise `UnknownColumnError` if there is none."""
 
-    def is_constant(self, name: str) -> bool:
-        """Return whether a column without offsets has one value for each episode."""
-
-    def constant(self, name: str) -> RowColumn:
-        """Return a column with one row for each episode."""
+    def constant(self, name: str) -> RowColumn | None:
+        """Return a column without offsets with one row for each episode; None if it has a value for each step."""

@@ -14,7 +14,7 @@ from ray_h5.buffers import empty, objects
 from ray_h5.columns.derived_columns import MadeColumn, RowPart
 from ray_h5.columns.file_columns import FileColumns
 from ray_h5.columns.row_table import RowTable
-from ray_h5.columns.values import InMemory, Reading, keys_of
+from ray_h5.columns.values import InMemory, Reading, keys_of, read_apart
 from ray_h5.errors import CastError, PredicateError, RayH5Error, UnknownColumnError
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, FileLayout
 from ray_h5.messages import few, near_names
@@ -33,7 +33,6 @@ from ray_h5.rows.kinds.patch_rows import PatchRows
 from ray_h5.rows.kinds.window_rows import WindowRows
 from ray_h5.rows.patches_option import Patches
 from ray_h5.rows.row_columns import (
-    EpisodeRows,
     Episodes,
     RowColumn,
     RowsOfKind,
@@ -106,12 +105,12 @@ class RowView:
         self._whole: dict[tuple[str, ...], JobsOfRows | None] = {}
         self._rows: RowsOfKind = _rows_of_kind(columns_of_file, kind, windows, table, self._name)
         self._steps = self._rows if isinstance(self._rows, WindowRows) else None
-        self._rows_are_groups = kind is not None and kind.has_groups
-        self._is_drawn = kind is not None and kind.is_drawn
-        self._seeds = {
+        self._kind = RowKind() if kind is None else kind
+        seeds = {
             column.name: column.seed for column in columns if isinstance(column, RowPart) and column.random is not None
         }
-        self._rows_are_episodes = kind is not None and bool(kind.episode)
+        named = [] if windows is None else [(window.name, window.source) for window in windows.columns]
+        self._seeds = seeds | {name: seeds[source] for name, source in named if source in seeds}
         self._by_axis = kind is None and windows is None
 
     @property
@@ -188,17 +187,15 @@ class RowView:
         try:
             return self._rows.column(name)
         except UnknownColumnError:
-            if name == EPISODE or (name == GROUP and self._rows_are_groups):
+            if name == EPISODE or (name == GROUP and self._kind.has_groups):
                 return self._episode(name, f"{self.path}:".encode() if name == EPISODE else b"")
             raise
 
     def _episode(self, name: str, prefix: bytes) -> RowColumn:
         texts = objects(prefix + name for name in self._rows.episode_names())
         values = InMemory.of(name, texts.take, object)
-        if isinstance(self._rows, EpisodeRows) and (self._rows_are_groups or self.has_windows):
+        if self._kind.has_groups or self._kind.episode or self.has_windows:
             return RowColumn(name, values, self._rows.episodes_of)
-        if self._rows_are_episodes:
-            return RowColumn(name, values)
         raise UnknownColumnError(f"{self.path}: no column {EPISODE!r}; it is for Groups, Files and Windows")
 
     def read(self, columns: Sequence[str], rows: Rows = slice(None)) -> dict[str, np.ndarray]:
@@ -235,7 +232,7 @@ class RowView:
         return cost is not None
 
     def _whole_datasets(self, out: Mapping[str, np.ndarray]) -> JobsOfRows | None:
-        if not out or not self._rows_are_groups or self._reader.threads != 1 or self._reader.is_fetched:
+        if not out or not self._kind.has_groups or self._reader.threads != 1 or self._reader.is_fetched:
             return None
         whole = {name: whole_joined_array(self._columns[name]) for name in out}
         columns = {name: joined for name, joined in whole.items() if joined is not None}
@@ -284,7 +281,7 @@ class RowView:
             if _takes_arrays(array, layout):
                 layout = replace(layout, shape=(self.num_rows,))  # an array for each row
             check_fit(array, layout.row_shape, len(wanted), there, f"{self.path}: column {name!r}")
-        if draws is not None and self._is_drawn:
+        if draws is not None and self._kind.is_drawn:
             wanted = wanted + draws * self.num_rows
         return self._planned(outputs(out, layouts, casting), wanted, there, draws)
 
@@ -319,17 +316,17 @@ class RowView:
             keys = keys_of(self._name, self._seeds[name], rows, np.zeros_like(rows) if draws is None else draws)
         if classes is None and not _takes_arrays(out, layout):
             return column.reading(rows, places, out, keys)
+        every = np.arange(len(rows), dtype=np.int64)
+        if classes is None:  # rows have another shape in another file: each one is an array of its own
+            return read_apart(
+                lambda values: column.reading(rows, every, values, keys), layout.row_shape, places, out, layout.dtype
+            )
         values = empty((len(rows), *layout.row_shape), layout.dtype, layout.where)
 
         def finish() -> None:
-            if classes is not None:
-                out[places] = classes.of(values, lambda i: f"{self.path}, row {rows[i]}")
-                return
-            # Rows have another shape in another file: each one is an array of its own.
-            for place, value in zip(places.tolist(), values, strict=True):
-                out[place] = value
+            out[places] = classes.of(values, lambda i: f"{self.path}, row {rows[i]}")
 
-        return column.reading(rows, np.arange(len(rows), dtype=np.int64), values, keys).then(finish)
+        return column.reading(rows, every, values, keys).then(finish)
 
     @contextlib.contextmanager
     def _naming_columns(self) -> Iterator[None]:
@@ -383,27 +380,23 @@ class RowView:
             If there is no such group, or a name is given twice.
         """
         known = self._rows.episode_names().tolist()
-        numbers = {name: number for number, name in enumerate(known)}
-        by_last: dict[bytes, list[int]] = {}
+        numbers: dict[bytes, list[int]] = {}
         for number, name in enumerate(known):
-            by_last.setdefault(name.rsplit(b"/", 1)[-1], []).append(number)
-        wanted: set[int] = set()
+            numbers.setdefault(name.rsplit(b"/", 1)[-1], []).append(number)
+        numbers |= {name: [number] for number, name in enumerate(known)}
+        is_wanted = np.zeros(len(known), bool)
         for listed in names:
-            name = listed.strip(b"/")
-            matching = [numbers[name]] if name in numbers else by_last.get(name, [])
+            matching = numbers.get(name := listed.strip(b"/"), [])
             if len(matching) != 1:
                 several = f"several groups are: {few([_text(known[number]) for number in matching])}"
                 near = near_names(_text(name), [_text(number) for number in known])
                 raise PredicateError(
                     f"{where} lists {_text(name)!r}, which {several if matching else f'is no group of rows.{near}'}"
                 )
-            number = matching[0]
-            if number in wanted:
+            if is_wanted[matching[0]]:
                 raise PredicateError(f"{where} lists {_text(name)!r} more than once")
-            wanted.add(number)
-        is_wanted = np.isin(np.arange(len(known)), list(wanted))
-        rows = np.arange(self.num_rows)
-        return is_wanted[self._rows.episodes_of(rows) if isinstance(self._rows, EpisodeRows) else rows]
+            is_wanted[matching[0]] = True
+        return is_wanted[self._rows.episodes_of(np.arange(self.num_rows))]
 
     def close(self) -> None:
         self._reader.close()
@@ -440,7 +433,7 @@ def _rows_of_kind(
 ) -> RowsOfKind:
     """Return the rows of a file as a row kind defines them; `name` is that of the file, which draws depend on."""
     if isinstance(kind, Patches):
-        return PatchRows(Blocks(columns, kind, None if table is None else table.chosen, name), table)
+        return PatchRows(Blocks(columns, kind, None if table is None else table.chosen), table, name)
     rows: Episodes
     if isinstance(kind, Groups):
         rows = WholeRows(GroupColumns(columns, kind, table, of_steps=windows is not None), kind, windows)

@@ -24,16 +24,20 @@ _MOST_STEPS = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class WindowColumn:
-    """A column of windows: the column that it is read from, and its offsets in steps.
+    """A column of windows: the column that it is read from, and its offsets, in steps or in seconds.
 
-    A column with times of its own has `seconds` instead, or `span`: all samples from one second up to another.
+    Or `span`: all samples from one second up to another.
     """
 
     name: str
     source: str
-    offsets: tuple[int, ...]
-    seconds: tuple[float, ...] = ()
+    offsets: tuple[Any, ...]
     span: tuple[float, float] | None = None
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The lowest and the highest offset."""
+        return self.span or (min(self.offsets), max(self.offsets))
 
 
 @names_options
@@ -193,13 +197,13 @@ class Windows:
 
     @property
     def least(self) -> int:
-        """The lowest offset of all columns."""
-        return min((step for column in self.columns for step in column.offsets), default=0)
+        """The lowest offset of all columns, in steps."""
+        return 0 if self.at is not None else min(min(column.offsets) for column in self.columns)
 
     @property
     def most(self) -> int:
-        """The highest offset of all columns."""
-        return max((step for column in self.columns for step in column.offsets), default=0)
+        """The highest offset of all columns, in steps."""
+        return 0 if self.at is not None else max(max(column.offsets) for column in self.columns)
 
     @property
     def marks_padding(self) -> bool:
@@ -239,7 +243,7 @@ class Windows:
         """Return what rows are, as text: the same for offsets that are the same steps, however they are written."""
         # With times, the first column says which rows there are.
         columns = self.columns if self.at is not None else sorted(self.columns, key=lambda column: column.name)
-        offsets = {column.name: (column.source, column.span or column.seconds or column.offsets) for column in columns}
+        offsets = {column.name: (column.source, column.span or column.offsets) for column in columns}
         return self._text(offsets, {"fps": (self.fps, None)} if self.at is not None else {})
 
     def _text(self, offsets: Mapping[str, Any], more: Mapping[str, tuple[Any, Any]]) -> str:
@@ -314,14 +318,14 @@ def _timed_column(name: str, source: str, offsets: Any) -> WindowColumn:
             raise OptionError(f"Windows: offsets of {name!r}: {offsets!r}: expected slice(from, to), in seconds")
         if ends[0] >= ends[1]:
             raise OptionError(f"Windows: offsets of {name!r}: {offsets!r} is empty")
-        return WindowColumn(name, source, (), span=(float(ends[0]), float(ends[1])))
+        return WindowColumn(name, source, (), (float(ends[0]), float(ends[1])))
     seconds = _each(offsets)
     if not seconds or not all(is_number(second) and math.isfinite(second) for second in seconds):
         raise OptionError(
             f"Windows: offsets of {name!r}: expected seconds, such as [-0.1, 0], or slice(-1, 1) for all samples, "
             f"found {offsets!r}"
         )
-    return WindowColumn(name, source, (), tuple(map(float, seconds)))
+    return WindowColumn(name, source, tuple(map(float, seconds)))
 
 
 def _as_times(at: Any) -> Any:

@@ -543,10 +543,10 @@ def test_two_axes_that_blocks_may_cut(tmp_path):
         H5Dataset(tmp_path, rows=Patches({"raw": (2, 2), "label": (2, 2)}))
 
 
-@pytest.mark.parametrize(("lacks", "error"), [(0, UnknownColumnError), (1, SchemaMismatchError)])
-def test_the_group_that_lacks_an_array_is_named(tmp_path, lacks, error):
+@pytest.mark.parametrize("lacks", [0, 1])
+def test_the_group_that_lacks_an_array_is_named(tmp_path, lacks):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for number in range(2):
             file[f"s{number}/{'y' if number == lacks else 'x'}"] = np.zeros((4, 4))
-    with pytest.raises(error, match=f"s{lacks}/x"):
+    with pytest.raises(SchemaMismatchError, match=f"group 's{lacks}' lacks 'x', which group 's{1 - lacks}' has"):
         H5Dataset(tmp_path, rows=Patches({"x": (2, 2)}, groups="s*"))

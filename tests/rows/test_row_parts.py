@@ -261,10 +261,12 @@ def test_each_step_of_a_window_draws_by_itself(tmp_path, rows):
                 file[f"groups/g{number}/{name}"] = each
     group = {None: "axis", Groups("g*"): "groups", Grid(2): "grid"}[rows]
     columns = {"x": part("x", random=5), "index": part("index", random=5), "now": part("index", random=5)}
-    windows = Windows({"x": [-1, 0], "index": [-1, 0]}, pad="zero")
+    columns["also"] = "also"
+    windows = Windows({"x": [-1, 0], "index": [-1, 0], "also": ("index", [-1, 0])}, pad="zero")
     dataset = H5Dataset(tmp_path / "a.h5", columns, group=group, rows=rows, windows=windows)
     found = dataset[list(range(8))]
     assert found["now"].shape == (8, 5)
+    assert np.array_equal(found["also"], found["index"])
     for t in range(8):
         for step, at in enumerate([t - 1, t]):
             taken = values[0, at][found["index"][t, step]] if at >= 0 else np.zeros((5, 2))

@@ -1,4 +1,4 @@
-"""The clock of windows: which tick of which episode a row is, by whole numbers of steps or by times."""
+"""The clock of windows: which tick of which recording a row is, and which samples columns have around it."""
 
 from __future__ import annotations
 
@@ -15,47 +15,51 @@ from ray_h5.columns.sample_times import LIKE_A_NUMBER, Times
 from ray_h5.errors import OptionError
 from ray_h5.lru import first_time
 from ray_h5.messages import few
-from ray_h5.rows.windows_option import Windows
+from ray_h5.rows.kinds.timestamps import regular, width_of
+from ray_h5.rows.windows_option import WindowColumn, Windows
 
 logger = logging.getLogger(__name__)
 
 
 class Clock:
-    """Row number <-> (episode, tick), and the number of each tick in the file.
+    """Row number <-> (recording, tick), and the samples that columns have at offsets from a tick.
 
-    Each `stride`-th tick of an episode is a row, from its first one on that has a window.
+    Each `stride`-th tick of a recording is a row, from its first one on that has a window. The steps of an episode are
+    the ticks of whole numbers, which all columns share.
 
     Parameters
     ----------
-    counts : numpy.ndarray
-        int64: the ticks of each episode.
+    windows : Windows
+        The windows.
+    times_of : callable
+        Returns the times of the samples of a column.
+    ticks : Times
+        The times of ticks.
     rows : Bounds
-        The first tick of each episode that may be a row, and the one after the last.
-    stride : int
-        Ticks from one row to the next.
+        The first tick of each recording that may be a row, and the one after the last.
     bounds : Bounds, optional
-        Where episodes are among the ticks of the file; by default they follow each other.
-    times : Times, optional
-        The times of ticks; None if a tick is a step, which has no time.
+        Where recordings are among the ticks of the file; by default they follow each other.
     """
 
     def __init__(
         self,
-        counts: np.ndarray,
+        windows: Windows,
+        times_of: Callable[[str], Times],
+        ticks: Times,
         rows: Bounds,
-        stride: int,
         bounds: Bounds | None = None,
-        times: Times | None = None,
     ) -> None:
-        self.counts, self._first, self._stride, self._times = counts, rows.starts, stride, times
-        self._starts = np.cumsum(counts) - counts if bounds is None else bounds.starts
-        self.row_starts = np.concatenate([[0], np.cumsum(np.maximum(0, -(-(rows.stops - rows.starts) // stride)))])
+        self._windows, self._times_of, self._ticks, self.counts = windows, times_of, ticks, ticks.counts
+        self._starts = np.cumsum(ticks.counts) - ticks.counts if bounds is None else bounds.starts
+        self._first, length = rows.starts, rows.stops - rows.starts
+        self.row_starts = np.concatenate([[0], np.cumsum(np.maximum(0, -(-length // windows.stride)))])
 
     @classmethod
     def of_steps(cls, lengths: np.ndarray, windows: Windows, bounds: Bounds | None = None) -> Clock:
-        """Return the clock whose ticks are the steps of episodes of these lengths."""
-        first, beyond = _margins(windows)
-        return cls(lengths, Bounds(np.full_like(lengths, first), lengths - beyond), windows.stride, bounds)
+        """Return the clock of whole numbers, whose ticks are the steps of episodes of these lengths."""
+        (first, beyond), steps = _margins(windows), regular(lengths, np.ones(len(lengths)), np.zeros(len(lengths)))
+        rows = Bounds(np.full_like(lengths, first), lengths - beyond)
+        return cls(windows, lambda _: steps, steps, rows, bounds)
 
     @classmethod
     def of_times(
@@ -63,7 +67,7 @@ class Clock:
     ) -> Clock:
         """Return the clock whose ticks are samples of the first column, or `fps` of them a second.
 
-        `times_of` returns the times of a column, and `where` the name of a recording, for messages.
+        `where` returns the name of a recording, for messages.
         """
         ticks, (low, high) = _ticks(times_of, windows), _spans(times_of, windows, where)
         every, slack = np.arange(len(ticks.counts)), ticks.steps * LIKE_A_NUMBER
@@ -72,23 +76,77 @@ class Clock:
         stops = np.where(np.isfinite(high), ticks.first(every, ends + 2 * slack), ticks.counts)
         inside = np.flatnonzero(stops < ticks.counts)
         stops[inside] += ticks.at(inside, stops[inside]) <= high[inside] + slack[inside]
-        return cls(ticks.counts, Bounds(first, stops), windows.stride, times=ticks)
+        return cls(windows, times_of, ticks, Bounds(first, stops))
+
+    @classmethod
+    def of_table(cls, table: RowTable, windows: Windows) -> Clock:
+        """Return the clock of a file, given what is known of it."""
+        if windows.at is not None:
+            return cls.of_times(table.times.__getitem__, windows)
+        has_bounds = windows.episode_bounds is not None and len(table.lengths)
+        bounds = table.bounds[episodes_key(windows.episode_bounds or "")] if has_bounds else None
+        return cls.of_steps(table.lengths, windows, bounds)
 
     def of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the episode and the tick of each row."""
-        episodes = np.searchsorted(self.row_starts, rows, side="right") - 1
-        return episodes, self._first[episodes] + (rows - self.row_starts[episodes]) * self._stride
+        """Return the recording and the tick of each row."""
+        recordings = np.searchsorted(self.row_starts, rows, side="right") - 1
+        return recordings, self._first[recordings] + (rows - self.row_starts[recordings]) * self._windows.stride
 
-    def times_of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def times_of_rows(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the recording and the time of each row."""
-        assert self._times is not None
         recordings, ticks = self.of(rows)
-        return recordings, self._times.at(recordings, ticks)
+        return recordings, self._ticks.at(recordings, ticks)
 
     def step_numbers(self, rows: np.ndarray) -> np.ndarray:
         """Return the number of each row's tick in the file: other offsets do not change it."""
-        episodes, ticks = self.of(rows)
-        return self._starts[episodes] + ticks
+        recordings, ticks = self.of(rows)
+        return self._starts[recordings] + ticks
+
+    def samples(self, window: WindowColumn, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the recording of rows; and of shape (rows, width) their samples, and on which side each would be.
+
+        The side is -1 or 1 where the first or last sample stands for one that is not there, else 0.
+        """
+        times, (recordings, ticks) = self._times_of(window.source), self.of(rows)
+        last = times.counts[recordings][:, None] - 1
+        if self._windows.at is None:
+            wanted = ticks[:, None] + np.array(window.offsets, np.int64)
+            return recordings, np.clip(wanted, 0, last), _side(wanted, last)
+        now = self._ticks.at(recordings, ticks)
+        if window.span is not None:
+            after_start = (now + window.span[0] - times.starts[recordings]) * times.rates[recordings]
+            begins = np.ceil(after_start - LIKE_A_NUMBER).astype(np.int64)
+            wanted = begins[:, None] + np.arange(width_of(window, self._times_of) or 0)
+            return recordings, np.clip(wanted, 0, last), _side(wanted, last)
+        asked = now[:, None] + np.array(window.offsets)
+        held = _held if window.source in self._windows.holds else _nearest
+        return recordings, *held(times, np.broadcast_to(recordings[:, None], asked.shape), asked)
+
+
+def _side(wanted: np.ndarray, last: np.ndarray) -> np.ndarray:
+    """Return -1 for what is before the first sample, 1 for what is after the last one, else 0."""
+    return (wanted > last).astype(np.int8) - (wanted < 0)
+
+
+def _held(times: Times, recordings: np.ndarray, asked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the samples that hold at some times, and on which side of a recording these are."""
+    after, last, steps = times.first(recordings, asked), times.counts[recordings] - 1, times.steps[recordings]
+    begins = np.minimum(after, last)
+    is_now = (after <= last) & (times.at(recordings, begins) <= asked + steps * LIKE_A_NUMBER)
+    units = np.where(is_now, begins, after - 1)
+    ends = times.at(recordings, np.clip(units, 0, last)) + steps
+    is_over = (units == last) & (asked >= ends) & (steps > 0)
+    return np.clip(units, 0, last), np.where(units < 0, -1, is_over.astype(np.int8))
+
+
+def _nearest(times: Times, recordings: np.ndarray, asked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the samples that are nearest to some times, and the side of a recording of those that are far away."""
+    after, counts = times.first(recordings, asked), times.counts[recordings]
+    before, after = np.clip(after - 1, 0, counts - 1), np.minimum(after, counts - 1)
+    is_before = asked - times.at(recordings, before) < times.at(recordings, after) - asked
+    nearest = np.where(is_before, before, after)
+    is_far = np.abs(times.at(recordings, nearest) - asked) > times.steps[recordings] * (1 + LIKE_A_NUMBER)
+    return nearest, is_far * np.where(2 * nearest + (asked > times.at(recordings, nearest)) < counts, -1, 1)
 
 
 def _margins(windows: Windows) -> tuple[int, int]:
@@ -123,7 +181,7 @@ def _spans(
             continue  # of events there may be none
         if (empty := np.flatnonzero(is_used & (times.counts == 0))).size:
             raise OptionError(f"{where(int(empty[0]))}: Windows: column {column.source!r} has no sample")
-        least, most = column.span or (min(column.seconds), max(column.seconds))
+        least, most = column.ends
         used = np.flatnonzero(is_used)
         begin, end = times.at(used, used * 0), times.at(used, times.counts[used] - 1)
         if column.span is not None or column.source in windows.holds:
@@ -142,13 +200,9 @@ def steps_of_rows(table: RowTable, windows: Windows) -> np.ndarray:
     axis; the ordinal of the step where groups or files are episodes, or the last axis of a grid is time; with times,
     the number of the sample, or of the tick of `fps`, that is the row's time.
     """
-    if windows.at is None:
-        bounds = None if windows.episode_bounds is None else table.bounds.get(episodes_key(windows.episode_bounds))
-        clock = Clock.of_steps(table.lengths, windows, bounds)
-    elif table.times:
-        clock = Clock.of_times(table.times.__getitem__, windows)
-    else:
+    if windows.at is not None and not table.times:
         return np.empty(0, np.int64)
+    clock = Clock.of_table(table, windows)
     return clock.step_numbers(np.arange(clock.row_starts[-1]))
 
 
@@ -201,25 +255,27 @@ def has_steps(name: str, files: Iterable[tuple[str, RowTable]], windows: Windows
     """
     if name in windows.constants or name in windows.per_step:
         return name in windows.per_step
-    first: dict[bool, tuple[str, RowTable, int]] = {}
+    shown: dict[bool, str] = {}
     for path, table in files:
         assert table.groups is not None
-        joined = table.groups.columns[name]
+        if (joined := table.groups.columns.get(name)) is None:
+            continue
         same = [joined.lengths == _entries(table, column) for column in {column.source for column in windows.columns}]
         fits = np.any(same, axis=0) & (not is_single(joined))
-        for answer in (True, False):
-            at = np.flatnonzero((fits == answer) & joined.is_there)
-            if len(at):
-                first.setdefault(answer, (path, table, int(at[0])))
-    if len(first) > 1:
-        shown = {answer: _shown(name, *episode, windows) for answer, episode in first.items()}
+        for answer in {True, False} - shown.keys():
+            if (fits[joined.is_there] == answer).any():
+                group = int(np.argmax((fits == answer) & joined.is_there))
+                counts = (_entries(table, column)[group] for column in (name, windows.columns[0].source))
+                where = f"{table.groups.names[group]!r} of {path}" if table.groups.names[group] else path
+                shown[answer] = "{} entries for {} steps in {}".format(*counts, where)
+    if len(shown) > 1:
         raise OptionError(
             f"Windows: column {name!r} has no offsets, and is as long as some episodes alone: {shown[True]}, and "
             f"{shown[False]}. Pass Windows(..., constants=[{name!r}]) if it is a constant of each episode, or "
             f"per_step=[{name!r}] if it has a value for each step. If some lengths are wrong, leave it out by "
             "columns=[...], or choose other groups with the pattern."
         )
-    return first.keys() == {True}
+    return shown.keys() == {True}
 
 
 def _entries(table: RowTable, name: str) -> np.ndarray:
@@ -229,13 +285,6 @@ def _entries(table: RowTable, name: str) -> np.ndarray:
     return table.groups.columns[name].lengths if rows is None else rows.stops - rows.starts
 
 
-def _shown(name: str, path: str, table: RowTable, group: int, windows: Windows) -> str:
-    assert table.groups is not None
-    counts = (int(_entries(table, column)[group]) for column in (name, windows.columns[0].source))
-    where = f"{table.groups.names[group]!r} of {path}" if table.groups.names[group] else path
-    return "{} entries for {} steps in {}".format(*counts, where)
-
-
 def check_steps(
     paths: Sequence[str], tables: Sequence[RowTable | None], names: Iterable[str], windows: Windows
 ) -> None:
@@ -243,5 +292,5 @@ def check_steps(
     files = [(path, table) for path, table in zip(paths, tables, strict=True) if table and table.groups]
     offsets = {name for column in windows.columns for name in (column.name, column.source)}
     for name in dict.fromkeys(names):
-        there = [file for file in files if name not in offsets and rows_key(name) not in file[1].bounds]
-        has_steps(name, [(p, t) for p, t in there if t.groups is not None and name in t.groups.columns], windows)
+        if name not in offsets:
+            has_steps(name, [file for file in files if rows_key(name) not in file[1].bounds], windows)

@@ -196,13 +196,9 @@ class AxisRows(Episodes):
         values = self.columns.of_units(name, values)
         return Parts(values, self._starts(self._found), self._found, values.array.chunk_rows)
 
-    def is_constant(self, name: str) -> bool:
-        return self._is_timed and self.columns.single(name) is not None
-
-    def constant(self, name: str) -> RowColumn:
-        single = self.columns.single(name)
-        assert single is not None
-        return RowColumn(name, single)
+    def constant(self, name: str) -> RowColumn | None:
+        single = self.columns.single(name) if self._is_timed else None
+        return None if single is None else RowColumn(name, single)
 
     def _check_rows(self, *names: str) -> None:
         """Raise unless columns have equally many rows."""

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
 
 from ray_h5.buffers import objects
 from ray_h5.columns.column_resolver import Parts
-from ray_h5.columns.file_columns import FileColumns, is_single
+from ray_h5.columns.file_columns import FileColumns
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.values import InMemory, rows_of_chunks
-from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.errors import RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.messages import few
-from ray_h5.rows.row_columns import Episodes, RowColumn
+from ray_h5.rows.row_columns import Episodes, RowColumn, check_added, with_single_values
 from ray_h5.rows.row_kind_options import Grid
 
 _MOST_CONSTANT_BYTES = 1 << 20
@@ -141,27 +142,21 @@ class GridRows(Episodes):
         for name in listing.names:
             layout = self.columns.values(name).array
             try:
-                axes = self._axes_of(layout)
-            except RayH5Error as exc:
-                refused[name] = exc
+                is_constant = not self._axes_of(layout)
+            except RayH5Error:  # reported where the column is described
+                is_constant = False
+            if not is_constant or name.strip("/") in self._row_axes or _bytes(layout) <= _MOST_CONSTANT_BYTES:
+                columns.append(name)
                 continue
-            if not axes and name.strip("/") not in self._row_axes and _bytes(layout) > _MOST_CONSTANT_BYTES:
-                refused[name] = UnsupportedColumnError(
-                    f"{layout.where} is a constant of {_bytes(layout)} bytes, of which each row would have a copy. "
-                    "Name it in columns=[...] to get it."
-                )
-                continue
-            columns.append(name)
-        for name in [name for name, error in refused.items() if is_single(error)]:
-            columns.append(name)
-            del refused[name]
-        added = [f"axis_{i}" for i in range(self._kind.axes)] if self._kind.include_axes else []
-        if doubles := [name for name in added if name in columns]:
-            raise OptionError(
-                f"{self.columns.path}: {doubles[0]!r} is a dataset of the file, and a column that include_axes=True of "
-                "Grid adds. Leave include_axes out, or name the columns with columns=[...]."
+            refused[name] = UnsupportedColumnError(
+                f"{layout.where} is a constant of {_bytes(layout)} bytes, of which each row would have a copy. "
+                "Name it in columns=[...] to get it."
             )
-        return Listing((*added, *columns), refused)
+        listing = with_single_values(Listing((*columns,), refused))
+        added = [f"axis_{i}" for i in range(self._kind.axes)] if self._kind.include_axes else []
+        advice = "Leave include_axes out, or name the columns with columns=[...]."
+        check_added(self.columns.path, added, listing, f"include_axes=True of Grid adds. {advice}")
+        return replace(listing, names=(*added, *listing.names))
 
     def column(self, name: str) -> RowColumn:
         if (axis := self._axis_of(name)) is not None:
@@ -258,15 +253,13 @@ class GridRows(Episodes):
         starts = self._along(episodes * length, axes)
         return Parts(self.columns.of_units(name, values.over(len(axes))), starts, lengths, per_chunk)
 
-    def is_constant(self, name: str) -> bool:
-        time = self._kind.axes - 1
-        if (axis := self._axis_of(name)) is not None:
-            return axis != time
-        return self.columns.single(name) is not None or time not in self._axes_of(self.columns.values(name).array)
-
-    def constant(self, name: str) -> RowColumn:
-        per_episode = self.lengths[-1]
-        return self.column(name).at(lambda episodes: episodes * per_episode)
+    def constant(self, name: str) -> RowColumn | None:
+        time, axis, per_episode = self._kind.axes - 1, self._axis_of(name), self.lengths[-1]
+        if axis is None and self.columns.single(name) is None:
+            is_of_steps = time in self._axes_of(self.columns.values(name).array)
+        else:
+            is_of_steps = axis == time
+        return None if is_of_steps else self.column(name).at(lambda episodes: episodes * per_episode)
 
     def episode_names(self) -> np.ndarray:
         return objects(str(i).encode() for i in range(math.prod(self.lengths[:-1])))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 import numpy as np
@@ -14,12 +15,12 @@ from ray_h5.columns.file_columns import THE_FILE, FileColumns
 from ray_h5.columns.ragged.range_columns import Ranges
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.values import InMemory
-from ray_h5.errors import OptionError, SchemaMismatchError, UnsupportedColumnError
+from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import LACKS, GroupTable, Texts
 from ray_h5.rows.group_columns import GroupColumns
 from ray_h5.rows.kinds.clock import has_steps
 from ray_h5.rows.patches_option import Patches
-from ray_h5.rows.row_columns import Episodes, RowColumn
+from ray_h5.rows.row_columns import Episodes, RowColumn, check_added, with_single_values
 from ray_h5.rows.row_kind_options import Files, Groups
 from ray_h5.rows.windows_option import Windows
 
@@ -74,33 +75,9 @@ class WholeRows(Episodes):
         listing = self.columns.listing()
         if isinstance(self.columns, GroupColumns):
             return listing
-        columns, refused = list(listing.names), dict(listing.refused)
-        for name in [*listing.names, *listing.refused]:
-            try:
-                if name in refused and self.columns.without_axes(name) is None:
-                    continue
-                if not self._has_steps_of_rows(name):
-                    self.column(name)
-            except UnsupportedColumnError as exc:
-                refused[name] = exc
-                columns = [column for column in columns if column != name]
-            else:
-                if refused.pop(name, None) is not None:
-                    columns.append(name)
-        if (key := self._kind.key) is not None:
-            if key in columns:
-                raise OptionError(
-                    f"{self.columns.path}: {key!r} is a dataset of the file, and the name in Files(key={key!r}). "
-                    "Choose another key."
-                )
-            columns = [key, *columns]
-        return Listing(tuple(columns), refused)
-
-    def _has_steps_of_rows(self, name: str) -> bool:
-        """Return whether the rows of a file are steps of a column: whole rows of varying length are none of `Files`."""
-        return (
-            self._windows is not None and not self._is_timed and self.columns.datasets(name)[0].array.kind in _OF_ROWS
-        )
+        listing, key = with_single_values(listing), [] if self._kind.key is None else [self._kind.key]
+        check_added(self.columns.path, key, listing, f"Files(key={self._kind.key!r}) adds. Choose another key.")
+        return replace(listing, names=(*key, *listing.names))
 
     def column(self, name: str) -> RowColumn:
         columns = self.columns
@@ -186,19 +163,19 @@ class WholeRows(Episodes):
     def steps(self, name: str) -> Parts:
         return self.columns.parts(name)
 
-    def is_constant(self, name: str) -> bool:
+    def constant(self, name: str) -> RowColumn | None:
         assert self._windows is not None
-        if name == self._kind.key or (isinstance(self._kind, Groups) and name in self._kind.attrs):
-            return True
+        attributes = self._kind.attrs if isinstance(self._kind, Groups) else ()
+        if name in {self._kind.key, *attributes, *self._windows.constants}:
+            return self.column(name)
         if self.columns.is_range(name):
-            return False
+            return None
         _, joined = self.columns.datasets(name)
         if is_single(joined) or self._is_timed:
-            return is_single(joined) and name not in self._windows.per_step
-        return not has_steps(name, [(self.columns.path, self.table)], self._windows)
-
-    def constant(self, name: str) -> RowColumn:
-        return self.column(name)
+            is_constant = is_single(joined) and name not in self._windows.per_step
+        else:
+            is_constant = not has_steps(name, [(self.columns.path, self.table)], self._windows)
+        return self.column(name) if is_constant else None
 
     def episode_names(self) -> np.ndarray:
         groups = self.columns.groups

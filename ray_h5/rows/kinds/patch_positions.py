@@ -6,6 +6,7 @@ import math
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import combinations
 
 import numpy as np
@@ -30,7 +31,7 @@ _PART_VALUES = 1 << 20
 
 
 class Blocks:
-    """Blocks of the arrays of one file, or of one group of it.
+    """The arrays of one file, or of one group of it, that blocks are of.
 
     Parameters
     ----------
@@ -41,54 +42,45 @@ class Blocks:
     chosen : numpy.ndarray, optional
         The blocks or cells that hold a class, if they are known.
     name : str
-        The name of the file, which draws depend on.
-    group : str
         The group, if `kind` has several.
     """
 
-    def __init__(
-        self, columns: FileColumns, kind: Patches, chosen: np.ndarray | None, name: str, group: str = ""
-    ) -> None:
-        self.columns = columns
-        self.kind = kind
+    def __init__(self, columns: FileColumns, kind: Patches, chosen: np.ndarray | None, name: str = "") -> None:
+        self.columns, self.kind, self.name = columns, kind, name
         self._known = chosen
-        self._name = name
-        self._group = group
-        self._path = f"{columns.path}: group {group!r}" if group else columns.path
-        self._found: tuple[dict[str, tuple[int, ...]], tuple[int, ...]] | None = None
-
-    def of_group(self, columns: FileColumns, group: str, chosen: np.ndarray | None) -> Blocks:
-        """Return the blocks of one group of the file."""
-        return Blocks(columns, self.kind, chosen, self._name, group)
+        self._path = f"{columns.path}: group {name!r}" if name else columns.path
 
     @property
-    def num_rows(self) -> int:
-        if self.kind.per_file is None:
-            return math.prod(self._counts) if self.kind.where_any is None else len(self.chosen)
-        if not math.prod(self._arrays[1]):
-            return 0
-        return self.kind.per_file if self.kind.where_any is None or len(self.chosen) else 0
-
-    @property
-    def drawn_in(self) -> dict[str, int]:
-        """The arrays that blocks are drawn in, with their lengths, and how many blocks; empty on a grid."""
-        if self.kind.per_file is None:
-            return {}
-        where = f"{self._group}{':' * bool(self._group)}{', '.join(map(repr, self.kind.arrays))} of {self._arrays[1]}"
+    def drawn_in(self) -> str:
+        """The arrays that blocks are drawn in, with their lengths."""
+        text = f"{self.name}{':' * bool(self.name)}{', '.join(map(repr, self.kind.arrays))} of {self.extents}"
         if self.kind.where_any is not None:
-            where += f" at places of digest {digest_of(self.chosen.data)}"
-        return {where + (f" in chunks of {self._aligned_to.tolist()}" if self.kind.align else ""): self.num_rows}
+            text += f" at places of digest {digest_of(self.chosen.data)}"
+        return text + (f" in chunks of {list(self.chunk)}" if self.kind.align else "")
 
     @property
     def axes(self) -> Mapping[str, tuple[int, ...]]:
         """The axes of each array that blocks cut."""
         return self._arrays[0]
 
-    def _values(self, name: str) -> Values:
+    @property
+    def extents(self) -> tuple[int, ...]:
+        """The lengths of these axes."""
+        return self._arrays[1]
+
+    @property
+    def chunk(self) -> tuple[int, ...]:
+        """The lengths of chunks of the first array along the axes that blocks cut."""
+        name = next(iter(self.kind.shapes))
+        chunk = self.values_of(name).array.chunk_shape
+        return tuple(1 if chunk is None else chunk[axis] for axis in self.axes[name])
+
+    def values_of(self, name: str) -> Values:
+        """Return the whole values of a column."""
         try:
             return self.columns.values(name)
         except UnknownColumnError:
-            groups, pattern = ([], "") if self._group else self.columns.groups_with(name)
+            groups, pattern = ([], "") if self.name else self.columns.groups_with(name)
             if not groups:
                 raise
             raise UnknownColumnError(
@@ -107,7 +99,7 @@ class Blocks:
         """Return the columns of an array of compound values that blocks cut; none for other names."""
         if name not in self.kind.shapes:
             return []
-        array = self._values(name).array
+        array = self.values_of(name).array
         return [f"{name}/{field}" for field in array.dtype.names or ()] if array.kind == "struct" else []
 
     def _array_of(self, name: str) -> str | None:
@@ -118,12 +110,12 @@ class Blocks:
         return next((shape for shape in self.kind.shapes if self._dataset_of(shape) == own), None)
 
     def _dataset_of(self, name: str) -> str:
-        stored = _stored(self._values(name))
+        stored = _stored(self.values_of(name))
         return (self.columns.dataset_of(name) if stored is None else stored.layout.name).strip("/")
 
     def values(self, name: str) -> Values:
-        """Return the blocks of a column. Their units are places along the axes that blocks cut; see `units`."""
-        values, of = self._values(name), self._array_of(name.strip("/"))
+        """Return the blocks of a column. Their units are places along the axes that blocks cut, as of `Positions`."""
+        values, of = self.values_of(name), self._array_of(name.strip("/"))
         if of is None:
             raise UnsupportedColumnError(
                 f"{values.array.where} has shape {values.array.shape}, and is not in shapes= of Patches; name it there "
@@ -136,7 +128,7 @@ class Blocks:
                 f"{values.array.where} holds {values.array.kind} values; blocks are of arrays of numbers or booleans"
                 + (f". Name its fields: columns=[{fields[0]!r}]" if fields else "")
             )
-        axes, layout = self._arrays[0][of], stored.layout
+        axes, layout = self.axes[of], stored.layout
         taken, drawn = self._part(name, values.array, axes)
         own = len(layout.shape)  # fields add others
         cut = stored.boxes(axes, self.kind.block, taken[:own])
@@ -163,50 +155,50 @@ class Blocks:
         taken = self.columns.positions(made, dict(made.axes), array.shape)
         return taken, None if made.random is None else made.entries(array.where)
 
-    @property
+    def values_or_single(self, name: str) -> Values:
+        """Return the blocks of a column, or its single value."""
+        try:
+            return self.values(name)
+        except UnsupportedColumnError:
+            if (single := self.single(name)) is None:
+                raise
+            return single
+
+    @cached_property
     def _arrays(self) -> tuple[dict[str, tuple[int, ...]], tuple[int, ...]]:
         """The axes of each array that blocks cut, and their lengths."""
-        if self._found is None:
-            names = [*self.kind.shapes]
-            if self.kind.where_any is not None and self._array_of(self.kind.where_any[0]) is None:
-                names.append(self.kind.where_any[0])
-            values = {name: self._values(name) for name in names}
+        names = [*self.kind.shapes]
+        if self.kind.where_any is not None and self._array_of(self.kind.where_any[0]) is None:
+            names.append(self.kind.where_any[0])
+        layouts = dict[str, ColumnLayout]()
+        for name in names:
+            values = self.values_of(name)
+            stored = _stored(values)
             # Fields add axes, which are no axes of the array.
-            stored = {name: _stored(column_stored) for name, column_stored in values.items()}
-            self._found = self._matched(
-                {
-                    name: values[name].array if column_stored is None else column_stored.layout
-                    for name, column_stored in stored.items()
-                }
-            )
-        return self._found
+            layouts[name] = values.array if stored is None else stored.layout
+        return self._matched(layouts)
 
     def _matched(self, layouts: Mapping[str, ColumnLayout]) -> tuple[dict[str, tuple[int, ...]], tuple[int, ...]]:
-        path, count, axes_given = self._path, len(self.kind.block), self.kind.axes or {}
-        axes = {name: tuple(cut) for name, cut in axes_given.items()}
+        path, count, said = self._path, len(self.kind.block), self.kind.axes or {}
+        may_cut: dict[str, list[tuple[int, ...]]] = {}
         for name, layout in layouts.items():
-            if len(layout.shape) < count or (name in axes_given and max(axes_given[name]) >= len(layout.shape)):
+            if len(layout.shape) < count or (name in said and max(said[name]) >= len(layout.shape)):
                 raise SchemaMismatchError(
                     f"{path}: Patches: {name!r} has shape {layout.shape}, and blocks have the shape {self.kind.block}"
-                    + (f" along its axes {axes_given[name]}" if name in axes_given else "")
+                    + (f" along its axes {said[name]}" if name in said else "")
                 )
-            if len(layout.shape) == count:
-                axes.setdefault(name, tuple(range(count)))
-        if not axes:
+            may_cut[name] = [tuple(said[name])] if name in said else [*combinations(range(len(layout.shape)), count)]
+        first = next((name for name in (*said, *layouts) if len(may_cut[name]) == 1), None)
+        if first is None:
             name, layout = next(iter(layouts.items()))
             last = tuple(range(len(layout.shape) - count, len(layout.shape)))
             raise OptionError(
                 f"{path}: Patches: {name!r} has shape {layout.shape}, and blocks have {count} axes. Say which of "
                 f"its axes they cut: axes={{{name!r}: {last}}} for the last ones"
             )
-        first = next(iter(axes))
-        extents = tuple(layouts[first].shape[axis] for axis in axes[first])
+        axes, extents = dict[str, tuple[int, ...]](), _lengths(layouts[first], may_cut[first][0])
         for name, layout in layouts.items():
-            fits = [
-                some
-                for some in combinations(range(len(layout.shape)), count)
-                if tuple(layout.shape[axis] for axis in some) == extents and axes.get(name, some) == some
-            ]
+            fits = [some for some in may_cut[name] if _lengths(layout, some) == extents]
             if not fits:
                 raise SchemaMismatchError(
                     f"{path}: Patches: {first!r} has the lengths {extents} along the axes that blocks cut; {name!r} "
@@ -226,83 +218,7 @@ class Blocks:
             )
         return axes, extents
 
-    # Corners --------------------------------------------------------------------------------------
-
-    @property
-    def _strides(self) -> tuple[int, ...]:
-        stride = self.kind.stride
-        return self.kind.block if stride is None or isinstance(stride, int) else tuple(stride)
-
-    @property
-    def _counts(self) -> tuple[int, ...]:
-        """Blocks of the grid along each axis."""
-        sizes = zip(self._arrays[1], self.kind.block, self._strides, strict=True)
-        # With strides longer than blocks, the last one may be past the end: it is moved inside, or it is none.
-        most = math.inf if self.kind.pad == "inside" else 0
-        return tuple(int(min(1 + max(0, -(-(n - size) // step)), max(-(-n // step), most))) for n, size, step in sizes)
-
-    @property
-    def _last(self) -> np.ndarray:
-        """The last corner along each axis whose block is inside the array; 0 if none is."""
-        return np.maximum(np.array(self._arrays[1]) - self.kind.block, 0)
-
-    def corners(self, rows: np.ndarray) -> np.ndarray:
-        """Return the corners of blocks; rows of a later draw are numbered after those of the one before."""
-        if self.kind.per_file is not None:
-            return self._drawn(rows)
-        along = np.unravel_index(rows if self.kind.where_any is None else self.chosen[rows], self._counts)
-        return np.stack([self._corners_along(axis)[index_along] for axis, index_along in enumerate(along)], axis=-1)
-
-    def _corners_along(self, axis: int) -> np.ndarray:
-        """Return the indices along an axis at which the blocks of the grid begin."""
-        corners = np.arange(self._counts[axis]) * self._strides[axis]
-        return np.minimum(corners, self._last[axis]) if self.kind.pad == "inside" else corners
-
-    def _drawn(self, rows: np.ndarray) -> np.ndarray:
-        axes, last = len(self.kind.block), self._last
-        low, counts = np.zeros_like(last), last + 1
-        if self.kind.align:
-            step = self._aligned_to
-            return below(self._hashes(rows, axes), last // step + 1) * step
-        if self.kind.where_any is None:
-            return below(self._hashes(rows, axes), counts)
-        hashes = self._hashes(rows, axes + 1)
-        picked = self.chosen[below(hashes[:, :1], np.array([len(self.chosen)]))[:, 0]]
-        cell = self._cell
-        begins = np.stack(np.unravel_index(picked, self._cells), axis=-1) * cell
-        ends = np.minimum(begins + cell, self._arrays[1])
-        low = np.maximum(ends - self.kind.block, 0)
-        return low + below(hashes[:, 1:], np.minimum(begins, last) - low + 1)
-
-    def _hashes(self, rows: np.ndarray, count: int) -> np.ndarray:
-        """Return random words for rows: uint64 of shape (rows, count). They depend on the names of file and group."""
-        name = zlib.crc32(self._name.encode("utf-8", "surrogateescape"))
-        name = zlib.crc32(self._group.encode("utf-8", "surrogateescape"), name)
-        first, second = word_at(np.array([self.kind.seed, name], np.uint64), np.ones(2))
-        words = rows.astype(np.uint64)[:, None] * np.uint64(count) + np.arange(count, dtype=np.uint64)
-        return mix(word_at(first, words) ^ second)
-
-    @property
-    def _aligned_to(self) -> np.ndarray:
-        name = next(iter(self.kind.shapes))
-        axes = self._arrays[0][name]
-        chunk = self._values(name).array.chunk_shape
-        return np.array([1 if chunk is None else chunk[axis] for axis in axes])
-
-    def units(self, rows: np.ndarray) -> np.ndarray:
-        """Return the corners of blocks as numbers, their places along the axes that blocks cut in C order."""
-        corners = self.corners(rows)
-        return np.asarray(np.ravel_multi_index(tuple(corners.T), self._arrays[1]), np.int64)
-
     # Blocks that hold a class ---------------------------------------------------------------------
-
-    @property
-    def _cell(self) -> np.ndarray:
-        return np.maximum(np.array(self.kind.block) // _CELLS, 1)
-
-    @property
-    def _cells(self) -> tuple[int, ...]:
-        return tuple((-(-np.array(self._arrays[1]) // self._cell)).tolist())
 
     @property
     def chosen(self) -> np.ndarray:
@@ -314,16 +230,21 @@ class Blocks:
     def _holding(self) -> np.ndarray:
         assert self.kind.where_any is not None
         name, classes = self.kind.where_any
-        values = self._values(name)
+        values = self.values_of(name)
         if values.array.kind not in {"number", "bool"}:
             raise UnsupportedColumnError(f"{values.array.where} holds {values.array.kind} values; expected classes")
         self.columns.reader.check_claim([values.array], math.prod(values.array.shape))
-        axes, extents = self._arrays[0][self._array_of(name) or name], self._arrays[1]
+        extents = np.array(self.extents)
         if self.kind.per_file is not None:
-            sizes, lows = self._cell, [np.arange(n) * size for n, size in zip(self._cells, self._cell, strict=True)]
+            sizes, counts = cells_of(self.kind, extents)
+            steps, last = sizes, extents
         else:
-            sizes, lows = np.array(self.kind.block), [self._corners_along(axis) for axis in range(len(axes))]
+            sizes, counts = np.array(self.kind.block), grid_of(self.kind, extents)
+            steps = strides_of(self.kind)
+            last = np.maximum(extents - sizes, 0) if self.kind.pad == "inside" else extents
+        lows = [np.minimum(np.arange(n) * step, end) for n, step, end in zip(counts, steps, last, strict=True)]
         windows = [(low, np.minimum(low + n, end)) for low, n, end in zip(lows, sizes, extents, strict=True)]
+        axes = self.axes[self._array_of(name) or name]
         return np.flatnonzero(any_in_windows(self._of_classes(values, classes, axes), windows))
 
     def _of_classes(self, values: Values, classes: Sequence[int], axes: Sequence[int]) -> Iterator[np.ndarray]:
@@ -341,6 +262,123 @@ class Blocks:
                 whole = is_wanted if whole is None else whole | is_wanted
         if whole is not None:
             yield whole
+
+
+class Positions:
+    """Where blocks are in the arrays of a file, or of each of its groups: on a grid, or drawn.
+
+    The blocks of a group follow those of the group before; so do the places in its arrays.
+
+    Parameters
+    ----------
+    kind : Patches
+        Which blocks.
+    groups : sequence of Blocks
+        The arrays of each group, or of the file.
+    name : str
+        The name of the file, which draws depend on.
+    """
+
+    def __init__(self, kind: Patches, groups: Sequence[Blocks], name: str) -> None:
+        if sum(math.prod(group.extents) for group in groups) > np.iinfo(np.int64).max:
+            raise UnsupportedColumnError(
+                f"{groups[0].columns.path}: Patches: arrays of {groups[0].extents} have more places for blocks than "
+                "can be numbered. Leave the file out."
+            )
+        self._kind, self._block = kind, np.array(kind.block)
+        self._extents = np.array([group.extents for group in groups], np.int64)
+        self._last = np.maximum(self._extents - self._block, 0)
+        self._counts, sizes = grid_of(kind, self._extents), self._extents.prod(axis=1)
+        self._chunks = np.array([group.chunk for group in groups], np.int64) if kind.align else None
+        self.chosen = None if kind.where_any is None else [group.chosen for group in groups]
+        self._chosen, held = np.empty(0, np.int64), self._counts.prod(axis=1)
+        if self.chosen is not None:
+            self._chosen, held = np.concatenate(self.chosen), np.array([len(part) for part in self.chosen], np.int64)
+        self._chosen_counts, self._chosen_starts = held, np.cumsum(held) - held
+        if kind.per_file is not None:
+            held = np.where((sizes > 0) & ((held > 0) | (self.chosen is None)), kind.per_file, 0)
+        self.starts = np.concatenate([[0], np.cumsum(held)])
+        """int64: the first row of each group, and the number of rows."""
+        self.place_starts = np.concatenate([[0], np.cumsum(sizes)])
+        """int64: the first place of each group, and the number of places."""
+        of_file = zlib.crc32(name.encode("utf-8", "surrogateescape"))
+        digests = [zlib.crc32(group.name.encode("utf-8", "surrogateescape"), of_file) for group in groups]
+        states = np.array([np.full(len(groups), kind.seed), digests], np.uint64)
+        self._first_words, self._second_words = word_at(states, np.ones(states.shape))
+
+    def of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the group of each row, and its number there; rows of a later draw follow those of the one before."""
+        draws, rows = np.divmod(rows, max(int(self.starts[-1]), 1))
+        groups = np.searchsorted(self.starts, rows, side="right") - 1
+        return groups, rows - self.starts[groups] + draws * np.diff(self.starts)[groups]
+
+    def places(self, rows: np.ndarray) -> np.ndarray:
+        """Return the corners of blocks as numbers: places along the axes that blocks cut, in C order."""
+        corners, groups = self.corners(rows), self.of(rows)[0]
+        places = np.zeros(len(rows), np.int64)
+        for axis in range(corners.shape[1]):
+            places = places * self._extents[groups, axis] + corners[:, axis]
+        return self.place_starts[groups] + places
+
+    def corners(self, rows: np.ndarray) -> np.ndarray:
+        """Return the corners of blocks: int64, of shape (rows, axes)."""
+        groups, numbers = self.of(rows)
+        last = self._last[groups]
+        if self._kind.per_file is not None:
+            return self._drawn(groups, numbers, last)
+        if self._kind.where_any is not None:
+            numbers = self._chosen[self._chosen_starts[groups] + numbers]
+        corners = _unraveled(numbers, self._counts[groups]) * strides_of(self._kind)
+        return np.minimum(corners, last) if self._kind.pad == "inside" else corners
+
+    def _drawn(self, groups: np.ndarray, numbers: np.ndarray, last: np.ndarray) -> np.ndarray:
+        axes = len(self._block)
+        if self._chunks is not None:
+            step = self._chunks[groups]
+            return below(self._words(groups, numbers, axes), last // step + 1) * step
+        if self._kind.where_any is None:
+            return below(self._words(groups, numbers, axes), last + 1)
+        words, (cell, cells) = self._words(groups, numbers, axes + 1), cells_of(self._kind, self._extents[groups])
+        picked = self._chosen_starts[groups] + below(words[:, 0], self._chosen_counts[groups])
+        begins = _unraveled(self._chosen[picked], cells) * cell
+        low = np.maximum(np.minimum(begins + cell, self._extents[groups]) - self._block, 0)
+        return low + below(words[:, 1:], np.minimum(begins, last) - low + 1)
+
+    def _words(self, groups: np.ndarray, numbers: np.ndarray, count: int) -> np.ndarray:
+        """Return random words for rows: uint64 of shape (rows, count)."""
+        at = numbers.astype(np.uint64)[:, None] * np.uint64(count) + np.arange(count, dtype=np.uint64)
+        return mix(word_at(self._first_words[groups][:, None], at) ^ self._second_words[groups][:, None])
+
+
+def strides_of(kind: Patches) -> np.ndarray:
+    """Return the steps between the blocks of a grid, along each axis."""
+    return np.array(kind.block if kind.stride is None else kind.stride)
+
+
+def grid_of(kind: Patches, extents: np.ndarray) -> np.ndarray:
+    """Return how many blocks a grid has along axes of these lengths."""
+    strides = strides_of(kind)
+    counts = 1 + np.maximum(0, -(-(extents - kind.block) // strides))
+    # With strides longer than blocks, the last one may be past the end: it is moved inside, or it is none.
+    return counts if kind.pad == "inside" else np.minimum(counts, -(-extents // strides))
+
+
+def cells_of(kind: Patches, extents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the shape of the cells that are drawn from, and how many there are along axes of these lengths."""
+    cell = np.maximum(np.array(kind.block) // _CELLS, 1)
+    return cell, -(-extents // cell)
+
+
+def _unraveled(numbers: np.ndarray, shapes: np.ndarray) -> np.ndarray:
+    """Return the index of each number in an array of the shape beside it, in C order."""
+    index = np.empty(shapes.shape, np.int64)
+    for axis in reversed(range(shapes.shape[1])):
+        numbers, index[:, axis] = np.divmod(numbers, shapes[:, axis])
+    return index
+
+
+def _lengths(layout: ColumnLayout, axes: Sequence[int]) -> tuple[int, ...]:
+    return tuple(layout.shape[axis] for axis in axes)
 
 
 def _stored(values: Values) -> Stored | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -18,26 +19,27 @@ from ray_h5.columns.stored_values import Stored
 from ray_h5.columns.values import InMemory, Values
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import GroupTable
-from ray_h5.manifest.row_requests import by_part
 from ray_h5.rows.kinds.group_and_file_rows import name_column
-from ray_h5.rows.kinds.patch_positions import Blocks
+from ray_h5.rows.kinds.patch_positions import Blocks, Positions
 from ray_h5.rows.patches_option import Patches
-from ray_h5.rows.row_columns import EpisodeRows, RowColumn, RowsOfKind
+from ray_h5.rows.row_columns import RowColumn, RowsOfKind, check_added
 
 
-class PatchRows(EpisodeRows, RowsOfKind):
+class PatchRows(RowsOfKind):
     """Blocks of the arrays of one file, or of its groups: those of a group follow those of the group before.
 
     Parameters
     ----------
     whole : Blocks
-        The blocks of the file as one part.
+        The arrays of the file as one part.
     table : RowTable, optional
         What is known.
+    name : str
+        The name of the file, which draws depend on.
     """
 
-    def __init__(self, whole: Blocks, table: RowTable | None) -> None:
-        self._whole, self._columns, self._kind = whole, whole.columns, whole.kind
+    def __init__(self, whole: Blocks, table: RowTable | None, name: str) -> None:
+        self._whole, self._columns, self._kind, self._name = whole, whole.columns, whole.kind, name
         self._known = RowTable() if table is None else table
         self._table = self._known.groups
 
@@ -64,7 +66,7 @@ class PatchRows(EpisodeRows, RowsOfKind):
 
     @cached_property
     def _parts(self) -> list[Blocks]:
-        """The blocks of each part."""
+        """The arrays of each part."""
         if not self._kind.has_groups:
             return [self._whole]
         names = list(self._groups.names)
@@ -80,60 +82,57 @@ class PatchRows(EpisodeRows, RowsOfKind):
         chosen: Sequence[np.ndarray | None] = [None] * len(names)
         if self._known.chosen is not None and self._known.chosen_counts is not None:
             chosen = np.split(self._known.chosen, np.cumsum(self._known.chosen_counts)[:-1])
-        return [self._whole.of_group(*part) for part in zip(columns, names, chosen, strict=True)]
+        return [Blocks(part, self._kind, of_part, name)
+                for part, of_part, name in zip(columns, chosen, names, strict=True)]  # fmt: skip
 
-    def _of_each(self, of: Callable[[Blocks], Any]) -> list[Any]:
-        """Return something of each part."""
-        values = []
+    def _of_each(self, name: str, of: Callable[[Blocks, str], Any]) -> list[Any]:
+        """Return what `of` returns of a column in each part."""
+        values: list[Any] = []
         for part in self._parts:
             try:
-                values.append(of(part))
-            except UnknownColumnError as exc:
-                if not values:
+                values.append(of(part, name))
+            except UnknownColumnError:
+                other = self._parts[0] if values else self._first_with(name)
+                if other is None:
                     raise
-                raise SchemaMismatchError(f"{exc} Choose groups that agree with groups= of Patches.") from None
+                of(other, name)  # it may have an error of its own
+                raise SchemaMismatchError(
+                    f"{self._columns.path}: group {part.name!r} lacks {name!r}, which group {other.name!r} has. Choose "
+                    "groups that agree with groups= of Patches, or leave the column out with columns=[...]."
+                ) from None
         return values
+
+    def _first_with(self, name: str) -> Blocks | None:
+        """Return the first group below which there is a dataset of this name; None if there is none."""
+        layout = self._columns.reader.layout
+        paths = {*layout.columns, *layout.refused} if self._kind.has_groups else ()
+        return next((part for part in self._parts if f"{part.name}/{name.strip('/')}" in paths), None)
 
     # Rows -----------------------------------------------------------------------------------------
 
     @cached_property
-    def _starts(self) -> np.ndarray:
-        """The first row of each part, and the number of rows: int64."""
-        counts = [0, *self._of_each(lambda part: part.num_rows)]
-        return np.cumsum(np.array(counts, np.int64))
+    def _positions(self) -> Positions:
+        """Where the blocks of all parts are."""
+        for name in self._kind.arrays:
+            self._of_each(name, Blocks.values_of)
+        return Positions(self._kind, self._parts, self._name)
 
     @property
     def num_rows(self) -> int:
-        return int(self._starts[-1])
+        return int(self._positions.starts[-1])
 
     @property
     def table(self) -> RowTable:
-        drawn_in = {said: count for part in self._parts for said, count in part.drawn_in.items()}
+        rows = zip(self._parts, np.diff(self._positions.starts).tolist(), strict=True)
+        drawn_in = {part.drawn_in: count for part, count in rows} if self._kind.is_drawn else {}
         table = self._columns.table(entries=drawn_in, groups=self._groups if self._kind.has_groups else None)
-        if self._kind.where_any is None:
+        if (chosen := self._positions.chosen) is None:
             return table
-        chosen = [part.chosen for part in self._parts]
-        counts = np.array([len(chosen_rows) for chosen_rows in chosen], np.int64) if self._kind.has_groups else None
+        counts = np.array([len(of_part) for of_part in chosen], np.int64) if self._kind.has_groups else None
         return replace(table, chosen=np.concatenate(chosen), chosen_counts=counts)
 
-    def places(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the part of each row, and its number there; rows of a later draw follow those of the one before."""
-        draws, rows = np.divmod(rows, max(self.num_rows, 1))
-        parts = np.searchsorted(self._starts, rows, side="right") - 1
-        return parts, rows - self._starts[parts] + draws * np.diff(self._starts)[parts]
-
-    def _of_parts(self, rows: np.ndarray, of: Callable[[int, np.ndarray], np.ndarray], *shape: int) -> np.ndarray:
-        """Return numbers of rows, which `of` returns for a part and rows of it: int64."""
-        if len(self._parts) == 1:
-            return of(0, rows)
-        units = np.empty((len(rows), *shape), np.int64)
-        parts, own = self.places(rows)
-        for part, places in by_part(parts):
-            units[places] = of(part, own[places])
-        return units
-
     def episodes_of(self, rows: np.ndarray) -> np.ndarray:
-        return self.places(rows)[0]
+        return self._positions.of(rows)[0]
 
     def episode_names(self) -> np.ndarray:
         if not self._kind.has_groups:
@@ -143,91 +142,48 @@ class PatchRows(EpisodeRows, RowsOfKind):
     # Columns --------------------------------------------------------------------------------------
 
     def listing(self) -> Listing:
-        names = self._names()
+        listing, first = Listing(self._names()), self._parts[0]
         own = [Patches.corner, *([] if self._kind.key is None else [self._kind.key])]
-        if doubles := [name for name in own if name in names]:
-            raise OptionError(
-                f"{self._columns.path}: {doubles[0]!r} is a dataset of the file, and a column that Patches adds. Pass "
-                "another key=, or choose a group without that dataset with group=."
-            )
-        columns, refused = [*own], dict[str, Exception]()
-        first, known = self._parts[0], dict.fromkeys([*names, *self._kind.shapes])
-        for name in (field for array in known for field in first.fields(array) or [array]):
-            try:
-                self.column(name)
-            except RayH5Error as exc:
-                if name in self._kind.shapes:
-                    raise
-                refused[name] = exc
-            else:
-                columns.append(name)
-        if self._kind.has_groups and not self._mapping:
-            others = self._of_others({*columns, *refused})
-            refused |= {name: self._error_of(name, group) for name, group in others.items()}
-        return Listing((*columns,), refused)
+        advice = "Pass another key=, or choose a group without that dataset with group=."
+        check_added(self._columns.path, own, listing, f"Patches adds. {advice}")
+        _ = self._positions  # of arrays that all parts have
+        for name in self._kind.shapes:
+            if not first.fields(name):
+                self.column(name)  # whose error is none of a column that is left out
+        names = (field for array in dict.fromkeys([*listing.names, *self._kind.shapes])
+                 for field in first.fields(array) or [array])  # fmt: skip
+        return Listing((*own, *names))
 
-    def _names(self) -> list[str]:
-        """Return the names of what may be columns."""
+    def _names(self) -> tuple[str, ...]:
+        """Return the names of what may be columns: first those of the first group."""
         if not self._kind.has_groups:
             listing = self._columns.listing()
-            return [*listing.names, *listing.refused]
+            return (*listing.names, *listing.refused)
         layout, first = self._columns.reader.layout, self._parts[0]
         paths = [*layout.columns, *layout.refused]
         if self._mapping:
-            return [name for name in self._mapping if first.columns.path_of(name) in paths]
-        begin = f"{self._groups.names[0]}/"
-        return [path[len(begin) :] for path in paths if path.startswith(begin)]
-
-    def _of_others(self, known: set[str]) -> dict[str, int]:
-        """Return the names of what other groups have and the first one lacks, and the first group with each."""
-        numbers = {group: at for at, group in enumerate(self._groups.names)}
-        others: dict[str, int] = {}
-        layout = self._columns.reader.layout
-        for path in (*layout.columns, *layout.refused):
-            at = path.find("/")
-            while at >= 0 and path[:at] not in numbers:
-                at = path.find("/", at + 1)
-            if at < 0 or (name := path[at + 1 :]) in known:
-                continue
-            if not any(
-                column.startswith(f"{name}/") for column in known
-            ):  # compound values, of which fields are columns
-                others.setdefault(name, numbers[path[:at]])
-        return others
-
-    def _error_of(self, name: str, group: int) -> RayH5Error:
-        try:
-            _ = self._parts[group].single(name) or self._parts[group].values(name)
-        except RayH5Error as exc:
-            return exc
-        names = self._groups.names
-        return SchemaMismatchError(
-            f"{self._columns.path}: group {names[0]!r} lacks {name!r}, which group {names[group]!r} has. Choose "
-            "groups that agree with groups= of Patches, or leave the column out with columns=[...]."
-        )
+            return tuple(name for name in self._mapping if first.columns.path_of(name) in paths)
+        names: dict[str, list[str]] = {group: [] for group in self._groups.names}
+        for path in paths:
+            above = itertools.accumulate(path.split("/")[:-1], "{}/{}".format)
+            if (group := next((group for group in above if group in names), None)) is not None:
+                names[group].append(path[len(group) + 1 :])
+        return tuple(dict.fromkeys(itertools.chain(*names.values())))
 
     def column(self, name: str) -> RowColumn:
         if name == Patches.corner:
-            axes = len(self._kind.block)
-
-            def corners(rows: np.ndarray) -> np.ndarray:
-                return self._of_parts(rows, lambda part, own: self._parts[part].corners(own), axes)
-
-            return RowColumn(name, InMemory.of(name, corners, np.int64, (axes,)))
+            return RowColumn(name, InMemory.of(name, self._positions.corners, np.int64, (len(self._kind.block),)))
         if name == self._kind.key:
             if not self._kind.has_groups:
                 return name_column(name, self._columns.path, self._kind, np.zeros_like)
             return RowColumn(name, InMemory.of(name, self._groups.names.groups.take, object), self.episodes_of)
         if (single := self._single(name)) is not None:
             return RowColumn(name, single, self.episodes_of)
-        blocks = self._of_each(lambda part: part.values(name))
+        positions = self._positions  # of arrays that all parts have
+        blocks = self._of_each(name, Blocks.values_or_single)
         self._check_alike(name, blocks)
-        starts = np.cumsum(np.array([0, *(block.array.num_rows for block in blocks)], np.int64))
-
-        def units_of(rows: np.ndarray) -> np.ndarray:
-            return self._of_parts(rows, lambda part, own: starts[part] + self._parts[part].units(own))
-
-        return RowColumn(name, OfParts.end_to_end(name, blocks, starts) if len(blocks) > 1 else blocks[0], units_of)
+        values = OfParts.end_to_end(name, blocks, positions.place_starts) if len(blocks) > 1 else blocks[0]
+        return RowColumn(name, values, positions.places)
 
     def _single(self, name: str) -> Values | None:
         """Return a dataset with a single value in each part; None for others."""

@@ -34,15 +34,15 @@ class TimesOf:
         The columns of the recordings.
     windows : Windows
         Windows with `at`.
-    known : mapping of str to Times
-        The times that were found before.
+    known : dict of str to Times
+        The times that were found before, to which others are added.
     """
 
-    def __init__(self, columns: Columns, windows: Windows, known: Mapping[str, Times]) -> None:
+    def __init__(self, columns: Columns, windows: Windows, known: dict[str, Times]) -> None:
         self._columns = columns
         self._where = columns.where
         self._windows = windows
-        self.known = dict(known)
+        self.known = known
 
     def __call__(self, column: str) -> Times:
         """Return the times of the samples of a column."""
@@ -69,7 +69,7 @@ class TimesOf:
             )
         counts = samples.lengths
         if isinstance(said, tuple):
-            return _regular(counts, np.full(len(counts), said[0]), np.full(len(counts), said[1]))
+            return regular(counts, np.full(len(counts), said[0]), np.full(len(counts), said[1]))
         parent, own = self._columns.dataset_below_field(column).rpartition("/")[0], said.strip("/")
         for name in dict.fromkeys([f"{parent}/{own}".strip("/"), own]) if own else ():
             if self._columns.has(name) and (times := self._listed(column, name, counts, is_own=name == own)):
@@ -87,7 +87,7 @@ class TimesOf:
             raise CorruptFileError(
                 f"{self._where(int(wrong[0]))}: column {column!r}: its rate is {rates[wrong[0]]}; expected one above 0"
             )
-        return _regular(counts, rates, starts)
+        return regular(counts, rates, starts)
 
     def _listed(self, column: str, name: str, counts: np.ndarray, *, is_own: bool) -> Times | None:
         """Return the times that a dataset lists; None if they are of another column."""
@@ -156,14 +156,15 @@ def _number(said: Mapping[str, Any], names: Sequence[str]) -> float:
     return next((float(number[0]) for number in numbers if len(number) == 1 and number.dtype.kind in "iuf"), math.nan)
 
 
-def _regular(counts: np.ndarray, rates: np.ndarray, starts: np.ndarray) -> Times:
+def regular(counts: np.ndarray, rates: np.ndarray, starts: np.ndarray) -> Times:
+    """Return the times of samples at rates."""
     return Times(counts, 1 / rates, rates, starts)
 
 
 def width_of(window: WindowColumn, times_of: Callable[[str], Times]) -> int | None:
     """Return how many samples each row has of a column; None if they are not equally many."""
     if window.span is None:
-        return len(window.seconds)
+        return len(window.offsets)
     times = times_of(window.source)
     if not times.is_regular or not len(times.rates):
         return None
