@@ -423,7 +423,7 @@ class _Walk:
 
     def _add_group(self, name: str, group: h5py.h5g.GroupID, number: int) -> None:
         count = 0
-        above = self._above["".join(name.rpartition("/")[:2])] | {address_of(group)}
+        above = self._above.get("".join(name.rpartition("/")[:2]), frozenset()) | {address_of(group)}
         for column, dataset in self._members(group, name, "", above):
             self._add(column, f"{name}/{column}", dataset, number)
             count += 1
