@@ -243,6 +243,8 @@ class GroupColumns(Columns):
         return isinstance(self.values(name), (Ranges, SparseRows))
 
     def attributes_of(self, name: str, attributes: Sequence[str]) -> list[Mapping[str, Any]]:
+        if self.is_range(name):  # of several datasets, none of which is the column
+            return [{}] * len(self.groups)
         _, joined = self.datasets(name)
         there = zip(joined.paths, joined.is_there.tolist(), strict=True)
         return [self.reader.values_of_attributes(path, attributes) if is_there else {} for path, is_there in there]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from ray_h5 import Files, Groups, Windows, where
+from ray_h5 import Files, Groups, Windows, part, ragged, where
 from ray_h5.errors import OptionError, RayH5Error, UnsupportedColumnError
 from ray_h5.torch_data import H5Dataset
 from tests.properties import few
@@ -225,6 +225,21 @@ def test_events_of_which_a_group_has_none(tmp_path):
     windows = Windows({"x": [0.0], "spikes": [0.0]}, at={"x": "t", "spikes": "spikes"})
     with pytest.raises(OptionError, match="group 'u1': Windows: column 'spikes' has no sample"):
         H5Dataset(tmp_path / "a.h5", ["x"], rows=Groups("u*"), windows=windows)
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [("x", "draws from each sample, and the number of samples varies"), ("rows", "'rows' has no times")],
+)
+def test_columns_that_have_no_samples_of_one_shape(tmp_path, column, said):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for number in range(2):
+            file[f"u{number}/x"], file[f"u{number}/t"] = np.zeros((3, 5)), np.array([0.0, 1.0, 3.0])
+            file[f"u{number}/rows"], file[f"u{number}/ends"] = np.zeros(4), np.array([1, 3, 4])
+    columns = [part("x", random=2), ragged("rows", ends="ends")]
+    windows = Windows({column: slice(0, 2)}, at={"x": "t"})
+    with pytest.raises(UnsupportedColumnError, match=said):
+        H5Dataset(tmp_path / "a.h5", columns, rows=Groups("u*"), windows=windows)[0]
 
 
 @pytest.mark.parametrize(

@@ -211,6 +211,11 @@ class WindowRows(RowsOfKind):
                 f"such as {joined.layouts[0].row_shape} and {joined.layouts[1].row_shape}, and their number varies, "
                 "too. Pass a list of offsets instead of a slice, or choose groups that agree."
             )
+        if (part := self._episodes.columns.part(window.source)) is not None and part.random is not None:
+            raise UnsupportedColumnError(
+                f"{self._path}: Windows: column {window.source!r}: {part} draws from each sample, and the number of "
+                "samples varies. Pass a list of offsets instead of a slice."
+            )
         times = self._times(window.source)
         mean = (high - low) / max(float(times.steps.mean()) if len(times.steps) else 0.0, 1e-12)
         usual = Bounds(np.zeros(1, np.int64), np.array([max(1, round(mean))]))
