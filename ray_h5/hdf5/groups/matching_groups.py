@@ -27,9 +27,10 @@ from ray_h5.hdf5.groups.group_attributes import GroupAttribute
 from ray_h5.hdf5.groups.references import targets_of
 from ray_h5.hdf5.tree.attributes import text_attribute
 from ray_h5.hdf5.tree.tree import FROM_ROOT, H5Tree, Root, in_both
-from ray_h5.hdf5.tree.walker import OF_MATLAB, names_in, not_utf8
+from ray_h5.hdf5.tree.walker import OF_MATLAB, Found, names_in, not_utf8, walk
 from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray, Paths, Texts
-from ray_h5.messages import few, near_names, printable
+from ray_h5.messages import few, near_names
+from ray_h5.storage.byte_source import MissingBytes
 from ray_h5.storage.natural_order import natural_key
 
 _MAX_DEPTH = 32
@@ -120,9 +121,9 @@ def read_group_table(
             table = _side_by_side(walks, pattern.pattern)
         else:
             table = walks[0].table() if len(walks) == 1 else _by_name(walks, pattern, pattern.pattern)
-    for walk in walks:
-        own = {name: joined for name, joined in table.columns.items() if joined.layouts[0].sources == walk.sources}
-        check_places(walk.path, replace(table, columns=own), walk.file_bytes)
+    for one in walks:
+        own = {name: joined for name, joined in table.columns.items() if joined.layouts[0].sources == one.sources}
+        check_places(one.path, replace(table, columns=own), one.file_bytes)
     return table, {name: error for walk in walks for name, error in walk.refused.items()}
 
 
@@ -184,7 +185,6 @@ class _Walk:
         self._wanted = wanted
         self.path = self._trail.path
         self.file_bytes = next((state.size for _, state in self.sources if state is not None), file_bytes)
-        self._kinds: dict[str, type] = {}
         self._builders: dict[str, GroupColumn] = {}
         self._bounds = tree.bounds(f"the groups {pattern.said}", _ADVICE, most_depth=_MAX_DEPTH)
         self._above: dict[str, frozenset[Address]] = {}  # the groups above what has a path that begins so
@@ -400,12 +400,15 @@ class _Walk:
         except MissingSourceError:
             self._tree.sought.update(to_it.sources)
             raise
-        if to_it.sources:
+        self._check_here(path, to_it)
+        return item
+
+    def _check_here(self, path: str, trail: Trail) -> None:
+        if trail.sources:
             raise UnsupportedColumnError(
-                f"{self.path}: {path!r} leads to another file, {few(list(to_it.sources))}. Groups in other files "
+                f"{self.path}: {path!r} leads to another file, {few(list(trail.sources))}. Groups in other files "
                 "cannot be rows: read those files themselves."
             )
-        return item
 
     def _open(self, parent: _Parent, path: str, *, datasets: bool) -> Any:
         group, trail = parent
@@ -423,8 +426,7 @@ class _Walk:
 
     def _add_group(self, name: str, group: h5py.h5g.GroupID, number: int) -> None:
         count = 0
-        above = self._above.get("".join(name.rpartition("/")[:2]), frozenset()) | {address_of(group)}
-        for column, dataset in self._members(group, name, "", above):
+        for column, dataset in self._members(name, group):
             self._add(column, f"{name}/{column}", dataset, number)
             count += 1
         if not count and self._wanted is None:
@@ -461,58 +463,44 @@ class _Walk:
             + self._pattern.or_null(", and values are None where a group lacks a column")
         )
 
-    def _members(
-        self, group: h5py.h5g.GroupID, row: str, prefix: str, above: frozenset[Address]
-    ) -> Iterator[tuple[str, h5py.h5d.DatasetID]]:
-        """Yield the datasets below a group, with their names; `row` is the path of the group that is a row.
-
-        A link back to one of the groups `above` is followed for columns that are asked for by such a name.
-        """
-        links: list[tuple[bytes, int]] = []
-        group.links.iterate(lambda name, info: links.append((name, info.type)), info=True)
-        self._bounds.count(f"{row}/{prefix}", prefix.count("/"), len(links))
-        for raw, link_type in links:
-            try:
-                path = prefix + raw.decode()
-            except UnicodeDecodeError:
-                if self._wanted is None and (error := not_utf8(h5py.Group(group), raw, self.path)) is not None:
-                    self.refused[prefix + printable(raw.decode(errors="backslashreplace"))] = error
+    def _members(self, name: str, group: h5py.h5g.GroupID) -> Iterator[tuple[str, h5py.h5d.DatasetID]]:
+        """Yield the datasets below a group that is a row, with their names."""
+        row, above = h5py.Group(group), self._above.get("".join(name.rpartition("/")[:2]), frozenset())
+        listed = walk(row, self._trail, self._bounds, above) if self._wanted is None else self._named(row)
+        for path, item, trail in listed:
+            if isinstance(item, MissingBytes):
+                raise item
+            if isinstance(item, RayH5Error):
+                self._tree.sought.update(trail.sources)
+                if isinstance(item, MissingSourceError) and not item.is_dangling:
+                    raise item
+                if not isinstance(item, (MissingSourceError, UnsupportedColumnError)):
+                    raise item
+                self.refuse(path, item)
                 continue
-            if not self._leads_to_wanted(path):
-                continue
-            try:
-                opened = self._member(group, raw, path, hard=link_type == h5py.h5l.TYPE_HARD)
-            except MissingSourceError as exc:
-                if self._wanted is not None or not exc.is_dangling:
-                    raise
-                self.refused[path] = exc
-                continue
-            self._kinds[path] = type(opened)
-            if isinstance(opened, h5py.h5g.GroupID):
-                address = address_of(opened)
-                if self._wanted is not None or address not in above:
-                    yield from self._members(opened, row, path + "/", above | {address})
-            elif isinstance(opened, h5py.h5d.DatasetID) and (self._wanted is None or path in self._wanted):
-                yield path, opened
+            self._check_here(path, trail)
+            if isinstance(item, h5py.h5d.DatasetID):
+                yield path, item
 
-    def _member(self, group: h5py.h5g.GroupID, name: bytes, path: str, *, hard: bool) -> Any:
-        if not hard:
-            return self._at_home(h5py.Group(group), self._trail, path).id
-        if self._kinds.get(path) is h5py.h5d.DatasetID:
+    def _named(self, row: h5py.Group) -> Iterator[tuple[str, Found, Trail]]:
+        """Yield what the columns that are asked for by name are below a group; not those that it lacks."""
+        for path in sorted(self._wanted or ()):
+            if not {"", "."}.isdisjoint(path.split("/")):
+                continue  # no listing has such a name
+            trail = self._trail.branch()
             try:
-                return h5py.h5d.open(group, name)  # faster than to ask for the kind of object first
-            except (KeyError, TypeError, ValueError):
-                pass  # of another kind in this group
-        return h5py.h5o.open(group, name)
+                yield path, trail.follow_to_id(row, path), trail
+            except UnknownColumnError:
+                continue
+            except (MissingSourceError, UnsupportedColumnError) as exc:
+                if not getattr(exc, "is_encoded", False):  # a field of compound values
+                    yield path, exc, trail
 
-    def refuse(self, column: str, error: UnsupportedColumnError) -> None:
+    def refuse(self, column: str, error: RayH5Error) -> None:
         """Leave out a column; raise the error of one that is asked for by its name."""
         if self._wanted is not None and column in self._wanted:
             raise error
         self.refused[column] = error
-
-    def _leads_to_wanted(self, path: str) -> bool:
-        return self._wanted is None or any(wanted == path or wanted.startswith(path + "/") for wanted in self._wanted)
 
 
 def _by_name(walks: Sequence[_Walk], pattern: GroupPattern, glob: str) -> GroupTable:

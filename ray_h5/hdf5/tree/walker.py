@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import h5py
 
 from ray_h5.errors import CorruptFileError, RayH5Error, TransientIOError, UnsupportedColumnError
-from ray_h5.hdf5.files.file_bytes import address_of
+from ray_h5.hdf5.files.file_bytes import Address, address_of
 from ray_h5.hdf5.files.links import Trail, links_in, open_object
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.messages import printable
@@ -79,17 +79,20 @@ class Bounds:
                 )
 
 
-def walk(root: h5py.Group, trail: Trail, bounds: Bounds) -> Iterator[tuple[str, Found, Trail]]:
+def walk(
+    root: h5py.Group, trail: Trail, bounds: Bounds, above: Collection[Address] = ()
+) -> Iterator[tuple[str, Found, Trail]]:
     """Yield what is below a group with its name and the trail to it: each group before what is in it.
 
-    A group that is its own ancestor is not listed again: a loop. One that is reached twice is listed twice.
+    A group that is its own ancestor, or one of those `above`, is not listed again: a loop. One that is reached twice is
+    listed twice.
     """
     # A loop and no recursion: a file can nest groups deeper than Python's stack. A dict finds ancestors.
     levels = {address_of(root.id): listed(root, "", trail, bounds)}
     while levels:
         for name, item, to_it in next(reversed(levels.values())):
             yield name, item, to_it
-            if isinstance(item, h5py.Group) and (address := address_of(item.id)) not in levels:
+            if isinstance(item, h5py.Group) and (address := address_of(item.id)) not in levels and address not in above:
                 levels[address] = listed(item, f"{name}/", to_it, bounds)
                 break  # list this group first; its parent continues where its iterator is
         else:
