@@ -18,6 +18,7 @@ from ray_h5.buffers import empty
 from ray_h5.columns.derived_columns import RowEntries
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.hash_and_permute import word_at
+from ray_h5.hdf5.columns.plain_dtypes import empty_record
 from ray_h5.manifest.layout import ColumnLayout, Kind
 from ray_h5.manifest.row_requests import Request, request_of
 from ray_h5.read.arrays.selection import rows_in_order
@@ -128,8 +129,8 @@ class Values:
         """Return what stands for no value, in an array of `dtype`: zero, an empty text, None."""
         if not dtype.hasobject:
             return (np.array("NaT", dtype) if dtype.kind == "M" else np.zeros((), dtype))[()]
-        if self.array.kind == "string":
-            return b""
+        if self.array.kind == "string" or dtype.names is not None:
+            return b"" if dtype.names is None else empty_record(dtype)
         if self.array.kind == "ragged":
             return np.empty((0, *(int(n or 0) for n in self.array.ragged_shape[1:])), self.array.element)
         return None if self.array.element is None else np.empty(0, self.array.element)

@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 
 from ray_h5.errors import CorruptFileError, UnsupportedColumnError
+from ray_h5.hdf5.columns.plain_dtypes import empty_record
 from ray_h5.hdf5.files.file_bytes import gather
 from ray_h5.manifest.known_columns import Elsewhere, OtherColumn
 from ray_h5.manifest.layout import ColumnLayout
@@ -366,14 +367,34 @@ def _selected(source: _Source, box: _Box) -> _Selected | None:
 
 
 def _part_of(source: _Source, box: _Box, selected: _Selected, where: str, after: After) -> Part:
-    """Return the part that reads what a source has of a box; `after` puts it there."""
+    """Return the part that reads what a source has of a box."""
     positions = source.positions([places for _, places in selected])
-    index = [at for at, _ in selected]
-    index[box.axis] = box.places[index[box.axis]]
+    address, index = source.taken(positions), [at for at, _ in selected]
+    index[box.axis] = rows_at = box.places[index[box.axis]]
+    is_by_row = source.axes.get(box.axis) == 0
+    view = [slice(None) if is_by_row and axis == box.axis else _as_slice(at) for axis, at in enumerate(index)]
+    is_repeated = any(len(index[axis]) > 1 for axis in range(len(source.here)) if axis not in source.axes)
+    if None not in view and not is_repeated and keeps_all(source.layout.dtype, box.out.dtype):
+        out = _axes_of(source, box.out[tuple(view)])
+        return Part(address, request_of(positions[0], rows_at if is_by_row else None), out, where)
     values = np.empty((*map(len, positions), *source.layout.shape[len(positions) :]), source.layout.dtype)
     shape = [len(at) if axis in source.axes or axis >= len(source.here) else 1 for axis, at in enumerate(index)]
     after.append(partial(_put, box.out, np.ix_(*index), values, shape))
-    return Part(source.taken(positions), request_of(positions[0]), values, where)
+    return Part(address, request_of(positions[0]), values, where)
+
+
+def _as_slice(indices: np.ndarray) -> slice | None:
+    """Return indices at equal distances as a slice; None for others."""
+    first, last, step = int(indices[0]), int(indices[-1]), int(indices[1] - indices[0]) if len(indices) > 1 else 1
+    is_even = step > 0 and (len(indices) < 3 or bool((np.diff(indices) == step).all()))
+    return slice(first, last + 1, step) if is_even else None
+
+
+def _axes_of(source: _Source, view: np.ndarray) -> np.ndarray:
+    """Return values of a virtual dataset with the axes of a source: a view, also of a single value."""
+    view = view[(*(slice(None) if axis in source.axes else 0 for axis in range(len(source.here))), ...)]
+    axes = source.axes.values()
+    return view[tuple(slice(None) if axis in axes else None for axis in range(max(1, len(source.there))))]
 
 
 def _put(out: np.ndarray, index: tuple[np.ndarray, ...], values: np.ndarray, shape: Sequence[int]) -> None:
@@ -391,13 +412,4 @@ def _fill(elsewhere: Elsewhere, layout: ColumnLayout) -> Any:
         fill = np.empty((), object)
         fill[()] = np.empty(0, layout.element)
         return fill
-    return b"" if layout.dtype.names is None else _empty(layout.dtype)
-
-
-def _empty(dtype: np.dtype) -> Any:
-    """Return a compound value of zeros and empty texts."""
-    value = np.zeros((), dtype)
-    for name in dtype.names or ():
-        field = dtype[name].base
-        value[name] = b"" if field.kind == "O" else _empty(field)
-    return value
+    return b"" if layout.dtype.names is None else empty_record(layout.dtype)

@@ -418,3 +418,24 @@ def test_episodes_by_the_wrong_option_lose_no_file(tmp_path):
             file["x"], file["ends"] = np.zeros(5), ends
     with pytest.raises(SchemaMismatchError, match=r"row 1 goes from 4 to 3.*episode_starts=, episode_ends="):
         H5Dataset(tmp_path, ["x"], windows=Windows({"x": [0]}, episode_ends="ends"), ignore_unreadable_files=True)
+
+
+@pytest.mark.parametrize("options", [{"axes": "reversed"}, {"rows": Grid(3)}, {"rows": Patches({"x": (2, 2, 2)})}])
+def test_rows_along_an_axis_of_items_that_are_arrays(tmp_path, options):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", (4, 9), np.dtype((">i2", (3,))))
+        file["x"][...] = np.arange(108).reshape(4, 9, 3)
+    with pytest.raises(UnsupportedColumnError, match="'x' has items that are arrays"):
+        H5Dataset(path, ["x"], **options).read([0])
+
+
+def test_steps_of_compound_values_with_text_that_no_episode_has(tmp_path):
+    dtype = np.dtype([("t", h5py.string_dtype()), ("n", ">i4")])
+    values = np.array([(f"t{i}", i) for i in range(9)], dtype)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"], file["e"] = values, [5, 9]
+    windows = Windows({"x": [-1, 0]}, pad="zero", episode_ends="e")
+    rows = H5Dataset(tmp_path / "a.h5", ["x", "x_is_pad"], windows=windows).read([0, 1, 5])["x"]
+    assert rows["t"].tolist() == [[b"", b"t0"], [b"t0", b"t1"], [b"", b"t5"]]
+    assert rows["n"].tolist() == [[0, 0], [0, 1], [0, 5]]

@@ -313,3 +313,16 @@ def test_attributes_of_a_column_come_before_its_starting_time(tmp_path):
     found = [(int(row["x"][0]), float(row["time"])) for row in H5Dataset(tmp_path, rows=Groups("r*"), windows=windows)]
     starts, steps = [1, 9, 9], [0.25, 0.5, 0.5]
     assert found == [(10 * n + i, starts[n] + steps[n] * i) for n in range(3) for i in range(6)]
+
+
+def test_a_slice_of_listed_times_that_does_not_fit_is_no_row_with_drop(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"], file["t"], file["spikes"] = np.arange(1000.0), np.arange(1000) / 100, [0.5, 9.5]
+    at = {"x": "t", "spikes": "spikes"}
+    lengths = {}
+    for source in ("t", (100.0, 0.0)):
+        windows = Windows({"x": slice(-1.0, 1.0), "spikes": slice(-1.0, 1.0)}, at=at | {"x": source}, fps=1, pad="drop")
+        rows = [row["x"] for row in H5Dataset(tmp_path / "a.h5", ["x", "spikes"], windows=windows)]
+        lengths[source] = [len(row) for row in rows]
+        assert rows[0].tolist() == list(range(200))
+    assert lengths == {"t": [200] * 9, (100.0, 0.0): [200] * 9}  # events limit no row

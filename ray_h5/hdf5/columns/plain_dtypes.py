@@ -265,3 +265,12 @@ def _is_as_in_memory(type_id: h5py.h5t.TypeID, dtype: np.dtype) -> bool:
     if type_id.get_class() == h5py.h5t.BITFIELD:
         return bool(type_id.equal(h5py.h5t.STD_B8LE) or type_id.equal(h5py.h5t.STD_B8BE))
     return not odd_type_of(type_id, dtype)
+
+
+def empty_record(dtype: np.dtype) -> Any:
+    """Return a compound value of zeros and empty texts."""
+    value = np.zeros((), dtype)
+    for name in dtype.names or ():
+        field = dtype[name].base
+        value[name] = b"" if field.kind == "O" else empty_record(field)
+    return value

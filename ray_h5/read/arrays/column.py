@@ -112,7 +112,12 @@ class Column:
     @cached_property
     def planner(self) -> RowPlanner | BoxPlanner:
         """What plans the read of stored values: runs of whole rows, or boxes."""
-        selection = self.selection
+        selection, ndim = self.selection, len(self.source.layout.shape)
+        if max(selection.axes, default=0) >= ndim:
+            raise UnsupportedColumnError(
+                f"{self.source.path}: column {selection.array!r} has items that are arrays, whose axes are "
+                "none of rows or blocks. Write it as an array of numbers, with these axes after its own."
+            )
         if selection == Selection(selection.array, tuple(range(len(selection.axes)))):
             layout = rows_in_order(self.source.layout, len(selection.axes))
             whole = None if layout is None else replace(self.source, layout=layout)

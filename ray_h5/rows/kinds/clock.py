@@ -177,12 +177,12 @@ def _spans(
     low = -low
     for column in windows.columns:
         times = times_of(column.source)
-        if column.span is not None and not times.is_regular:
+        if column.span is not None and windows.times_of(column.source) == column.source:
             continue  # of events there may be none
-        if (empty := np.flatnonzero(is_used & (times.counts == 0))).size:
+        used, empty = (np.flatnonzero(is_used & ((times.counts > 0) == some)) for some in (True, False))
+        if empty.size and (column.span is None or times.is_regular):
             raise OptionError(f"{where(int(empty[0]))}: Windows: column {column.source!r} has no sample")
         least, most = column.ends
-        used = np.flatnonzero(is_used)
         begin, end = times.at(used, used * 0), times.at(used, times.counts[used] - 1)
         if column.span is not None or column.source in windows.holds:
             end = end + times.steps[used]  # up to the end of the last sample
