@@ -38,6 +38,7 @@ from ray_h5.columns.stored_values import Stored, stored_fields
 from ray_h5.columns.values import Taken, Values, read_units
 from ray_h5.errors import SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.tree.tree import lost_fields
+from ray_h5.manifest.file_table import digest_of
 from ray_h5.manifest.joined_arrays import JoinedArray, Paths
 from ray_h5.manifest.layout import ColumnLayout, Encoding
 from ray_h5.read.reader import RowReader
@@ -426,7 +427,7 @@ class Columns(ABC):
             found = zip(paths, encodings, of_parts, strict=True)
             return np.array([width_of(reader, made, *part) for part in found], np.int64)
 
-        where = "" if groups is None else f"{groups[0]!r} and {len(groups) - 1} others"
+        where = "" if groups is None else digest_of("\0".join(groups).encode(errors="surrogatepass"))
         of_groups = reader.fact(f"{name}: widths in {where}; {made.shape}", widths, of_file=True)
         if groups is not None and (differ := np.flatnonzero(of_groups != of_groups[0])).size:
             at = int(differ[0])

@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -161,8 +161,8 @@ class StepColumn(RowColumn):
         return replace(layout, kind="list", element=element)
 
     def _array_of_shapes(self, joined: JoinedArray, path: str) -> ColumnLayout:
-        array, fields = self.values.array, axes_of_fields(self.values, joined)
-        shape = (*self._lead, *joined.common_shape[1:], *fields)
+        array = self.values.array
+        shape = self._row_shape(joined, joined.common_shape[1:])
         if not shape and array.kind in {"string", "category", "optional"}:
             return array
         if not shape or array.kind not in {"number", "bool"}:
@@ -171,8 +171,17 @@ class StepColumn(RowColumn):
             raise UnsupportedColumnError(
                 f"{path}: column {self.name!r}: {differ if shape else lacks}. Choose other columns with columns=[...]."
             )
-        counts = joined.shapes[:, 1:].prod(axis=1, dtype=np.float64) * math.prod((*self._lead, *fields))
+        if joined.unit_shape is None:
+            counts = joined.shapes[:, 1:].prod(axis=1, dtype=np.float64) * math.prod(self._row_shape(joined, ()))
+        else:
+            counts = joined.is_there * float(math.prod(shape))
         return ragged_layout(self.name, array, counts, shape)
+
+    def _row_shape(self, joined: JoinedArray, shape: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the shape of a row of a dataset with steps of a shape; parts are taken of steps of one shape alone."""
+        is_one = joined.unit_shape is not None
+        of_step = self.values.array.row_shape if is_one else (*shape, *axes_of_fields(self.values, joined))
+        return *self._lead, *of_step
 
     @property
     def _lead(self) -> tuple[int, ...]:
@@ -191,7 +200,7 @@ class StepColumn(RowColumn):
             return steps.stacked(values, out, self._lead) if len(episodes) else Reading()
 
         def of_shape(chosen: np.ndarray, shape: tuple[int, ...]) -> Reading:
-            of_row, own = (*self._lead, *shape, *axes_of_fields(values, joined)), steps.select(chosen)
+            of_row, own = self._row_shape(joined, shape), steps.select(chosen)
             read = functools.partial(own.apart().stacked, values, lead=self._lead)
             return read_apart(read, of_row, own.places, out, values.array.dtype)
 

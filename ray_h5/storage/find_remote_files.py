@@ -89,7 +89,7 @@ class RemoteSearch:
         above, parts = split_glob(address.key.rstrip("/").split("/"), url)
         top = address.url("/".join(above)).removesuffix("/")
         taken = search(self._entries, Entry(top, top), parts, self._endings)
-        if (named := self._files.get(address.url(address.key))) is not None:
+        if parts and (named := self._files.get(address.url(address.key))) is not None:
             taken = Taken({named.path: named.state})  # a name that looks like a glob
         # The listing of the Hub has other states than the hosts that it redirects to.
         states = self._states([*taken.files]) if address.kind == "hf" else taken.files

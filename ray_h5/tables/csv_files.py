@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import csv
 import io
 import os
 import re
@@ -117,8 +119,10 @@ def _csv_error(file: TableFile, exc: Exception, refused: Sequence[Any], delimite
         fields = f"expected {row.expected_columns} fields, as the header has, found {row.actual_columns}"
         quoted = f"Write a field that contains {delimiter!r} in double quotes."
         return TableError(f"{file}, line {row.number}: {fields}: {_shown(row.text)!r}. {quoted}")
-    header = file.decoded().read(_PART_BYTES).split(b"\n")[0].decode(errors="replace").strip().split(delimiter)
-    names = {str(number): repr(name) for number, name in enumerate(header)}  # Arrow has numbers
+    names: dict[str, str] = {}
+    with contextlib.suppress(OSError, pa.ArrowException, csv.Error):  # then columns have the numbers that Arrow says
+        head = io.StringIO(file.decoded().read(_PART_BYTES).decode("utf-8-sig", errors="replace"), newline="")
+        names = {str(number): repr(name) for number, name in enumerate(next(csv.reader(head, delimiter=delimiter), []))}
     said = re.sub(r"(?<=column )#(\d+)", lambda match: names.get(match[1], match[0]), str(exc))
     advice = "If a column holds several types, say which: types={...}; write text as UTF-8."
     return TableError(f"{file}: cannot be read as CSV: {said}. {advice}")

@@ -15,6 +15,7 @@ from ray_h5.index.file_options import FileOptions
 from ray_h5.order.execute_plan import read_rows
 from ray_h5.order.read_plan import make_plan
 from ray_h5.ray_data.write_h5 import H5Datasink
+from ray_h5.storage.find_files import find_files
 from ray_h5.storage.storage_of_path import storage_for
 from ray_h5.storage.stores import object_store
 from tests.remote.kit import QUICK, ROWS, check_epoch, epoch_of
@@ -158,3 +159,13 @@ def test_an_epoch_of_a_glob(s3, options, tmp_path):
         epoch_of("s3://bkt/runs/run_7.h5", None, storage_options=options)
     s3.upload_file(str(write_file(tmp_path / "a.h5", version=1)), "bkt", RUNS[0])
     assert isinstance(check_epoch(batches, len(RUNS) * ROWS), StaleIndexError)
+
+
+def test_a_key_that_is_a_file_and_a_folder(s3, options):
+    for key in ("x.h5", "run", "run/a.h5", "run/b.h5"):
+        s3.put_object(Bucket="bkt", Key=key, Body=b"not read")
+    urls = ["s3://bkt/*.h5", "s3://bkt/run"]
+    for given in (urls, urls[::-1], urls[1:]):
+        paths = find_files(given, storage=storage_for(options, given)).paths
+        inside = ["s3://bkt/run/a.h5", "s3://bkt/run/b.h5"]
+        assert paths == (inside if given == urls[1:] else [*inside, "s3://bkt/x.h5"])

@@ -326,3 +326,16 @@ def test_drawn_entries_choose_no_rows(tmp_path):
         H5Dataset(tmp_path / "a.h5", [part("x", random=1)], where(x=between(0, 20)))
     with pytest.raises(PredicateError, match="column 'x' is a part"):
         H5Dataset(tmp_path / "a.h5", [part("x", random=2)], where(x=any_equal(3)))
+
+
+def test_parts_of_a_column_without_offsets_that_a_group_lacks(tmp_path):
+    o, o3 = np.arange(15).reshape(3, 5), np.arange(24).reshape(3, 2, 4)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["r0/x"], file["r0/o"], file["r0/o3"], file["r1/x"] = np.arange(3), o, o3, np.arange(3)
+    columns = {"x": "x", "o": part("o", {0: [0, 2]}), "inner": part("o3", {1: [0, 3]}), "drawn": part("o", random=2)}
+    options = {"rows": Groups("r*", missing="null"), "windows": Windows({"x": [0]})}
+    values = H5Dataset(tmp_path / "a.h5", columns, **options).read(range(6))
+    assert [row.tolist() for row in values["o"][:3]] == o[:, [0, 2]].tolist()
+    assert [row.tolist() for row in values["inner"][:3]] == o3[:, :, [0, 3]].tolist()
+    assert all(set(row.tolist()) <= set(o[at].tolist()) and len(row) == 2 for at, row in enumerate(values["drawn"][:3]))
+    assert all(row is None for name in ("o", "inner", "drawn") for row in values[name][3:])

@@ -326,3 +326,15 @@ def test_a_slice_of_listed_times_that_does_not_fit_is_no_row_with_drop(tmp_path)
         lengths[source] = [len(row) for row in rows]
         assert rows[0].tolist() == list(range(200))
     assert lengths == {"t": [200] * 9, (100.0, 0.0): [200] * 9}  # events limit no row
+
+
+def test_a_column_without_offsets_that_has_no_sample_is_left_out(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for number, count in enumerate([2, 0]):
+            group = file.create_group(f"r{number}")
+            group["x"], group["t"] = np.arange(3.0), np.arange(3.0)
+            group["label"], group["tl"] = np.arange(count), np.arange(count) * 1.0
+    options = {"rows": Groups("r*"), "windows": Windows({"x": [0.0]}, at={"x": "t", "label": "tl"})}
+    with pytest.raises(UnsupportedColumnError, match="'label' has no sample in recording 1"):
+        H5Dataset(tmp_path / "a.h5", ["x", "label"], **options)
+    assert len(H5Dataset(tmp_path / "a.h5", ["x"], **options)) == 6

@@ -350,6 +350,13 @@ def test_types_that_are_asked_for(files):
     assert samples.read(np.arange(1))["zip"].dtype == "i2"
     with pytest.raises(TableError, match=r"labels.csv: .*column .at.: .*invalid value '12:30'.*types="):
         dataset(files, ["at"], sidecar=Sidecar(table, on="guid", types={"at": "float32"}))
+    table = write(files, '"a,b",guid,w\n' + "".join(f"1,{g},x\n" for g in guids()))
+    with pytest.raises(TableError, match=r"column 'w': .*invalid value 'x'"):
+        dataset(files, ["w"], sidecar=Sidecar(table, on="guid", types={"w": "int32"}))
+    packed = gzip.compress(pathlib.Path(table).read_bytes())
+    (files / "cut.csv.gz").write_bytes(packed[: len(packed) // 2])
+    with pytest.raises(TableError, match=r"cannot be read as CSV: .*[Tt]runcated"):
+        dataset(files, ["w"], sidecar=Sidecar(files / "cut.csv.gz", on="guid"))
 
 
 def test_wide_columns_of_parquet_stay_unread(files, monkeypatch):

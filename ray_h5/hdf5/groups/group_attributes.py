@@ -123,7 +123,8 @@ class GroupAttribute:
         if are_texts != {False}:
             texts: dict[str, np.ndarray | Texts] = {self.name: Texts.of([value or b"" for value in self._values])}
             return {**texts, LACKS + self.name: lacks} if lacks.any() else texts
-        dtype = np.result_type(*{value.dtype for value in there}, *([np.float64] if lacks.any() else []))
+        dtypes = {value.dtype for value in there}  # NaN stands for what groups lack
+        dtype = np.result_type(*dtypes, *(np.float64 for kind in dtypes if lacks.any() and kind.kind != "f"))
         if any(value.dtype.kind in "iu" and value.astype(dtype).item() != value.item() for value in there):
             raise SchemaMismatchError(
                 f"{self.path}: attribute {self.name!r} has integers in some groups that {dtype} cannot hold, the "

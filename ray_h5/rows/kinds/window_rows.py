@@ -187,6 +187,15 @@ class WindowRows(RowsOfKind):
         """Return a column of the steps at some offsets; of one, without an axis, if `width` is None."""
         before, after = (pad == "zero" and width is not None for pad in self._windows.pad)
         clock, starts, joined = self._clock, steps.starts, steps.joined
+        if self._is_timed:
+            is_empty = (self._times(window.source).counts == 0) & (np.diff(clock.row_starts) > 0)
+            if joined is not None:
+                is_empty &= joined.is_there
+            if is_empty.any():
+                raise UnsupportedColumnError(
+                    f"{self._path}: Windows: column {window.source!r} has no sample in recording {is_empty.argmax()}, "
+                    "which has rows. Leave it out with columns=[...]."
+                )
 
         def units_of(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             recordings, samples, side = clock.samples(window, rows)
