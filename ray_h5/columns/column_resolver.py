@@ -427,7 +427,7 @@ class Columns(ABC):
             found = zip(paths, encodings, of_parts, strict=True)
             return np.array([width_of(reader, made, *part) for part in found], np.int64)
 
-        where = "" if groups is None else digest_of("\0".join(groups).encode(errors="surrogatepass"))
+        where = "" if groups is None else digest_of(groups.groups.data + groups.groups.ends.tobytes())
         of_groups = reader.fact(f"{name}: widths in {where}; {made.shape}", widths, of_file=True)
         if groups is not None and (differ := np.flatnonzero(of_groups != of_groups[0])).size:
             at = int(differ[0])

@@ -129,8 +129,10 @@ class Values:
         """Return what stands for no value, in an array of `dtype`: zero, an empty text, None."""
         if not dtype.hasobject:
             return (np.array("NaT", dtype) if dtype.kind == "M" else np.zeros((), dtype))[()]
-        if self.array.kind == "string" or dtype.names is not None:
-            return b"" if dtype.names is None else empty_record(dtype)
+        if dtype.names is not None:
+            return empty_record(dtype)
+        if self.array.kind == "string":
+            return b""
         if self.array.kind == "ragged":
             return np.empty((0, *(int(n or 0) for n in self.array.ragged_shape[1:])), self.array.element)
         return None if self.array.element is None else np.empty(0, self.array.element)

@@ -41,7 +41,7 @@ class GroupAttribute:
     def __init__(self, path: str, name: str, guard: TextGuard, *, missing_ok: bool) -> None:
         self.path, self.name, self.guard, self._missing_ok = path, name, guard, missing_ok
         self._values: list[Any] = []  # bytes, numbers of NumPy, or None
-        self._lacks: SchemaMismatchError | None = None
+        self._lacks: tuple[str, Any] | None = None  # the last group that does
         self._type: h5py.h5t.TypeID | None = None
         self._stored_bytes = 0
         self._in_memory: h5py.h5t.TypeID | None = None
@@ -58,15 +58,9 @@ class GroupAttribute:
         try:
             attr = h5py.h5a.open(opened, self.name.encode())
         except (KeyError, UnicodeDecodeError):  # see `Trail._kind_of_link`
-            near = near_names(self.name, _attribute_names(opened))
-            is_name = self.name and "/" not in self.name  # libhdf5 fails for paths of groups that are not there
-            if is_name and hasattr(opened, "links") and opened.links.exists(self.name.encode()):
-                near = f" {self.name!r} is in the group itself: name it in columns=, not in attrs=.{near}"
-            self._lacks = SchemaMismatchError(
-                f"{self.path}: {group!r} has no attribute {self.name!r}, which attrs= names.{near}"
-            )
+            self._lacks = group, opened
             if not self._missing_ok:
-                raise self._lacks from None
+                raise self._lacking(*self._lacks) from None
             self.add_missing()
             return
         # Most have the type of the one before. The size shows that there is one value: h5py does not check that all
@@ -77,6 +71,14 @@ class GroupAttribute:
             self.guard.check(opened, group, self.name)
         attr.read(self._value, self._in_memory)
         self._values.append(_text(self._value[()]) if self._is_text else self._value[()])
+
+    def _lacking(self, group: str, opened: Any) -> SchemaMismatchError:
+        """Return the error for a group without the attribute."""
+        near = near_names(self.name, _attribute_names(opened))
+        is_name = self.name and "/" not in self.name  # libhdf5 fails for paths of groups that are not there
+        if is_name and hasattr(opened, "links") and opened.links.exists(self.name.encode()):
+            near = f" {self.name!r} is in the group itself: name it in columns=, not in attrs=.{near}"
+        return SchemaMismatchError(f"{self.path}: {group!r} has no attribute {self.name!r}, which attrs= names.{near}")
 
     def add_missing(self) -> None:
         """Add a group that lacks the attribute."""
@@ -113,9 +115,8 @@ class GroupAttribute:
         """Return the values of all groups, by the name of the attribute; of texts, which groups lack them, too."""
         there = [value for value in self._values if value is not None]
         if not there and self._lacks is not None:
-            raise self._lacks
-        are_texts = {isinstance(value, bytes) for value in there}
-        if len(are_texts) > 1:
+            raise self._lacking(*self._lacks)
+        if len(are_texts := {isinstance(value, bytes) for value in there}) > 1:
             raise SchemaMismatchError(
                 f"{self.path}: attribute {self.name!r} is a text in some groups and a number in others; leave it out"
             )
@@ -125,7 +126,8 @@ class GroupAttribute:
             return {**texts, LACKS + self.name: lacks} if lacks.any() else texts
         dtypes = {value.dtype for value in there}  # NaN stands for what groups lack
         dtype = np.result_type(*dtypes, *(np.float64 for kind in dtypes if lacks.any() and kind.kind != "f"))
-        if any(value.dtype.kind in "iu" and value.astype(dtype).item() != value.item() for value in there):
+        others = (value for value in there if value.dtype != dtype and value.dtype.kind in "iu")
+        if any(value.astype(dtype).item() != value.item() for value in others):
             raise SchemaMismatchError(
                 f"{self.path}: attribute {self.name!r} has integers in some groups that {dtype} cannot hold, the "
                 "dtype of all of them together; leave it out"

@@ -472,9 +472,8 @@ class _Walk:
                 raise item
             if isinstance(item, RayH5Error):
                 self._tree.sought.update(trail.sources)
-                if isinstance(item, MissingSourceError) and not item.is_dangling:
-                    raise item
-                if not isinstance(item, (MissingSourceError, UnsupportedColumnError)):
+                is_left_out = isinstance(item, UnsupportedColumnError) or getattr(item, "is_dangling", False)
+                if not is_left_out:
                     raise item
                 self.refuse(path, item)
                 continue

@@ -179,7 +179,7 @@ def _spans(
         times = times_of(column.source)
         if column.span is not None and windows.times_of(column.source) == column.source:
             continue  # of events there may be none
-        used, empty = (np.flatnonzero(is_used & ((times.counts > 0) == some)) for some in (True, False))
+        used, empty = (np.flatnonzero(is_used & some) for some in (times.counts > 0, times.counts == 0))
         if empty.size and (column.span is None or times.is_regular):
             raise OptionError(f"{where(int(empty[0]))}: Windows: column {column.source!r} has no sample")
         least, most = column.ends

@@ -173,7 +173,8 @@ class Sample(Movable, dict[str, Any]):
 def padded_later(sample: Sample, fills: Mapping[str, Fill], lengths: Iterable[str] = ()) -> Sample:
     """Return a sample whose rows are filled up, by column, when a batch is made of it and others.
 
-    `lengths` are the entries that are those of its rows: a batch has them anew, of rows that were changed since.
+    `lengths` names the entries that hold the lengths of its rows. A batch computes these entries again, as a transform
+    may change the rows.
     """
     if fills:
         sample.__dict__.update(_fills=fills, _lengths={name: sample[name] for name in lengths})
