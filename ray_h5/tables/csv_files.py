@@ -31,6 +31,9 @@ _CELL_BYTES = 8
 _EXACT = 2.0**53
 """Up to here, a float64 holds each integer."""
 
+_MISFIT = re.compile(r"column #(\d+): Row #(\d+): CSV conversion error to (.*?): invalid value '(.*)'", re.DOTALL)
+"""What Arrow says of an entry that its column cannot hold."""
+
 _INTEGER = re.compile(r"\s*[+-]?\d+\s*")
 
 
@@ -56,7 +59,7 @@ def read_csv(file: TableFile, sidecar: Sidecar, taken: Taken) -> pa.Table:
     except UnicodeDecodeError as exc:
         raise _not_utf8(file, "the header") from exc
     except (pa.ArrowException, OSError) as exc:
-        raise _csv_error(file, exc, refused, delimiter) from exc
+        raise _csv_error(file, exc, refused, delimiter, types) from exc
     taken.rows, taken.bytes = counted.rows, counted.bytes
     check_names(file, table.column_names)
     for field in table.schema:
@@ -114,18 +117,26 @@ def _parsed(
     return table
 
 
-def _csv_error(file: TableFile, exc: Exception, refused: Sequence[Any], delimiter: str) -> TableError:
+def _csv_error(
+    file: TableFile, exc: Exception, refused: Sequence[Any], delimiter: str, typed: Container[str]
+) -> TableError:
     for row in refused:
         fields = f"expected {row.expected_columns} fields, as the header has, found {row.actual_columns}"
         quoted = f"Write a field that contains {delimiter!r} in double quotes."
         return TableError(f"{file}, line {row.number}: {fields}: {_shown(row.text)!r}. {quoted}")
-    names: dict[str, str] = {}
+    names: list[str] = []
     with contextlib.suppress(OSError, pa.ArrowException, csv.Error):  # then columns have the numbers that Arrow says
         head = io.StringIO(file.decoded().read(_PART_BYTES).decode("utf-8-sig", errors="replace"), newline="")
-        names = {str(number): repr(name) for number, name in enumerate(next(csv.reader(head, delimiter=delimiter), []))}
-    said = re.sub(r"(?<=column )#(\d+)", lambda match: names.get(match[1], match[0]), str(exc))
-    advice = "If a column holds several types, say which: types={...}; write text as UTF-8."
-    return TableError(f"{file}: cannot be read as CSV: {said}. {advice}")
+        names = next(csv.reader(head, delimiter=delimiter), [])
+    if (misfit := _MISFIT.search(str(exc))) is None:
+        return TableError(f"{file}: cannot be read as CSV: {exc}. Write it again, text as UTF-8.")
+    number, line, kind, value = misfit.groups()
+    name = names[int(number)] if int(number) < len(names) else f"#{number}"
+    source = "as types= says" if name in typed else "as the lines before it"
+    return TableError(
+        f"{file}, line {line}: column {name!r}: expected {kind}, {source}, found {_shown(value)!r}. Correct the entry, "
+        f"or choose a type that all entries have: Sidecar(..., types={{{name!r}: str}}) keeps their text."
+    )
 
 
 def _check_integers(file: TableFile, table: pa.Table, typed: Container[str], parsed: Callable[..., pa.Table]) -> None:

@@ -248,6 +248,19 @@ def test_groups_that_lack_an_attribute(tmp_path):
         H5Dataset(path, rows=Groups("g*", attrs=["nam"], missing="null"))
 
 
+def test_attributes_of_files_are_not_those_of_groups(tmp_path):
+    """Who writes attrs= beside Groups reads that the attributes of groups are named in Groups."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for number in range(2):
+            file[f"g{number}/x"], file[f"g{number}"].attrs["n"] = np.zeros(2), number
+    advice = r"'/' has no attribute 'n', which attrs= names.*Attributes of groups are read with rows=Groups\(.*attrs="
+    for attrs in (["n"], {"number": "n"}):
+        with pytest.raises(SchemaMismatchError, match=advice):
+            H5Dataset(tmp_path / "a.h5", ["x"], rows=Groups("g*"), attrs=attrs)
+    with pytest.raises(SchemaMismatchError, match=r"no attribute 'n', which attrs= names\. There is none\.$"):
+        H5Dataset(tmp_path / "a.h5", ["g0/x"], attrs=["n"])
+
+
 def test_single_numbers_cannot_be_missing(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["g0/x"], file["g1/x"], file["g0/n"] = np.zeros(2), np.zeros(2), 3

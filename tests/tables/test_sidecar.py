@@ -348,11 +348,17 @@ def test_types_that_are_asked_for(files):
     assert samples[3] == {"zip": "00503", "at": "12:33"}
     samples = dataset(files, ["zip"], sidecar=Sidecar(table, on="guid", types={"zip": "int16"}))
     assert samples.read(np.arange(1))["zip"].dtype == "i2"
-    with pytest.raises(TableError, match=r"labels.csv: .*column .at.: .*invalid value '12:30'.*types="):
+    with pytest.raises(
+        TableError,
+        match=r"labels.csv, line 2: column 'at': expected float, as types= says, found '12:30'. .*types=\{'at': str\}",
+    ):
         dataset(files, ["at"], sidecar=Sidecar(table, on="guid", types={"at": "float32"}))
     table = write(files, '"a,b",guid,w\n' + "".join(f"1,{g},x\n" for g in guids()))
-    with pytest.raises(TableError, match=r"column 'w': .*invalid value 'x'"):
+    with pytest.raises(TableError, match=r"line 2: column 'w': expected int32, .*found 'x'"):
         dataset(files, ["w"], sidecar=Sidecar(table, on="guid", types={"w": "int32"}))
+    table = write(files, "guid,it's\n" + "".join(f"{g},{'it' * (i == 3) or i}\n" for i, g in enumerate(guids())))
+    with pytest.raises(TableError, match=r'line 5: column "it\'s": expected int8, .*found .it.\. .*"it\'s": str'):
+        dataset(files, ["it's"], sidecar=Sidecar(table, on="guid", types={"it's": "int8"}))
     packed = gzip.compress(pathlib.Path(table).read_bytes())
     (files / "cut.csv.gz").write_bytes(packed[: len(packed) // 2])
     with pytest.raises(TableError, match=r"cannot be read as CSV: .*[Tt]runcated"):

@@ -21,6 +21,7 @@ from ray_h5.manifest.layout import ColumnLayout, FileLayout, FileState
 from ray_h5.predicates.computed_columns import compute
 from ray_h5.predicates.virtual_names import RowMask, parse_virtual, read_for
 from ray_h5.read.reader import OBJECT_BYTES, RowReader
+from ray_h5.rows.row_kind_options import Groups
 from ray_h5.rows.row_view import FileReader
 from ray_h5.storage.byte_source import Identity
 
@@ -71,7 +72,7 @@ def _learn(
         for spec in (key for key in absent if not isinstance(key, str)):
             facts = _learn_values(facts, reader, spec, question.columns)
         if attributes := [key for key in absent if isinstance(key, str)]:
-            facts = _learn_attributes(facts, reader, attributes)
+            facts = _learn_attributes(facts, reader, attributes, scope)
         if known := reader.base.manifest():
             facts = replace(facts, known=known)
         if isinstance(reader, RowReader):
@@ -138,9 +139,15 @@ def _learn_values(facts: FileFacts, reader: FileReader, spec: ColumnSpec, column
     return replace(facts, values={**facts.values, spec: values})
 
 
-def _learn_attributes(facts: FileFacts, reader: FileReader, names: Sequence[str]) -> FileFacts:
+def _learn_attributes(facts: FileFacts, reader: FileReader, names: Sequence[str], scope: Scope) -> FileFacts:
     values = dict(facts.values)
-    for name, value in reader.base.attributes(names).items():
+    try:
+        by_name = reader.base.attributes(names)
+    except SchemaMismatchError as exc:
+        if not isinstance(scope.rows, Groups):
+            raise
+        raise SchemaMismatchError(f"{exc} Attributes of groups are read with rows=Groups(..., attrs=[...]).") from None
+    for name, value in by_name.items():
         try:
             text = [value.decode()] if isinstance(value, bytes) else None
             values[name] = pa.array(value) if text is None else pa.array(text, pa.large_string())
