@@ -50,9 +50,9 @@ LIMITS: dict[str, Size] = {
     "content_equality": Size(70, 1, 0, 0, 0, 0),
     "errors": Size(216, 1, 0, 0, 0, 0),
     "hash_and_permute": Size(204, 1, 0, 0, 0, 0),
-    "hdf5": Size(6797, 36, 0, 0, 6, 3),
-    "index": Size(3989, 22, 2, 0, 6, 6),
-    "inspect": Size(1533, 9, 8, 0, 5, 0),
+    "hdf5": Size(6772, 36, 0, 0, 6, 3),
+    "index": Size(3984, 22, 2, 0, 6, 5),
+    "inspect": Size(1528, 9, 8, 0, 5, 0),
     "likely_rows": Size(948, 7, 0, 0, 1, 0),
     "loading": Size(1371, 9, 1, 0, 0, 1),
     "lru": Size(142, 1, 0, 0, 0, 0),
@@ -65,19 +65,19 @@ LIMITS: dict[str, Size] = {
     "plots": Size(366, 1, 0, 0, 0, 0),
     "predicates": Size(1061, 6, 0, 0, 0, 0),
     "ray_data": Size(4408, 26, 5, 0, 7, 7),
-    "read": Size(6438, 33, 13, 0, 9, 5),
+    "read": Size(6424, 33, 13, 0, 9, 5),
     "rows": Size(4089, 17, 1, 0, 4, 1),
     "shown_values": Size(105, 1, 0, 0, 0, 0),
     "source": Size(273, 1, 8, 0, 0, 0),
-    "storage": Size(3457, 22, 4, 0, 3, 0),
-    "tables": Size(1321, 9, 0, 0, 2, 2),
+    "storage": Size(3456, 22, 4, 0, 3, 0),
+    "tables": Size(1305, 9, 0, 0, 2, 2),
     "torch_data": Size(4757, 26, 2, 0, 2, 0),
     "transforms": Size(1867, 11, 0, 0, 1, 0),
     "writing": Size(2740, 14, 0, 0, 5, 2),
 }
 """Today's numbers."""
 
-COMMENTS = 0.94
+COMMENTS = 0.95
 """Per cent of lines that are comments, over all packages: this one may only rise."""
 
 

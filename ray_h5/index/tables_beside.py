@@ -86,8 +86,11 @@ def index_with_tables(
     shown = [[name for name in table.columns if name not in table.hidden] for table in tables]
     named = _all_names([*shown, dict.fromkeys(attrs), lengths])
     try:
-        joining = [table.sidecar for table in tables if table.slices is None]
-        index = _index_of_files(paths, wanted, named, lookup, cast, joining)
+        # If no column of the files is wanted, one that is a key says what rows are.
+        joining = [key for table in tables if table.slices is None for key in table.sidecar.row_keys]
+        keys = [key for key in joining if key not in (*_PLACES, GROUP)]
+        of_files = [] if wanted is None else [name for name in wanted if name not in named] or keys[:1]
+        index = build_index(paths, of_files or None, lookup, cast)
     except UnknownColumnError as exc:
         raise UnknownColumnError(f"{exc}{columns_beside(named, wanted or ())}") from None
     except SchemaMismatchError:
@@ -95,8 +98,8 @@ def index_with_tables(
             _check_sliced(table.slices, paths, lookup)
         raise
     _check_not_in_files(index, named, tables)
-    keys = [key for table in tables for key in table.hidden]
-    taken = {*named, *(key for key in keys if keys.count(key) > 1 or _in_files(index, [key]))}
+    hidden = [key for table in tables for key in table.hidden]
+    taken = {*named, *(key for key in hidden if hidden.count(key) > 1 or _in_files(index, [key]))}
     by_name, defaults, kept = dict[str, TableColumn](), list[str](), list[np.ndarray]()
     for table in tables:
         table.columns = {name: column for name, column in table.columns.items() if name not in table.hidden & taken}
@@ -144,20 +147,6 @@ def _all_names(parts: Sequence[Collection[str]]) -> list[str]:
             "Sidecar(..., prefix='...') for different names"
         )
     return names
-
-
-def _index_of_files(
-    paths: Sequence[str],
-    wanted: Sequence[str] | None,
-    named: Collection[str],
-    lookup: Lookup,
-    cast: Cast,
-    sidecars: Sequence[Sidecar],
-) -> RowIndex:
-    """Return the index of the columns of files; if none is wanted, of those that are keys, which say what rows are."""
-    keys = [key for sidecar in sidecars for key in sidecar.row_keys if key not in (*_PLACES, GROUP)]
-    of_files = [] if wanted is None else [name for name in wanted if name not in named] or keys[:1]
-    return build_index(paths, of_files or None, lookup, cast)
 
 
 def _check_not_in_files(index: RowIndex, named: Sequence[str], beside: Sequence[_Beside]) -> None:

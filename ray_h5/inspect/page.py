@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import io
 import math
 import shlex
-import struct
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import jinja2
 import markupsafe
 import numpy as np
+from PIL import Image
 
 from ray_h5 import __version__
 from ray_h5.columns.ragged.sparse_rows import SparseRow
@@ -282,10 +282,5 @@ def _smaller(array: Array) -> Array:
 
 def png(picture: Array) -> bytes:
     """Encode a picture of bytes, shape (height, width, 3)."""
-    height, width, _ = picture.shape
-    lines = np.concatenate([np.zeros((height, 1), np.uint8), picture.reshape(height, width * 3)], axis=1)
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    parts = [(b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes())), (b"IEND", b"")]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in parts
-    )
+    Image.fromarray(picture).save(encoded := io.BytesIO(), "PNG")
+    return encoded.getvalue()

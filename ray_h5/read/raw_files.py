@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 
 import h5py
 
 from ray_h5.hdf5.checks.changed_files import check_source
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.storage.byte_source import Buffer, FileIdentity, Span, Then
-from ray_h5.storage.local import DISK_COSTS, LocalFile
+from ray_h5.storage.byte_source import Buffer, ByteSource, FileIdentity
+from ray_h5.storage.local import LocalFile
 
 
-class RawFiles:
-    """The bytes of the values of a dataset, as a `ByteSource`: byte 0 is the first one of its first file."""
+class RawFiles(ByteSource):
+    """The bytes of the values of a dataset: byte 0 is the first one of its first file."""
 
-    is_fetched = False
-    costs = DISK_COSTS
-    descriptor = None
+    size = 0
 
     def __init__(self, layout: ColumnLayout, dataset: h5py.Dataset) -> None:
         self.path = layout.path
         self._where = layout.where
         self._states = dict(layout.sources)
-        self.size = 0
         self._parts: list[tuple[str, int, int, int]] = []
         for name, offset, count in dataset.external:
             self._parts.append((os.fsdecode(name), int(offset), self.size, self.size + int(count)))
@@ -37,16 +33,6 @@ class RawFiles:
             low, high = max(offset, begin), min(offset + len(buffer), end)
             if low < high:
                 self._opened(path).read_into(start + low - begin, buffer[low - offset : high - offset])
-
-    def read_ranges(self, spans: Sequence[Span], then: Then) -> None:
-        """Read spans one after the other, and pass each to `then`."""
-        for number, (offset, nbytes) in enumerate(spans):
-            self.read_into(offset, data := memoryview(bytearray(nbytes)))
-            then(number, data)
-
-    def on_disk(self, spans: Sequence[Span]) -> list[bool]:
-        """Return for byte ranges whether each is on a local disk."""
-        return [True for _ in spans]
 
     def identity(self) -> FileIdentity:
         """Return the state of the first file."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 if TYPE_CHECKING:
     import os
@@ -101,37 +103,84 @@ class Costs:
         return max(least, min(most, nbytes // self.in_flight))
 
 
-class ByteSource(Protocol):
-    """Random access to the bytes of one file, from any thread."""
+DISK_COSTS = Costs(gap_bytes=512, few_gap_bytes=512, part_bytes=(1 << 20, 1 << 20), in_flight=1)
+"""A call costs little beside its bytes. What is worth joining is joined before; see `coalesce`."""
 
-    @property
-    def is_fetched(self) -> bool:
-        """Whether ranges are fetched before the jobs that use them run: each read is a request that takes long."""
 
-    @property
-    def costs(self) -> Costs:
-        """What reads cost."""
+class ByteSource(ABC):
+    """Random access to the bytes of one file, from any thread.
 
-    @property
-    def path(self) -> str:
-        """The file, for messages."""
+    Attributes
+    ----------
+    is_fetched : bool
+        Whether ranges are fetched before the jobs that use them run: each read is a request that takes long.
+    costs : Costs
+        What reads cost.
+    path : str
+        The file, for messages.
+    """
+
+    is_fetched: ClassVar[bool] = False
+    costs: Costs = DISK_COSTS
+    path: str
 
     @property
     def descriptor(self) -> int | None:
-        """An open descriptor of its bytes, if it is a file of a file system."""
-
-    def on_disk(self, spans: Sequence[Span]) -> list[bool]:
-        """Return for byte ranges of a remote file whether each seems to be on a local disk."""
+        """An open descriptor of its bytes, if it is one file of a file system."""
+        return None
 
     @property
+    @abstractmethod
     def size(self) -> int:
         """Bytes of the file now."""
 
+    @abstractmethod
+    def identity(self) -> Identity:
+        """Return the state that the file has now. A source whose reads notice a change returns the expected one."""
+
+    @abstractmethod
     def read_into(self, offset: int, buffer: Buffer) -> None:
         """Fill `buffer` with the bytes that begin at `offset`."""
 
-    def read_ranges(self, spans: Sequence[Span], then: Then) -> None:
-        """Read spans, several at once, and pass each to `then` in this thread as it arrives, in any order."""
+    def get(self, offset: int, nbytes: int) -> memoryview:
+        """Return the bytes at an offset; of a file in a store by one request, in a thread that may wait."""
+        self.read_into(offset, data := memoryview(bytearray(nbytes)))
+        return data
 
-    def identity(self) -> Identity:
-        """Return the state that the file has now. A source whose reads notice a change returns the expected one."""
+    def read_ranges(self, spans: Sequence[Span], then: Then) -> None:
+        """Read spans, in any order or several at once, and pass each to `then` in this thread as it arrives."""
+        for number, span in enumerate(spans):
+            then(number, self.get(*span))
+
+    def on_disk(self, spans: Sequence[Span]) -> list[bool]:
+        """Return for byte ranges whether each seems to be on a local disk."""
+        return [True for _ in spans]
+
+
+class FileObject(io.RawIOBase):
+    """Bytes at offsets as a file object, for other libraries.
+
+    Parameters
+    ----------
+    size : int
+        How many they are.
+    read_into : callable
+        Fills a buffer with the bytes that begin at an offset.
+    """
+
+    def __init__(self, size: int, read_into: Callable[[int, Buffer], None]) -> None:
+        self._size, self._read_into, self._at = size, read_into, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")[: max(0, self._size - self._at)]
+        if len(view):
+            self._read_into(self._at, view)
+        self._at += len(view)
+        return len(view)

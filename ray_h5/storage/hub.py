@@ -64,35 +64,18 @@ class HubPath:
         kind, repository, revision, path = match.groups()
         return cls(kind or "", repository, revision or "main", path or "")
 
-    @property
-    def is_file(self) -> bool:
-        """Whether it names one file, so that nothing has to be listed."""
-        return bool(self.path) and not self.path.endswith("/") and not has_magic(self.path)
-
-    @property
-    def is_name(self) -> bool:
-        """Whether it can be the name of one file, in which brackets and question marks stand for themselves."""
-        return bool(self.path) and not self.path.endswith("/") and "*" not in self.path
-
     def url(self, path: str) -> str:
         """Return the URL of a file of the repository, as the Hub answers it."""
         return f"{endpoint()}/{self.kind}{self.repository}/resolve/{self.revision}/{quote(path)}"
 
 
 def on_hub(path: Path, *, listed: bool = False) -> Path | str:
-    """Return a path, or the URL of ``https://`` of one of ``hf://``; see `url_of`."""
-    if not isinstance(path, str) or path[:5].lower() != "hf://":
-        return path
-    return url_of(path, listed=listed)
-
-
-def url_of(path: str, *, listed: bool = False) -> str:
-    """Return the URL of ``https://`` for a file of ``hf://``.
+    """Return a path; of one of ``hf://``, the URL of ``https://``.
 
     Parameters
     ----------
     path
-        The URL of ``hf://``.
+        The path or URL.
     listed
         Whether folders and globs are listed later: they stay as they are, a repository with a slash at its end.
 
@@ -101,8 +84,12 @@ def url_of(path: str, *, listed: bool = False) -> str:
     OptionError
         If the URL names no file.
     """
+    if not isinstance(path, str) or path[:5].lower() != "hf://":
+        return path
     hub_path = HubPath.of(path)
-    if hub_path.is_file or (not listed and hub_path.is_name):
+    # In the name of one file, brackets and question marks stand for themselves.
+    is_glob = has_magic(hub_path.path) if listed else "*" in hub_path.path
+    if hub_path.path and not hub_path.path.endswith("/") and not is_glob:
         return hub_path.url(hub_path.path)
     if not listed:
         raise OptionError(f"{path}: expected one file, such as hf://datasets/owner/name/data/run.h5")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from ray_h5.errors import NotHDF5Error, OptionError, StaleIndexError, TruncatedFileError
 from ray_h5.storage.addresses import check_slashes, is_url, shown
-from ray_h5.storage.byte_source import Buffer, Costs, FileIdentity, Identity, Span, Then
+from ray_h5.storage.byte_source import Buffer, ByteSource, FileIdentity, Identity
 from ray_h5.storage.os_errors import os_error, translated_os_errors
 
 logger = logging.getLogger(__name__)
@@ -39,11 +39,7 @@ def write_at(fd: int, data: Buffer, offset: int) -> None:
         done += os.pwrite(fd, data[done:], offset + done)
 
 
-DISK_COSTS = Costs(gap_bytes=512, few_gap_bytes=512, part_bytes=(1 << 20, 1 << 20), in_flight=1)
-"""A call costs little beside its bytes. What is worth joining is joined before; see `coalesce`."""
-
-
-class LocalFile:
+class LocalFile(ByteSource):
     """An open file, read with ``pread``: no lock, no shared position, no mmap.
 
     If a mapped file is truncated meanwhile, SIGBUS kills the process. ``pread`` returns fewer bytes
@@ -56,10 +52,6 @@ class LocalFile:
     fd : int
         An open descriptor. This object owns it and closes it.
     """
-
-    is_fetched: ClassVar[bool] = False
-    costs: ClassVar[Costs] = DISK_COSTS
-    path: str
 
     def __init__(self, path: str, fd: int) -> None:
         self.path = path
@@ -94,16 +86,6 @@ class LocalFile:
         except OSError as exc:
             raise os_error(exc, self.path, f"reading {len(buffer)} bytes at offset {offset}") from exc
         return done
-
-    def read_ranges(self, spans: Sequence[Span], then: Then) -> None:
-        """Read spans one after the other, and pass each to `then`."""
-        for number, (offset, nbytes) in enumerate(spans):
-            self.read_into(offset, data := memoryview(bytearray(nbytes)))
-            then(number, data)
-
-    def on_disk(self, spans: Sequence[Span]) -> list[bool]:
-        """Return for byte ranges whether each is on a local disk."""
-        return [True for _ in spans]
 
     @property
     def size(self) -> int:

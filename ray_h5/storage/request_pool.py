@@ -15,10 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from ray_h5.per_process import PerProcess
-from ray_h5.storage.byte_source import IN_FLIGHT_BYTES, Then
+from ray_h5.storage.byte_source import IN_FLIGHT_BYTES, ByteSource, Then
 from ray_h5.storage.stop_waiting import Stop, stops, wait_for
 
 IN_FLIGHT = 64
@@ -31,13 +31,6 @@ _WAITING_THREADS = 32
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-
-
-class Getter(Protocol):
-    """Fetches one range of a file, and waits for it."""
-
-    def get(self, offset: int, nbytes: int) -> memoryview:
-        """Return the bytes at `offset`; raise the error that names what failed."""
 
 
 class _Pool:
@@ -195,12 +188,12 @@ class _Calls:
                 self.give_back(number)
 
 
-def fetch(requests: Sequence[tuple[Getter, int, int]], then: Then) -> None:
+def fetch(requests: Sequence[tuple[ByteSource, int, int]], then: Then) -> None:
     """Fetch ranges of files, many at once, and pass each to `then` in this thread as it arrives.
 
     Parameters
     ----------
-    requests : sequence of (Getter, int, int)
+    requests : sequence of (ByteSource, int, int)
         The file, the offset and the size of each.
     then : callable
         Takes the number of a request and its bytes. It must not fetch.
@@ -211,7 +204,7 @@ def fetch(requests: Sequence[tuple[Getter, int, int]], then: Then) -> None:
         The first error of a request. Those that were not sent yet are not sent.
     """
     fetched.value.add(sum(nbytes for _, _, nbytes in requests), len(requests))
-    _run([(partial(getter.get, offset, nbytes), nbytes) for getter, offset, nbytes in requests], then)
+    _run([(partial(source.get, offset, nbytes), nbytes) for source, offset, nbytes in requests], then)
 
 
 def call(work: Callable[[], Result]) -> Result:

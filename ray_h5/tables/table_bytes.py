@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +11,7 @@ import pyarrow as pa
 
 from ray_h5.errors import StaleIndexError, TableError
 from ray_h5.messages import few
-from ray_h5.storage.byte_source import ByteSource, Identity, only_ctime_differs
+from ray_h5.storage.byte_source import FileObject, Identity, only_ctime_differs
 from ray_h5.storage.find_files import find_files, list_paths
 from ray_h5.storage.hub import on_hub
 from ray_h5.storage.local import LOCAL
@@ -47,7 +46,8 @@ class TableFile:
         """Return what Arrow reads parts of."""
         if self.storage is LOCAL:
             return pa.OSFile(self.path)
-        return pa.PythonFile(_RemoteReader(self.storage.open(self.path, self.state)), "r")
+        source = self.storage.open(self.path, self.state)
+        return pa.PythonFile(FileObject(source.size, source.read_into), "r")
 
     def decoded(self) -> pa.NativeFile:
         """Return the bytes of a file of CSV as a stream. Those of one in a store are fetched once."""
@@ -115,33 +115,6 @@ class Taken:
                 f"{file}: the columns of the table take {self.bytes} bytes in memory or more; expected at most "
                 f"{self.max_bytes}. If there is memory for them, pass Sidecar(..., max_bytes='8GiB')."
             )
-
-
-class _RemoteReader(io.RawIOBase):
-    """A file in a store, which Arrow reads parts of."""
-
-    def __init__(self, source: ByteSource) -> None:
-        self._source, self._at = source, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._source.size}[whence]
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        view = memoryview(buffer).cast("B")[: max(0, self._source.size - self._at)]
-        if len(view):
-            self._source.read_into(self._at, view)
-        self._at += len(view)
-        return len(view)
 
 
 def find_tables(path: Any, storage: Storage) -> list[TableFile]:

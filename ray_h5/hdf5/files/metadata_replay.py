@@ -7,17 +7,16 @@ leaves h5py; all bytes that were missed are fetched at once, and the pass is mad
 from __future__ import annotations
 
 import itertools
-import os
 import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import h5py
 
 from ray_h5.hdf5.files.btree_prefetch import Hints
 from ray_h5.hdf5.files.file_bytes import HELD, address_of
-from ray_h5.storage.byte_source import ByteSource, MissingBytes, Span
+from ray_h5.storage.byte_source import ByteSource, FileObject, MissingBytes, Span
 from ray_h5.storage.request_pool import each_waiting, fetch
 
 Item = TypeVar("Item")
@@ -279,43 +278,19 @@ def _fetch_all(wanted: dict[HeldBytes, list[Span]]) -> None:
         held, offset, _ = requests[number]
         held.hold(offset, data)
 
-    fetch([(held.source, offset, count) for held, offset, count in requests], then)  # type: ignore[misc]
+    fetch([(held.source, offset, count) for held, offset, count in requests], then)
 
 
-class _Positioned:
+class _HeldFile(FileObject):
     """`HeldBytes` as a file object for h5py."""
 
     def __init__(self, held: HeldBytes, url: str) -> None:
-        self._held, self._url, self._at = held, url, 0
+        def read_into(offset: int, buffer: memoryview) -> None:
+            held.read_into(offset, buffer)
+            held.hint(offset, buffer)
 
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._held.size}[whence]
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        view = memoryview(buffer).cast("B")
-        view = view[: max(0, self._held.size - self._at)]
-        if len(view):
-            self._held.read_into(self._at, view)
-            self._held.hint(self._at, view)
-        self._at += len(view)
-        return len(view)
-
-    def read(self, count: int = -1) -> bytes:
-        data = self._held.read(self._at, self._held.size - self._at if count < 0 else count)
-        self._at += len(data)
-        return data
-
-    def write(self, *_: Any) -> int:
-        raise OSError("a remote file is not written")
-
-    truncate = write
-
-    def flush(self) -> None:
-        """Do nothing: h5py asks for it when it closes a file."""
+        super().__init__(held.size, read_into)
+        self._url = url
 
     def __repr__(self) -> str:
         # h5py calls the file by it, with ? for what is not ASCII. No name in a store has control characters.
@@ -328,7 +303,7 @@ def _escaped(character: str) -> str:
 
 def open_held(held: HeldBytes, url: str) -> h5py.File:
     """Open a file whose bytes are in memory; raise `MissingBytes` if not enough of them are."""
-    file = h5py.File(_Positioned(held, url), "r")
+    file = h5py.File(_HeldFile(held, url), "r")
     try:
         HELD[address_of(file.id)[0]] = held
         held.found_pages(file)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 from ray_h5.read.jobs import ReadStats, TableJob, Worker
 from ray_h5.storage.block_cache import BLOCK_BYTES
 from ray_h5.storage.byte_source import IN_FLIGHT_BYTES, ByteSource
-from ray_h5.storage.request_pool import Getter, fetch
+from ray_h5.storage.request_pool import fetch
 
 _FEW_RANGES = 32
 _NEXT_BYTES = 512
@@ -104,7 +104,7 @@ def run_fetched(jobs: list[TableJob], worker: Worker) -> None:
     cost = _cost(requests)
     jobs.clear()
     for batch in _batches(requests):
-        spans = [(cast("Getter", request.byte_source), request.offset, request.nbytes) for request in batch]
+        spans = [(request.byte_source, request.offset, request.nbytes) for request in batch]
         fetch(spans, lambda number, data: arrivals.arrive(batch[number], data))  # noqa: B023  done before the next
     worker.stats.add(cost)
 

@@ -79,12 +79,16 @@ class ObjectStorage(InStore):
     def entries(self, url: str, *, below: bool) -> tuple[list[Found], list[str]]:
         address = Address.of(url)
         if address.kind == "hf":
-            return _on_hub(url), []
+            of = HubPath.of(url)
+            above = address.key.removesuffix(of.path)
+            # All files below the folder, without states: see `RemoteSearch`.
+            return [Found(of.url(path), above + path, ObjectIdentity("", 0)) for path in files_below(url)], []
         store, prefix = self._store(url)
         objects: Sequence[Any]
         folders: Sequence[str] = ()
         if below:
-            objects = self._repeated(lambda: _all(store, prefix))
+            pages = self._repeated(lambda: list(store.list(prefix or None, chunk_size=_PAGE)))
+            objects = [meta for page in pages for meta in page]
         else:
             listed = self._repeated(lambda: store.list_with_delimiter(prefix or None))
             objects, folders = listed["objects"], listed["common_prefixes"]
@@ -210,17 +214,6 @@ def _look(store: Any, key: str, is_web: bool) -> Any:
         if status_of(exc) == _NO_SUCH_RANGE:
             return _EMPTY
         raise
-
-
-def _all(store: Any, prefix: str) -> list[Any]:
-    return [meta for page in store.list(prefix or None, chunk_size=_PAGE) for meta in page]
-
-
-def _on_hub(url: str) -> list[Found]:
-    """Return all files below a folder of the Hub, without states: see `RemoteFiles`."""
-    of = HubPath.of(url)
-    above = Address.of(url).key.removesuffix(of.path)
-    return [Found(of.url(path), above + path, ObjectIdentity("", 0)) for path in files_below(url)]
 
 
 def check_fork() -> None:

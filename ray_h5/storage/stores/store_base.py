@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 from ray_h5.errors import NotFoundError, NotHDF5Error, RayH5Error, ReadFailedError, TruncatedFileError
 from ray_h5.storage.addresses import Address, check_listed, shown
 from ray_h5.storage.block_cache import CachedFile
-from ray_h5.storage.byte_source import Buffer, Costs, Identity, ObjectIdentity, Span, Then
+from ray_h5.storage.byte_source import Buffer, ByteSource, Costs, Identity, ObjectIdentity, Span, Then
 from ray_h5.storage.request_pool import IN_FLIGHT, call, fetch
 
 Result = TypeVar("Result")
@@ -144,8 +144,8 @@ class InStore(ABC):
         return path
 
 
-class RemoteFile:
-    """One remote file in one state: a `ByteSource`.
+class RemoteFile(ByteSource):
+    """One remote file in one state.
 
     Parameters
     ----------
@@ -157,10 +157,9 @@ class RemoteFile:
         The state.
     """
 
-    is_fetched: ClassVar[bool] = True
-    descriptor: ClassVar[None] = None
-    path: ClassVar[str] = "a file in a store"
-    costs: Costs = STORE_COSTS
+    is_fetched = True
+    path = "a file in a store"
+    costs = STORE_COSTS
 
     def __init__(self, storage: InStore, url: str, expect: ObjectIdentity) -> None:
         self._storage, self._url, self._expect = storage, url, expect
@@ -186,11 +185,7 @@ class RemoteFile:
 
     def read_into(self, offset: int, buffer: Buffer) -> None:
         """Fill `buffer` with the bytes that begin at `offset`."""
-
-        def then(number: int, data: memoryview) -> None:  # noqa: ARG001  there is one
-            buffer[:] = data
-
-        self.read_ranges([(offset, len(buffer))], then)
+        self.read_ranges([(offset, len(buffer))], lambda _, data: buffer.__setitem__(slice(None), data))
 
     def read_ranges(self, spans: Sequence[Span], then: Then) -> None:
         """Read spans, and pass each to `then` in this thread as it arrives."""
