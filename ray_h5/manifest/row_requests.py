@@ -68,12 +68,6 @@ class Request:
         counts, keys = (None if of is None else of[keep] for of in (self.counts, self.keys))
         return Request(self.firsts[keep], self.places[keep], counts, keys)
 
-    def runs(self) -> Request:
-        """Return the same rows as runs with their first rows ascending: `joined`, or of one row each."""
-        if self.counts is not None:
-            return self.joined()
-        return Request(self.firsts, self.places, np.ones(len(self.firsts), np.int64))
-
     def joined(self) -> Request:
         """Return the same rows with their first rows ascending, and runs joined that follow each other."""
         runs = self
@@ -84,9 +78,9 @@ class Request:
         breaks |= (runs.places + counts)[:-1] != runs.places[1:]
         if breaks.all() or not len(runs):
             return runs
-        joined = RowRuns.split(breaks)
-        ends = (runs.firsts + counts)[joined.stop - 1]
-        return Request(runs.firsts[joined.start], runs.places[joined.start], ends - runs.firsts[joined.start])
+        starts, stops = runs_between(breaks)
+        ends = (runs.firsts + counts)[stops - 1]
+        return Request(runs.firsts[starts], runs.places[starts], ends - runs.firsts[starts])
 
     @property
     def lengths(self) -> np.ndarray:
@@ -151,18 +145,10 @@ def _rises_by_one(numbers: np.ndarray) -> bool:
     return bool(len(numbers) and numbers[-1] - numbers[0] == len(numbers) - 1 and np.all(numbers[1:] > numbers[:-1]))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RowRuns:
-    """Half-open ranges ``[start[i], stop[i])`` of positions in a request."""
-
-    start: np.ndarray
-    stop: np.ndarray
-
-    @classmethod
-    def split(cls, breaks: np.ndarray) -> RowRuns:
-        """Cut ``len(breaks) + 1`` positions: ``breaks[i]`` separates position i from i + 1."""
-        cuts = np.flatnonzero(breaks) + 1
-        return cls(np.concatenate([[0], cuts]), np.concatenate([cuts, [len(breaks) + 1]]))
+def runs_between(breaks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return where runs of ``len(breaks) + 1`` positions start and stop: ``breaks[i]`` is between i and i + 1."""
+    cuts = np.flatnonzero(breaks) + 1
+    return np.concatenate([[0], cuts]), np.concatenate([cuts, [len(breaks) + 1]])
 
 
 def units_of(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ray_h5.hdf5.files.file_bytes import gather
@@ -33,6 +32,7 @@ JOINT_COLUMNS: LRU[Sequence[Column]] = LRU(64, 256 << 20, _share, keeps_last=Tru
 """Of virtual datasets, in all files, whose sources are read as one column: that, or nothing."""
 
 
+@dataclass(eq=False)
 class FilePlan:
     """Finds out where the values of the parts of a read are, and plans the work there.
 
@@ -46,38 +46,42 @@ class FilePlan:
         The files, and their states, that columns have to come from.
     """
 
-    def __init__(
-        self,
-        file: OpenFile,
-        read: FileRead,
-        expected: Mapping[str, SourceStates] = MappingProxyType({}),
-    ) -> None:
-        self._file, self._read, self._expected = file, read, expected
+    file: OpenFile
+    read: FileRead
+    expected: Mapping[str, SourceStates] = field(default_factory=dict)
 
-    def of_read(self) -> list[Job]:
-        """Return the work of the whole read. It may be planned again."""
-        self._read.after.clear()
-        self._read.sources.clear()
-        return self.jobs(self._read.parts)
+    def jobs(self, parts: Sequence[Part] | None = None) -> list[Job]:
+        """Return the work of parts, and of those of the other files that have their values.
 
-    def jobs(self, parts: Sequence[Part]) -> list[Job]:
-        """Return the work of parts, and of those of the other files that have their values."""
-        # Parts that take fields, positions or boxes of one dataset are planned together.
-        self._own: dict[str | int, list[Part]] = {}
+        By default it is that of the whole read, which may be planned again.
+        """
+        file, read = self.file, self.read
+        if parts is None:
+            read.after.clear()
+            read.sources.clear()
+            parts = read.parts
         self._others: dict[OpenFile, list[Part]] = {}
         self._jobs: list[Job] = []
-        with self._file.library():
-            gather(self._place, parts)
-            jobs = [job for some in gather(self._jobs_here, self._own.values()) for job in some]
-            others = gather(lambda file: FilePlan(file, self._read).jobs(self._others[file]), self._others)
-        file, held = self._file, self._read.held
-        if held is not None and not file.access.swmr:
-            jobs = [held.sharing(job, file.path, file.byte_source, file.identity) for job in jobs]
-        return [*jobs, *self._jobs, *itertools.chain.from_iterable(others)]
+        columns = [] if self.expected else file.plain_readers(parts)
+        if columns:
+            jobs = [
+                job for column, part in zip(columns, parts, strict=True) for job in column.jobs(part.request, part.out)
+            ]
+        else:
+            # Parts that take fields, positions or boxes of one dataset are planned together.
+            self._own: dict[str | int, list[Part]] = {}
+            with file.library():
+                gather(self._place, parts)
+                jobs = [job for some in gather(self._jobs_here, self._own.values()) for job in some]
+                for there in gather(lambda other: FilePlan(other, read).jobs(self._others[other]), self._others):
+                    self._jobs += there
+        if read.held is not None and not file.access.swmr:
+            jobs = [read.held.sharing(job, file.path, file.byte_source, file.identity) for job in jobs]
+        return [*jobs, *self._jobs]
 
     def _jobs_here(self, parts: Sequence[Part]) -> list[Job]:
         """Return the work of a part; or of several that take fields, positions or boxes of one dataset."""
-        readers = [self._file.reader(part.address, part.where) for part in parts]
+        readers = [self.file.reader(part.address, part.where) for part in parts]
         columns = [each for each in readers if isinstance(each, Column) and each.has_boxes]
         if len(columns) == len(parts) > 1:  # each chunk is decoded once
             return shared_jobs(columns, [part.request for part in parts], [part.out for part in parts])
@@ -85,7 +89,7 @@ class FilePlan:
 
     def _place(self, part: Part) -> None:
         """Find out which file has the values of a part."""
-        file, read = self._file, self._read
+        file, read = self.file, self.read
         if isinstance(name := part.array, JoinedArray):
             if file.access.beside:
                 read.add_sources(name.name, name.layouts[0].sources)
@@ -94,8 +98,8 @@ class FilePlan:
                 self._own[id(part)] = [part]
             return
         layout = file.column(name)
-        if name in self._expected:
-            file.check_sources(name, self._expected[name])
+        if name in self.expected:
+            file.check_sources(name, self.expected[name])
         elsewhere = None
         if layout.sources or layout.storage == "virtual":
             elsewhere = file.elsewhere(name)
@@ -113,10 +117,10 @@ class FilePlan:
             self._place_virtual(part, layout, virtual)
 
     def _place_virtual(self, part: Part, layout: ColumnLayout, virtual: VirtualColumn) -> None:
-        file = self._file
+        file = self.file
         paths = virtual.paths_of(part)
         # Others decide which sources there are: a path without a file is one where libhdf5 looks first.
-        self._read.add_sources(layout.name, [each for each in layout.sources if each[0] not in virtual.paths - paths])
+        self.read.add_sources(layout.name, [each for each in layout.sources if each[0] not in virtual.paths - paths])
         if file.held is None and isinstance(part.address, str) and not part.where:
             if len(layout.sources) <= max_open(MAX_OTHERS) and (joint := self._joint(virtual)) is not None:
                 self._jobs += virtual.joint_jobs(joint, part)
@@ -124,14 +128,14 @@ class FilePlan:
             if len(pieces := virtual.cut(part, max_open(MAX_OTHERS))) > 1:  # few files are open at a time
                 self._jobs += [Unplanned(partial(self._jobs_later, piece)) for piece in pieces]
                 return
-        for path, piece in virtual.parts(part, self._read.after):
+        for path, piece in virtual.parts(part, self.read.after):
             self._others.setdefault(file.file_of(path), []).append(piece)
 
     def _joint(self, virtual: VirtualColumn) -> Column | None:
         if (known := JOINT_COLUMNS.get(virtual)) is None:
-            joint = virtual.joint(self._file.file_of)
+            joint = virtual.joint(self.file.file_of)
             JOINT_COLUMNS.put(virtual, known := [] if joint is None else [joint])
         return known[0] if known else None
 
     def _jobs_later(self, part: Part) -> list[Job]:
-        return FilePlan(self._file, self._read).jobs([part])
+        return FilePlan(self.file, self.read).jobs([part])

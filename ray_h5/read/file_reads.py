@@ -14,16 +14,17 @@ from ray_h5.errors import RayH5Error, TransientIOError
 from ray_h5.hdf5.files.opening import is_transient, lacks_descriptors
 from ray_h5.read.casting import LostValue
 from ray_h5.read.file_cache import forget_all
-from ray_h5.read.jobs import Asking, Job, ReadStats, TableJob, Worker
+from ray_h5.read.jobs import Asking, Job, ReadStats, Worker
+from ray_h5.read.native.job_table import JobTable
 from ray_h5.read.native.library import threads_of_loop
 from ray_h5.read.native.run_tables import new_times
 from ray_h5.read.open_file import max_open
 from ray_h5.read.read_parts import FileRead, lost_in
 from ray_h5.read.remote.coalesced_reads import cost_of, run_fetched
+from ray_h5.storage.request_pool import each_waiting
 
 logger = logging.getLogger(__name__)
 
-Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _WAITS_S = (0.1, 0.5, 2.0)
@@ -67,7 +68,8 @@ def opened_together(reads: Sequence[Callable[[], FileRead]]) -> Iterator[list[Fi
         is_last = first + count >= len(reads)
         opened = [reads[first]()]
         # What is not known of a file in a store is asked for when it is opened.
-        opened += _each(opened[0].reader.is_fetched, lambda read: read(), reads[first + 1 : first + count])
+        each = each_waiting if opened[0].reader.is_fetched else map
+        opened += each(lambda read: read(), reads[first + 1 : first + count])
         near = [read for read in opened if not read.reader.is_fetched]
         fetched += [read for read in opened if read.reader.is_fetched]
         if fetched and (is_last or len(fetched) > JOINT_FILES - count):
@@ -75,15 +77,6 @@ def opened_together(reads: Sequence[Callable[[], FileRead]]) -> Iterator[list[Fi
             fetched = []
         if near:
             yield near
-
-
-def _each(may_wait: bool, action: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """Return the results of an action for each item; side by side if they wait for a store."""
-    if not may_wait:
-        return [action(item) for item in items]
-    from ray_h5.storage.request_pool import each_waiting
-
-    return each_waiting(action, items)
 
 
 def _run_batch(reads: Sequence[FileRead], times: np.ndarray) -> ReadStats:
@@ -104,9 +97,13 @@ def _run_batch(reads: Sequence[FileRead], times: np.ndarray) -> ReadStats:
 
 def run_together(reads: Sequence[FileRead], times: np.ndarray) -> ReadStats:
     """Run reads of open files, all on disks or all in stores: their ranges are planned, and each job runs once."""
-    may_wait, threads = reads[0].reader.is_fetched, reads[0].reader.threads
+
+    def check(read: FileRead) -> None:
+        read.reader.opened.check_unchanged(read.sources)
+
+    each = each_waiting if reads[0].reader.is_fetched else map
     try:
-        stats = run_all(jobs_of_reads(reads, may_wait), threads, times)
+        stats = run_all(jobs_of_reads(reads), reads[0].reader.threads, times)
         for read in reads:
             while read.after:
                 read.after.pop()()
@@ -114,10 +111,10 @@ def run_together(reads: Sequence[FileRead], times: np.ndarray) -> ReadStats:
         raise lost_in([(read.reader.path, read.parts) for read in reads], exc) from None
     except (RayH5Error, OSError):
         # Chunks of a file that was rewritten may look damaged.
-        _each(may_wait, lambda read: read.reader.check_unchanged(read), reads)
+        list(each(check, reads))
         raise
     # If a file was rewritten meanwhile, chunks at the old offsets may decode to full length.
-    _each(may_wait, lambda read: read.reader.check_unchanged(read), reads)
+    list(each(check, reads))
     return stats
 
 
@@ -128,12 +125,12 @@ def run_all(jobs: Sequence[Job], threads: int, times: np.ndarray | None = None) 
     when its own have arrived. The compiled loop decodes in up to `threads` threads. `times` has how often reads of
     these files waited.
     """
-    tables: list[TableJob] = []
-    fetched: list[TableJob] = []
+    tables: list[JobTable] = []
+    fetched: list[JobTable] = []
     asking: list[Asking] = []
     others: list[Job] = []
     for job in jobs:
-        if isinstance(job, TableJob):
+        if isinstance(job, JobTable):
             (fetched if job.byte_source.is_fetched else tables).append(job)
         elif isinstance(job, Asking):
             asking.append(job)
@@ -143,12 +140,12 @@ def run_all(jobs: Sequence[Job], threads: int, times: np.ndarray | None = None) 
     worker = Worker(new_times() if times is None else times)
     with threads_of_loop(threads):
         if tables:
-            TableJob.join(tables)(worker)
+            worker.run(JobTable.join(tables))
         for job in others:
-            job(worker)
+            worker.run(job)
         if fetched:
             run_fetched(fetched, worker)
-        for cost in _each(bool(asking), lambda job: job.ask(), asking):
+        for cost in each_waiting(lambda job: job.ask(), asking):
             worker.stats.add(cost)
     return worker.stats
 
@@ -157,13 +154,14 @@ def request_cost_of(reads: Sequence[Callable[[], FileRead]]) -> ReadStats:
     """Return what `run_reads` would ask a store for."""
     total = ReadStats()
     for together in opened_together(reads):
-        total.add(cost_of([job for job in jobs_of_reads(together, True) if isinstance(job, TableJob)]))
+        total.add(cost_of([job for job in jobs_of_reads(together) if isinstance(job, JobTable)]))
     return total
 
 
-def jobs_of_reads(reads: Sequence[FileRead], may_wait: bool) -> list[Job]:
-    """Return the work of reads; `may_wait` says whether they wait for a store."""
-    return [job for jobs in _each(may_wait, lambda read: read.reader.jobs_of(read), reads) for job in jobs]
+def jobs_of_reads(reads: Sequence[FileRead]) -> list[Job]:
+    """Return the work of reads of open files, all on disks or all in stores."""
+    each = each_waiting if reads[0].reader.is_fetched else map
+    return [job for jobs in each(lambda read: read.reader.jobs_of(read), reads) for job in jobs]
 
 
 def _one_by_one(reads: Sequence[FileRead]) -> ReadStats:

@@ -15,8 +15,8 @@ import numpy as np
 
 from ray_h5.buffers import empty
 from ray_h5.per_process import PerProcess
-from ray_h5.read.jobs import Job, TableJob, Unplanned, Worker
-from ray_h5.read.native.job_table import IN_MEMORY, RAW, Field, HeldColumn
+from ray_h5.read.jobs import Job, Unplanned, Worker
+from ray_h5.read.native.job_table import IN_MEMORY, RAW, Field, HeldColumn, JobTable
 from ray_h5.read.native.library import compiled_loop
 from ray_h5.storage.byte_source import ByteSource, Identity
 
@@ -87,33 +87,33 @@ class HeldChunks:
 
         if not self.max_bytes:
             return job
-        if isinstance(job, TableJob):
-            origins = list(job.table.origins)
+        if isinstance(job, JobTable):
+            origins = list(job.origins)
             for at, origin in enumerate(origins):
                 if origin.byte_source is source:
                     # Datasets of a damaged file may claim the same bytes, each in its way.
                     key = (path, identity, origin.decoder.pipeline)
                     column = HeldColumn(self, self._columns.setdefault(key, next(self._numbers)))
                     origins[at] = replace(origin, held=column)
-            return replace(job, table=replace(job.table, origins=origins))
+            return replace(job, origins=origins)
         if isinstance(job, Unplanned):
             return replace(job, jobs_of=lambda: each(job.jobs_of()))
         return job
 
-    def run(self, job: TableJob, worker: Worker) -> None:
+    def run(self, table: JobTable, worker: Worker) -> None:
         """Run jobs, some of which are of columns that are held."""
         state, max_bytes = self._state.value, self.max_bytes
-        at, keys = _keys(job) if max_bytes else (np.empty(0, np.int64), [])
+        at, keys = _keys(table) if max_bytes else (np.empty(0, np.int64), [])
         if not keys:
-            job.run_alone(worker)
+            worker.run_alone(table)
             return
         with _turn(state.turn):
-            planned, new = _planned(job, at, keys, state, max_bytes)
+            planned, new = _planned(table, at, keys, state, max_bytes)
             if new:
-                planned.run_alone(worker)
+                worker.run_alone(planned)
                 state.hold(new, self.max_bytes)
                 return
-        planned.run_alone(worker)
+        worker.run_alone(planned)
 
 
 @contextlib.contextmanager
@@ -176,9 +176,9 @@ class _State:
                         del self._places[key]
 
 
-def _keys(job: TableJob) -> tuple[np.ndarray, list[Key]]:
+def _keys(table: JobTable) -> tuple[np.ndarray, list[Key]]:
     """Return which jobs decode chunks that are held, and their keys."""
-    table, jobs = job.table, job.table.jobs
+    jobs = table.jobs
     counts = np.diff([origin.stop for origin in table.origins], prepend=0)
     columns = np.repeat([-1 if origin.held is None else origin.held.number for origin in table.origins], counts)
     # Chunks that are decoded into their places are needed once.
@@ -188,10 +188,10 @@ def _keys(job: TableJob) -> tuple[np.ndarray, list[Key]]:
 
 
 def _planned(
-    job: TableJob, at: np.ndarray, keys: Sequence[Key], state: _State, max_bytes: int
-) -> tuple[TableJob, list[tuple[_Block, list[int]]]]:
+    table: JobTable, at: np.ndarray, keys: Sequence[Key], state: _State, max_bytes: int
+) -> tuple[JobTable, list[tuple[_Block, list[int]]]]:
     """Return the work with the chunks that are held copied from there, and others decoded to where they can stay."""
-    table, jobs = job.table, job.table.jobs
+    jobs = table.jobs
     places = state.find(keys)
     held = [place for place in places if place is not None]
     is_held = np.array([place is not None for place in places], bool)
@@ -203,7 +203,7 @@ def _planned(
     decoded = [address for _, addresses in new for address in addresses]
     jobs[Field.DESTINATION, at[~is_held][: len(decoded)]] = decoded
     blocks = {block for block, _ in [*held, *new]}
-    return replace(job, table=replace(table, keeps=[*table.keeps, *(block.memory for block in blocks)])), new
+    return replace(table, keeps=[*table.keeps, *(block.memory for block in blocks)]), new
 
 
 def _new_blocks(keys: Sequence[Key], max_bytes: int) -> list[tuple[_Block, list[int]]]:

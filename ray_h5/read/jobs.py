@@ -63,45 +63,29 @@ class Worker:
     times: np.ndarray = field(default_factory=new_times)
     stats: ReadStats = field(default_factory=ReadStats)
 
-
-Job = Callable[[Worker], None]
-"""A piece of a read that depends on no other piece."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TableJob:
-    """Jobs of a table; and what is done once all of them have run."""
-
-    table: JobTable
-    then: tuple[Callable[[], None], ...] = ()
-
-    @classmethod
-    def join(cls, jobs: Sequence[TableJob], joined: Callable[..., JobTable] = JobTable.join) -> TableJob:
-        """Return several as one; `joined` makes one table of theirs."""
-        if len(jobs) == 1:
-            return jobs[0]
-        return cls(joined([job.table for job in jobs]), tuple(then for job in jobs for then in job.then))
-
-    @property
-    def byte_source(self) -> ByteSource:
-        """The file that is read; the first one, if there are several."""
-        return self.table.origins[0].byte_source
-
-    def __call__(self, worker: Worker) -> None:
-        held = next((origin.held for origin in self.table.origins if origin.held is not None), None)
+    def run(self, job: Job) -> None:
+        """Run a job, or those of a table."""
+        if not isinstance(job, JobTable):
+            job(self)
+            return
+        held = next((origin.held for origin in job.origins if origin.held is not None), None)
         if held is None:
-            self.run_alone(worker)
+            self.run_alone(job)
         else:
-            held.chunks.run(self, worker)
-        for then in self.then:
+            held.chunks.run(job, self)
+        for then in job.then:
             then()
 
-    def run_alone(self, worker: Worker) -> None:
-        """Run the jobs, whatever decoded chunks are held."""
-        counts = run_table(self.table, worker.times)
-        worker.stats.requests += int(counts[REQUESTS])
-        worker.stats.bytes_read += int(counts[BYTES_READ])
-        worker.stats.chunks_decoded += int(counts[CHUNKS_DECODED])
+    def run_alone(self, table: JobTable) -> None:
+        """Run the jobs of a table, whatever decoded chunks are held."""
+        counts = run_table(table, self.times)
+        self.stats.requests += int(counts[REQUESTS])
+        self.stats.bytes_read += int(counts[BYTES_READ])
+        self.stats.chunks_decoded += int(counts[CHUNKS_DECODED])
+
+
+Job = JobTable | Callable[[Worker], None]
+"""A piece of a read that depends on no other piece."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,7 +96,7 @@ class Unplanned:
 
     def __call__(self, worker: Worker) -> None:
         for job in self.jobs_of():
-            job(worker)
+            worker.run(job)
 
 
 def in_parts(byte_source: ByteSource, plans: Sequence[Callable[[], Sequence[Job]]]) -> list[Job]:
@@ -148,12 +132,12 @@ def staged(
     def planned(part: Request) -> Sequence[Job]:
         values = np.empty((part.num_rows, *like.shape[1:]), like.dtype)
         jobs = reads(at_front(part), values)
-        tables = [job for job in jobs if isinstance(job, TableJob) and len(job.table)]
+        tables = [job for job in jobs if isinstance(job, JobTable) and len(job)]
         if not (byte_source.is_fetched and tables):
             return [*jobs, lambda _: put(part, values)]
-        whole = TableJob.join(tables)
-        others = [job for job in jobs if not isinstance(job, TableJob)]
-        return [*others, TableJob(whole.table, (*whole.then, partial(put, part, values)))]
+        whole = JobTable.join(tables)
+        others = [job for job in jobs if not isinstance(job, JobTable)]
+        return [*others, replace(whole, then=(*whole.then, partial(put, part, values)))]
 
     return in_parts(byte_source, [partial(planned, part) for part in parts])
 

@@ -37,7 +37,7 @@ from ray_h5.read.arrays.chunk_source import ChunkSource, joined_indexes
 from ray_h5.read.arrays.column import Column, Conversion, JoinedColumn, no_places
 from ray_h5.read.arrays.selection import Selection
 from ray_h5.read.native.chunk_lister import list_chunks
-from ray_h5.read.read_parts import Address
+from ray_h5.read.read_parts import Address, Part
 from ray_h5.read.stored_items import StoredItems
 from ray_h5.storage.byte_source import Identity
 from ray_h5.storage.local import identity_now
@@ -655,6 +655,19 @@ class OpenFile:
                 if not where or isinstance(address, str):  # there may be any number of others
                     self._readers[where, address] = known_reader
         return known_reader
+
+    def plain_readers(self, parts: Sequence[Part]) -> list[Column]:
+        """Return the readers of parts that are whole columns of this file alone, and were read before; otherwise none.
+
+        Fast path: of these, neither libhdf5 nor another file has to be asked.
+        """
+        columns = []
+        for part in parts:
+            column = self._readers.get((part.where, part.address)) if isinstance(part.address, str) else None
+            if column is None or column.source.layout.sources:
+                return []
+            columns.append(column)
+        return columns
 
     def _column_of(self, selection: Selection, where: str) -> Column:
         assert isinstance(selection.array, str)

@@ -111,7 +111,7 @@ class RowReader:
         self._storage = _storage_of(storage_options, address)
         self._known = Manifest() if known is None else Manifest().merged(known)  # its own: values are added
         # What a store was asked is kept, for others to know it too.
-        self._is_fetched = storage_of(self.path, self._storage).is_fetched
+        self.is_fetched = storage_of(self.path, self._storage).is_fetched
         self._asked: dict[str, None] = {}
         self.group = group
         self.zip_file = zip_file
@@ -164,11 +164,6 @@ class RowReader:
                 opened.layout()  # all columns at one time: the writer does not wait
             self._opened.value = opened
         return opened
-
-    @property
-    def is_fetched(self) -> bool:
-        """Whether the file is in a store."""
-        return self._is_fetched
 
     @property
     def layout(self) -> FileLayout:
@@ -246,7 +241,7 @@ class RowReader:
         """
         wanted = as_names(names)
         layouts, absent = self._ask(lambda file: file.find(wanted, self._expected, missing_ok=missing_ok))
-        if self._is_fetched:
+        if self.is_fetched:
             self._asked.update(dict.fromkeys(layouts))
         if absent and not missing_ok:
             name, error = next(iter(absent.items()))
@@ -282,7 +277,7 @@ class RowReader:
         layouts = self.find(columns)
         if not layouts:
             return {}
-        wanted = as_request(rows, self.rows_of(layouts), self.path)
+        wanted = as_request(rows, common_rows(self.path, layouts, self._head), self.path)
         count = wanted.num_rows
         out = {name: empty((count, *layout.row_shape), layout.dtype, layout.where) for name, layout in layouts.items()}
         self.run(FileRead(self, [Part(name, wanted, array) for name, array in out.items()] if count else []))
@@ -402,7 +397,7 @@ class RowReader:
 
         It has what was asked of this reader so far, and what reads of `columns` need.
         """
-        if not self._is_fetched:
+        if not self.is_fetched:
             return self._known
         self._asked.update(dict.fromkeys(columns))
         self._ask(lambda file: file.complete(self._asked))
@@ -425,7 +420,7 @@ class RowReader:
             Whether it is the same however the file is read, so that all readers of this process know it.
         """
         known = self._known.values
-        if not self._is_fetched:
+        if not self.is_fetched:
             known = self.opened.manifest.values if of_file and not self.opened.access.swmr else {}
         if key not in known:
             known[key] = make()
@@ -454,7 +449,7 @@ class RowReader:
 
     def run(self, read: FileRead) -> None:
         """Fill the arrays of a planned read."""
-        if read.parts and self._is_fetched:
+        if read.parts and self.is_fetched:
             self.stats.add(run_together([read], self._times))
         elif read.parts:
             self._ask(lambda _: self.stats.add(run_together([read], self._times)))
@@ -466,15 +461,11 @@ class RowReader:
         file = self.opened
         file.check_unchanged()
         plan = FilePlan(file, read, self._expected)
-        return plan.of_read() if file.held is None else replay(plan.of_read)
-
-    def check_unchanged(self, read: FileRead) -> None:
-        """Raise if the file, or another one that columns of a read come from, has changed since it was described."""
-        self.opened.check_unchanged(read.sources)
+        return plan.jobs() if file.held is None else replay(plan.jobs)
 
     def _ask(self, action: Callable[[OpenFile], Result]) -> Result:
         """Return the result of `action`, which asks the open file; it is repeated after errors that may pass."""
-        if self._is_fetched:  # requests to a store were repeated already
+        if self.is_fetched:  # requests to a store were repeated already
             result = replay(lambda: action(self.opened))
             self.opened.trim()
             return result
@@ -502,7 +493,7 @@ class RowReader:
 
     def __getstate__(self) -> dict[str, Any]:
         state = {name: value for name, value in self.__dict__.items() if name != "_opened"}
-        if self._is_fetched and self._opened.value is not None:
+        if self.is_fetched and self._opened.value is not None:
             state["_known"] = self._known.merged(self._opened.value.manifest)
         return state
 

@@ -16,7 +16,7 @@ from ray_h5.hdf5.columns.plain_dtypes import empty_record
 from ray_h5.hdf5.files.file_bytes import gather
 from ray_h5.manifest.known_columns import Elsewhere, OtherColumn
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.manifest.row_requests import RowRuns, request_of, units_of
+from ray_h5.manifest.row_requests import request_of, runs_between, units_of
 from ray_h5.manifest.selections import ENDLESS, Along, size_of
 from ray_h5.manifest.selections import Selection as Indices
 from ray_h5.read.arrays.column import Column
@@ -216,8 +216,7 @@ def _boxes_of(part: Part, layout: ColumnLayout) -> Iterator[_Box]:
     values = np.moveaxis(values, -1, [axis for axis in range(len(shape)) if axis not in single].index(last))
     values = np.expand_dims(values, tuple(single))
     lines = request.rows // max(1, shape[last])
-    runs_of_line = RowRuns.split(lines[1:] != lines[:-1])
-    for start, stop in zip(runs_of_line.start.tolist(), runs_of_line.stop.tolist(), strict=True):
+    for start, stop in zip(*(edges.tolist() for edges in runs_between(lines[1:] != lines[:-1])), strict=True):
         for axis in single:
             indices[axis] = corners[start : start + 1, axis]
         indices[last] = corners[start:stop, last]

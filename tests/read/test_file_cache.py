@@ -267,16 +267,16 @@ def test_threads_share_a_reader(tmp_path, storage, threads):
 def test_a_thread_lets_go_of_the_file_meanwhile(path, monkeypatch, other):
     reader = RowReader(path)
     reader.read(["x"])
-    library, left = OpenFile.library, [None]
+    plain_readers, left = OpenFile.plain_readers, [None]
 
-    def let_go_and_open(opened):
+    def let_go_and_plan(opened, parts):
         # The reader has its file in hand, and has read nothing yet.
         if left:
             left.clear()
             reader._reopen() if other == "opens it again" else reader.close()
-        return library(opened)
+        return plain_readers(opened, parts)
 
-    monkeypatch.setattr(OpenFile, "library", let_go_and_open)
+    monkeypatch.setattr(OpenFile, "plain_readers", let_go_and_plan)
     try:
         assert_same(reader.read(["x"], [5])["x"], VALUES[[5]])
     except OptionError as exc:

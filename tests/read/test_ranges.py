@@ -24,7 +24,7 @@ def test_a_range_is_what_it_lists(rows):
     assert listed.counts is None
     assert rows.num_rows == listed.num_rows == len(listed)
     assert request_of(listed.rows, listed.places).is_range
-    for request in (request_of(listed.rows, listed.places), listed.runs(), listed.joined(), rows.runs()):
+    for request in (request_of(listed.rows, listed.places), listed.joined(), rows.joined()):
         assert_same_request(request, listed)
 
 

@@ -15,7 +15,7 @@ from ray_h5.errors import CorruptChunkError
 from ray_h5.hdf5.files.file_bytes import gather
 from ray_h5.manifest.chunk_index import UNALLOCATED, ChunkGrid, ChunkIndex, corrupt_chunk
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.manifest.row_requests import Request, RowRuns
+from ray_h5.manifest.row_requests import Request, runs_between
 from ray_h5.read.library_filters import decode_by_library
 from ray_h5.read.native.job_table import (
     NO_BOXES,
@@ -71,7 +71,7 @@ class ChunksOfParts:
         if self.known is not None:
             index, first = self.known
             return index.locate(numbers - self.first[of] + first[of])
-        parts = of[RowRuns.split(of[1:] != of[:-1]).start]
+        parts = of[runs_between(of[1:] != of[:-1])[0]]
         return joined_indexes(gather(self.index_of, parts.tolist()), self.first[parts]).locate(numbers)
 
 

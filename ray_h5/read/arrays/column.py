@@ -16,12 +16,12 @@ from ray_h5.hdf5.heap import DamagedHeapError, Heap
 from ray_h5.manifest.chunk_index import ChunkIndex
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.manifest.row_requests import Request, RowRuns, by_part
+from ray_h5.manifest.row_requests import Request, by_part, runs_between
 from ray_h5.read.arrays.chunk_source import ChunksOfParts, ChunkSource, cut_at, part_of
 from ray_h5.read.arrays.plan_boxes import MOST_BOXES, BoxPlanner
 from ray_h5.read.arrays.plan_rows import RowPlanner
 from ray_h5.read.arrays.selection import Selection, rows_in_order
-from ray_h5.read.jobs import Asking, Job, ReadStats, TableJob, Worker, at_front, in_parts, index_of, staged
+from ray_h5.read.jobs import Asking, Job, ReadStats, Worker, at_front, in_parts, index_of, staged
 from ray_h5.read.native.job_table import Field, JobTable
 from ray_h5.read.stored_items import StoredItems
 from ray_h5.storage.byte_source import ByteSource
@@ -189,12 +189,12 @@ class Column:
         for part, items, jobs in parts:
             # Blocks of this read alone: values are rarely needed twice, and metadata below them stays.
             data = HeldBytes(self.source.byte_source, held)
-            data.fetch(sorted(span for job in jobs if isinstance(job, TableJob) for span in job.table.ranges))
+            data.fetch(sorted(span for job in jobs if isinstance(job, JobTable) for span in job.ranges))
             worker = Worker()
             for job in jobs:
-                if isinstance(job, TableJob):
-                    arrived = [memoryview(data.read(*span)) for span in job.table.ranges]
-                    TableJob(job.table.in_memory(range(len(arrived)), arrived), job.then)(worker)
+                if isinstance(job, JobTable):
+                    arrived = [memoryview(data.read(*span)) for span in job.ranges]
+                    worker.run(job.in_memory(range(len(arrived)), arrived))
                 else:
                     job(worker)
             replay(partial(put, part, items, data.read_on))
@@ -217,10 +217,10 @@ def shared_jobs(columns: Sequence[Column], requests: Sequence[Request], outs: Se
         job for column, request, out in zip(columns, requests, outs, strict=True) for job in column.jobs(request, out)
     ]
     # Chunks that are decoded into their places are of no other part.
-    alike = [job for job in jobs if isinstance(job, TableJob) and not job.table.jobs[Field.DESTINATION].any()]
+    alike = [job for job in jobs if isinstance(job, JobTable) and not job.jobs[Field.DESTINATION].any()]
     if len(alike) < 2:
         return jobs
-    return [*(job for job in jobs if job not in alike), TableJob.join(alike, JobTable.shared)]
+    return [*(job for job in jobs if job not in alike), JobTable.shared(alike)]
 
 
 class JoinedColumn:
@@ -300,7 +300,7 @@ class JoinedColumn:
         source, parts = column.source, self._numbers[datasets]
         if isinstance(index := source.index, ChunksOfParts) and index.known is None:
             # Now: the file may be closed when the work is done.
-            gather(index.index_of, parts[RowRuns.split(parts[1:] != parts[:-1]).start].tolist())
+            gather(index.index_of, parts[runs_between(parts[1:] != parts[:-1])[0]].tolist())
         assert source.parts is not None
         shift = source.parts.starts[parts] - self.joined.starts[datasets]
         return column.jobs(replace(runs, firsts=runs.firsts + shift), out)

@@ -16,7 +16,7 @@ from ray_h5.manifest.row_requests import request_of
 from ray_h5.read.arrays.chunk_source import ChunkSource, Parts, StoredChunks, joined_indexes
 from ray_h5.read.arrays.column import Column
 from ray_h5.read.arrays.selection import Selection
-from ray_h5.read.jobs import ReadStats, TableJob
+from ray_h5.read.jobs import ReadStats
 from ray_h5.read.native.job_table import (
     BYTES_READ,
     IN_PYTHON,
@@ -298,4 +298,4 @@ def _table(column: Column, files: np.ndarray, rows: np.ndarray, places: np.ndarr
     if not column.lands_in_place(out):
         return None
     jobs = column.jobs(request_of(parts_of(column).starts[files] + rows, places), out)
-    return jobs[0].table if len(jobs) == 1 and isinstance(jobs[0], TableJob) else None
+    return jobs[0] if len(jobs) == 1 and isinstance(jobs[0], JobTable) else None

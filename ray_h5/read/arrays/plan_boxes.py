@@ -13,16 +13,17 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from ray_h5.manifest.chunk_index import UNALLOCATED
-from ray_h5.manifest.row_requests import Request, RowRuns, units_of
+from ray_h5.manifest.row_requests import Request, runs_between, units_of
 from ray_h5.read.arrays.chunk_source import ChunkSource, cut_at, part_of
 from ray_h5.read.arrays.plan_rows import RowPlanner
 from ray_h5.read.arrays.selection import Runs, Selection
-from ray_h5.read.jobs import Job, TableJob, in_parts, staged
+from ray_h5.read.jobs import Job, in_parts, staged
 from ray_h5.read.native.job_table import (
     BOX_FIELDS,
     NO_PIECES,
     RAW,
     Field,
+    JobTable,
     Piece,
 )
 
@@ -282,9 +283,9 @@ class BoxPlanner:
     # Parts of chunks -> jobs --------------------------------------------------------------------
 
     def _chunk_jobs(self, cells: _Cells, out: np.ndarray) -> list[Job]:
-        runs = RowRuns.split(cells.numbers[1:] != cells.numbers[:-1])
-        written, chunks = self.source.stored(cells.numbers[runs.start])
-        starts, counts = runs.start, runs.stop - runs.start
+        starts, stops = runs_between(cells.numbers[1:] != cells.numbers[:-1])
+        written, chunks = self.source.stored(cells.numbers[starts])
+        counts = stops - starts
         if not written.all():
             self._fill(cells.select(units_of(starts[~written], counts[~written])), out)
             starts, counts = starts[written], counts[written]
@@ -329,14 +330,14 @@ class BoxPlanner:
         apart = read.sources[1:] - np.maximum.accumulate(ends)[:-1] > _GAP_BYTES
         apart |= read.numbers[1:] != read.numbers[:-1]
         apart |= read.sources[1:] // _MOST_BYTES != read.sources[:-1] // _MOST_BYTES
-        runs = RowRuns.split(apart)
-        table = np.zeros((len(Field), len(runs.start)), np.int64)
+        starts, stops = runs_between(apart)
+        table = np.zeros((len(Field), len(starts)), np.int64)
         table[Field.FILE], table[Field.PIPELINE] = self.source.file, RAW
-        table[Field.OFFSET] = read.sources[runs.start]
-        table[Field.SIZE] = table[Field.DECODED] = np.maximum.reduceat(ends, runs.start) - table[Field.OFFSET]
-        counts = runs.stop - runs.start
+        table[Field.OFFSET] = read.sources[starts]
+        table[Field.SIZE] = table[Field.DECODED] = np.maximum.reduceat(ends, starts) - table[Field.OFFSET]
+        counts = stops - starts
         plain = counts == 1
-        plain[plain] = self._is_plain(read.lengths[runs.start[plain]])
+        plain[plain] = self._is_plain(read.lengths[starts[plain]])
         read = read._replace(sources=read.sources - np.repeat(table[Field.OFFSET], counts))
         return [self._table(table, np.full(len(counts), -1), counts, plain, read, out)]
 
@@ -368,7 +369,7 @@ class BoxPlanner:
         whole: np.ndarray,
         cells: _Cells,
         out: np.ndarray,
-    ) -> TableJob:
+    ) -> JobTable:
         """Return jobs with the cells that are copied from each: `counts` of them, or none if the job itself has one."""
         begins = cells.begins + out.ctypes.data
         ends = np.cumsum(counts)
@@ -380,11 +381,11 @@ class BoxPlanner:
             ends = np.cumsum(counts)
         table[Field.BEGIN], table[Field.END] = ends - counts, ends
         if not len(begins):
-            return TableJob(self.source.table(table, NO_PIECES, out, numbers))
+            return self.source.table(table, NO_PIECES, out, numbers)
         pieces = np.zeros((len(Piece), len(begins)), np.int64)
         pieces[Piece.SOURCE], pieces[Piece.DESTINATION] = cells.sources, begins
         boxes, pieces[Piece.BOX] = _boxes_of(cells.lengths, self._geometry.chunk_strides, self._geometry.strides)
-        return TableJob(self.source.table(table, pieces, out, numbers, boxes))
+        return self.source.table(table, pieces, out, numbers, boxes)
 
     def _fill(self, cells: _Cells, out: np.ndarray) -> None:
         """Fill parts of chunks that were never written. Now, and not in a job."""
@@ -410,15 +411,15 @@ class BoxPlanner:
             return []
         item = layout.stored_dtype.itemsize
         apart = np.diff(request.rows) * item
-        runs = RowRuns.split(apart > _NEAR_BYTES)
-        if 2 * len(runs.start) > len(request):
+        starts, stops = runs_between(apart > _NEAR_BYTES)
+        if 2 * len(starts) > len(request):
             return []
-        if len(runs.start) > _MOST_PIECES:
-            runs = RowRuns.split(apart > _GAP_BYTES)
-        firsts = request.rows[runs.start]
-        counts = request.rows[runs.stop - 1] + 1 - firsts
+        if len(starts) > _MOST_PIECES:
+            starts, stops = runs_between(apart > _GAP_BYTES)
+        firsts = request.rows[starts]
+        counts = request.rows[stops - 1] + 1 - firsts
         begins, width = np.cumsum(counts) - counts, int(counts.sum())
-        picked = request.rows + np.repeat(begins - firsts, runs.stop - runs.start)
+        picked = request.rows + np.repeat(begins - firsts, stops - starts)
         view = out.reshape(len(out), *lead[::-1]).T if selection.is_reversed else np.moveaxis(out, 0, -1)
         values_of_lines = RowPlanner(replace(source, layout=replace(layout, shape=(math.prod(layout.shape),))))
 
@@ -461,8 +462,8 @@ class BoxPlanner:
             positions = np.concatenate([np.arange(at, at + count) for at, count in runs])
             kept = np.unique(positions)
             gap = max(1, _GAP_BYTES // steps[axis]) if layout.chunk_shape is None else layout.chunk_shape[axis]
-            split = RowRuns.split(np.diff(kept) > gap)
-            low, counts = kept[split.start], kept[split.stop - 1] + 1 - kept[split.start]
+            starts, stops = runs_between(np.diff(kept) > gap)
+            low, counts = kept[starts], kept[stops - 1] + 1 - kept[starts]
             wide.append(tuple(zip(low.tolist(), counts.tolist(), strict=True)))
             picked.append(np.searchsorted(units_of(low, counts), positions))
         if tuple(wide) == selection.taken:

@@ -9,9 +9,9 @@ from functools import partial
 import numpy as np
 
 from ray_h5.manifest.chunk_index import UNALLOCATED
-from ray_h5.manifest.row_requests import Request, RowRuns, units_of
+from ray_h5.manifest.row_requests import Request, runs_between, units_of
 from ray_h5.read.arrays.chunk_source import ChunkSource, cut_at
-from ray_h5.read.jobs import Job, TableJob, Worker, in_parts
+from ray_h5.read.jobs import Job, Worker, in_parts
 from ray_h5.read.native.job_table import NO_PIECES, PLAIN, RAW, Field, Piece
 
 _MOST_BYTES = 1 << 20
@@ -52,21 +52,13 @@ class RowPlanner:
         """Return the work that fills ``out[request.places]`` with ``request.rows``, as they are stored."""
         if self.source.is_unwritten:
             return [partial(_fill, request, out, self.source.layout.fill_value)]
-        if later := self._planned_in_parts(request, out):
-            return later
+        if request.counts is None and len(request) > _MOST_ROWS:
+            parts = list(self.parts(request, _MOST_ROWS))
+            if len(parts) > 1:  # not all of the rows are in one chunk
+                return in_parts(self.source.byte_source, [partial(self.jobs, part, out) for part in parts])
         if self.source.index is None:
-            return self._row_jobs(request.runs() if request.counts is None else request, out)
-        runs = request.runs()
-        return self._chunk_jobs(runs if request.counts is None else runs.pieces(self._chunk_rows), out)
-
-    def _planned_in_parts(self, request: Request, out: np.ndarray) -> list[Job]:
-        """Return the work of a long list of rows, each part planned when it is done; nothing if there is one part."""
-        if request.counts is not None or len(request) <= _MOST_ROWS:
-            return []
-        parts = list(self.parts(request, _MOST_ROWS))
-        if len(parts) < 2:  # all of the rows are in one chunk
-            return []
-        return in_parts(self.source.byte_source, [partial(self.jobs, part, out) for part in parts])
+            return self._row_jobs(request, out)
+        return self._chunk_jobs(request if request.counts is None else request.joined().pieces(self._chunk_rows), out)
 
     def parts(self, request: Request, at_once: int) -> Iterator[Request]:
         """Yield parts of about `at_once` rows, or a mebibyte of a range; no chunk is in two of them."""
@@ -108,7 +100,7 @@ class RowPlanner:
                 plans.append(partial(self._copies_of, runs.select(part), offsets[part], of, out))
             return in_parts(self.source.byte_source, plans)
         table = copies(files, offsets, runs.places * self.row_bytes, runs.lengths * self.row_bytes, out)
-        return [TableJob(self.source.table(table, NO_PIECES, out, np.full(table.shape[1], -1)))]
+        return [self.source.table(table, NO_PIECES, out, np.full(table.shape[1], -1))]
 
     # Chunks ----------------------------------------------------------------------------------
 
@@ -116,8 +108,7 @@ class RowPlanner:
         """Return the work for runs that are each in one chunk along the first axis; their chunks ascend."""
         source = self.source
         along = runs.firsts // self._chunk_rows
-        split = RowRuns.split(along[1:] != along[:-1])
-        starts, stops = split.start, split.stop
+        starts, stops = runs_between(along[1:] != along[:-1])
         written, chunks = source.stored(along[starts])
         jobs: list[Job] = []
         if not written.all():
@@ -145,7 +136,7 @@ class RowPlanner:
             pieces = self._pieces(tables[-1], runs, starts, stops, out)
         if tables:
             table = tables[0] if len(tables) == 1 else np.concatenate(tables, axis=1)
-            jobs.append(TableJob(source.table(table, pieces, out, numbers)))
+            jobs.append(source.table(table, pieces, out, numbers))
         return jobs
 
     def _pieces(
@@ -183,10 +174,9 @@ def copies(
     if isinstance(files, np.ndarray):
         follows &= files[1:] == files[:-1]
     if follows.any():
-        runs = RowRuns.split(~follows)
-        sizes = np.add.reduceat(sizes, runs.start)
-        offsets, begins = offsets[runs.start], begins[runs.start]
-        files = files[runs.start] if isinstance(files, np.ndarray) else files
+        starts, _ = runs_between(~follows)
+        sizes, offsets, begins = np.add.reduceat(sizes, starts), offsets[starts], begins[starts]
+        files = files[starts] if isinstance(files, np.ndarray) else files
     if (sizes > _MOST_BYTES).any():
         parts = -(-sizes // _MOST_BYTES)
         at = units_of(np.zeros(len(parts), np.int64), parts) * _MOST_BYTES

@@ -11,7 +11,7 @@ import numpy as np
 
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.manifest.row_requests import RowRuns
+from ray_h5.manifest.row_requests import runs_between
 
 Runs: TypeAlias = tuple[tuple[int, int], ...]
 """Positions along an axis, in the order of their delivery: the first of each run, and how many follow each other."""
@@ -76,8 +76,8 @@ def runs_of_positions(positions: np.ndarray) -> Runs:
     """Return positions as runs of those that follow each other."""
     if not len(positions):
         return ()
-    runs = RowRuns.split(positions[1:] != positions[:-1] + 1)
-    return tuple(zip(positions[runs.start].tolist(), (runs.stop - runs.start).tolist(), strict=True))
+    starts, stops = runs_between(positions[1:] != positions[:-1] + 1)
+    return tuple(zip(positions[starts].tolist(), (stops - starts).tolist(), strict=True))
 
 
 def layout_of_boxes(layout: ColumnLayout, selection: Selection) -> ColumnLayout:

@@ -202,6 +202,8 @@ class JobTable:
         The arrays that destinations are in, and stored bytes.
     numbers : sequence of int, optional
         If these are some of the jobs of a table: their numbers there, which origins count.
+    then : tuple of callable
+        What is done once all jobs have run.
     """
 
     jobs: np.ndarray
@@ -210,9 +212,15 @@ class JobTable:
     origins: Sequence[Origin]
     keeps: Sequence[np.ndarray]
     numbers: Sequence[int] | None = None
+    then: tuple[Callable[[], None], ...] = ()
 
     def __len__(self) -> int:
         return self.jobs.shape[1]
+
+    @property
+    def byte_source(self) -> ByteSource:
+        """The file that is read; the first one, if there are several."""
+        return self.origins[0].byte_source
 
     @property
     def ranges(self) -> list[Span]:
@@ -260,7 +268,8 @@ class JobTable:
         ]
         keeps = [array for table in tables for array in table.keeps]
         rows = [table.boxes for table in tables if len(table.boxes)]
-        return cls(jobs, joined, np.concatenate(rows) if rows else NO_BOXES, origins, keeps)
+        then = tuple(step for table in tables for step in table.then)
+        return cls(jobs, joined, np.concatenate(rows) if rows else NO_BOXES, origins, keeps, then=then)
 
     @classmethod
     def shared(cls, tables: Sequence[JobTable]) -> JobTable:
@@ -292,4 +301,4 @@ class JobTable:
             return int(jobs[Field.DECODED, first[job]]) if origin.least is None else origin.least(number)
 
         origin = replace(whole.origins[0], stop=len(first), corrupt=corrupt, least=least)
-        return cls(once, pieces, whole.boxes, [origin], whole.keeps)
+        return replace(whole, jobs=once, pieces=pieces, origins=[origin])

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ray_h5.read.jobs import ReadStats, TableJob, Worker
+from ray_h5.read.jobs import ReadStats, Worker
+from ray_h5.read.native.job_table import JobTable
 from ray_h5.storage.block_cache import BLOCK_BYTES
 from ray_h5.storage.byte_source import IN_FLIGHT_BYTES, ByteSource
 from ray_h5.storage.request_pool import fetch
@@ -24,7 +25,7 @@ class _Member:
 
     Attributes
     ----------
-    of : TableJob
+    of : JobTable
         The table of the job.
     number : int
         The number of the job there.
@@ -34,7 +35,7 @@ class _Member:
         Of a part: where it is in the range, and the size of the range.
     """
 
-    of: TableJob
+    of: JobTable
     number: int
     begin: int
     nbytes: int
@@ -63,14 +64,14 @@ class _Arrivals:
         Large ranges that are put together, by table and job, and how many of their bytes are missing.
     """
 
-    def __init__(self, jobs: Sequence[TableJob], worker: Worker) -> None:
+    def __init__(self, jobs: Sequence[JobTable], worker: Worker) -> None:
         self._worker = worker
-        self.left = {id(job): len(job.table) for job in jobs}
+        self.left = {id(job): len(job) for job in jobs}
         self.parts: dict[tuple[int, int], tuple[memoryview, int]] = {}
 
     def arrive(self, request: _Request, data: memoryview) -> None:
         """Run the jobs that have all of their bytes now."""
-        ready: dict[int, tuple[TableJob, list[int], list[memoryview]]] = {}
+        ready: dict[int, tuple[JobTable, list[int], list[memoryview]]] = {}
         for member in request.members:
             if (whole := self._whole(member, data[member.begin : member.begin + member.nbytes])) is not None:
                 _, numbers, ranges = ready.setdefault(id(member.of), (member.of, [], []))
@@ -78,7 +79,7 @@ class _Arrivals:
                 ranges.append(whole)
         request.members = []
         for key, (job, numbers, ranges) in ready.items():
-            TableJob(job.table.in_memory(numbers, ranges)).run_alone(self._worker)
+            self._worker.run_alone(job.in_memory(numbers, ranges))
             self.left[key] -= len(numbers)
             for then in () if self.left[key] else job.then:
                 then()
@@ -98,7 +99,7 @@ class _Arrivals:
         return None
 
 
-def run_fetched(jobs: list[TableJob], worker: Worker) -> None:
+def run_fetched(jobs: list[JobTable], worker: Worker) -> None:
     """Run jobs as their byte ranges arrive, and drop them."""
     arrivals, requests = _Arrivals(jobs, worker), _requests(jobs)
     cost = _cost(requests)
@@ -109,7 +110,7 @@ def run_fetched(jobs: list[TableJob], worker: Worker) -> None:
     worker.stats.add(cost)
 
 
-def cost_of(jobs: Sequence[TableJob]) -> ReadStats:
+def cost_of(jobs: Sequence[JobTable]) -> ReadStats:
     """Return the requests of jobs, and their bytes, without running them."""
     return _cost(_requests(jobs))
 
@@ -118,16 +119,16 @@ def _cost(requests: Sequence[_Request]) -> ReadStats:
     return ReadStats(len(requests), sum(request.nbytes for request in requests))
 
 
-_Range: TypeAlias = tuple[int, int, TableJob, int]
+_Range: TypeAlias = tuple[int, int, JobTable, int]
 """The offset and the size of bytes that a job needs, its table, and its number there."""
 
 
-def _requests(jobs: Sequence[TableJob]) -> list[_Request]:
+def _requests(jobs: Sequence[JobTable]) -> list[_Request]:
     """Join the byte ranges of jobs into requests, and part those that are larger than one."""
     by_source: dict[int, list[_Range]] = {}
     for job in jobs:
         ranges = by_source.setdefault(id(job.byte_source), [])
-        ranges += [(*span, job, number) for number, span in enumerate(job.table.ranges)]
+        ranges += [(*span, job, number) for number, span in enumerate(job.ranges)]
     apart = [parts_of_source for ranges in by_source.values() for parts_of_source in _on_disk(ranges)]
     # With what is on a disk: otherwise a cache made requests of its own, for gaps that are fetched without one.
     count = sum(_count_apart(there) + _count_apart(missing) for there, missing in apart)
@@ -181,7 +182,7 @@ def _joined(ranges: list[_Range], gap: int, part_bytes: int, most: int) -> list[
     return requests
 
 
-def _parted(offset: int, nbytes: int, of: TableJob, number: int, part_bytes: int) -> Iterator[_Request]:
+def _parted(offset: int, nbytes: int, of: JobTable, number: int, part_bytes: int) -> Iterator[_Request]:
     """Yield requests for the parts of one large range: it is put together as they arrive."""
     for begin in range(0, nbytes, part_bytes):
         size = min(part_bytes, nbytes - begin)

@@ -8,7 +8,7 @@ import numpy as np
 
 from ray_h5.manifest.row_requests import Request
 from ray_h5.read.file_reads import run_all
-from ray_h5.read.jobs import TableJob, staged
+from ray_h5.read.jobs import staged
 from ray_h5.read.native.job_table import NO_BOXES, NO_DESCRIPTOR, NO_PIECES, RAW, Field, JobTable, Origin
 from ray_h5.read.remote import coalesced_reads
 from ray_h5.read.remote.coalesced_reads import cost_of
@@ -41,7 +41,7 @@ def copy(source, offset, staged):
     table = np.zeros((len(Field), 1), np.int64)
     table[Field.FILE], table[Field.PIPELINE], table[Field.OFFSET] = NO_DESCRIPTOR, RAW, offset
     table[Field.SIZE], table[Field.DECODED], table[Field.DESTINATION] = len(staged), len(staged), staged.ctypes.data
-    return [TableJob(JobTable(table, NO_PIECES, NO_BOXES, [Origin(1, source, None, None)], [staged]))]
+    return [JobTable(table, NO_PIECES, NO_BOXES, [Origin(1, source, None, None)], [staged])]
 
 
 def put(source, out, number, values):
@@ -112,7 +112,7 @@ def test_the_jobs_of_a_request_run_together(monkeypatch):
     table[Field.DESTINATION] = table[Field.OFFSET] + out.ctypes.data
     made, in_memory = [], JobTable.in_memory
     monkeypatch.setattr(JobTable, "in_memory", lambda *given: made.append(1) or in_memory(*given))
-    job = TableJob(JobTable(table, NO_PIECES, NO_BOXES, [Origin(1 << 14, source, None, None)], [out]))
+    job = JobTable(table, NO_PIECES, NO_BOXES, [Origin(1 << 14, source, None, None)], [out])
     stats = run_all([job], 2)
     np.testing.assert_array_equal(out, data)
     assert stats.requests == len(made) == 1
