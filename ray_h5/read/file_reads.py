@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -103,7 +104,8 @@ def run_together(reads: Sequence[FileRead], times: np.ndarray) -> ReadStats:
 
     each = each_waiting if reads[0].reader.is_fetched else map
     try:
-        stats = run_all(jobs_of_reads(reads), reads[0].reader.threads, times)
+        jobs = [job for jobs in each(lambda read: read.reader.jobs_of(read), reads) for job in jobs]
+        stats = run_all(jobs, reads[0].reader.threads, times)
         for read in reads:
             while read.after:
                 read.after.pop()()
@@ -145,7 +147,7 @@ def run_all(jobs: Sequence[Job], threads: int, times: np.ndarray | None = None) 
             worker.run(job)
         if fetched:
             run_fetched(fetched, worker)
-        for cost in each_waiting(lambda job: job.ask(), asking):
+        for cost in each_waiting(lambda job: job.ask(), asking) if asking else ():
             worker.stats.add(cost)
     return worker.stats
 
@@ -154,14 +156,9 @@ def request_cost_of(reads: Sequence[Callable[[], FileRead]]) -> ReadStats:
     """Return what `run_reads` would ask a store for."""
     total = ReadStats()
     for together in opened_together(reads):
-        total.add(cost_of([job for job in jobs_of_reads(together) if isinstance(job, JobTable)]))
+        jobs = each_waiting(lambda read: read.reader.jobs_of(read), together)
+        total.add(cost_of([job for job in itertools.chain.from_iterable(jobs) if isinstance(job, JobTable)]))
     return total
-
-
-def jobs_of_reads(reads: Sequence[FileRead]) -> list[Job]:
-    """Return the work of reads of open files, all on disks or all in stores."""
-    each = each_waiting if reads[0].reader.is_fetched else map
-    return [job for jobs in each(lambda read: read.reader.jobs_of(read), reads) for job in jobs]
 
 
 def _one_by_one(reads: Sequence[FileRead]) -> ReadStats:

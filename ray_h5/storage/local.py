@@ -93,7 +93,7 @@ class LocalFile(ByteSource):
 
     def identity(self) -> FileIdentity:
         """Return the state that the file has now."""
-        return FileIdentity.of(self.stat())
+        return FileIdentity.of(os.fstat(self._fd))
 
     def stat(self) -> os.stat_result:
         """Return ``os.fstat`` of the descriptor."""

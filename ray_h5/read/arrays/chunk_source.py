@@ -58,12 +58,21 @@ class ChunksOfParts:
         Returns the chunks of an array, given its number.
     known : (ChunkIndex, numpy.ndarray), optional
         The chunks of all arrays, if they are known, and the number there of the first chunk of each.
+    lists : dict of int to ChunkIndex
+        Those that were listed, by the number of the array.
     """
 
     first: np.ndarray
     index_of: Callable[[int], ChunkIndex]
     known: tuple[ChunkIndex, np.ndarray] | None = None
+    lists: dict[int, ChunkIndex] = field(default_factory=dict)
     nbytes = 0  # who lists them counts them
+
+    def listed(self, parts: Sequence[int]) -> list[ChunkIndex]:
+        """Return the chunks of some arrays, each of which is listed once."""
+        if missing := [part for part in parts if part not in self.lists]:
+            self.lists.update(zip(missing, gather(self.index_of, missing), strict=True))
+        return [self.lists[part] for part in parts]
 
     def locate(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return offsets, sizes and masks of chunks, given their numbers, ascending; as `ChunkIndex.locate`."""
@@ -72,7 +81,7 @@ class ChunksOfParts:
             index, first = self.known
             return index.locate(numbers - self.first[of] + first[of])
         parts = of[runs_between(of[1:] != of[:-1])[0]]
-        return joined_indexes(gather(self.index_of, parts.tolist()), self.first[parts]).locate(numbers)
+        return joined_indexes(self.listed(parts.tolist()), self.first[parts]).locate(numbers)
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,6 @@ from functools import cached_property, partial
 import numpy as np
 
 from ray_h5.errors import CorruptChunkError, UnsupportedColumnError
-from ray_h5.hdf5.files.file_bytes import gather
 from ray_h5.hdf5.files.metadata_replay import HeldBytes, replay
 from ray_h5.hdf5.heap import DamagedHeapError, Heap
 from ray_h5.manifest.chunk_index import ChunkIndex
@@ -300,7 +299,7 @@ class JoinedColumn:
         source, parts = column.source, self._numbers[datasets]
         if isinstance(index := source.index, ChunksOfParts) and index.known is None:
             # Now: the file may be closed when the work is done.
-            gather(index.index_of, parts[runs_between(parts[1:] != parts[:-1])[0]].tolist())
+            index.listed(parts[runs_between(parts[1:] != parts[:-1])[0]].tolist())
         assert source.parts is not None
         shift = source.parts.starts[parts] - self.joined.starts[datasets]
         return column.jobs(replace(runs, firsts=runs.firsts + shift), out)

@@ -101,18 +101,14 @@ class _Pipelines:
             return self.numbers[row]
 
 
-_pipelines: PerProcess[_Pipelines] = PerProcess(_Pipelines)
-
-
-def pipeline_rows() -> np.ndarray:
-    """Return the table of pipelines: int64 of shape (pipelines, fields)."""
-    return _pipelines.value.rows
+PIPELINES: PerProcess[_Pipelines] = PerProcess(_Pipelines)
+"""Their `rows` are the table: int64 of shape (pipelines, fields)."""
 
 
 def pipeline_number(pipeline: FilterPipeline) -> int:
     """Return the row of a pipeline in the table; `IN_PYTHON` if the compiled loop does not decode it."""
     row = _pipeline_row(pipeline)
-    return IN_PYTHON if row is None else _pipelines.value.number_of(row)
+    return IN_PYTHON if row is None else PIPELINES.value.number_of(row)
 
 
 @functools.lru_cache(maxsize=256)

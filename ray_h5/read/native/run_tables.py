@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ray_h5.read.native.job_table import HINTED, JobTable, pipeline_rows
+from ray_h5.read.native.job_table import HINTED, PIPELINES, JobTable
 from ray_h5.read.native.library import compiled_loop
 
 DONE, NOT_RUN = 0, 3
@@ -54,8 +54,8 @@ def run_table(table: JobTable, times: np.ndarray) -> np.ndarray:
 
 def run_compiled(table: JobTable, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Run the jobs of a table by the compiled loop alone: the status of each, 0 if it was run, and what it counts."""
-    jobs, pieces, boxes, pipelines = table.jobs, table.pieces, table.boxes, pipeline_rows()
-    count, loop = len(table), compiled_loop()
+    jobs, pieces, boxes, pipelines = table.jobs, table.pieces, table.boxes, PIPELINES.value.rows
+    count, loop = jobs.shape[1], compiled_loop()
     status, counts = np.full(count, NOT_RUN, np.int8), np.zeros(HINTED + 1, np.int64)
     if loop is None:
         return status, counts
