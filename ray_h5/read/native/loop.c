@@ -46,8 +46,8 @@ enum { DONE = 0, NOT_READ = 1, NOT_DECODED = 2, NOT_RUN = 3 };
 /* What a call counts; and up to which job hints were given. */
 enum { REQUESTS, BYTES_READ, CHUNKS_DECODED, HINTS, HINTED, COUNTS };
 
-/* How often reads waited, as levels; see `count`. */
-enum { COLD_LEVEL, COLD_ON, LONG_LEVEL, LONG_ON, HINTS_OFF, TIMES };
+/* How often reads waited, as a level; see `count_cold`. */
+enum { COLD_LEVEL, COLD_ON, HINTS_OFF, TIMES };
 
 /* Instead of a descriptor: the offset is an address in memory, or Python reads the bytes. */
 enum { IN_MEMORY = -1, NO_DESCRIPTOR = -2 };
@@ -78,17 +78,20 @@ typedef struct {
 
 typedef struct pool pool;
 
+enum { STORED, CHUNK, BITS, BETWEEN, BUFFERS = BETWEEN + 2 };
+
 typedef struct {
   codecs codecs;
   void *deflate, *zstd;
-  buffer stored, chunk, bits, between[2];
+  buffer buffers[BUFFERS];
   pool *pool; /* in which this context's thread runs jobs; or NULL */
   int64_t number; /* of the tables that it gives: those with a lower number come first */
 } context;
 
 static const int64_t KEPT_BYTES = 8 << 20; /* larger buffers are freed after a call */
 
-static uint8_t *room(buffer *held, int64_t size) {
+static uint8_t *room(context *of, int which, int64_t size) {
+  buffer *held = &of->buffers[which];
   if (size < 1) size = 1;
   if (held->size < size) {
     free(held->bytes);
@@ -100,11 +103,11 @@ static uint8_t *room(buffer *held, int64_t size) {
   return held->bytes;
 }
 
-static void shrink(buffer *held) {
-  if (held->size > KEPT_BYTES) {
+static void shrink(context *of, int64_t most) {
+  for (buffer *held = of->buffers; held < of->buffers + BUFFERS; held++) {
+    if (held->size <= most) continue;
     free(held->bytes);
-    held->bytes = NULL;
-    held->size = 0;
+    *held = (buffer){NULL, 0};
   }
 }
 
@@ -118,11 +121,7 @@ void ray_h5_free(context *of) {
   if (of == NULL) return;
   if (of->deflate != NULL) of->codecs.deflate_free(of->deflate);
   if (of->zstd != NULL) of->codecs.zstd_free(of->zstd);
-  free(of->stored.bytes);
-  free(of->chunk.bytes);
-  free(of->bits.bytes);
-  free(of->between[0].bytes);
-  free(of->between[1].bytes);
+  shrink(of, 0);
   free(of);
 }
 
@@ -220,7 +219,7 @@ static int bitshuffle(context *of, int64_t codec, int64_t parameter, const uint8
   if (of->codecs.bitunshuffle == NULL || element < 1 || out_size % element) return 0;
   if (codec != BITSHUFFLE) {
     int64_t rest = out_size % (8 * element);
-    uint8_t *bits = room(&of->bits, out_size);
+    uint8_t *bits = room(of, BITS, out_size);
     if (bits == NULL) return 0;
     int64_t end = blocks(of, codec, in, in_size, bits, out_size - rest, out_size);
     if (end == 0 || in_size - end < rest || big_endian(in + 8) % (8 * element)) return 0;
@@ -240,6 +239,10 @@ static int blosc(const context *of, const uint8_t *in, int64_t in_size, uint8_t 
   return of->codecs.blosc(in, out, (size_t)out_size, 1) == out_size;
 }
 
+static uint32_t folded(uint32_t sum) {
+  return (sum & 0xffff) + (sum >> 16);
+}
+
 /* HDF5's Fletcher-32: sums of big-endian 16-bit words; an odd last byte is the high half of a word. */
 static uint32_t fletcher32(const uint8_t *in, int64_t size) {
   uint32_t low = 0, high = 0;
@@ -251,18 +254,15 @@ static uint32_t fletcher32(const uint8_t *in, int64_t size) {
       low += (uint32_t)in[0] << 8 | in[1];
       high += low;
     }
-    low = (low & 0xffff) + (low >> 16);
-    high = (high & 0xffff) + (high >> 16);
+    low = folded(low);
+    high = folded(high);
   }
   if (size & 1) {
     low += (uint32_t)in[0] << 8;
-    high += low;
-    low = (low & 0xffff) + (low >> 16);
-    high = (high & 0xffff) + (high >> 16);
+    high = folded(high + low);
+    low = folded(low);
   }
-  low = (low & 0xffff) + (low >> 16);
-  high = (high & 0xffff) + (high >> 16);
-  return high << 16 | low;
+  return folded(high) << 16 | folded(low);
 }
 
 static int checksum_holds(const uint8_t *in, int64_t size) {
@@ -271,67 +271,44 @@ static int checksum_holds(const uint8_t *in, int64_t size) {
   return stored == found || stored == ((found & 0x00ff00ff) << 8 | (found >> 8 & 0x00ff00ff));
 }
 
-static void unshuffle_any(const uint8_t *in, int64_t length, int64_t element, int64_t first, uint8_t *out) {
-  for (int64_t plane = 0; plane < element; plane++) {
-    const uint8_t *from = in + plane * length;
-    uint8_t *to = out + plane;
-    for (int64_t i = first; i < length; i++) to[i * element] = from[i];
+#if defined(__SSE2__)
+/* Assembles elements of 2, 4 or 8 bytes, 16 at a time; returns how many. Each round interleaves the first half of the
+ * vectors with the second: bytes of an element that were `element` vectors apart are then half of that apart. */
+static inline __attribute__((always_inline)) int64_t interleave(const uint8_t *in, int64_t length, int element,
+                                                                uint8_t *out) {
+  int64_t done = 0;
+  for (; done + 16 <= length; done += 16) {
+    __m128i a[8], b[8];
+    for (int i = 0; i < element; i++) a[i] = _mm_loadu_si128((const __m128i *)(in + i * length + done));
+    for (int apart = element; apart > 1; apart /= 2) {
+      for (int i = 0; i < element / 2; i++) {
+        b[2 * i] = _mm_unpacklo_epi8(a[i], a[i + element / 2]);
+        b[2 * i + 1] = _mm_unpackhi_epi8(a[i], a[i + element / 2]);
+      }
+      for (int i = 0; i < element; i++) a[i] = b[i];
+    }
+    for (int i = 0; i < element; i++) _mm_storeu_si128((__m128i *)(out + done * element) + i, a[i]);
   }
+  return done;
 }
+#endif
 
 /* Assembles elements from their byte planes. Bytes that do not fill an element are stored after the planes. */
 static void unshuffle(const uint8_t *in, int64_t size, int64_t element, uint8_t *out) {
   int64_t length = size / element, done = 0;
 #if defined(__SSE2__)
-#define LOAD(plane) _mm_loadu_si128((const __m128i *)(in + (plane) * length + done))
-#define STORE(place, value) _mm_storeu_si128((__m128i *)(out + done * element) + (place), value)
-  if (element == 2) {
-    for (; done + 16 <= length; done += 16) {
-      __m128i a = LOAD(0), b = LOAD(1);
-      STORE(0, _mm_unpacklo_epi8(a, b));
-      STORE(1, _mm_unpackhi_epi8(a, b));
-    }
-  } else if (element == 4) {
-    for (; done + 16 <= length; done += 16) {
-      __m128i a = LOAD(0), b = LOAD(1), c = LOAD(2), d = LOAD(3);
-      __m128i ab = _mm_unpacklo_epi8(a, b), cd = _mm_unpacklo_epi8(c, d);
-      STORE(0, _mm_unpacklo_epi16(ab, cd));
-      STORE(1, _mm_unpackhi_epi16(ab, cd));
-      ab = _mm_unpackhi_epi8(a, b), cd = _mm_unpackhi_epi8(c, d);
-      STORE(2, _mm_unpacklo_epi16(ab, cd));
-      STORE(3, _mm_unpackhi_epi16(ab, cd));
-    }
-  } else if (element == 8) {
-    for (; done + 16 <= length; done += 16) {
-      __m128i pair[8], four[8];
-      for (int i = 0; i < 4; i++) {
-        __m128i a = LOAD(2 * i), b = LOAD(2 * i + 1);
-        pair[i] = _mm_unpacklo_epi8(a, b);
-        pair[i + 4] = _mm_unpackhi_epi8(a, b);
-      }
-      for (int half = 0; half < 2; half++) {
-        __m128i *p = pair + 4 * half, *f = four + 4 * half;
-        f[0] = _mm_unpacklo_epi16(p[0], p[1]);
-        f[1] = _mm_unpackhi_epi16(p[0], p[1]);
-        f[2] = _mm_unpacklo_epi16(p[2], p[3]);
-        f[3] = _mm_unpackhi_epi16(p[2], p[3]);
-        STORE(4 * half, _mm_unpacklo_epi32(f[0], f[2]));
-        STORE(4 * half + 1, _mm_unpackhi_epi32(f[0], f[2]));
-        STORE(4 * half + 2, _mm_unpacklo_epi32(f[1], f[3]));
-        STORE(4 * half + 3, _mm_unpackhi_epi32(f[1], f[3]));
-      }
-    }
-  }
-#undef LOAD
-#undef STORE
+  if (element == 2) done = interleave(in, length, 2, out);
+  if (element == 4) done = interleave(in, length, 4, out);
+  if (element == 8) done = interleave(in, length, 8, out);
 #endif
-  unshuffle_any(in, length, element, done, out);
+  for (int64_t plane = 0; plane < element; plane++)
+    for (int64_t i = done; i < length; i++) out[plane + i * element] = in[plane * length + i];
   memcpy(out + length * element, in + length * element, (size_t)(size - length * element));
 }
 
 /* Undoes a whole pipeline, the last step first. Sizes of intermediate results are known: a checksum adds four bytes, and
  * what is compressed is compressed last. */
-static int decode(context *of, const int64_t *pipeline, int64_t mask, const uint8_t *in, int64_t in_size, uint8_t *out,
+int ray_h5_decode(context *of, const int64_t *pipeline, int64_t mask, const uint8_t *in, int64_t in_size, uint8_t *out,
                   int64_t out_size) {
   int64_t steps = pipeline[0], sizes[MAX_STEPS], size = out_size;
   int first = -1; /* the first step that was applied: it fills `out` */
@@ -350,7 +327,7 @@ static int decode(context *of, const int64_t *pipeline, int64_t mask, const uint
       in_size -= 4;
       continue;
     }
-    uint8_t *to = i == first ? out : room(&of->between[slot], sizes[i]);
+    uint8_t *to = i == first ? out : room(of, BETWEEN + slot, sizes[i]);
     if (to == NULL) return 0;
     slot = 1 - slot;
     int done = 0;
@@ -397,20 +374,9 @@ static void poke(int64_t *at, int64_t value) {
   __atomic_store_n(at, value, __ATOMIC_RELAXED);
 }
 
-/* Counts one more time: a level rises by 4 or falls by 1; it is on above 14, and off at 0. */
-static void count(int64_t *level, int64_t *on, int happened) {
-  int64_t at = peek(level);
-  if (happened) {
-    poke(level, at + 4 < 64 ? at + 4 : 64);
-    if (at + 4 > 14) poke(on, 1);
-  } else if (at > 0) {
-    poke(level, at - 1);
-    if (at == 1) poke(on, 0);
-  }
-}
-
-/* Counts whether bytes come from a disk, as `count`, but slower: many small rows lie in pages that were fetched for others,
- * so a short time shows little, and a hint that was not needed takes less than a microsecond. */
+/* Counts whether bytes come from a disk: the level rises by 32, and falls by less, as many small rows lie in pages that were
+ * fetched for others, so a short time shows little, and a hint that was not needed takes less than a microsecond. It is on
+ * above 112, and off at 0. */
 static void count_cold(int64_t *times, int happened, int64_t size) {
   int64_t at = peek(&times[COLD_LEVEL]), step = size < 4096 ? 1 : 8;
   if (happened) {
@@ -492,11 +458,10 @@ static int place(context *of, const table *jobs, int64_t job, const uint8_t *sto
   int64_t address = jobs->field[DESTINATION][job];
   const uint8_t *values = stored;
   if (pipeline >= 0) {
-    uint8_t *to = address ? (uint8_t *)(intptr_t)address : room(&of->chunk, size);
+    uint8_t *to = address ? (uint8_t *)(intptr_t)address : room(of, CHUNK, size);
     if (to == NULL) return 0;
-    if (!decode(of, jobs->pipelines + pipeline * PIPELINE_FIELDS, jobs->field[MASK][job], stored,
-                jobs->field[SIZE][job], to, size))
-      return 0;
+    const int64_t *steps = jobs->pipelines + pipeline * PIPELINE_FIELDS;
+    if (!ray_h5_decode(of, steps, jobs->field[MASK][job], stored, jobs->field[SIZE][job], to, size)) return 0;
     counts[CHUNKS_DECODED] += 1;
     values = to;
   } else if (address && (uint8_t *)(intptr_t)address != stored) {
@@ -649,7 +614,7 @@ static int64_t run_jobs(context *of, const table *jobs, int64_t first, int64_t s
     if (to == NULL && file[at] == IN_MEMORY)
       stored = (const uint8_t *)(intptr_t)offset[at];
     else if (to == NULL)
-      to = room(&of->stored, nbytes);
+      to = room(of, STORED, nbytes);
     int found = 1;
     if (stored == NULL) {
       int64_t before = now();
@@ -659,7 +624,6 @@ static int64_t run_jobs(context *of, const table *jobs, int64_t first, int64_t s
         int64_t took = last - before;
         int was_hinted = *hinted > at, waited = took > 40000 + nbytes / 2;
         if (waited || !was_hinted) count_cold(times, waited, nbytes);
-        count(&times[LONG_LEVEL], &times[LONG_ON], took > 300000 + nbytes * 5);
         counts[REQUESTS] += 1;
         counts[BYTES_READ] += nbytes;
       }
@@ -675,14 +639,6 @@ static int64_t run_jobs(context *of, const table *jobs, int64_t first, int64_t s
     if (jobs->field[PIPELINE][at - 1] >= 0) last = now();
   }
   return at;
-}
-
-static void shrink_all(context *of) {
-  shrink(&of->stored);
-  shrink(&of->chunk);
-  shrink(&of->bits);
-  shrink(&of->between[0]);
-  shrink(&of->between[1]);
 }
 
 /* ---- threads that share the jobs of a table --------------------------------------------------------------------- */
@@ -786,12 +742,12 @@ void ray_h5_help(context *mine, int64_t idle) {
       run_part(of, mine);
       continue;
     }
-    shrink_all(mine);
+    shrink(mine, KEPT_BYTES);
     if (!is_given(of, idle) && of->first == NULL) break;
   }
   hand_over(of);
   pthread_mutex_unlock(&of->lock);
-  shrink_all(mine);
+  shrink(mine, KEPT_BYTES);
 }
 
 static void *helper(void *given) {
@@ -893,11 +849,11 @@ int64_t ray_h5_run(context *of, const int64_t *job_table, int64_t jobs_stride, c
   if (of->pool != NULL && slice_end(&jobs, first, stop) < stop) { /* else it is not worth it to wake a thread */
     task given = {&jobs, first, stop, 0, status, counts, times, .number = of->number};
     run_in_pool(of->pool, of, &given);
-    shrink_all(of);
+    shrink(of, KEPT_BYTES);
     return given.stop;
   }
   int64_t at = run_jobs(of, &jobs, first, stop, stop, status, counts, times);
-  shrink_all(of);
+  shrink(of, KEPT_BYTES);
   return at;
 }
 
@@ -1035,10 +991,4 @@ int64_t ray_h5_dense(int64_t row, int64_t rows, const int64_t *starts, const int
     SCATTER_ANY(uint8_t);
   }
   return row;
-}
-
-/* Decodes one chunk; for tests. Returns 1 if `out` was filled. */
-int ray_h5_decode(context *of, const int64_t *pipeline, int64_t mask, const uint8_t *in, int64_t in_size, uint8_t *out,
-                  int64_t out_size) {
-  return decode(of, pipeline, mask, in, in_size, out, out_size);
 }

@@ -12,13 +12,13 @@ from ray_h5.read.native.library import compiled_loop
 DONE, NOT_RUN = 0, 3
 """The status of a job; loop.c has the others."""
 
-COLD_ON, HINTS_OFF = 1, 4
+COLD_ON, HINTS_OFF = 1, 2
 """Of `new_times`: whether bytes come from a disk or a server, so that hints help; whether none are given."""
 
 
 def new_times() -> np.ndarray:
-    """Return how often reads of some files waited: nothing is known yet. See `count` in loop.c."""
-    return np.zeros(5, np.int64)
+    """Return how often reads of some files waited: nothing is known yet. See `count_cold` in loop.c."""
+    return np.zeros(3, np.int64)
 
 
 def run_table(table: JobTable, times: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ import h5py
 import imagecodecs
 import numpy as np
 
-from ray_h5.read.native.job_table import IN_PYTHON, pipeline_number, pipeline_rows
+from ray_h5.read.native.job_table import IN_PYTHON, PIPELINES, pipeline_number
 from ray_h5.read.native.library import compiled_loop
 from ray_h5.read.reader import RowReader
 from ray_h5.storage.local import LocalFile
@@ -130,7 +130,7 @@ class Decoder:
         loop = compiled_loop()
         if self._pipeline != IN_PYTHON and loop is not None:
             row, stored, out = (
-                pipeline_rows()[self._pipeline].ctypes.data,
+                PIPELINES.value.rows[self._pipeline].ctypes.data,
                 self.stored.ctypes.data,
                 self.out.ctypes.data,
             )

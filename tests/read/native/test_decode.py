@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ray_h5.codecs import filter_ids
 from ray_h5.codecs.basic_codecs import DecodeError
 from ray_h5.codecs.pipeline import ChunkDecoder
-from ray_h5.read.native.job_table import IN_PYTHON, pipeline_number, pipeline_rows
+from ray_h5.read.native.job_table import IN_PYTHON, PIPELINES, pipeline_number
 from ray_h5.read.native.library import compiled_loop
 from ray_h5.read.reader import RowReader
 from tests.hdf5.h5kit import write
@@ -67,7 +67,7 @@ def decoded(pipeline, mask, data, nbytes):
     assert number != IN_PYTHON
     stored = np.frombuffer(bytes(data), np.uint8)
     out = np.full(nbytes + 64, 0xA5, np.uint8)
-    row = pipeline_rows()[number].ctypes.data
+    row = PIPELINES.value.rows[number].ctypes.data
     done = loop.library.ray_h5_decode(loop.context, row, mask, stored.ctypes.data, len(stored), out.ctypes.data, nbytes)
     assert (out[nbytes:] == 0xA5).all()
     return out[:nbytes].tobytes() if done else None

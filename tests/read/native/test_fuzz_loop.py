@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ray_h5.read.native.job_table import pipeline_number, pipeline_rows
+from ray_h5.read.native.job_table import PIPELINES, pipeline_number
 from ray_h5.read.native.library import _brought, compiled_loop
 from tests.read.native.test_decode import stored  # noqa: F401  a fixture
 
@@ -37,7 +37,7 @@ def test_decoders_stay_in_their_buffers(stored, tmp_path, own):  # noqa: F811
     with open(tmp_path / "corpus", "wb") as file:
         for pipeline, mask, data, values in stored.values():
             number = pipeline_number(pipeline)
-            row = pipeline_rows()[number].tobytes()
+            row = PIPELINES.value.rows[number].tobytes()
             file.write(struct.pack("<4q", len(row), mask, values.nbytes, len(data)) + row + data)
     # Our own decoders alone: nothing that a library does can hide what they do.
     names = () if own else ("libsnappy", "libdeflate", "libzstd", "liblz4", "libblosc")
