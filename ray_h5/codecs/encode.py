@@ -50,11 +50,8 @@ class Encoder:
     @property
     def steps(self) -> tuple[FilterStep, ...]:
         """The filters, as a file lists them."""
-        return (
-            (*self._codec_steps, FilterStep(filter_ids.FLETCHER32, "fletcher32", ()))
-            if self.checksum
-            else self._codec_steps
-        )
+        checksums = (FilterStep(filter_ids.FLETCHER32, "fletcher32", ()),) if self.checksum else ()
+        return self._codec_steps + checksums
 
     @property
     def _codec_steps(self) -> tuple[FilterStep, ...]:

@@ -11,6 +11,7 @@ FLETCHER32 = 3
 SZIP = 4
 NBIT = 5
 SCALEOFFSET = 6
+BZIP2 = 307
 LZF = 32000
 BLOSC = 32001
 LZ4 = 32004
@@ -25,6 +26,7 @@ _NAMES = {
     SZIP: "szip",
     NBIT: "nbit",
     SCALEOFFSET: "scaleoffset",
+    BZIP2: "bzip2",
     LZF: "lzf",
     BLOSC: "blosc",
     BLOSC2: "blosc2",

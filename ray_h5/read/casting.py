@@ -100,10 +100,8 @@ def lost(values: np.ndarray, dtype: np.dtype, casting: Casting = "checked") -> n
             return lost(real, _real(dtype)) | lost(imaginary, _real(dtype))
         return lost(real, dtype) | (imaginary != 0)
     dtype = _real(dtype)
-    if dtype.kind == "b":
+    if "b" in (kind, dtype.kind):
         return np.isnan(values) if kind == "f" else np.zeros(values.shape, bool)
-    if kind == "b":
-        return np.zeros(values.shape, bool)
     with np.errstate(all="ignore"):
         if dtype.kind == "f":
             cast = values.astype(dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import struct
 import zlib
 from collections.abc import Sequence
@@ -13,11 +14,12 @@ import imagecodecs
 import numpy as np
 
 from ray_h5.codecs.basic_codecs import Bytes, ByteShuffle, DecodeError, Fletcher32, fill
-from ray_h5.codecs.filter_ids import DEFLATE, FLETCHER32, NBIT, SCALEOFFSET, SHUFFLE, SZIP, UNCOMPRESSED
+from ray_h5.codecs.filter_ids import BZIP2, DEFLATE, FLETCHER32, NBIT, SCALEOFFSET, SHUFFLE, SZIP, UNCOMPRESSED
 from ray_h5.manifest.layout import FilterStep
 
 _NAME = b"fletcher32"
-_UNDONE_HERE = frozenset({DEFLATE, SHUFFLE, FLETCHER32})
+# The plugin for bzip2 never returns from a stream that is cut short.
+_UNDONE_HERE = frozenset({BZIP2, DEFLATE, SHUFFLE, FLETCHER32})
 _CHECKED = frozenset({NBIT, SCALEOFFSET, SZIP})
 _SCALEOFFSET_HEADER_BYTES = 21
 _ATOMIC, _ARRAY, _COMPOUND, _PLAIN = 1, 2, 3, 4
@@ -35,7 +37,10 @@ def decode_by_library(steps: Sequence[FilterStep], data: Bytes, out: Bytes) -> N
             stored = _undone(step, stored, most)
         elif all(step.id in UNCOMPRESSED for step in before):
             size = len(out) + 4 * sum(step.id == FLETCHER32 for step in before)
-            stored = _decoded(step, stored, np.empty(size, np.uint8) if before else out)
+            between = np.empty(size, np.uint8) if before else out
+            if reason := _wrong(step, stored, size):
+                raise DecodeError(reason)
+            stored = (_of_szip if step.id == SZIP else _by_library)([step], stored, between)
         elif {step.id for step in steps[: at + 1]} & _CHECKED:
             raise DecodeError(f"{'+'.join(step.name for step in steps[: at + 1])} is not decoded")
         else:  # the size in between is not known
@@ -45,13 +50,6 @@ def decode_by_library(steps: Sequence[FilterStep], data: Bytes, out: Bytes) -> N
         raise DecodeError(f"expected {len(out)} decoded bytes, found {len(stored)}")
     if stored is not out:
         out[:] = stored
-
-
-def _decoded(step: FilterStep, stored: Bytes, out: Bytes) -> Bytes:
-    """Undo one filter that libhdf5 knows, into `out` or an array of its size."""
-    if reason := _wrong(step, stored, len(out)):
-        raise DecodeError(reason)
-    return (_of_szip if step.id == SZIP else _by_library)([step], stored, out)
 
 
 def _of_szip(steps: Sequence[FilterStep], stored: Bytes, out: Bytes) -> Bytes:
@@ -86,10 +84,14 @@ def _undone(step: FilterStep, stored: Bytes, most: int) -> Bytes:
             raise DecodeError(f"shuffle with parameters {step.client_data} cannot be undone")
         ByteShuffle(step).decode(data, out := np.empty_like(data))
         return out
+    decoder = bz2.BZ2Decompressor() if step.id == BZIP2 else zlib.decompressobj()
     try:
-        return np.frombuffer(zlib.decompressobj().decompress(data.data, most), np.uint8)
-    except zlib.error as exc:
-        raise DecodeError(f"the deflate stream is damaged ({exc})") from exc
+        decoded = decoder.decompress(data.data, most)
+    except (zlib.error, OSError) as exc:
+        raise DecodeError(f"the {step.name} stream is damaged ({exc})") from exc
+    if not decoder.eof:
+        raise DecodeError(f"the {step.name} stream ends early, after {len(decoded)} decoded bytes")
+    return np.frombuffer(decoded, np.uint8)
 
 
 def _by_library(steps: Sequence[FilterStep], stored: Bytes, out: Bytes) -> Bytes:

@@ -70,9 +70,8 @@ class StoredItems:
 
 @lru_cache(maxsize=256)
 def _described(encoded: bytes) -> tuple[h5py.h5t.TypeID, np.dtype, Decode, bool]:
-    type_id, width = h5py.h5t.decode(encoded[2:]), encoded[1]
-    dtype = dtype_of(encoded[2:])
-    return type_id, dtype, _decoder(type_id, dtype, width), _refers(type_id)
+    type_id, dtype = h5py.h5t.decode(encoded[2:]), dtype_of(encoded[2:])
+    return type_id, dtype, _decoder(type_id, dtype, encoded[1]), _refers(type_id)
 
 
 def _refers(type_id: h5py.h5t.TypeID) -> bool:

@@ -1,8 +1,10 @@
 """Chunks that libhdf5 would read past or leave half empty are refused before it gets them."""
 
+import bz2
 import zlib
 
 import h5py
+import hdf5plugin
 import numpy as np
 import pytest
 
@@ -21,6 +23,7 @@ FILTERS = {
     "lzf": {"compression": "lzf"},
     "scaleoffset": {"scaleoffset": 0},
     "scaleoffset, gzip": {"scaleoffset": 0, "compression": "gzip"},
+    "bzip2": hdf5plugin.BZip2(),
 }
 USER_BLOCKS = [0, 512]
 
@@ -62,6 +65,14 @@ BAD = {
     "short shuffle": ({"shuffle": True}, RAW[:-4], "expected 256 (stored|shuffled) bytes, found 252"),
     "no checksum": (FILTERS["fletcher32"], b"abc", "expected 260 stored bytes|expected 256 bytes and a checksum"),
     "less than a checksum": (FILTERS["gzip, shuffle, fletcher32"], b"abc", "expected (more than 4|a checksum of 4)"),
+    "deflate without its end": (
+        FILTERS["scaleoffset, gzip"],
+        zlib.compress(PACKED)[:-2],
+        "the deflate stream ends early",
+    ),
+    "bzip2 cut": (FILTERS["bzip2"], bz2.compress(RAW)[:-3], "the bzip2 stream ends early"),
+    "damaged bzip2": (FILTERS["bzip2"], b"??" + bz2.compress(RAW)[2:], "the bzip2 stream is damaged"),
+    "short bzip2": (FILTERS["bzip2"], bz2.compress(RAW[:-4]), "expected 256 decoded bytes, found 252"),
     "scaleoffset cut": (FILTERS["scaleoffset"], PACKED[:-9], r"expected \d+ bytes of scaleoffset, found \d+"),
     "scaleoffset cut in its header": (FILTERS["scaleoffset"], PACKED[:20], "expected a scaleoffset header"),
     "scaleoffset of 33 bits": (FILTERS["scaleoffset"], b"\x21\0\0\0" + PACKED[4:], ".* at most 32 bits"),
