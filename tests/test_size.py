@@ -50,7 +50,7 @@ LIMITS: dict[str, Size] = {
     "content_equality": Size(70, 1, 0, 0, 0, 0),
     "errors": Size(216, 1, 0, 0, 0, 0),
     "hash_and_permute": Size(204, 1, 0, 0, 0, 0),
-    "hdf5": Size(6772, 36, 0, 0, 6, 3),
+    "hdf5": Size(6765, 36, 0, 0, 6, 3),
     "index": Size(3984, 22, 2, 0, 6, 5),
     "inspect": Size(1528, 9, 8, 0, 5, 0),
     "likely_rows": Size(948, 7, 0, 0, 1, 0),

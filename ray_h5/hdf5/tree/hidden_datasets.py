@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 
 import h5py
@@ -9,11 +10,12 @@ import h5py
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.hdf5.columns.value_types import without_rows
 from ray_h5.hdf5.tree.attributes import is_bare_dimension, text_attribute
+from ray_h5.storage.byte_source import MissingBytes
 
-_INDEX = re.compile(r"^(?P<group>(?:.*/)?_i_[^/]+)/")
-_BLOCK = re.compile(r"^(?:(?P<group>.*)/)?(?:axis\d+|block\d+)(?:_\w+)?$")
+_INDEX, _BLOCK = re.compile("_i_."), re.compile(r"(?:axis|block)\d+(?:_\w+)?")
+"""Names of groups and of datasets that PyTables and pandas may have written for themselves."""
+
 _MOST_REFERENCES = 1 << 16
-_MOST_GROUPS = 1 << 12
 
 
 class Libraries:
@@ -29,32 +31,24 @@ class Libraries:
 
     def __init__(self, path: str, root: h5py.Group) -> None:
         self._path, self._root = path, root
-        self._attributes: dict[tuple[str, str], str] = {}
-        self._frames: set[str] = set()
+        self._frames: dict[str, bool] = {}  # frames of pandas in the fixed format, and whether their error is listed
+        self.enters("", root)
+
+    def enters(self, name: str, group: h5py.Group) -> bool:
+        """Return whether a group is listed: one that is an index of PyTables, which pandas writes, is not."""
+        with contextlib.suppress(MissingBytes):  # the listing is made again
+            if text_attribute(group, "pandas_type") in {"frame", "wide"}:
+                self._frames.setdefault(name, False)
+            return not (_INDEX.match(name.rpartition("/")[2]) and text_attribute(group, "CLASS") == "TINDEX")
+        return True
 
     def instead_of(self, name: str) -> list[tuple[str, UnsupportedColumnError]] | None:
         """Return what is listed instead of a dataset: an error for a frame of pandas; None for a dataset of its own."""
-        if self._is_hidden(name):
-            return []
-        if (frame := self._frame_of(name)) is None:
+        frame, _, last = name.rpartition("/")
+        if frame not in self._frames or not _BLOCK.fullmatch(last):
             return None
-        if frame in self._frames:
-            return []
-        self._frames.add(frame)
-        return [(frame or name, self._error_of_frame(frame))]
-
-    def _is_hidden(self, name: str) -> bool:
-        """Return whether a dataset belongs to an index of PyTables, which pandas writes beside its tables."""
-        match = _INDEX.match(name)
-        return match is not None and self._attribute(match["group"], "CLASS") == "TINDEX"
-
-    def _frame_of(self, name: str) -> str | None:
-        """Return the group of a frame of pandas in the fixed format that a dataset is a part of."""
-        match = _BLOCK.match(name)
-        if match is None:
-            return None
-        group = match["group"] or ""
-        return group if self._attribute(group, "pandas_type") in {"frame", "wide"} else None
+        is_listed, self._frames[frame] = self._frames[frame], True
+        return [] if is_listed else [(frame or name, self._error_of_frame(frame))]
 
     def _error_of_frame(self, group: str) -> UnsupportedColumnError:
         shown = group or self._root.name.strip("/")
@@ -86,13 +80,6 @@ class Libraries:
                 "or text."
             )
         return None
-
-    def _attribute(self, group: str, name: str) -> str:
-        key = group, name
-        if key not in self._attributes and len(self._attributes) < _MOST_GROUPS:
-            item = self._root[group] if group else self._root
-            self._attributes[key] = text_attribute(item, name) if isinstance(item, h5py.Group) else ""
-        return self._attributes.get(key, "")
 
 
 def _is_of_rows(scale: h5py.Dataset) -> bool:

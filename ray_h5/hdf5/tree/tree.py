@@ -152,7 +152,7 @@ class H5Tree:
             self.sought.update(to_root.sources)
             missed = False
             libraries = Libraries(self.path, root)
-            for name, item, trail in walk(root, to_root, self.bounds()):
+            for name, item, trail in walk(root, to_root, self.bounds(), enters=libraries.enters):
                 if isinstance(item, MissingBytes):
                     missed = True
                     continue

@@ -80,19 +80,25 @@ class Bounds:
 
 
 def walk(
-    root: h5py.Group, trail: Trail, bounds: Bounds, above: Collection[Address] = ()
+    root: h5py.Group,
+    trail: Trail,
+    bounds: Bounds,
+    above: Collection[Address] = (),
+    enters: Callable[[str, h5py.Group], bool] = lambda *_: True,
 ) -> Iterator[tuple[str, Found, Trail]]:
     """Yield what is below a group with its name and the trail to it: each group before what is in it.
 
     A group that is its own ancestor, or one of those `above`, is not listed again: a loop. One that is reached twice is
-    listed twice.
+    listed twice. `enters` is given the name of a group and the group, and returns whether it is listed.
     """
     # A loop and no recursion: a file can nest groups deeper than Python's stack. A dict finds ancestors.
     levels = {address_of(root.id): listed(root, "", trail, bounds)}
     while levels:
         for name, item, to_it in next(reversed(levels.values())):
             yield name, item, to_it
-            if isinstance(item, h5py.Group) and (address := address_of(item.id)) not in levels and address not in above:
+            if not isinstance(item, h5py.Group) or (address := address_of(item.id)) in levels or address in above:
+                continue
+            if enters(name, item):
                 levels[address] = listed(item, f"{name}/", to_it, bounds)
                 break  # list this group first; its parent continues where its iterator is
         else:
