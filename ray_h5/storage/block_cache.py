@@ -84,7 +84,7 @@ class BlockCache:
         self._since = time.time() - 0.02  # the clock of a file system may be so late
         self._lock = threading.Lock()
         self._paused_until = self._counted_at = float("-inf")
-        self._taken = self._counted = 0
+        self._free = 0
 
     def file(self, get: Get, place: str, state: str, size: int) -> CachedFile:
         """Return what gets the bytes of a remote file, from the disk or by `get`.
@@ -112,30 +112,30 @@ class BlockCache:
         """Return how many of so many blocks may be written, after files that nobody uses were removed."""
         if not os.path.isdir(self._folder):  # somebody removed it
             _made_folder(self._options.folder)
-        most, now, wanted = self._options.max_bytes, time.monotonic(), further_bytes + count * BLOCK_BYTES
+        now, wanted = time.monotonic(), further_bytes + count * BLOCK_BYTES
         with self._lock:
             if not self.may_write:
                 return 0
-            if self._taken - self._counted > most // _COUNTED_PARTS or now - self._counted_at > _COUNT_AGAIN_S:
-                self._taken = self._counted = sum(nbytes for _, nbytes, _ in self._files())
-                self._counted_at = now
-            if self._taken + wanted > most:
-                self._make_room(most - wanted)
-            free = min(count, max(0, most - self._taken - further_bytes) // BLOCK_BYTES)
-            self._taken += (further_bytes + free * BLOCK_BYTES) if free else 0
+            if wanted > self._free or now - self._counted_at > _COUNT_AGAIN_S:
+                # A part of what is free: other processes write, too.
+                part = max(wanted, self._options.max_bytes // _COUNTED_PARTS)
+                self._free, self._counted_at = min(self._made_free(wanted), part), now
+            free = min(count, max(0, self._free - further_bytes) // BLOCK_BYTES)
+            self._free -= (further_bytes + free * BLOCK_BYTES) if free else 0
             if free < count:
                 self._paused_until = now + _FULL_PAUSE_S
             return free
 
-    def _make_room(self, most: int) -> None:
-        """Remove files that nobody used since this process uses the cache, until at most so many bytes are taken."""
-        now = time.time()
+    def _made_free(self, wanted: int) -> int:
+        """Return how many bytes are free. If they are too few, files go that nobody used since this process began."""
+        files, now = self._files(), time.time()
         since = min(self._since, now)  # the clock may have been set back
-        for used_at, nbytes, path in self._files():
-            if self._taken > most and not since <= used_at <= now + _ERROR_PAUSE_S:
-                self._taken -= nbytes
-                self._counted -= nbytes
+        free = self._options.max_bytes - sum(nbytes for _, nbytes, _ in files)
+        for used_at, nbytes, path in files:
+            if free < wanted and not since <= used_at <= now + _ERROR_PAUSE_S:
+                free += nbytes
                 Path(path).unlink(missing_ok=True)
+        return free
 
     def _files(self) -> list[tuple[float, int, str]]:
         """Return when the files that caches made were used, their bytes and paths. Others may lie there, and stay."""

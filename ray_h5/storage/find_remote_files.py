@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from ray_h5.errors import NotFoundError, NotReadableError, OptionError
 from ray_h5.messages import near_names
 from ray_h5.storage.addresses import Address, has_magic, shown, without_secrets
-from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.request_pool import each_waiting
 from ray_h5.storage.search import Endings, Entry, States, Taken, search, split_glob
 from ray_h5.storage.storage_of_path import Storage
@@ -69,11 +68,7 @@ class RemoteSearch:
 
     def _states(self, urls: Sequence[str]) -> States:
         """Return the states of files; None for what does not exist."""
-        return dict(zip(urls, each_waiting(self._state, urls), strict=True))
-
-    def _state(self, url: str) -> ObjectIdentity | None:
-        state = self._storage.identity(url)
-        return state if isinstance(state, ObjectIdentity) else None
+        return dict(zip(urls, each_waiting(self._storage.identity, urls), strict=True))
 
     def _folder_or_glob(self, url: str) -> Taken | None:
         address = self._storage.address(url)

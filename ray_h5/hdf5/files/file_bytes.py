@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
@@ -23,9 +22,6 @@ Address: TypeAlias = tuple[int, int]
 """File number and byte offset of an object: they identify it among the open files, whatever its names are."""
 
 _LONG_BITS = 8 * ctypes.sizeof(ctypes.c_ulong)
-
-_ESCAPED = re.compile("(?:\1[0-9a-f]{2})+")
-
 
 HELD: WeakValueDictionary[int, Any] = WeakValueDictionary()
 """The bytes of the files that libhdf5 reads from memory, `HeldBytes`, by the number that it gives to each."""
@@ -56,11 +52,9 @@ def gather(action: Callable[[Item], Result], items: Iterable[Item]) -> list[Resu
 
 
 def filename_of(file: h5py.File) -> str:
-    """Return the path or URL of an open file; that of h5py has other characters for those that are not ASCII."""
-    name: str = file.filename
-    if "\1" not in name or address_of(file.id)[0] not in HELD:
-        return name
-    return _ESCAPED.sub(lambda match: bytes.fromhex(match[0].replace("\1", "")).decode(errors="surrogatepass"), name)
+    """Return the path or URL of an open file; that of h5py has ? for characters of a URL that are not ASCII."""
+    held = HELD.get(address_of(file.id)[0])
+    return str(file.filename if held is None else held.url)
 
 
 def bytes_of(file: h5py.File) -> tuple[Callable[[int, int], bytes], int]:

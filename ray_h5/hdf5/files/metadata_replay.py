@@ -71,7 +71,7 @@ class HeldBytes:
 
     def __init__(self, source: ByteSource, below: HeldBytes | None = None) -> None:
         self.source = source
-        self.size = source.size
+        self.size, self.url = source.size, ""
         self.block_bytes: int = BLOCK_BYTES if below is None else below.block_bytes
         self._blocks: dict[int, memoryview] = {} if below is None else dict(below._blocks)
         self._hints: Hints = Hints(self.size) if below is None else below._hints
@@ -284,26 +284,22 @@ def _fetch_all(wanted: dict[HeldBytes, list[Span]]) -> None:
 class _HeldFile(FileObject):
     """`HeldBytes` as a file object for h5py."""
 
-    def __init__(self, held: HeldBytes, url: str) -> None:
+    def __init__(self, held: HeldBytes) -> None:
         def read_into(offset: int, buffer: memoryview) -> None:
             held.read_into(offset, buffer)
             held.hint(offset, buffer)
 
         super().__init__(held.size, read_into)
-        self._url = url
+        self._held = held
 
     def __repr__(self) -> str:
-        # h5py calls the file by it, with ? for what is not ASCII. No name in a store has control characters.
-        return "".join(character if character.isascii() else _escaped(character) for character in self._url)
-
-
-def _escaped(character: str) -> str:
-    return "".join(f"\1{byte:02x}" for byte in character.encode(errors="surrogatepass"))
+        return self._held.url  # h5py calls the file by it
 
 
 def open_held(held: HeldBytes, url: str) -> h5py.File:
     """Open a file whose bytes are in memory; raise `MissingBytes` if not enough of them are."""
-    file = h5py.File(_HeldFile(held, url), "r")
+    held.url = url
+    file = h5py.File(_HeldFile(held), "r")
     try:
         HELD[address_of(file.id)[0]] = held
         held.found_pages(file)
