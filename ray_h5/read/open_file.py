@@ -21,6 +21,7 @@ from ray_h5.hdf5.checks.changed_files import check_identity, check_same_sources,
 from ray_h5.hdf5.columns.chunk_lists import build_chunk_index
 from ray_h5.hdf5.columns.chunk_tree import listed_in_tree
 from ray_h5.hdf5.files.file_bytes import gather
+from ray_h5.hdf5.files.links import as_object
 from ray_h5.hdf5.files.metadata_replay import HeldBytes, has_missed, trim
 from ray_h5.hdf5.files.open_library import OpenLibrary, now
 from ray_h5.hdf5.files.opening import translated
@@ -432,8 +433,7 @@ class OpenFile:
 
         with self.library() as library, translated(self.path, "listing its attributes"):
             group, trail = library.tree.enter()
-            group_there = trail.follow(group, path, where="below the group") if path else group
-            return names_of_values(group_there)
+            return names_of_values(as_object(trail.follow(group, path, where="below the group") if path else group))
 
     def attributes(self, names: Sequence[str]) -> dict[str, np.ndarray | bytes]:
         """Return attributes of the group that names are relative to: an array of one number each, or a text.

@@ -94,12 +94,11 @@ class Trail:
         """Return a trail that records the files which it leads to in `sources`."""
         return Trail(self.access, self.linked, sources, self.others)
 
-    def follow(self, start: h5py.Group, path: str, where: str = "") -> Any:
-        """Return the object at `path` below a group; `where` describes the place in messages."""
-        return as_object(self.follow_to_id(start, path, where))
+    def follow(self, start: h5py.Group, path: str, where: str = "", counts: _Counts | None = None) -> Any:
+        """Return what is at `path` below a group: a group, or the identifier of another object.
 
-    def follow_to_id(self, start: h5py.Group, path: str, where: str = "", counts: _Counts | None = None) -> Any:
-        """Return the same as a group, or the identifier of another object: an `h5py.Dataset` takes long to make."""
+        An `h5py.Dataset` takes long to make; see `as_object`. `where` describes the place in messages.
+        """
         here, counts = start, counts or _Counts()
         parts = [part for part in path.split("/") if part not in {"", "."}]
         for depth, part in enumerate(parts):
@@ -108,20 +107,16 @@ class Trail:
             if kind is None:
                 where = where or f"below group {self.access.group!r}"
                 raise UnknownColumnError(f"{self.path}: no {'/'.join(parts[: depth + 1])!r} {where}")
-            here = self.take_id(here, part, path, kind, counts)
+            here = self.take(here, part, path, kind, counts)
             if not isinstance(here, h5py.Group) and depth < len(parts) - 1:
                 column, below = "/".join(parts[: depth + 1]), parts[depth + 1 :]
                 raise _no_group(self.path, here, column, below)
         return here
 
-    def take(self, group: h5py.Group, name: str, path: str) -> Any:
-        """Return the object that the existing link `name` of `group` leads to; `path` is for messages."""
-        return as_object(self.take_id(group, name, path))
-
-    def take_id(
+    def take(
         self, group: h5py.Group, name: str, path: str, kind: int | None = None, counts: _Counts | None = None
     ) -> Any:
-        """Return the same as a group, or the identifier of another object: an `h5py.Dataset` takes long to make.
+        """Return what the existing link `name` of `group` leads to, as `follow` does; `path` is for messages.
 
         `kind` is that of the link, if the caller knows it.
         """
@@ -167,9 +162,9 @@ class Trail:
             ) from None
         try:
             if not link[0]:
-                return self.follow_to_id(group.file if path.startswith("/") else group, path, counts=counts)
+                return self.follow(group.file if path.startswith("/") else group, path, counts=counts)
             file = self._open_linked(os.fsdecode(link[0]), filename_of(group.file), f"external link {name!r}")
-            return self.follow_to_id(file["/"], path, counts=counts)
+            return self.follow(file["/"], path, counts=counts)
         except UnknownColumnError as exc:
             error = MissingSourceError(f"{self.path}: link {name!r} leads to {_cut(path)!r}, which does not exist")
             error.is_dangling = True
@@ -240,9 +235,9 @@ class Trail:
             target = self.follow(file["/"], name)
         except UnknownColumnError as exc:
             raise MissingSourceError(f"{leads}: {exc}") from exc
-        if not isinstance(target, h5py.Dataset):
+        if not isinstance(target, h5py.h5d.DatasetID):
             raise MissingSourceError(f"{leads}, which is a group")
-        return target
+        return h5py.Dataset(target, readonly=True)
 
 
 def links_in(group: h5py.Group) -> Iterator[tuple[str | bytes, int, int]]:

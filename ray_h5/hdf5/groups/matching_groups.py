@@ -20,7 +20,7 @@ from ray_h5.errors import (
 )
 from ray_h5.hdf5.columns.plain_dtypes import are_references
 from ray_h5.hdf5.files.file_bytes import Address, address_of
-from ray_h5.hdf5.files.links import Trail, stored_name
+from ray_h5.hdf5.files.links import Trail, as_object, stored_name
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.groups.column_of_groups import GroupColumn, check_places
 from ray_h5.hdf5.groups.group_attributes import GroupAttribute
@@ -282,9 +282,9 @@ class _Walk:
             dataset = trail.follow(self.root, name)
         except UnknownColumnError:
             return None  # reported for the pattern
-        if not isinstance(dataset, h5py.Dataset) or trail.sources or not are_references(dataset.id.get_type()):
+        if not isinstance(dataset, h5py.h5d.DatasetID) or trail.sources or not are_references(dataset.get_type()):
             return None
-        self._refers, targets = True, targets_of(self._tree, name, dataset, self.file_bytes)
+        self._refers, targets = True, targets_of(self._tree, name, as_object(dataset), self.file_bytes)
         if not targets:
             raise UnsupportedColumnError(f"{self.path}: column {name!r} has no references, and so no rows")
         return [path for path, _ in targets], [(group, trail) for _, group in targets]
@@ -390,10 +390,10 @@ class _Walk:
         """Return whether these paths are of datasets, as the first one says."""
         pairs = zip(names, parents, strict=True)
         name, (group, trail) = next((name, parent) for name, parent in pairs if parent is not None)
-        return isinstance(self._at_home(group, trail, name), h5py.Dataset)
+        return isinstance(self._at_home(group, trail, name), h5py.h5d.DatasetID)
 
     def _at_home(self, group: h5py.Group, trail: Trail, path: str) -> Any:
-        """Return the object of a link, of whatever kind; raise if it is in another file."""
+        """Return what a link leads to, of whatever kind; raise if it is in another file."""
         to_it = trail.branch()
         try:
             item = to_it.take(group, path.rsplit("/", 1)[-1], path)
@@ -416,7 +416,8 @@ class _Walk:
         if not trail.sources and group.id.links.get_info(name).type == h5py.h5l.TYPE_HARD:
             opened = h5py.h5o.open(group.id, name)
         else:
-            opened = self._at_home(group, trail, path).id
+            opened = self._at_home(group, trail, path)
+            opened = opened.id if isinstance(opened, h5py.Group) else opened
         if isinstance(opened, h5py.h5d.DatasetID) != datasets or isinstance(opened, h5py.h5t.TypeID):
             raise SchemaMismatchError(
                 f"{self.path}: the pattern {self._pattern.said} matches groups and datasets, such as {path!r}. "
@@ -488,7 +489,7 @@ class _Walk:
                 continue  # no listing has such a name
             trail = self._trail.branch()
             try:
-                yield path, trail.follow_to_id(row, path), trail
+                yield path, trail.follow(row, path), trail
             except UnknownColumnError:
                 continue
             except (MissingSourceError, UnsupportedColumnError) as exc:

@@ -188,15 +188,15 @@ class H5Tree:
         root, to_root = self._start(name)
         trail = to_root.branch()
         if not self.access.beside:
-            return trail.follow_to_id(root, name), trail
+            return trail.follow(root, name), trail
         root_beside, to_it = self._enter_beside()
         trail_beside = to_it.branch()
         try:
-            identifier = trail.follow_to_id(root, name)
+            identifier = trail.follow(root, name)
         except UnknownColumnError:
-            return trail_beside.follow_to_id(root_beside, name), trail_beside
+            return trail_beside.follow(root_beside, name), trail_beside
         with contextlib.suppress(UnknownColumnError):
-            beside = trail_beside.follow_to_id(root_beside, name)
+            beside = trail_beside.follow(root_beside, name)
             if isinstance(identifier, h5py.h5d.DatasetID) and isinstance(beside, h5py.h5d.DatasetID):
                 raise in_both(self.path, name, self.access.beside)
         return identifier, trail

@@ -116,7 +116,7 @@ def listed(group: h5py.Group, prefix: str, trail: Trail, bounds: Bounds) -> Iter
                 yield prefix + printable(name.decode(errors="backslashreplace")), nameless, to_it
             continue
         try:
-            item = to_it.take_id(group, name, prefix + name, kind)
+            item = to_it.take(group, name, prefix + name, kind)
         except TransientIOError:
             raise  # the whole listing is repeated
         except (RayH5Error, MissingBytes) as exc:
