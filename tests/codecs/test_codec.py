@@ -33,6 +33,7 @@ from ray_h5.manifest.layout import FilterPipeline, FilterStep
 from ray_h5.read.library_filters import decode_by_library
 from ray_h5.read.reader import RowReader
 from tests.hdf5.h5kit import assert_same, by_h5py, replace_once, write
+from tests.properties import few
 
 
 def szip(method, pixels_per_block):
@@ -122,10 +123,10 @@ AROUND = itertools.cycle(["shuffle", "fletcher32", "shuffle, fletcher32"])
 )
 def test_chunks_of_every_element_size(name, around):
     options = {**FILTERS[name], "shuffle": "shuffle" in around, "fletcher32": "fletcher32" in around}
-    # Few values, that compress, and many, by turns: each type and each count has both.
+    # Few values, that compress, and many, by turns: each type and each count has both. Half of the pairs come alone.
     for i, dtype in enumerate(["u1", "<i2", "V3", ">f4", "f8", "V300"]):
         for few_values, count in enumerate([7, 64, 100, 1300], i):
-            if takes(options, dtype, count):
+            if (few_values // 2 + bool(around)) % 2 and takes(options, dtype, count):
                 data = values(dtype, count, bool(few_values % 2))
                 pipe, mask, stored = stored_by_libhdf5(data, **options)
                 assert decode(pipe, stored, data.nbytes, mask) == data.tobytes(), (dtype, count, few_values)
@@ -137,20 +138,21 @@ SHAPES = itertools.cycle([(4, 24), (5, 33), (3, 11), (16, 500), (5, 33)])
 
 @pytest.mark.parametrize(("name", "chunk"), [(name, next(SHAPES)) for name in FILTERS])
 def test_files_equal_h5py(tmp_path, name, chunk):
-    # Two whole chunks and one that sticks out, of random bytes and of bytes that repeat.
+    # Two whole chunks and one that sticks out, of random bytes and of bytes that repeat, by turns.
     shape = (2 * chunk[0] + 1, chunk[1])
     options = {"chunks": chunk, "shuffle": name in STREAMS, **FILTERS[name]}
     columns = {
         f"{dtype} {few_values}": values(dtype, shape[0] * shape[1], few_values).reshape(shape)
-        for dtype, few_values in itertools.product(["u1", ">i2", "f4", "f8"], [True, False])
+        for dtype, few_values in [("u1", False), (">i2", True), ("f4", False), ("f8", True)]
     }
     path = write(tmp_path / "a.h5", columns, **options)
     reader = RowReader(path, threads=2)
     rows = np.random.default_rng(0).permutation(shape[0])
     for column in columns:
         assert reader.columns[column].direct
-        assert_same(reader.read([column])[column], by_h5py(path, column))
-        assert_same(reader.read([column], rows)[column], by_h5py(path, column, rows))
+        expected = by_h5py(path, column)
+        assert_same(reader.read([column])[column], expected)
+        assert_same(reader.read([column], rows)[column], expected[rows])
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 8, 16, 255, 256, 300])
@@ -490,6 +492,7 @@ def damages(draw, stored):
 
 
 @pytest.mark.parametrize("family", sorted({name.split()[0].rstrip(",") for name in DAMAGED}))
+@few(15)
 @given(data=st.data())
 def test_damage_is_found_or_harmless(family, data):
     name = data.draw(st.sampled_from([name for name in DAMAGED if name.startswith(family)]))

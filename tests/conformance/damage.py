@@ -151,7 +151,7 @@ def _four_byte_strings() -> Any:
 
 SHORT = zlib.compress(CHUNK[:-1].tobytes())
 BAD_ADLER = zlib.compress(CHUNK.tobytes())[:-1] + b"\0"
-BOMB = zlib.compress(bytes(400 << 20), 1)
+BOMB = zlib.compress(bytes(160 << 20), 1)
 FLETCHER32, SHUFFLE, DEFLATE, MADE_UP = 3, 2, 1, 40_000
 
 CUTS = {

@@ -123,13 +123,13 @@ def loader_of(dataset, shuffle, rank=0, world=1):
 
 
 def order_of(dataset, shuffle, values):
-    """Return the rows of each rank; check that loaders deliver their values."""
+    """Return the rows of each rank; check that loaders of one and of two ranks deliver their values."""
     found = {}
     places = {row: i for i, row in enumerate(dataset.row_ids(np.arange(len(dataset))).tolist())}
     for world in WORLDS:
         ranks = [ids_of(dataset, shuffle, rank, world)[0] for rank in range(world)]
         found[f"world {world}"] = list(map(short, ranks))
-        for rank, ids in enumerate(ranks if values else []):
+        for rank, ids in enumerate(ranks if values and world < 5 else []):
             delivered = values_of(loader_of(dataset, shuffle, rank, world))
             for name, column in values.items():
                 assert delivered.get(name, []) == [column[places[row]] for row in ids], (name, world, rank)

@@ -90,24 +90,31 @@ LOOKS = {
 }
 
 
-@pytest.mark.parametrize(("look", "nested"), [*((look, False) for look in LOOKS), ("read", True)])
-@pytest.mark.parametrize(
-    ("mapping", "name"),
-    [(make, name) for make in (counted, growing, fixed) for name in (COUNTED if make is counted else NAMES)],
-)
-def test_sources_outside_are_not_opened(outside, name, mapping, nested, look):
-    path = str(outside.parent / "inside" / "a.h5")
-    with h5py.File(path, "w", libver="latest") as file:
-        file["ok"] = ROWS
-        virtual_column(file, "hidden" if nested else "x", [mapping(name.format(outside=outside))])
-        if nested:
-            virtual_column(file, "x", [growing(".", "hidden")])
+def looked(path, look):
+    """Return what is seen in a process of its own, or the error."""
     try:
-        found = in_fork(lambda: LOOKS[look](path), timeout_s=10)
+        return in_fork(lambda: LOOKS[look](path), timeout_s=10)
     except ExternalDataError as exc:
-        assert look in {"a column", "read"}, exc  # noqa: PT017
-    else:
-        assert "ExternalDataError" in found if look == "inspect" else found == ["ok"]
+        return exc
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("mapping", [counted, growing, fixed])
+def test_sources_outside_are_not_opened(outside, mapping, nested):
+    names = COUNTED if mapping is counted else NAMES
+    for name in names:
+        path = str(outside.parent / "inside" / f"{len(name)}.h5")
+        with h5py.File(path, "w", libver="latest") as file:
+            file["ok"] = ROWS
+            virtual_column(file, "hidden" if nested else "x", [mapping(name.format(outside=outside))])
+            if nested:
+                virtual_column(file, "x", [growing(".", "hidden")])
+        for look in LOOKS if name == names[0] and not nested else ["read"]:
+            found = looked(path, look)
+            if look in {"a column", "read"}:
+                assert isinstance(found, ExternalDataError), (name, look)
+            else:
+                assert "ExternalDataError" in found if look == "inspect" else found == ["ok"]
 
 
 def test_a_counted_source_that_is_a_pipe_is_not_opened(outside):
@@ -336,11 +343,12 @@ def test_rows_of_more_written_and_unwritten_chunks(tmp_path):
             )
             dataset[1, 5, :30] = 7
             dataset[4, :, 995] = 8
-    with h5py.File(tmp_path / "a.h5") as file:
-        for name, threads, rows in itertools.product(file, (1, 2), ([1], [5, 1, 4, 1], slice(None), slice(1, 5))):
+    for name in ("raw", "gzip", "swapped"):
+        expected = by_h5py(tmp_path / "a.h5", name)
+        for threads, rows in itertools.product((1, 2), ([1], [5, 1, 4, 1], slice(None), slice(1, 5))):
             reader = RowReader(tmp_path / "a.h5", threads=threads)
             assert reader.columns[name].direct
-            assert_same(reader.read([name], rows)[name], by_h5py(tmp_path / "a.h5", name, rows))
+            assert_same(reader.read([name], rows)[name], expected[rows])
 
 
 @pytest.mark.parametrize("criterion", [{"x": 1}, {"y": any_equal(1)}, {"m": row_mask()}, {"x": row_mask()}])
@@ -438,7 +446,7 @@ from ray_h5.torch_data.dataset import H5Dataset
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 dataset = H5Dataset(sys.argv[1], kept_bytes=0)
-assert dataset.read(np.arange(500))["x"].tolist() == list(range(500))
+assert dataset.read(np.arange(150))["x"].tolist() == list(range(150))
 # Others take what is left: files that are only kept for the next read are let go.
 taken = [os.open(os.devnull, os.O_RDONLY) for _ in range(62 - len(os.listdir("/proc/self/fd")))]
 assert len(taken) > 10
@@ -448,7 +456,7 @@ assert dataset.read(np.arange(10))["x"].tolist() == list(range(10))
 
 @pytest.mark.slow
 def test_more_files_than_descriptors(tmp_path):
-    for number in range(500):
+    for number in range(150):
         with h5py.File(tmp_path / f"{number}.h5", "w") as file:
             file["x"] = [number]
     done = run_python(FEW_DESCRIPTORS, str(tmp_path))

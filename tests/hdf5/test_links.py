@@ -165,36 +165,22 @@ OUTSIDE = {
 }
 
 
-@pytest.mark.parametrize("column", OUTSIDE)
-@pytest.mark.parametrize("allowed", ["nothing", "another folder", "a folder whose name begins alike"])
-def test_outside_is_refused(world, column, allowed):
-    kind, target = OUTSIDE[column]
-    roots = {
-        "nothing": [],
-        "another folder": [world.inside],
-        "a folder whose name begins alike": [world.outside[:-1]],
-    }[allowed]
-    reader = RowReader(world.path, allow_external=roots)
-    with pytest.raises(ExternalDataError) as caught:
-        reader.read([column])
-    assert isinstance(caught.value, PermissionError)
-    for part in (world.path, kind, os.path.join(world.outside, target), f"allow_external={roots}"):
-        assert part in str(caught.value)
-    assert f"pass allow_external=[{world.outside!r}]" in str(caught.value)
-    assert reader.read(["ok"])["ok"].tolist() == ROWS.tolist()
+def test_outside_is_refused(world):
+    # Nothing is allowed; another folder; a folder whose name begins alike.
+    for roots in ([], [world.inside], [world.outside[:-1]]):
+        reader = RowReader(world.path, allow_external=roots)
+        for column, (kind, target) in OUTSIDE.items():
+            with pytest.raises(ExternalDataError) as caught:
+                reader.read([column])
+            assert isinstance(caught.value, PermissionError)
+            for part in (world.path, kind, os.path.join(world.outside, target), f"allow_external={roots}"):
+                assert part in str(caught.value)
+            assert f"pass allow_external=[{world.outside!r}]" in str(caught.value)
+        assert reader.read(["ok"])["ok"].tolist() == ROWS.tolist()
 
 
-SPELLINGS = ["plain", "slash", "relative", "through a link", "path-like", "above"]
-
-
-@pytest.mark.parametrize(
-    ("column", "spelling"),
-    [
-        *((column, "plain") for column in OUTSIDE),
-        *((column, each) for column in ("up", "raw") for each in SPELLINGS[1:]),
-    ],
-)
-def test_outside_that_is_allowed(world, tmp_path, monkeypatch, column, spelling):
+@pytest.mark.parametrize("spelling", ["plain", "slash", "relative", "through a link", "path-like", "above"])
+def test_outside_that_is_allowed(world, tmp_path, monkeypatch, spelling):
     (tmp_path / "way").symlink_to(world.outside)
     monkeypatch.chdir(tmp_path)
     root = {
@@ -202,11 +188,12 @@ def test_outside_that_is_allowed(world, tmp_path, monkeypatch, column, spelling)
         "path-like": tmp_path / "outside", "above": tmp_path,
     }[spelling]  # fmt: skip
     reader = RowReader(world.path, allow_external=[root])
-    assert column in reader.columns
     assert reader.layout.refused == {}
-    for rows in (slice(None), [4, 0, 4]):
-        assert_same(reader.read([column], rows)[column], by_h5py(world.path, column, rows))
-    assert reader.read([column], [1])[column].tolist() == [101]
+    for column in OUTSIDE:
+        assert column in reader.columns
+        for rows in (slice(None), [4, 0, 4]):
+            assert_same(reader.read([column], rows)[column], by_h5py(world.path, column, rows))
+        assert reader.read([column], [1])[column].tolist() == [101]
 
 
 def test_links_of_the_folder_do_not_widen_it(world):
@@ -217,38 +204,20 @@ def test_links_of_the_folder_do_not_widen_it(world):
         RowReader(world.path, allow_external=[world.inside]).read(["hidden"])
 
 
-# In both files "link", "soft", "all", "virtual" and "raw" lead outside; "chained" leads to one of these.
-CHAINS = {
-    "link to a link": "/link",
-    "link to a soft link": "/soft",
-    "link into a linked group": "/all/s",
-    "link to a virtual column": "/virtual",
-    "link to external storage": "/raw",
-    **{
-        f"virtual column over {name} of {which} file": (source, target)
-        for source, which in [(".", "this"), ("b.h5", "another")]
-        for name, target in [
-            ("a link", "/link"), ("a soft link", "/soft"), ("a linked group", "/all/s"),
-            ("a virtual column", "/virtual"), ("external storage", "/raw"),
-        ]
-    },
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("chain", CHAINS)
-def test_nothing_leads_outside_in_two_steps(world, chain):
+@pytest.mark.parametrize("target", ["/link", "/soft", "/all/s", "/virtual", "/raw"])
+def test_nothing_leads_outside_in_two_steps(world, target):
+    """In both files the targets lead outside; a link leads to them, and virtual columns of this and the other file."""
     with h5py.File(world.path, "r+") as file:
-        if chain.startswith("link"):
-            file["chained"] = h5py.ExternalLink("b.h5", CHAINS[chain])
-        else:
-            file.create_virtual_dataset("chained", virtual(*CHAINS[chain]))
+        file["by a link"] = h5py.ExternalLink("b.h5", target)
+        file.create_virtual_dataset("over this file", virtual(".", target))
+        file.create_virtual_dataset("over another file", virtual("b.h5", target))
     shutil.copy(world.path, os.path.join(world.inside, "b.h5"))
-    with h5py.File(world.path, "r") as file:
-        assert file["chained"][:].tolist() == (ROWS + 100).tolist(), "h5py follows it"
-    with pytest.raises(ExternalDataError, match="outside"):
-        RowReader(world.path, allow_external=[world.inside]).read(["chained"])
-    reader = RowReader(world.path, allow_external=[world.inside, world.outside])
-    assert reader.read(["chained"])["chained"].tolist() == (ROWS + 100).tolist()
+    for column in ("by a link", "over this file", "over another file"):
+        assert by_h5py(world.path, column).tolist() == (ROWS + 100).tolist(), "h5py follows it"
+        with pytest.raises(ExternalDataError, match="outside"):
+            RowReader(world.path, allow_external=[world.inside]).read([column])
+        reader = RowReader(world.path, allow_external=[world.inside, world.outside])
+        assert reader.read([column])[column].tolist() == (ROWS + 100).tolist()
 
 
 def test_storage_by_a_relative_name_is_not_looked_up_elsewhere(tmp_path, monkeypatch):
@@ -518,30 +487,31 @@ def places(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("column", ["link", "virtual", "numbered"])
 @pytest.mark.parametrize("name", ["b.h5", "absolute/b.h5"])
 @pytest.mark.parametrize("there", [there for n in range(5) for there in itertools.combinations(PLACES, n)], ids=str)
-def test_sources_are_those_that_libhdf5_finds(places, column, name, there):
+def test_sources_are_those_that_libhdf5_finds(places, name, there):
     source = name if name == "b.h5" else str(places / name)
     write(places / "beside" / "b0.h5", {"x": np.full(5, 9)})
     for folder in there:
-        write(places / folder / ("b1.h5" if column == "numbered" else "b.h5"), {"x": np.full(5, PLACES[folder])})
+        for each in ("b.h5", "b1.h5"):
+            write(places / folder / each, {"x": np.full(5, PLACES[folder])})
     with h5py.File(places / "real" / "a.h5", "w", libver="latest") as file:
         file["link"] = h5py.ExternalLink(source, "/x")
         file.create_virtual_dataset("virtual", virtual(source, "x"))
         numbered_column(file, "numbered", source.replace("b.h5", "b%b.h5"), 5)
     reader = RowReader(places / "beside" / "a.h5", allow_external=[places])
     looked = there if name != "b.h5" else [folder for folder in there if folder != "absolute"]
-    if looked and looked[0] == "current":
-        with pytest.raises(ExternalDataError, match="in the current folder of each process"):
-            reader.read([column])
-    elif looked or column == "numbered":
-        expected = [9] * 5 * (column == "numbered") + [PLACES[folder] for folder in looked[:1]] * 5
-        assert reader.read([column])[column].tolist() == expected
-        assert_same(reader.read([column])[column], by_h5py(places / "beside" / "a.h5", column))
-    else:
-        with pytest.raises(MissingSourceError, match=r"b\.h5, which does not exist"):
-            reader.read([column])
+    for column in ("link", "virtual", "numbered"):
+        if looked and looked[0] == "current":
+            with pytest.raises(ExternalDataError, match="in the current folder of each process"):
+                reader.read([column])
+        elif looked or column == "numbered":
+            expected = [9] * 5 * (column == "numbered") + [PLACES[folder] for folder in looked[:1]] * 5
+            assert reader.read([column])[column].tolist() == expected
+            assert_same(reader.read([column])[column], by_h5py(places / "beside" / "a.h5", column))
+        else:
+            with pytest.raises(MissingSourceError, match=r"b\.h5, which does not exist"):
+                reader.read([column])
 
 
 def test_what_a_symbolic_link_leads_to_is_looked_for_where_the_link_is(places):
@@ -579,8 +549,7 @@ def test_a_source_that_comes_to_be_where_libhdf5_looks_first(places, monkeypatch
 
 
 @pytest.mark.parametrize("variable", ["HDF5_VDS_PREFIX", "HDF5_EXT_PREFIX", "HDF5_EXTFILE_PREFIX"])
-@pytest.mark.parametrize("column", ["link", "virtual", "virtual over a link", "raw"])
-def test_prefixes_of_the_environment_do_not_lead_outside(tmp_path, monkeypatch, variable, column):
+def test_prefixes_of_the_environment_do_not_lead_outside(tmp_path, monkeypatch, variable):
     # libhdf5 looks below these first, so that what is checked would not be what is read.
     for folder, values in (("inside", ROWS), ("outside", ROWS + 666)):
         (tmp_path / folder).mkdir()
@@ -596,12 +565,13 @@ def test_prefixes_of_the_environment_do_not_lead_outside(tmp_path, monkeypatch, 
     path = file_with(tmp_path / "inside" / "a.h5", fill)
     monkeypatch.chdir(tmp_path / "inside")
     monkeypatch.setenv(variable, str(tmp_path / "outside"))
-    try:
-        found = RowReader(path, allow_external=[tmp_path / "inside"]).read([column])[column]
-    except ExternalDataError as exc:
-        assert variable in str(exc) or "raw.bin" in str(exc)  # noqa: PT017  either is right
-    else:
-        assert found.tolist() == ROWS.tolist()
+    for column in ("link", "virtual", "virtual over a link", "raw"):
+        try:
+            found = RowReader(path, allow_external=[tmp_path / "inside"]).read([column])[column]
+        except ExternalDataError as exc:
+            assert variable in str(exc) or "raw.bin" in str(exc)  # noqa: PT017  either is right
+        else:
+            assert found.tolist() == ROWS.tolist()
 
 
 def test_the_state_of_sources_can_be_expected(tmp_path):
@@ -748,16 +718,16 @@ def test_columns_of_different_lengths(tmp_path):
 
 def test_the_lengths_of_many_columns_are_not_all_listed(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
-        for i in range(400):
-            file[f"data/demo_{i}/actions"] = np.zeros((10 + i % 90, 7))
-            file[f"data/demo_{i}/obs/pose"] = np.zeros((10 + i % 90, 3))
+        for i in range(90):
+            file[f"data/demo_{i}/actions"] = np.zeros((10 + i, 7))
+            file[f"data/demo_{i}/obs/pose"] = np.zeros((10 + i, 3))
     with pytest.raises(SchemaMismatchError) as caught:
         H5Dataset(tmp_path / "a.h5")
     message = str(caught.value)
     assert "found 90 lengths:\n  10 rows: columns=['data/demo_0/actions', 'data/demo_0/obs/pose'" in message
     assert "\n  and 87 more lengths\n" in message
     assert len(message) < 4000
-    assert "data/demo_0 ... demo_399: 400 groups alike. If each is a sample, pass rows=" in message
+    assert "data/demo_0 ... demo_89: 90 groups alike. If each is a sample, pass rows=" in message
     assert "rows=ray_h5.Groups('data/demo_*')" in message
 
 
@@ -786,39 +756,3 @@ def test_lengths_of_a_file_by_matlab(tmp_path):
         file.write(head)
     with pytest.raises(SchemaMismatchError, match=r"MATLAB wrote this file(.|\n)*axes='reversed'"):
         H5Dataset(path)
-
-
-@pytest.mark.parametrize("filters", [{}, {"chunks": (4, 5), "compression": "gzip"}])
-def test_values_in_other_files_are_read_without_libhdf5(tmp_path, filters):
-    data = np.random.default_rng(0).random((4, 10, 5))
-    layout, gaps = h5py.VirtualLayout((40, 5), "f8"), h5py.VirtualLayout((50, 5), "f8")
-    for number, values in enumerate(data):
-        with h5py.File(tmp_path / f"s{number}.h5", "w") as file:
-            file.create_dataset("d", data=values, **filters)
-        layout[10 * number : 10 * number + 10] = h5py.VirtualSource(f"s{number}.h5", "d", (10, 5))
-        gaps[12 * number + 1 : 12 * number + 11] = h5py.VirtualSource(f"s{number}.h5", "d", (10, 5))
-
-    def fill(file):
-        file.create_virtual_dataset("stack", layout)
-        file.create_virtual_dataset("gaps", gaps, fillvalue=7)
-        file["link"] = h5py.ExternalLink("s2.h5", "/d")
-
-    path = file_with(tmp_path / "a.h5", fill)
-    reader = RowReader(path, allow_external=[tmp_path])
-    for name, rows in (("stack", [39, 3, 3, 17, 0]), ("gaps", [11, 4, 0, 4, 49]), ("link", [9, 0, 0])):
-        assert_same(reader.read([name], rows)[name], by_h5py(path, name, rows))
-        assert_same(reader.read([name])[name], by_h5py(path, name, slice(None)))
-    with h5py.File(tmp_path / "s2.h5", "a") as file:
-        file["d"][0, 0] = -1
-    for name, row in (("stack", 20), ("gaps", 30), ("link", 0)):
-        with pytest.raises(StaleIndexError, match=rf"a\.h5: column '{name}' leads to .*s2\.h5, which changed"):
-            reader.read([name], [row])
-
-
-def test_text_of_another_file(tmp_path):
-    write(tmp_path / "s.h5", {"text": np.array([b"a", b"bcd", b""], object)})
-    layout = h5py.VirtualLayout((3,), h5py.string_dtype("ascii"))
-    layout[:] = h5py.VirtualSource("s.h5", "text", (3,))
-    path = file_with(tmp_path / "a.h5", lambda file: file.create_virtual_dataset("text", layout))
-    reader = RowReader(path, allow_external=[tmp_path])
-    assert reader.read(["text"], [2, 1])["text"].tolist() == [b"", b"bcd"]

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from ray_h5 import Groups, atomic
-from ray_h5.errors import ExternalDataError, OptionError, StaleIndexError
+from ray_h5.errors import OptionError, StaleIndexError
 from ray_h5.index.facts.file_facts import Question
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.file_options import FileOptions
@@ -437,53 +437,6 @@ def test_a_file_that_changed_is_looked_at_again(kept, files, opened, caplog):
     del opened[:]
     planned(files, folder)
     assert set(opened) == {files[3]}
-
-
-def test_a_source_that_changed_is_looked_at_again(tmp_path):
-    """The labels lie in another file, behind an external link."""
-    outside, path, folder = (str(tmp_path / name) for name in ("labels.h5", "a.h5", "index"))
-    with h5py.File(outside, "w") as file:
-        file["label"] = np.array([1, 0, 1])
-    with h5py.File(path, "w") as file:
-        file["x"] = np.arange(3)
-        file["label"] = h5py.ExternalLink("labels.h5", "label")
-
-    def selected():
-        MEMORY.clear()
-        options = {"columns": ["x"], "predicate": where(label=1), "index_dir": folder}
-        return plan_files([path], allow_external=[str(tmp_path)], **options)[1].selection.tolist()
-
-    assert selected() == selected() == [0, 2]
-    with h5py.File(outside, "a") as file:
-        file["label"][:] = [0, 1, 0]
-    assert selected() == [1]
-    # What was found with leave to follow links is nothing to those without.
-    with pytest.raises(ExternalDataError):
-        plan_files([path], columns=["x"], predicate=where(label=1), index_dir=folder)
-
-
-@pytest.mark.parametrize("forget", [True, False])
-def test_a_source_that_is_added_is_looked_at(tmp_path, forget):
-    def add(number):
-        with h5py.File(tmp_path / f"part{number}.h5", "w") as file:
-            file["x"] = np.full(2, number)
-
-    def rows():
-        if forget:
-            MEMORY.clear()
-        options = {"columns": ["x"], "index_dir": str(tmp_path / "index"), "allow_external": [str(tmp_path)]}
-        return plan_files([str(tmp_path / "a.h5")], **options)[0].num_rows
-
-    space = h5py.h5s.create_simple((2,), (h5py.h5s.UNLIMITED,))
-    space.select_hyperslab((0,), (h5py.h5s.UNLIMITED,), (2,), (2,))
-    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    plist.set_virtual(space, b"part%b.h5", b"x", h5py.h5s.create_simple((2,)))
-    with h5py.File(tmp_path / "a.h5", "w", libver="latest") as file:
-        h5py.h5d.create(file.id, b"x", h5py.h5t.STD_I64LE, space, plist)
-    add(0)
-    assert rows() == rows() == 2
-    add(1)
-    assert rows() == 4
 
 
 def test_memory_is_bounded(files, monkeypatch):

@@ -13,9 +13,9 @@ from ray_h5.torch_data import H5Dataset, OrderSampler, between, kfold, loader, w
 ROWS = 40
 
 
-@pytest.fixture(params=[(1,), (1, 1, 1)], ids=str)
-def paths(tmp_path, request):
-    """Return a file with labels of one axis, and one with more axes of one."""
+@pytest.fixture
+def paths(tmp_path):
+    """Return a file with labels of one axis, and one with one or three more axes of one."""
     rng = np.random.default_rng(3)
     columns = {
         "label": rng.integers(0, 4, ROWS).astype("u1"),
@@ -24,10 +24,10 @@ def paths(tmp_path, request):
         "ok": rng.random(ROWS) < 0.5,
     }
     paths = [str(tmp_path / f"{name}.h5") for name in ("flat", "axes")]
-    for path, axes in zip(paths, ((), request.param), strict=True):
+    for path, more in zip(paths, ([()] * 4, [(1,), (1, 1, 1)] * 2), strict=True):
         with h5py.File(path, "w") as file:
             file["x"] = np.arange(ROWS)
-            for name, values in columns.items():
+            for (name, values), axes in zip(columns.items(), more, strict=True):
                 file[name] = values.reshape(ROWS, *axes)
     return paths
 

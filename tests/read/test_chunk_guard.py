@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from ray_h5.errors import CorruptChunkError, CorruptFileError
-from ray_h5.read.native import run_tables
 from ray_h5.read.reader import RowReader
 from tests.hdf5.h5kit import assert_same, by_h5py, dataset_with, overwrite, plist_with, random_rows
 
@@ -308,14 +307,11 @@ def test_parameters_of_szip_that_are_damaged(tmp_path):
     assert CorruptChunkError in outcomes
 
 
-@pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("columns", [1, 6])
 @pytest.mark.parametrize("kind", ["numbers", "text", "fields"])
-def test_an_edge_chunk_that_holds_only_its_rows(tmp_path, monkeypatch, kind, columns, shuffle, compiled):
+def test_an_edge_chunk_that_holds_only_its_rows(tmp_path, kind, columns, shuffle):
     """As some writers store it; h5py reads it. What is shorter, or lies in the middle, is damaged."""
-    if not compiled:
-        monkeypatch.setattr(run_tables, "compiled_loop", lambda: None)
     values = np.arange(10 * columns, dtype="<i4").reshape(10, columns)
     values = {"numbers": values, "text": values.astype("S8"), "fields": values.view([("a", "<i2"), ("b", "<i2")])}[kind]
     path = tmp_path / "a.h5"

@@ -251,18 +251,16 @@ def assert_refused(found, peak, claimed, path):
     assert peak < 32 << 20
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_claimed_length_takes_no_memory(tmp_path, dtype):
+def test_a_claimed_length_takes_no_memory(tmp_path):
     paths = []
-    for storage in STORAGES:
+    for dtype, storage in itertools.product(DTYPES, STORAGES):
         if storage in {"fletcher32", "blosc2"} and DTYPES[dtype].kind == "O":
             continue  # libhdf5 does not take it for references alone, only for what has some in it
-        folder = tmp_path / storage
-        folder.mkdir()
+        folder = tmp_path / dtype / storage
+        folder.mkdir(parents=True)
         paths.append(damaged(made(folder / "a.h5", DTYPES[dtype], storage)))
-    unit = 8 if "float64" in dtype else 1
     for path, (found, peak) in measured(paths).items():
-        assert_refused(found, peak, CLAIMED * unit, path)
+        assert_refused(found, peak, CLAIMED * (8 if "float64" in path else 1), path)
 
 
 FILES = {
@@ -275,15 +273,12 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize("options", FILES.values(), ids=FILES)
-def test_files_of_all_kinds(tmp_path, options):
-    paths = []
-    for storage, dtype in itertools.product(
-        ("contiguous", "compact", "external", "gzip", "chunks"), ("list", "compound")
-    ):
-        folder = tmp_path / f"{storage} {dtype}"
+def test_files_of_all_kinds(tmp_path):
+    paths, storages = [], ("contiguous", "compact", "external", "gzip", "chunks")
+    for kind, storage, dtype in itertools.product(FILES, storages, ("list", "compound")):
+        folder = tmp_path / f"{kind} {storage} {dtype}"
         folder.mkdir()
-        paths.append(made(folder / "a.h5", DTYPES[dtype], storage, **options))
+        paths.append(made(folder / "a.h5", DTYPES[dtype], storage, **FILES[kind]))
         assert_equals_h5py(paths[-1])
         damaged(paths[-1])
     for path, (found, peak) in measured(paths).items():
@@ -313,8 +308,9 @@ def test_values_in_other_files(tmp_path, storage, name):
     assert len(reader.read([name], [3])[name]) == 1
 
 
-@pytest.mark.parametrize("claimed", [BYTES + 1, BYTES - 1, 1 << 20])
-@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize(
+    ("storage", "claimed"), [*zip(STORAGES, itertools.cycle([BYTES + 1, BYTES - 1, 1 << 20]), strict=False)]
+)
 def test_small_claims_are_named_too(tmp_path, storage, claimed):
     """libhdf5 refuses these itself, and does not say which value it is."""
     path = damaged(made(tmp_path / "a.h5", DTYPES["compound"], storage), claimed)

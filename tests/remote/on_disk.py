@@ -144,8 +144,6 @@ ON_DISK = {
     "rows/test_stacks_equal_h5py.py::test_other_mappings": COUNTS,
     "rows/test_stacks_equal_h5py.py::test_stacks": COUNTS,
     "order/test_draws.py::test_shares_by_file": NAMES,
-    "index/test_cache.py::test_a_source_that_changed_is_looked_at_again": OTHER_FILES,
-    "index/test_cache.py::test_a_source_that_is_added_is_looked_at": OTHER_FILES,
     "index/test_cache.py::test_a_url_that_has_lost_a_slash_is_named": NAMES,
     "index/test_cache.py::test_facts_of_every_kind_of_column_are_kept": NAMES,
     "index/test_cache.py::test_memory_holds_no_more_than_it_counts": "it counts all bytes of Arrow in the process",

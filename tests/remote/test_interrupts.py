@@ -47,7 +47,6 @@ def ends(child, limit_s):
 
 STALLED = {
     "listing": 'H5Dataset("s3://bkt/*.h5", storage_options=options)',
-    "head": 'H5Dataset("s3://bkt/run_0.h5", storage_options=options)',
     "reader": 'RowReader("s3://bkt/run_0.h5", storage_options=options).read(["x"])',
     "loader": """
         batches = iter(epoch_of("s3://bkt/*.h5", server, storage_options=options))

@@ -504,24 +504,6 @@ def test_a_file_system(bucket, raw):
         data.read(np.array([1]))
 
 
-@pytest.mark.usefixtures("every")
-def test_a_second_epoch_comes_from_the_disk(server, tmp_path):
-    batches = loader(
-        URL,
-        5,
-        columns=["link", "group/y"],
-        allow_external=ALLOWED,
-        storage_options=options_of(server),
-        cache_dir=tmp_path / "nvme",
-        cache_bytes="1GB",
-        kept_bytes=0,
-    )
-    assert sum(len(batch["link"]) for batch in batches) == N
-    server.forget()
-    assert sum(len(batch["link"]) for batch in batches) == N
-    assert server.requests() == []
-
-
 # Changes ----------------------------------------------------------------------------------------
 
 COLUMNS = ["link", "group/y", "own"]
@@ -589,29 +571,6 @@ def test_loader_predicates_and_folds(server, every):
         file["x"] = h5py.ExternalLink("raw/p0.h5", "x")
     del options["columns"]
     assert len(kfold("s3://bkt/even.h5", 3, **options)) == 3
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("ray_local")
-def test_ray(server, every, tmp_path):
-    ds = ray_h5.read_h5(
-        URL,
-        columns=["link", "texts", "group/y"],
-        allow_external=ALLOWED,
-        storage_options=options_of(server),
-        shuffle=True,
-        block_rows=10,
-        index_dir=tmp_path / "index",
-    )
-    with h5py.File(every) as file:
-        x, y, texts = (file[name][:] for name in ("link", "group/y", "texts"))
-    rows = 0
-    for batch in ds.iter_batches(batch_size=7):
-        at = batch["group/y"] - y[0]
-        np.testing.assert_array_equal(batch["link"], x[at])
-        assert [each.encode() for each in batch["texts"]] == texts[at].tolist()
-        rows += len(at)
-    assert rows == N
 
 
 # Any mappings -----------------------------------------------------------------------------------

@@ -347,49 +347,6 @@ def parts_of_channels(draw):
     return tuple(shape), tuple(at), block, taken, options
 
 
-@few(30)
-@given(
-    parts_of_channels(),
-    st.sampled_from(["<i2", ">f4", "?"]),
-    st.sampled_from(["all", "part", "none"]),
-    st.sampled_from(["inside", "zero"]),
-    st.sampled_from([None, "link", "virtual"]),
-    st.integers(0, 1 << 20),
-)
-def test_parts_of_channels_equal_h5py(tmp_path_factory, made, dtype, written, pad, through, seed):
-    shape, at, block, taken, options = made
-    path = tmp_path_factory.mktemp("parts") / "a.h5"
-    rng = np.random.default_rng(seed)
-    with h5py.File(path, "w") as file:
-        raw = file.create_dataset("raw", shape, dtype, fillvalue=1, **options)
-        if written != "none":
-            some = shape[0] if written == "all" else (shape[0] + 1) // 2
-            raw[:some] = rng.integers(0, 100, (some, *shape[1:])).astype(dtype)
-        if through == "link":
-            file["x"] = h5py.SoftLink("/raw")
-        elif through == "virtual":
-            layout = h5py.VirtualLayout(shape, dtype)
-            layout[...] = h5py.VirtualSource(raw)
-            file.create_virtual_dataset("x", layout)
-        values = raw[()]
-    if pad == "zero":
-        block = tuple(n + 1 for n in block)
-    name = "raw" if through is None else "x"
-    column = part(name, taken)
-    kind = Patches({name: block}, stride=2, axes={name: at}, pad=pad)
-    dataset = H5Dataset(path, [column, "corner"], rows=kind)
-    expected = values
-    for axis, each in taken.items():
-        expected = expected[(slice(None),) * axis + (each,)]
-    rows = rng.integers(0, len(dataset), 5).tolist()
-    found = dataset[rows]
-    for row, corner in zip(found[name].numpy(), found["corner"].numpy(), strict=True):
-        cut = [slice(None)] * len(shape)
-        for axis, low, length in zip(at, corner, block, strict=True):
-            cut[axis] = slice(low, low + length)
-        assert_block(row, expected[tuple(cut)])
-
-
 @pytest.mark.parametrize(("axis", "least"), [(0, 2), (2, 1)])
 def test_contiguous_blocks_read_the_lines_of_their_channels_once(tmp_path, axis, least):
     shape = (4, 30, 2000) if axis == 0 else (30, 2000, 4)
@@ -433,7 +390,10 @@ COMPOUNDS = [
 ]  # fmt: skip
 
 
-def random_compounds(rng, shape, dtype):
+def random_items(rng, shape, dtype):
+    """Return numbers of a type, or compound values of it."""
+    if not dtype.names:
+        return rng.integers(0, 2 if dtype.kind == "b" else 100, shape).astype(dtype)
     values = np.zeros(shape, dtype)
     for name in dtype.names:
         found = rng.integers(0, 99, values[name].shape)
@@ -441,28 +401,25 @@ def random_compounds(rng, shape, dtype):
     return values
 
 
-@few(50)
-@given(
-    parts_of_channels(),
-    st.sampled_from(COMPOUNDS),
-    st.sampled_from(["x", "n", "v", ["x", "y"], ["y", "x", "n"], ["v", "w"], ["y"]]),
-    st.sampled_from(["all", "part", "none"]),
-    st.sampled_from(["inside", "zero"]),
-    st.sampled_from([None, "link", "external", "virtual"]),
-    st.sampled_from(["whole", "part", "part of fields"]),
-    st.booleans(),
-    st.integers(0, 1 << 20),
+ITEMS = st.one_of(
+    st.tuples(st.sampled_from([np.dtype("<i2"), np.dtype(">f4"), np.dtype("?")]), st.none()),
+    st.tuples(
+        st.sampled_from(COMPOUNDS),
+        st.sampled_from(["x", "n", "v", ["x", "y"], ["y", "x", "n"], ["v", "w"], ["y"]]),
+    ),
 )
-def test_fields_of_blocks_equal_h5py(tmp_path_factory, made, dtype, names, written, pad, through, how, of_array, seed):
-    shape, at, block, taken, options = made
-    folder = tmp_path_factory.mktemp("fields")
-    rng = np.random.default_rng(seed)
+"""Types of items, and which fields of them are read: one, several, or all of what has none."""
+
+
+def write_items(rng, folder, stored, written, through):
+    """Write an array, and a way that leads to it; return what h5py reads of it."""
+    shape, dtype, options = stored
     with h5py.File(folder / "a.h5", "w") as file, h5py.File(folder / "b.dat", "w") as other:
-        fill = {} if dtype.hasobject else {"fillvalue": random_compounds(rng, (), dtype)}
+        fill = {} if dtype.hasobject else {"fillvalue": random_items(rng, (), dtype)}
         raw = (other if through == "external" else file).create_dataset("raw", shape, dtype, **options, **fill)
         if written != "none":
             some = shape[0] if written == "all" else (shape[0] + 1) // 2
-            raw[:some] = random_compounds(rng, (some, *shape[1:]), dtype)
+            raw[:some] = random_items(rng, (some, *shape[1:]), dtype)
         if through == "link":
             file["t"] = h5py.SoftLink("/raw")
         elif through == "external":
@@ -471,15 +428,35 @@ def test_fields_of_blocks_equal_h5py(tmp_path_factory, made, dtype, names, writt
             layout = h5py.VirtualLayout(shape, raw.dtype)
             layout[...] = h5py.VirtualSource(raw)
             file.create_virtual_dataset("t", layout)
-        values = raw[()]
+        return raw[()]
+
+
+@few(60)
+@given(
+    parts_of_channels(),
+    ITEMS,
+    st.sampled_from(["all", "part", "none"]),
+    st.sampled_from(["inside", "zero"]),
+    st.sampled_from([None, "link", "external", "virtual"]),
+    st.sampled_from(["whole", "part", "part of fields"]),
+    st.booleans(),
+    st.integers(0, 1 << 20),
+)
+def test_parts_and_fields_of_blocks_equal_h5py(
+    tmp_path_factory, made, items, written, pad, through, how, of_array, seed
+):
+    (shape, at, block, taken, options), (dtype, names) = made, items
+    folder = tmp_path_factory.mktemp("fields")
+    rng = np.random.default_rng(seed)
+    values = write_items(rng, folder, (shape, dtype, options), written, through)
     if pad == "zero":
         block = tuple(n + 1 for n in block)
     name = "raw" if through is None else "t"
+    column, of, expected = name, name, values
     if isinstance(names, str):
         column, of, expected = f"{name}/{names}", name if of_array else f"{name}/{names}", values[names]
-    else:
-        column, of = fields(name, names), name
-        expected = np.stack([values[each] for each in names], axis=len(shape))
+    elif names:
+        column, expected = fields(name, names), np.stack([values[each] for each in names], axis=len(shape))
     called = column if isinstance(column, str) else name
     if how != "whole":
         if how == "part of fields" and expected.ndim > len(shape):
@@ -519,7 +496,7 @@ def test_arrays_of_compound_values_have_their_fields_as_columns(tmp_path):
 
 
 def test_axes_of_a_field_are_none_that_blocks_cut(tmp_path):
-    values = random_compounds(np.random.default_rng(0), (6, 7), np.dtype([("v", "u1", (2, 3)), ("y", "f4")]))
+    values = random_items(np.random.default_rng(0), (6, 7), np.dtype([("v", "u1", (2, 3)), ("y", "f4")]))
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["t"] = values
     found = H5Dataset(tmp_path / "a.h5", ["t/v", "corner"], rows=Patches({"t/v": (4, 4)}))[:]
@@ -527,20 +504,19 @@ def test_axes_of_a_field_are_none_that_blocks_cut(tmp_path):
         np.testing.assert_array_equal(block, values["v"][i : i + 4, j : j + 4])
 
 
-def test_two_ways_to_cut_an_array_are_named(tmp_path):
+@pytest.mark.parametrize(
+    ("shapes", "said"),
+    [
+        ({"x": (4, 4, 5), "y": (4, 5)}, r"'x' has shape \(4, 4, 5\), and blocks may cut the axes \(0, 2\) or \(1, 2\)"),
+        ({"x": (4, 5), "y": (4, 5, 5)}, r"'y' has shape \(4, 5, 5\), and blocks may cut the axes \(0, 1\) or"),
+    ],
+)
+def test_two_ways_to_cut_an_array_are_named(tmp_path, shapes, said):
     with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"], file["y"] = np.zeros((4, 4, 5)), np.zeros((4, 5))
-    with pytest.raises(
-        OptionError, match=r"'x' has shape \(4, 4, 5\), and blocks may cut the axes \(0, 2\) or \(1, 2\)"
-    ):
-        H5Dataset(tmp_path / "a.h5", rows=Patches({"x": (2, 2), "y": (2, 2)}))
-
-
-def test_two_axes_that_blocks_may_cut(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["raw"], file["label"] = np.zeros((4, 5)), np.zeros((4, 5, 5))
-    with pytest.raises(OptionError, match=r"'label' has shape \(4, 5, 5\), and blocks may cut the axes \(0, 1\) or"):
-        H5Dataset(tmp_path, rows=Patches({"raw": (2, 2), "label": (2, 2)}))
+        for name, shape in shapes.items():
+            file[name] = np.zeros(shape)
+    with pytest.raises(OptionError, match=said):
+        H5Dataset(tmp_path / "a.h5", rows=Patches(dict.fromkeys(shapes, (2, 2))))
 
 
 @pytest.mark.parametrize("lacks", [0, 1])

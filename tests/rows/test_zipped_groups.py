@@ -18,11 +18,6 @@ PAIRS = Groups({"image": "images/case_*", "mask": "masks/case_*", "age": "ages/c
 KINDS = {"image": "images", "mask": "masks", "age": "ages"}
 
 
-@pytest.fixture(params=["/", "study/a"])
-def group(request):
-    return request.param
-
-
 def write(folder, group, number):
     """Write one pair of files: images of several sizes, and masks and ages of another order."""
     with (
@@ -44,7 +39,8 @@ def write(folder, group, number):
 
 
 @pytest.fixture
-def pairs(tmp_path, group):
+def pairs(tmp_path, request):
+    group = getattr(request, "param", "study/a")
     for number in range(2):
         write(tmp_path, group, number)
     return {"paths": f"{tmp_path}/images_*.h5", "zip_files": f"{tmp_path}/labels_*.h5", "group": group}
@@ -67,7 +63,7 @@ NAMES = ["case_1", "case_2", "case_7", "case_30"]
 ALL = [*itertools.product(range(2), NAMES)]
 
 
-@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize(("pairs", "threads"), [("/", 0), ("study/a", 2)], indirect=["pairs"])
 def test_rows_equal_h5py(pairs, tmp_path, threads):
     for _ in range(2):  # the second reads the index file
         dataset = H5Dataset(**pairs, rows=PAIRS, index_dir=tmp_path / "index")

@@ -2,12 +2,10 @@
 
 import os
 import pickle
-import signal
 import ssl
 import subprocess
 import sys
 import threading
-import time
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -451,38 +449,10 @@ if not child:
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
-_STALLED = """
-import signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what it runs in the background
-from ray_h5.storage.stores.file_systems import FileSystemStorage
-from ray_h5.storage.stores.object_store import ObjectStorage
-from ray_h5.storage.stores.options import StoreOptions
-options = {"endpoint": sys.argv[1], "region": "x", "skip_signature": True, "allow_http": True}
-store = ObjectStorage(StoreOptions.of(options, ["s3://b/k"]))
-source = store.open("s3://bkt/a.h5", store.check("s3://bkt/a.h5"))
-print("reading", flush=True)
-source.read_into(0, memoryview(bytearray(1000)))
-"""
-
 
 def test_a_forked_process_is_told(server):
     done = subprocess.run([sys.executable, "-c", _FORK, server.url], timeout=30, check=False)
     assert done.returncode == 7
-
-
-@pytest.mark.slow
-def test_ctrl_c_ends_a_stalled_request(server):
-    server.fail("stall", method="GET")
-    process = subprocess.Popen(
-        [sys.executable, "-c", _STALLED, server.url], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
-    assert process.stdout.readline() == b"reading\n"
-    time.sleep(0.3)
-    began = time.monotonic()
-    process.send_signal(signal.SIGINT)
-    process.wait(10)
-    assert time.monotonic() - began < 1.5
-    process.stdout.close()
 
 
 def test_threads_are_few_and_daemons(server):

@@ -1,6 +1,6 @@
 """The decoders of the compiled loop against those of Python, which libhdf5 is compared with elsewhere."""
 
-import ctypes
+import itertools
 
 import h5py
 import hdf5plugin
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ray_h5.codecs import filter_ids
 from ray_h5.codecs.basic_codecs import DecodeError
 from ray_h5.codecs.pipeline import ChunkDecoder
+from ray_h5.manifest.layout import FilterPipeline, FilterStep
 from ray_h5.read.native.job_table import IN_PYTHON, PIPELINES, pipeline_number
 from ray_h5.read.native.library import compiled_loop
 from ray_h5.read.reader import RowReader
@@ -116,33 +117,10 @@ def test_damaged_chunks_are_declined_or_equal_to_python(stored, data):
 
 
 @pytest.mark.parametrize("element", [1, 2, 3, 4, 5, 8, 12, 16, 100])
-@pytest.mark.parametrize("length", [0, 1, 15, 16, 17, 100, 1000])
-@pytest.mark.parametrize("rest", [0, 1])
-def test_unshuffle(element, length, rest):
-    from ray_h5.manifest.layout import FilterPipeline, FilterStep
-
-    size = element * length + min(rest, element - 1)
-    values = np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8)
-    planes = values[: element * length].reshape(length, element).T.tobytes() + values[element * length :].tobytes()
+def test_unshuffle(element):
     step = FilterStep(filter_ids.SHUFFLE, "shuffle", (element,))
-    assert decoded(FilterPipeline((step,)), 0, planes, size) == values.tobytes()
-
-
-def test_skipped_filters(stored):
-    pipeline, _, data, values = stored["gzip, shuffle", "runs"]
-    shuffled = values.view(np.uint8).reshape(-1, 4).T.tobytes()
-    assert decoded(pipeline, 0b10, shuffled, values.nbytes) == values.tobytes()
-    assert decoded(pipeline, 0b11, values.tobytes(), values.nbytes) == values.tobytes()
-    assert decoded(pipeline, 0b11, values.tobytes()[:-1], values.nbytes) is None
-    assert decoded(pipeline, 0xFFFFFF00, data, values.nbytes) == values.tobytes()
-
-
-def test_contexts_are_of_threads():
-    import threading
-
-    seen = []
-    thread = threading.Thread(target=lambda: seen.append(compiled_loop().context))
-    thread.start()
-    thread.join()
-    assert compiled_loop().context == compiled_loop().context
-    assert isinstance(ctypes.c_void_p(seen[0]).value, int)
+    for length, rest in itertools.product([0, 1, 15, 16, 17, 100, 1000], [0, 1]):
+        size = element * length + min(rest, element - 1)
+        values = np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8)
+        planes = values[: element * length].reshape(length, element).T.tobytes() + values[element * length :].tobytes()
+        assert decoded(FilterPipeline((step,)), 0, planes, size) == values.tobytes(), (length, rest)

@@ -69,7 +69,7 @@ def test_tables_of_a_pool_are_run_once_and_whole(threads, helpers, planners):
         return (out == values).all()
 
     with ThreadPoolExecutor(planners, initializer=pool.enter) as executor:
-        assert all(executor.map(run, [1, 2, 7, 20, 3, 1, 1, 11] * 4))
+        assert all(executor.map(run, [1, 2, 7, 20, 3, 1, 1, 11] * 2))
 
 
 def test_damaged_chunks_of_a_pool_are_named():

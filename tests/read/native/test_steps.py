@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_h5.errors import CorruptChunkError, StaleIndexError, TransientIOError, TruncatedFileError
+from ray_h5.errors import StaleIndexError, TransientIOError, TruncatedFileError
 from ray_h5.read.native import job_table as table
 from ray_h5.read.native import steps_in_python as steps
 from ray_h5.read.native.job_table import (
@@ -26,9 +26,8 @@ from ray_h5.read.native.job_table import (
 )
 from ray_h5.read.native.library import compiled_loop
 from ray_h5.read.native.run_tables import COLD_ON, HINTS_OFF, new_times, run_table
-from ray_h5.read.reader import RowReader
 from ray_h5.storage.local import LocalFile
-from tests.hdf5.h5kit import assert_same, flip, write
+from tests.hdf5.h5kit import assert_same
 
 STORED = np.random.default_rng(0).integers(0, 256, 1 << 15, dtype=np.uint8)
 
@@ -151,24 +150,6 @@ def test_a_file_without_a_descriptor_is_read_by_its_methods(source, monkeypatch)
     counts = run_table(copies(source, [(7, 10)], out), new_times())
     assert_same(out, STORED[7:17])
     assert counts[:2].tolist() == [1, 10]
-
-
-@pytest.mark.parametrize("compiled", [True, False])
-@pytest.mark.parametrize("threads", [1, 3])
-def test_a_damaged_chunk_is_the_same_error(tmp_path, request, compiled, threads):
-    values = np.arange(40000, dtype="<i4").reshape(40, 1000)
-    path = write(tmp_path / "a.h5", {"x": values, "y": values}, chunks=(2, 1000), compression="gzip")
-    import h5py
-
-    with h5py.File(path) as file:
-        chunk = file["y"].id.get_chunk_info(7)
-    flip(path, chunk.byte_offset + chunk.size // 2, 8)
-    if not compiled:
-        request.getfixturevalue("steps_in_python")
-    reader = RowReader(path, threads=threads)
-    with pytest.raises(CorruptChunkError, match=r"column 'y', chunk 7 \(rows 14 to 15, bytes \d+ to \d+ of the file\)"):
-        reader.read(["x", "y"], [0, 39, 15, 3])
-    assert_same(reader.read(["x"], [39, 0])["x"], values[[39, 0]])
 
 
 JOB, BOX_PIECE, PIECE, BOX = range(4)

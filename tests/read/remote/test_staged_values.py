@@ -75,15 +75,15 @@ def test_parts_of_arrays_in_a_store_equal_h5py(path, wanted, rows, cast):
                 assert found.reshape(values.shape).astype(values.dtype).tolist() == values.tolist(), (where, name)
 
 
-@pytest.mark.parametrize("rows", [[3, 60, 1900], [1900, 3, 60, 110], [3, 1800, 1900]])
-def test_chunks_that_arrive_by_several_requests(tmp_path, rows):
+def test_chunks_that_arrive_by_several_requests(tmp_path):
     values = np.random.default_rng(0).random((2000, 1000))
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("x", data=values, chunks=(50, 1000), compression="gzip", compression_opts=1)
     memory = fsspec.filesystem("memory")
     memory.pipe("/apart/a.h5", (tmp_path / "a.h5").read_bytes())
-    dataset = H5Dataset("apart/a.h5", ["x"], filesystem=memory)
-    assert (dataset.read(np.array(rows))["x"] == values[rows]).all()
+    for rows in ([3, 60, 1900], [1900, 3, 60, 110], [3, 1800, 1900]):
+        dataset = H5Dataset("apart/a.h5", ["x"], filesystem=memory)
+        assert (dataset.read(np.array(rows))["x"] == values[rows]).all()
 
 
 def _part(name, positions):
