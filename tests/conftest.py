@@ -1,3 +1,4 @@
+import gc
 import logging
 import os
 import sys
@@ -63,6 +64,13 @@ def pytest_collection_modifyitems(items):
     # Ray starts once: the tests that need it come together, in one process. It leaves threads and memory there.
     # Tests that count threads, measure memory and fork run before.
     items.sort(key=lambda item: (_folder_of(item) not in _EARLY, "ray_data" if _needs_ray(item) else _folder_of(item)))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish():
+    """Leave the modules and tests, which stay to the end, out of each collection of garbage, and of forks' memory."""
+    gc.collect()
+    gc.freeze()
 
 
 def _needs_ray(item):

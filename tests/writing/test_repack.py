@@ -20,11 +20,17 @@ from ray_h5.order.execute_plan import read_rows
 from ray_h5.order.read_plan import make_plan
 from ray_h5.writing.file_writer import OutputFile
 from ray_h5.writing.repack import copy_file
+from ray_h5.writing.repack import repack as repacking
 from tests.kit.fault_server import FaultServer
 from tests.remote.kit import options_of
 from tests.writing.test_copying import contents, everything
 
 ROWS = 60
+
+
+@pytest.fixture(autouse=True)
+def measured_briefly(monkeypatch):
+    monkeypatch.setattr(repacking, "_LEAST_SECONDS", 0.0)
 
 
 def write_files(folder, count=3, rows=ROWS):
