@@ -347,6 +347,13 @@ def field_of(dtype: np.dtype, path: str) -> tuple[np.dtype, int]:
     raise KeyError(*(dtype.names or ()))
 
 
+def has_field(dtype: np.dtype, path: str) -> bool:
+    """Return whether compound values have a field."""
+    with contextlib.suppress(KeyError):
+        return bool(field_of(dtype, path))
+    return False
+
+
 def _field_values(values: np.ndarray, path: str) -> np.ndarray:
     if path not in (values.dtype.names or ()) and (one := _ITEM.fullmatch(path)) is not None:
         return values[one["field"]][..., int(one["at"])]

@@ -16,7 +16,7 @@ from ray_h5.columns.ragged.bounds import rows_key
 from ray_h5.columns.ragged.csr_groups import SPARSE
 from ray_h5.columns.ragged.range_columns import OfParts, Ranges, SparseRows
 from ray_h5.columns.row_table import Listing, RowTable
-from ray_h5.columns.stored_values import Decoded, Stored
+from ray_h5.columns.stored_values import Decoded, Stored, has_field
 from ray_h5.columns.values import Values
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray, Paths, Texts
@@ -55,6 +55,7 @@ class GroupColumns(Columns):
         # Datasets by their paths below a group; and columns of other names, with the datasets that they are read from.
         self._groups = None if table is None else table.groups
         self._absent: set[str] = set()
+        self._compared = set[str]() if self._groups is None else set(self._groups.columns)
         self._listing: Listing | None = None
 
     @property
@@ -93,6 +94,7 @@ class GroupColumns(Columns):
         encoded, matrices, parts = list[str](), list[str](), set[str]()
         for name in dict.fromkeys(parent for parent, _, part in above if parent and part in _FIRST_PARTS):
             try:
+                self.plain(name)  # raises if other groups have a dataset of this name
                 encoding = self.encoding(name)
             except (UnknownColumnError, UnsupportedColumnError) as exc:
                 refused[name] = exc
@@ -147,15 +149,44 @@ class GroupColumns(Columns):
     def plain(self, path: str) -> JoinedArray | None:
         self._look_at([path])
         joined = self.known.columns.get(path)
-        return joined if joined is not None and joined.name == path else None
+        if joined is None or joined.name != path:
+            return None
+        if path not in self._compared:
+            self._compared.add(path)
+            self._check_others(path, joined)
+        return joined
+
+    def _check_others(self, path: str, joined: JoinedArray) -> None:
+        """Raise if a group that lacks a dataset has values of its name that are stored in another way."""
+        if joined.is_there.all():
+            return
+        lacks, at = ~joined.is_there, int(np.argmax(joined.is_there))
+        for group in np.flatnonzero(self._members_of(path) & lacks).tolist():
+            encoding = self._encoding_in(self.known.names[group], path)
+            if encoding is not None and encoding.kind in {*_PARTS, *SPARSE}:
+                raise self._differs(path, ("a dataset", at), (encoding.said, group))
+        source, field = self._compound(path) or (joined, "")
+        assert isinstance(source, JoinedArray)
+        others = np.flatnonzero(source.is_there & lacks)
+        if others.size and has_field(source.layouts[0].stored_dtype, field):
+            raise self._differs(path, ("a dataset", at), (f"a field of {source.name!r}", int(others[0])))
+
+    def _differs(self, path: str, expected: tuple[str, int], other: tuple[str, int]) -> SchemaMismatchError:
+        """Return the error of a column that two groups store in two ways: how, and in which group."""
+        groups = self.known.names
+        return SchemaMismatchError(
+            f"{self.path}: column {path!r}: expected {expected[0]}, as in group {groups[expected[1]]!r}, found "
+            f"{other[0]} in {groups[other[1]]!r}. Choose groups that agree with the pattern, or leave the column "
+            "out with columns=[...]."
+        )
 
     def encoding(self, path: str) -> Encoding | None:
         """Return what a member of each group encodes; its parts are below it."""
         if (known := self.known.columns.get(path)) is not None:  # it was compared in all groups
             kinds = (kind for kind, (part, _) in _PARTS.items() if known.name == f"{path}/{part}")
             return next((_encoding(kind, kind, path) for kind in kinds), None)
-        groups = self.known.names
-        at = self._first_with(path)
+        groups, has_member = self.known.names, self._members_of(path)
+        at = int(np.argmax(has_member))
         first = self._encoding_in(groups[at], path)
         if first is None or first.kind not in {*_PARTS, *SPARSE}:
             return None
@@ -169,15 +200,12 @@ class GroupColumns(Columns):
             return first
         encoding = _encoding(first.kind, first.said, path)
         joined = self.source(encoding.values)
-        for group in np.flatnonzero(joined.is_there).tolist():
+        for group in np.flatnonzero(has_member).tolist():
             other = first if group == at else self._encoding_in(groups[group], path)
-            if other is None or other.kind != first.kind:
+            is_none = other is None and not joined.is_there[group]  # datasets of other columns
+            if not is_none and (other is None or other.kind != first.kind):
                 said = "nothing" if other is None else other.said
-                raise SchemaMismatchError(
-                    f"{self.path}: column {path!r}: expected {first.said}, as in group {groups[at]!r}, found "
-                    f"{said} in {groups[group]!r}. Choose groups that agree with the pattern, or leave the column "
-                    "out with columns=[...]."
-                )
+                raise self._differs(path, (first.said, at), (said, group))
         self._note(path, joined)
         return encoding
 
@@ -186,14 +214,14 @@ class GroupColumns(Columns):
             return self.reader.encoding(f"{group}/{path}")
         return None
 
-    def _first_with(self, path: str) -> int:
-        """Return the first group that has an encoded member of this name; 0 if all groups have the same members."""
+    def _members_of(self, path: str) -> np.ndarray:
+        """Return which groups may have an encoded member of this name: bool; all if groups have the same members."""
         if self._pattern.missing == "error":
-            return 0
+            return np.ones(len(self.groups), bool)
         parts = [f"{path}/{part}" for part in _FIRST_PARTS]
         self._look_at(parts)
-        columns = self.known.columns
-        return min((int(np.argmax(columns[part].is_there)) for part in parts if part in columns), default=0)
+        there = [self.known.columns[part].is_there for part in parts if part in self.known.columns]
+        return np.logical_or.reduce([np.zeros(len(self.groups), bool), *there])
 
     def _note(self, name: str, joined: JoinedArray) -> None:
         """Know the datasets that a column is read from by its name, too."""

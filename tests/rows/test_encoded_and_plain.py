@@ -4,7 +4,7 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5 import Shuffle, balance
+from ray_h5 import Groups, Shuffle, Windows, balance
 from ray_h5.errors import SchemaMismatchError
 from ray_h5.torch_data import H5Dataset, between, kfold, loader, where
 
@@ -112,3 +112,82 @@ def test_types_of_values_that_differ_are_refused_with_a_cast_that_works(tmp_path
     with pytest.raises(SchemaMismatchError, match=r"expected .*, found string") as raised:
         H5Dataset([tmp_path / "a.h5ad", tmp_path / "d.h5ad"], ["obs/n"])
     assert "dtypes" not in str(raised.value)
+
+
+def _category(group, name):
+    member = group.create_group(name)
+    member.attrs["encoding-type"], member.attrs["encoding-version"] = "categorical", "0.2.0"
+    member["codes"], member["categories"] = np.array([0, 1, 0], "i1"), np.array(["u", "v"], object)
+
+
+def _nullable(group, name):
+    member = group.create_group(name)
+    member.attrs["encoding-type"], member.attrs["encoding-version"] = "nullable-integer", "0.1.0"
+    member["values"], member["mask"] = np.array([5, 6, 7]), np.array([False, True, False])
+
+
+def _matrix(group, name):
+    member = group.create_group(name)
+    member.attrs["encoding-type"], member.attrs["encoding-version"] = "csr_matrix", "0.1.0"
+    member.attrs["shape"] = (3, 4)
+    member["data"], member["indices"], member["indptr"] = np.ones(3), np.arange(3), np.arange(4)
+
+
+def _plain(group, name):
+    group[name] = np.arange(3)
+
+
+def _compound(group, name):
+    group[name.rpartition("/")[0]] = np.zeros(3, [(name.rpartition("/")[2], "f8")])
+
+
+def _nothing(group, name):
+    """Leave the group as it is."""
+
+
+@pytest.mark.parametrize("windows", [None, Windows({"y": [0]})])
+@pytest.mark.parametrize("columns", [["x"], ["x", "y"], None])
+@pytest.mark.parametrize("makers", [
+    [_plain, _category], [_category, _plain], [_nothing, _nullable, _plain], [_plain, _nothing, _category],
+    [_category, _nullable], [_nullable, _category], [_nothing, _category, _nullable],
+])  # fmt: skip
+def test_groups_that_store_a_column_in_two_ways_are_named(tmp_path, makers, columns, windows):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for number, make in enumerate(makers):
+            make(group := file.create_group(f"g{number}"), "x")
+            group["y"] = np.arange(3.0)
+    first, second = (number for number, make in enumerate(makers) if make is not _nothing)
+    groups = rf"('g{first}'.*'g{second}'|'g{second}'.*'g{first}')"
+    with pytest.raises(SchemaMismatchError, match=rf"column 'x': expected .*{groups}.*Choose groups that agree"):
+        H5Dataset(tmp_path / "a.h5", columns, rows=Groups("g*", missing="null"), windows=windows)
+    dataset = H5Dataset(tmp_path / "a.h5", ["y"], rows=Groups("g*", missing="null"), windows=windows)
+    assert len(dataset) == len(makers) * (1 if windows is None else 3)
+
+
+@pytest.mark.parametrize("makers", [[_plain, _matrix], [_matrix, _plain]])
+def test_groups_with_a_matrix_or_a_dataset_are_named(tmp_path, makers):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for number, make in enumerate(makers):
+            make(group := file.create_group(f"g{number}"), "x")
+            group["y"] = np.arange(3.0)
+    for windows in (None, Windows({"y": [0]})):
+        with pytest.raises(SchemaMismatchError, match=r"column 'x': expected .*'g[01]'.*'g[01]'"):
+            H5Dataset(tmp_path / "a.h5", ["x"], rows=Groups("g*", missing="null"), windows=windows)
+
+
+@pytest.mark.parametrize("makers", [[_plain, _compound], [_compound, _plain], [_nothing, _plain, _compound]])
+def test_groups_with_a_field_or_a_dataset_are_named(tmp_path, makers):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for number, make in enumerate(makers):
+            make(group := file.create_group(f"g{number}"), "a/b")
+            group["y"] = np.arange(3.0)
+    with pytest.raises(SchemaMismatchError, match=r"column 'a/b': expected .*'g\d'.*'g\d'"):
+        H5Dataset(tmp_path / "a.h5", ["a/b"], rows=Groups("g*", missing="null"))
+
+
+def test_a_group_that_lacks_a_column_and_has_others_of_its_name_is_none(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["g0/x"], file["g1/x/values"], file["g2/y"] = np.arange(3), np.arange(2), 1
+    rows = Groups("g*", missing="null")
+    assert [value if value is None else value.tolist() for value in H5Dataset(tmp_path / "a.h5", ["x"], rows=rows)[:][
+        "x"]] == [[0, 1, 2], None, None]  # fmt: skip

@@ -338,3 +338,23 @@ def test_a_column_without_offsets_that_has_no_sample_is_left_out(tmp_path):
     with pytest.raises(UnsupportedColumnError, match="'label' has no sample in recording 1"):
         H5Dataset(tmp_path / "a.h5", ["x", "label"], **options)
     assert len(H5Dataset(tmp_path / "a.h5", ["x"], **options)) == 6
+
+
+@pytest.mark.parametrize("pad", ["drop", ("drop", "edge"), ("edge", "drop"), "edge", "zero"])
+@pytest.mark.parametrize("counts", [[4, 0, 4], [0, 4], [0, 0]])
+def test_a_slice_of_a_recording_without_a_sample_fits_nowhere(tmp_path, pad, counts):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for number, count in enumerate(counts):
+            group = file.create_group(f"r{number}")
+            group["y"], group["ty"] = np.arange(4.0), np.arange(4.0)
+            group["x"], group["tx"] = np.arange(count) + 10 * number, np.arange(count) * 1.0
+    windows = Windows({"y": [0.0], "x": slice(0.0, 1.0)}, at={"y": "ty", "x": "tx"}, pad=pad)
+    columns = ["x", "y"] if "drop" in pad else ["x", "y", "y_is_pad"]
+    if "drop" in pad and not any(counts):
+        with pytest.raises(OptionError, match="times at which all columns have them; found none"):
+            H5Dataset(tmp_path / "a.h5", columns, rows=Groups("r*"), windows=windows)
+        return
+    found = [row["x"].tolist() for row in H5Dataset(tmp_path / "a.h5", columns, rows=Groups("r*"), windows=windows)]
+    own = [[10 * number + i] for number, count in enumerate(counts) for i in range(count)]
+    empty = [[]] * 4 * counts.count(0)
+    assert sorted(found) == sorted(own if "drop" in pad else own + empty)

@@ -76,6 +76,7 @@ class Clock:
         stops = np.where(np.isfinite(high), ticks.first(every, ends + 2 * slack), ticks.counts)
         inside = np.flatnonzero(stops < ticks.counts)
         stops[inside] += ticks.at(inside, stops[inside]) <= high[inside] + slack[inside]
+        stops[(low == math.inf) | (high == -math.inf)] = 0  # no time fits
         return cls(windows, times_of, ticks, Bounds(first, stops))
 
     @classmethod
@@ -187,9 +188,9 @@ def _spans(
         if column.span is not None or column.source in windows.holds:
             end = end + times.steps[used]  # up to the end of the last sample
         if windows.pad[0] == "drop":
-            low[used] = np.maximum(low[used], begin - least)
+            low[used], low[empty] = np.maximum(low[used], begin - least), math.inf
         if windows.pad[1] == "drop":
-            high[used] = np.minimum(high[used], end - most)
+            high[used], high[empty] = np.minimum(high[used], end - most), -math.inf
     return low, high
 
 
