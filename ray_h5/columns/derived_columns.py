@@ -145,17 +145,15 @@ class RowEntries:
     def runs(self, lengths: np.ndarray, keys: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the entries of rows of these lengths as runs: the row of each, its first entry, and its length."""
         if isinstance(self.at, int):
-            runs = [np.array(runs_of_positions(key), np.int64) for key in self.drawn(lengths, keys)]
-            of = np.arange(len(lengths))
+            entries, of = self.drawn(lengths, keys), np.arange(len(lengths))
         else:
             known, of = np.unique(lengths, return_inverse=True)
-            runs = [np.array(runs_of_positions(self._positions(int(n))), np.int64) for n in known]
+            entries = [self._positions(int(n)) for n in known]
+        runs = [np.array(runs_of_positions(at), np.int64).reshape(-1, 2) for at in entries]
         many = np.array([len(run) for run in runs], np.int64)
-        whole = np.concatenate([*(run.reshape(-1, 2) for run in runs), np.empty((0, 2), np.int64)])
-        begins = np.cumsum(many) - many
-        counts = many[of.reshape(-1)]
-        at = units_of(begins[of.reshape(-1)], counts)
-        return np.repeat(np.arange(len(lengths)), counts), whole[at, 0], whole[at, 1]
+        begins, counts = (np.cumsum(many) - many)[of.reshape(-1)], many[of.reshape(-1)]
+        firsts, sizes = np.concatenate([*runs, np.empty((0, 2), np.int64)])[units_of(begins, counts)].T
+        return np.repeat(np.arange(len(lengths)), counts), firsts, sizes
 
     def drawn(self, lengths: np.ndarray, keys: np.ndarray | None) -> list[np.ndarray]:
         """Return the entries that are drawn of rows, ascending, by the key of each row: uint64."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +15,6 @@ from ray_h5.columns.values import (
     Positions,
     Reading,
     Taken,
-    Units,
     Values,
     composed,
     flattened,
@@ -27,7 +25,7 @@ from ray_h5.errors import UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.columns.plain_dtypes import split_array
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout, Kind
-from ray_h5.manifest.row_requests import request_of
+from ray_h5.manifest.row_requests import Request, request_of
 from ray_h5.messages import near_names
 from ray_h5.read.arrays.selection import Selection, layout_of_boxes, runs_of_positions
 from ray_h5.read.read_parts import Address, Part
@@ -152,7 +150,7 @@ class Stored(Values):
         address = Selection(self.address, axes, shape, runs)
         return replace(self, layout=layout_of_boxes(self.layout, address), address=address)
 
-    def reading(self, units: Units, out: np.ndarray) -> Reading:
+    def reading(self, units: Request, out: np.ndarray) -> Reading:
         if not self._is_part:
             return Reading([Part(self.address, units, out)])
         wanted, address, names, taken = units.listed(), self._taken_address, self.fields, self.taken
@@ -239,51 +237,6 @@ class Stored(Values):
         return f"{path}: dataset {self.address.paths[dataset]!r}, index {unit - int(self.address.starts[dataset])}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Decoded(Values, ABC):
-    """Values that are made of stored ones, each of one.
-
-    Attributes
-    ----------
-    values : Stored
-        The dataset, or those of groups.
-    """
-
-    of_each_value: ClassVar[bool] = True
-    """Whether each stored value is decoded by itself, so that parts of a unit can be."""
-
-    values: Stored
-
-    def over(self, axes: int) -> Values:
-        return replace(self, values=self.values.over(axes))
-
-    def take(self, taken: Positions) -> Values:
-        values = self.values.take(taken) if self.of_each_value else None
-        return replace(self, values=values) if isinstance(values, Stored) else Taken(self, taken)
-
-    def shape_of(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of a unit as it is stored, given that of a value, in which groups may differ."""
-        return shape if self.of_each_value else self.values.array.row_shape
-
-    def others(self, units: np.ndarray, shape: tuple[int, ...]) -> tuple[Reading, Any]:  # noqa: ARG002
-        """Return how what else decodes units of a shape is read, and where it is then."""
-        return Reading(), None
-
-    @abstractmethod
-    def decoded(self, stored: np.ndarray, rows: np.ndarray, dtype: np.dtype, others: Any) -> np.ndarray:
-        """Return what stored values of units stand for, in an array of `dtype`."""
-
-    def reading(self, units: Units, out: np.ndarray) -> Reading:
-        wanted, shape = units.listed(), self.shape_of(out.shape[1:])
-        stored = empty((len(wanted), *shape), self.values.dtype, self.values.layout.where)
-        other, others = self.others(wanted.rows, shape)
-
-        def finish() -> None:
-            out[wanted.places] = self.decoded(stored, wanted.rows, out.dtype, others)
-
-        return Reading.together([self.values.reading(request_of(wanted.rows), stored), other]).then(finish)
-
-
 def stored_fields(
     source: ColumnLayout | JoinedArray, names: tuple[str, ...], column: str, *, is_one: bool = False
 ) -> Stored:
@@ -345,13 +298,6 @@ def field_of(dtype: np.dtype, path: str) -> tuple[np.dtype, int]:
             below, further = field_of(field_type, "/".join(parts[count:]))
             return below, at + further
     raise KeyError(*(dtype.names or ()))
-
-
-def has_field(dtype: np.dtype, path: str) -> bool:
-    """Return whether compound values have a field."""
-    with contextlib.suppress(KeyError):
-        return bool(field_of(dtype, path))
-    return False
 
 
 def _field_values(values: np.ndarray, path: str) -> np.ndarray:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -27,9 +28,6 @@ from ray_h5.read.reader import OBJECT_BYTES, RowReader
 
 Finish = Callable[[], None]
 """What is left to do once the parts of a read are there."""
-
-Units: TypeAlias = Request
-"""Which units are read, and the place of each value."""
 
 Positions: TypeAlias = tuple[np.ndarray | None, ...]
 """The positions along each axis of a unit; None for all."""
@@ -56,14 +54,6 @@ class Reading:
     def then(self, finish: Finish) -> Reading:
         """Return the same reading, with one more thing done at the end."""
         return Reading(self.parts, finish) if self.finish is None else Reading.together([self, Reading((), finish)])
-
-
-def keyed(rows: np.ndarray, places: np.ndarray, keys: np.ndarray | None) -> Request:
-    """Return a request for rows in any order, with their keys if they have some."""
-    if keys is None:
-        return request_of(rows, places)
-    order = np.argsort(rows, kind="stable")
-    return Request(rows[order], places[order], keys=keys[order])
 
 
 def keys_of(name: str, seed: int, rows: np.ndarray, draws: np.ndarray) -> np.ndarray:
@@ -108,7 +98,7 @@ class Values:
             """The values as one array: its first axis is the units."""
             ...
 
-        def reading(self, units: Units, out: np.ndarray) -> Reading:
+        def reading(self, units: Request, out: np.ndarray) -> Reading:
             """Return the reading that fills ``out[units.places]`` with the values of ``units.rows``."""
             ...
 
@@ -139,20 +129,76 @@ class Values:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Taken(Values):
-    """Values of which parts are kept after whole units are read: their arrays have no such parts.
+class Decoded(Values, ABC):
+    """Values that are made of others, each of one: a function of arrays, and what else it needs.
 
     Attributes
     ----------
     values : Values
-        The whole units.
+        What is read: a dataset, or those of groups, whole or in parts.
+    """
+
+    of_each_value: ClassVar[bool] = True
+    """Whether each stored value is decoded by itself, so that parts of a unit can be."""
+
+    needs: ClassVar[tuple[str, ...]] = ()
+    """Fields with other values, of the same units, that are read with these."""
+
+    values: Values
+
+    def over(self, axes: int) -> Values:
+        return replace(self, **self._each(lambda values: values.over(axes)))
+
+    def take(self, taken: Positions) -> Values:
+        parts = self._each(lambda values: values.take(taken)) if self.of_each_value else {}
+        is_whole = not parts or any(isinstance(values, Taken) for values in parts.values())
+        return Taken(self, taken) if is_whole else replace(self, **parts)
+
+    def _each(self, of: Callable[[Values], Values]) -> dict[str, Any]:
+        return {name: of(getattr(self, name)) for name in ("values", *self.needs)}
+
+    def stored_for(self, out: np.ndarray, count: int) -> np.ndarray:
+        """Return an array for `count` values as they are stored, which are decoded into another one."""
+        array = self.values.array
+        shape = out.shape[1:] if self.of_each_value else array.row_shape  # groups may differ in the shape of a value
+        return empty((count, *shape), array.dtype, array.where)
+
+    def others(self, wanted: Request, shape: tuple[int, ...]) -> tuple[Reading, Any]:
+        """Return how what else decodes units of a shape is read, and where it is then: by default, what it needs."""
+        needed: list[Values] = [getattr(self, name) for name in self.needs]
+        arrays = [empty((len(wanted), *shape), values.array.dtype) for values in needed]
+        both = zip(needed, arrays, strict=True)
+        return Reading.together([values.reading(request_of(wanted.rows), array) for values, array in both]), arrays
+
+    @abstractmethod
+    def decoded(self, stored: np.ndarray, rows: np.ndarray, dtype: np.dtype, others: Any) -> np.ndarray:
+        """Return what stored values of units stand for, in an array of `dtype`."""
+
+    def reading(self, units: Request, out: np.ndarray) -> Reading:
+        wanted = units.listed()
+        stored = self.stored_for(out, len(wanted))
+        other, others = self.others(wanted, stored.shape[1:])
+
+        def finish() -> None:
+            out[wanted.places] = self.decoded(stored, wanted.rows, out.dtype, others)
+
+        return Reading.together([self.values.reading(request_of(wanted.rows), stored), other]).then(finish)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Taken(Decoded):
+    """Values of which parts are kept after whole units are read: their arrays have no such parts.
+
+    Attributes
+    ----------
     taken : tuple of (numpy.ndarray or None)
         The positions along each axis of a unit; None for all.
     entries : RowEntries, optional
         Then, what is drawn of the first axis.
     """
 
-    values: Values
+    of_each_value = False
+
     taken: Positions = ()
     entries: RowEntries | None = None
 
@@ -171,20 +217,19 @@ class Taken(Values):
     def take(self, taken: Positions) -> Taken:
         return replace(self, taken=composed(self.taken, taken))
 
-    def reading(self, units: Units, out: np.ndarray) -> Reading:
-        wanted, array = units.listed(), self.values.array
-        whole = empty((len(wanted), *array.row_shape), out.dtype, array.where)
+    def stored_for(self, out: np.ndarray, count: int) -> np.ndarray:
+        array = self.values.array
+        return empty((count, *array.row_shape), out.dtype, array.where)  # their values are decoded already
 
-        def finish() -> None:
-            kept = picked(whole, self.taken)
-            if self.entries is None:
-                out[wanted.places] = kept
-                return
-            drawn = self.entries.drawn(np.full(len(kept), kept.shape[1]), wanted.keys)
-            for place, values, at in zip(wanted.places.tolist(), kept, drawn, strict=True):
-                out[place] = values[at]
+    def others(self, wanted: Request, *_: Any) -> tuple[Reading, np.ndarray | None]:
+        return Reading(), wanted.keys
 
-        return self.values.reading(request_of(wanted.rows), whole).then(finish)
+    def decoded(self, stored: np.ndarray, *others: Any) -> np.ndarray:
+        kept = picked(stored, self.taken)
+        if self.entries is None or not len(kept):
+            return kept
+        drawn = self.entries.drawn(np.full(len(kept), kept.shape[1]), others[-1])
+        return kept[np.arange(len(kept))[:, None], np.array(drawn)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -217,13 +262,13 @@ class InMemory(Values):
 
         def values_of(units: np.ndarray) -> np.ndarray:
             if not known:
-                known.append(read_all(reader, values))
+                known.append(read_units(reader, values))
             return np.broadcast_to(known[0], (len(units), *known[0].shape))
 
         array = values.array
         return cls(replace(array, shape=(1, *array.shape), chunk_shape=None, fill=None, offset=None), values_of)
 
-    def reading(self, units: Units, out: np.ndarray) -> Reading:
+    def reading(self, units: Request, out: np.ndarray) -> Reading:
         wanted = units.listed()
         out[wanted.places] = self.values_of(wanted.rows)
         return Reading()
@@ -263,14 +308,10 @@ def rows_of_chunks(layout: ColumnLayout, axes: int) -> int:
     return layout.chunk_shape[0] * math.prod(layout.shape[1:axes])
 
 
-def read_all(reader: RowReader, values: Values) -> np.ndarray:
-    """Return the values of all units, for planning; errors as `RowReader.read_whole`."""
-    return read_units(reader, values, values.array.num_rows)
-
-
-def read_units(reader: RowReader, values: Values, count: int, first: int = 0) -> np.ndarray:
-    """Return the values of `count` units, from `first` on, for planning; errors as `RowReader.read_whole`."""
+def read_units(reader: RowReader, values: Values, count: int | None = None, first: int = 0) -> np.ndarray:
+    """Return the values of all units, or of `count` from `first` on, for planning; errors as `RowReader.read_whole`."""
     array = values.array
+    count = array.num_rows if count is None else count
     value_bytes = OBJECT_BYTES if array.dtype.hasobject else array.dtype.itemsize
     shape = (count, *array.row_shape)
     reader.check_claim([array], math.prod(shape) * value_bytes)

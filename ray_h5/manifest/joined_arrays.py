@@ -190,17 +190,6 @@ class JoinedArray:
         return shapes.pop() if len(shapes) == 1 else None
 
     @property
-    def common_shape(self) -> tuple[int | None, ...]:
-        """Shape of a dataset; None for an axis along which they differ."""
-        if self.single:
-            return self.layouts[0].row_shape
-        there = self.shapes[self.is_there]
-        if not len(there):
-            return (None,) * self.shapes.shape[1]
-        same = (there == there[0]).all(axis=0)
-        return tuple(int(n) if alike else None for n, alike in zip(there[0], same, strict=True))
-
-    @property
     def unit(self) -> ColumnLayout:
         """A layout with the type of all datasets, and the shape of a unit of the first class."""
         return replace(self.layouts[0], stored_dtype=self.dtype) if len(self.layouts) > 1 else self.layouts[0]

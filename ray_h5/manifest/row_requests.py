@@ -125,19 +125,19 @@ class Request:
             out[place : place + count] = value
 
 
-def request_of(rows: np.ndarray, places: np.ndarray | None = None) -> Request:
-    """Return a request for `rows`, given in any order; without `places`, row i goes to place i."""
-    if _rises_by_one(rows) and (places is None or _rises_by_one(places)):
+def request_of(rows: np.ndarray, places: np.ndarray | None = None, keys: np.ndarray | None = None) -> Request:
+    """Return a request for `rows`, in any order, with their keys, if any; without `places`, row i goes to place i."""
+    if keys is None and _rises_by_one(rows) and (places is None or _rises_by_one(places)):
         return Request.range(int(rows[0]), 0 if places is None else int(places[0]), len(rows))
-    return _sorted(rows, np.arange(len(rows), dtype=np.int64) if places is None else places)
+    return _sorted(rows, np.arange(len(rows), dtype=np.int64) if places is None else places, keys)
 
 
-def _sorted(rows: np.ndarray, places: np.ndarray) -> Request:
+def _sorted(rows: np.ndarray, places: np.ndarray, keys: np.ndarray | None = None) -> Request:
     if np.all(rows[1:] >= rows[:-1]):
-        return Request(rows, places)
+        return Request(rows, places, keys=keys)
     # Sorted, so that rows of one chunk are neighbours and each chunk is decoded once.
     order = np.argsort(rows, kind="stable")
-    return Request(rows[order], places[order])
+    return Request(rows[order], places[order], keys=None if keys is None else keys[order])
 
 
 def _rises_by_one(numbers: np.ndarray) -> bool:

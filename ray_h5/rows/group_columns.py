@@ -16,8 +16,8 @@ from ray_h5.columns.ragged.bounds import rows_key
 from ray_h5.columns.ragged.csr_groups import SPARSE
 from ray_h5.columns.ragged.range_columns import OfParts, Ranges, SparseRows
 from ray_h5.columns.row_table import Listing, RowTable
-from ray_h5.columns.stored_values import Decoded, Stored, has_field
-from ray_h5.columns.values import Values
+from ray_h5.columns.stored_values import Stored, field_of
+from ray_h5.columns.values import Decoded, Values
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray, Paths, Texts
 from ray_h5.manifest.layout import Encoding, EncodingKind
@@ -168,8 +168,10 @@ class GroupColumns(Columns):
         source, field = self._compound(path) or (joined, "")
         assert isinstance(source, JoinedArray)
         others = np.flatnonzero(source.is_there & lacks)
-        if others.size and has_field(source.layouts[0].stored_dtype, field):
-            raise self._differs(path, ("a dataset", at), (f"a field of {source.name!r}", int(others[0])))
+        with suppress(KeyError):  # if there is no such field
+            field_of(source.layouts[0].stored_dtype, field)
+            if others.size:
+                raise self._differs(path, ("a dataset", at), (f"a field of {source.name!r}", int(others[0])))
 
     def _differs(self, path: str, expected: tuple[str, int], other: tuple[str, int]) -> SchemaMismatchError:
         """Return the error of a column that two groups store in two ways: how, and in which group."""

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import functools
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from ray_h5.buffers import empty
 from ray_h5.columns.column_resolver import Columns, Parts
 from ray_h5.columns.file_columns import is_single
-from ray_h5.columns.ragged.range_columns import Ranges
-from ray_h5.columns.ragged.runs import axes_of_fields, by_shape, layout_of_rows, ragged_layout
+from ray_h5.columns.ragged.range_columns import Ranges, Take
+from ray_h5.columns.ragged.runs import Runs, common_shape, layout_of_rows, ragged_layout
 from ray_h5.columns.ragged.sparse_rows import Entries, SparseRow, index_dtype
 from ray_h5.columns.row_table import Listing, RowTable
+from ray_h5.columns.schema import TENSOR_KINDS
 from ray_h5.columns.stored_values import Stored, field_of
-from ray_h5.columns.values import Reading, Values, keyed, read_apart
+from ray_h5.columns.values import Decoded, Reading, Values
 from ray_h5.errors import OptionError, UnsupportedColumnError
-from ray_h5.hash_and_permute import word_at
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.row_requests import Request, request_of
 
 Numbers: TypeAlias = Callable[[np.ndarray], np.ndarray]
 
@@ -61,98 +59,39 @@ class RowColumn:
 
     def reading(self, rows: np.ndarray, places: np.ndarray, out: np.ndarray, keys: np.ndarray | None = None) -> Reading:
         units = rows if self.units_of is None else self.units_of(rows)
-        return self.values.reading(keyed(units, places, keys), out)
+        return self.values.reading(request_of(units, places, keys), out)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Steps:
-    """The units of rows, which are several each, one after the other along an axis of a row.
-
-    Attributes
-    ----------
-    units, is_blank : numpy.ndarray
-        int64 and bool, of shape ``(rows, width)``: the units, and which of them are blank.
-    places : numpy.ndarray
-        int64: where each row goes along the first axis of an output.
-    keys : numpy.ndarray, optional
-        uint64: the key of each row, by which entries are drawn.
-    """
-
-    units: np.ndarray
-    is_blank: np.ndarray
-    places: np.ndarray
-    keys: np.ndarray | None = None
-
-    def select(self, chosen: np.ndarray) -> Steps:
-        """Return the steps of some of the rows."""
-        keys = None if self.keys is None else self.keys[chosen]
-        return Steps(self.units[chosen], self.is_blank[chosen], self.places[chosen], keys)
-
-    def apart(self) -> Steps:
-        """Return the steps of the same rows, which go to an array of their own."""
-        return replace(self, places=np.arange(len(self.places)))
-
-    def stacked(self, values: Values, out: np.ndarray, lead: tuple[int, ...]) -> Reading:
-        """Return the reading of rows of one shape, which begins with the axes `lead`: of the steps, or none."""
-        (count, width), is_sparse = self.units.shape, values.array.kind == "sparse"
-        if not (is_sparse or out.flags.c_contiguous):
-            return read_apart(lambda own: self.apart().stacked(values, own, lead), out.shape[1:], self.places, out)
-        keys = self.keys
-        if keys is not None and lead:  # each step of a row draws by itself
-            keys = word_at(keys[:, None], np.arange(width)).reshape(-1)
-        first = np.arange(count) if is_sparse else self.places
-        places = (first[:, None] * width + np.arange(width)).reshape(-1)
-        rows, unit_shape = (count, ()) if is_sparse else (len(out), out.shape[1 + len(lead) :])
-        into = empty((rows * width,), out.dtype) if is_sparse else out.reshape(rows * width, *unit_shape)
-
-        def finish() -> None:
-            if self.is_blank.any():
-                nothing = np.empty((), out.dtype)  # numpy would take an array for several values
-                nothing[()] = values.blank(out.dtype)
-                into[places[self.is_blank.reshape(-1)]] = nothing
-            if is_sparse:
-                out[self.places] = _joined_rows(into.reshape(count, width), values.array.ragged_shape[0] or 0)
-
-        return values.reading(keyed(self.units.reshape(-1), places, keys), into).then(finish)
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class StepColumn(RowColumn):
-    """A column of which a row is several units, such as the steps at some offsets from one of an episode; or one.
-
-    Rows of a sparse matrix are one such row, `width` times as long; other values get an axis.
+class Steps(Take):
+    """Values that are units at some places, such as the steps at offsets from one of an episode; or one unit.
 
     Attributes
     ----------
     width : int, optional
-        Units of a row; None for one, without an axis.
+        Units of a value; None for one, without an axis.
     steps_of : callable
-        Returns for rows: the units, and which of them are blank, as `Steps` has them.
-    joined : JoinedArray, optional
-        The datasets of episodes, if their steps differ in shape, or an episode lacks the column.
+        Returns for rows: the units, and which of them are blank, of shape ``(rows, width)``.
     episodes_of : callable
         Returns the episode of each row.
     """
 
     width: int | None
     steps_of: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
-    joined: JoinedArray | None
     episodes_of: Numbers
 
-    def layout(self, num_rows: int, path: str) -> ColumnLayout:
-        array, lead, chunk_rows = self.values.array, self._lead, self.chunk_rows or 1
-        if self.joined is not None:
-            array, lead = self._array_of_shapes(self.joined, path), ()
-        is_sparse, width = array.kind == "sparse", self.width or 1
-        shape = (num_rows, *(() if is_sparse else lead), *array.row_shape)
-        layout = layout_of_rows(self.name, array, shape, chunk_rows, path)
-        if is_sparse:
-            return replace(layout, ragged_shape=(width, *array.ragged_shape), item_bytes=width * array.item_bytes)
-        if array.kind != "ragged" or self.joined is not None:
+    @property
+    def array(self) -> ColumnLayout:
+        if (joined := self.joined) is not None:
+            return self._array_of_shapes(joined)
+        array = self.content.array
+        shape = (array.num_rows, *self._lead, *array.row_shape)
+        layout = layout_of_rows(self.name, array, shape, 1, self.path)
+        if array.kind != "ragged":
             return layout
         if None in array.ragged_shape[1:]:
             raise UnsupportedColumnError(
-                f"{path}: Windows: column {self.name!r} holds arrays that differ along several axes, "
+                f"{self.path}: Windows: column {self.name!r} holds arrays that differ along several axes, "
                 f"{array.ragged_shape}; windows take those that differ along their first axis alone. Leave the column "
                 "out of the offsets."
             )
@@ -160,51 +99,52 @@ class StepColumn(RowColumn):
         element = np.dtype((array.element, tuple(int(n or 0) for n in array.ragged_shape[1:])))
         return replace(layout, kind="list", element=element)
 
-    def _array_of_shapes(self, joined: JoinedArray, path: str) -> ColumnLayout:
-        array = self.values.array
-        shape = self._row_shape(joined, joined.common_shape[1:])
+    def _array_of_shapes(self, joined: JoinedArray) -> ColumnLayout:
+        array, lead = self.content.array, np.array(self._lead, np.int64)
+        shapes = self.shapes_of(joined, np.broadcast_to(lead, (len(joined), len(lead))))
+        shape = common_shape(shapes[joined.is_there])
         if not shape and array.kind in {"string", "category", "optional"}:
             return array
-        if not shape or array.kind not in {"number", "bool"}:
+        if not shape or array.kind not in TENSOR_KINDS:
             lacks = "a group lacks it, and a single value cannot be None"
             differ = f"its steps differ in shape, or a group lacks it, and it holds {array.kind} values"
             raise UnsupportedColumnError(
-                f"{path}: column {self.name!r}: {differ if shape else lacks}. Choose other columns with columns=[...]."
+                f"{self.path}: column {self.name!r}: {differ if shape else lacks}. Choose other columns with "
+                "columns=[...]."
             )
-        if joined.unit_shape is None:
-            counts = joined.shapes[:, 1:].prod(axis=1, dtype=np.float64) * math.prod(self._row_shape(joined, ()))
-        else:
-            counts = joined.is_there * float(math.prod(shape))
-        return ragged_layout(self.name, array, counts, shape)
-
-    def _row_shape(self, joined: JoinedArray, shape: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the shape of a row of a dataset with steps of a shape; parts are taken of steps of one shape alone."""
-        is_one = joined.unit_shape is not None
-        of_step = self.values.array.row_shape if is_one else (*shape, *axes_of_fields(self.values, joined))
-        return *self._lead, *of_step
+        return ragged_layout(self.name, array, shapes.prod(axis=1, dtype=np.float64), shape)
 
     @property
     def _lead(self) -> tuple[int, ...]:
-        """The axes that a row has before those of a step."""
+        """The axes that a value has before those of a unit."""
         return () if self.width is None else (self.width,)
 
-    def reading(self, rows: np.ndarray, places: np.ndarray, out: np.ndarray, keys: np.ndarray | None = None) -> Reading:
-        steps, values, joined = Steps(*self.steps_of(rows), places, keys), self.values, self.joined
-        if joined is None:
-            return steps.stacked(values, out, self._lead)
-        episodes = self.episodes_of(rows)
-        if not (there := joined.is_there[episodes]).all():
-            out[places[~there]] = None if out.dtype == object else values.blank(out.dtype)
-            steps, episodes = steps.select(there), episodes[there]
-        if values.array.kind not in {"number", "bool"}:
-            return steps.stacked(values, out, self._lead) if len(episodes) else Reading()
+    def datasets_of(self, rows: np.ndarray) -> np.ndarray:
+        return self.episodes_of(rows)
 
-        def of_shape(chosen: np.ndarray, shape: tuple[int, ...]) -> Reading:
-            of_row, own = self._row_shape(joined, shape), steps.select(chosen)
-            read = functools.partial(own.apart().stacked, values, lead=self._lead)
-            return read_apart(read, of_row, own.places, out, values.array.dtype)
+    def runs_of(self, wanted: Request) -> Runs:
+        units, is_blank = self.steps_of(wanted.rows)
+        if self.width is None:
+            return Runs(units[:, 0], None, wanted.places, keys=wanted.keys)
+        return Runs(units, None, wanted.places, is_blank, keys=wanted.keys)
 
-        return by_shape(joined.shapes[episodes, 1:], of_shape)
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SparseSteps(Decoded):
+    """Steps that are rows of a sparse matrix, as one row of one: step after step."""
+
+    of_each_value = False
+
+    values: Steps
+
+    @property
+    def array(self) -> ColumnLayout:
+        array, width = self.values.content.array, self.values.width or 1
+        layout = layout_of_rows(self.values.name, array, array.shape, 1, self.values.path)
+        return replace(layout, ragged_shape=(width, *array.ragged_shape), item_bytes=width * array.item_bytes)
+
+    def decoded(self, stored: np.ndarray, *_: Any) -> np.ndarray:
+        return _joined_rows(stored, self.values.content.array.ragged_shape[0] or 0)
 
 
 def _joined_rows(windows: np.ndarray, width: int) -> np.ndarray:

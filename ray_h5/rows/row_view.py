@@ -164,7 +164,8 @@ class RowView:
         """Return the layouts of columns, by name; `missing_ok` leaves out names that do not exist."""
         layouts: dict[str, ColumnLayout] = {}
         wanted = as_names(names)
-        self._rows.prepare(name for name in wanted if name not in {EPISODE, GROUP})
+        if unknown := [name for name in wanted if name not in self._layouts and name not in {EPISODE, GROUP}]:
+            self._rows.prepare(unknown)
         for name in wanted:
             try:
                 layouts[name] = self._described(name)

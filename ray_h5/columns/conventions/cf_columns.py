@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from ray_h5.columns.ragged.range_columns import OfParts
-from ray_h5.columns.stored_values import Decoded, Stored
-from ray_h5.columns.values import Values, reshaped
+from ray_h5.columns.stored_values import Stored
+from ray_h5.columns.values import Decoded, Values, reshaped
 from ray_h5.errors import CastError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.hdf5.tree.attributes import CF_TIME, PACKING
 from ray_h5.manifest.joined_arrays import JoinedArray
@@ -61,6 +61,7 @@ class CF(Decoded):
         For times: the dtype in which stored values are scaled.
     """
 
+    values: Stored
     kind: Kind
     dtype: np.dtype
     missing: tuple[Any, ...] = ()
@@ -148,7 +149,6 @@ class Characters(Decoded):
 
     def over(self, axes: int) -> Values:
         whole = self.values.over(axes)
-        assert isinstance(whole, Stored)
         return Characters(whole) if whole.array.row_shape else whole
 
     def decoded(self, stored: np.ndarray, *_: Any) -> np.ndarray:
@@ -194,7 +194,7 @@ def cf_values(values: Stored, said: Sequence[Mapping[str, Any]], class_of: np.nd
             f"{values.layout.where}: its attributes make {' and '.join(kinds)} values of the datasets of several "
             "groups. Choose groups that agree with the pattern, or read it as it is stored, with decode_cf=False."
         )
-    return OfParts(values.array.name, parts, lambda units: class_of[joined.datasets_of(units)])
+    return OfParts(values.array.name, parts, lambda units: (class_of[joined.datasets_of(units)], units))
 
 
 def text_of_attributes(attributes: Mapping[str, Any]) -> bytes:

@@ -8,12 +8,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ray_h5.buffers import empty, objects
-from ray_h5.columns.stored_values import Decoded, Stored
-from ray_h5.columns.values import Positions, Reading, Taken, Values
+from ray_h5.columns.stored_values import Stored
+from ray_h5.columns.values import Decoded, Reading
 from ray_h5.errors import CastError, CorruptFileError, UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.manifest.row_requests import Request, request_of
+from ray_h5.manifest.row_requests import Request
 from ray_h5.read.casting import cast_error, lost
 from ray_h5.read.read_parts import Part
 from ray_h5.read.reader import RowReader
@@ -41,6 +41,7 @@ class Category(Decoded):
         The file, for messages.
     """
 
+    values: Stored
     name: str
     categories: np.ndarray | JoinedArray
     path: str
@@ -61,8 +62,8 @@ class Category(Decoded):
     def blank(self, dtype: np.dtype) -> Any:
         return None if dtype.hasobject else -1 if dtype.kind in "iu" else np.nan
 
-    def others(self, units: np.ndarray, *_: Any) -> tuple[Reading, _Table]:
-        categories = self.categories
+    def others(self, wanted: Request, *_: Any) -> tuple[Reading, _Table]:
+        categories, units = self.categories, wanted.rows
         if isinstance(categories, np.ndarray):
             return Reading(), (categories, np.zeros(len(units), np.int64), np.full(len(units), len(categories)))
         assert isinstance(self.values.address, JoinedArray)
@@ -135,6 +136,9 @@ class Optional(Decoded):
         The file, for messages.
     """
 
+    needs = ("mask",)
+
+    values: Stored
     name: str
     mask: Stored
     path: str
@@ -147,24 +151,11 @@ class Optional(Decoded):
         size = layout.row_bytes if len(layout.shape) == 1 else layout.stored_dtype.itemsize
         return replace(layout, kind="optional", stored_dtype=np.dtype(object), element=layout.dtype, item_bytes=size)
 
-    def over(self, axes: int) -> Optional:
-        return replace(self, values=self.values.over(axes), mask=self.mask.over(axes))
-
-    def take(self, taken: Positions) -> Values:
-        values, mask = self.values.take(taken), self.mask.take(taken)
-        if isinstance(values, Stored) and isinstance(mask, Stored):
-            return replace(self, values=values, mask=mask)
-        return Taken(self, taken)
-
     def blank(self, dtype: np.dtype) -> Any:
         return None if dtype.hasobject else np.nan if dtype.kind == "f" else 0
 
-    def others(self, units: np.ndarray, shape: tuple[int, ...]) -> tuple[Reading, np.ndarray]:
-        missing = empty((len(units), *shape), self.mask.dtype)
-        return self.mask.reading(request_of(units), missing), missing
-
-    def decoded(self, stored: np.ndarray, rows: np.ndarray, dtype: np.dtype, others: np.ndarray) -> np.ndarray:
-        missing = others.astype(bool)
+    def decoded(self, stored: np.ndarray, rows: np.ndarray, dtype: np.dtype, others: list[np.ndarray]) -> np.ndarray:
+        missing = others[0].astype(bool)
         if dtype.hasobject:
             found = stored.astype(object)
             found[missing] = None

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 
 from ray_h5.columns.ragged.range_columns import Ranges
-from ray_h5.columns.stored_values import Decoded, Stored
-from ray_h5.columns.values import Reading, Units, Values, flattened
+from ray_h5.columns.stored_values import Stored
+from ray_h5.columns.values import Decoded, Values, flattened
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.hdf5.groups.matching_groups import OF_VALUES
 from ray_h5.manifest.joined_arrays import GroupTable, Texts
 from ray_h5.manifest.layout import ColumnLayout, Kind
-from ray_h5.manifest.row_requests import request_of
 from ray_h5.read.arrays.selection import Selection
 
 _COMPLEX = (("real", "imag"), ("r", "i"))
@@ -101,37 +100,31 @@ def reversed_values(stored: ColumnLayout, matlab_class: str) -> Reversed:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Referred(Values):
+class Referred(Decoded):
     """Values of which each is a whole dataset, as text, or with its axes in reverse.
 
     Attributes
     ----------
-    datasets : Ranges
-        The datasets.
     array : ColumnLayout
         Kind, dtype and shape of the values.
     is_text : bool
         Whether a dataset is the characters of one text, as MATLAB and netCDF write it.
     """
 
-    datasets: Ranges
+    of_each_value = False
+
     array: ColumnLayout
     is_text: bool = False
 
-    def reading(self, units: Units, out: np.ndarray) -> Reading:
-        wanted = units.listed()
-        texts = np.empty(len(wanted), object)
-        reading = self.datasets.reading(request_of(wanted.rows), texts)
-
-        def finish() -> None:
-            for place, value in zip(wanted.places.tolist(), texts, strict=True):
-                if value is None or not self.is_text:
-                    out[place] = value if value is None else value.T
-                else:
-                    is_bytes = value.dtype.kind == "S"
-                    out[place] = value.tobytes().rstrip(b"\0") if is_bytes else texts_of(value[None])[0]
-
-        return reading.then(finish)
+    def decoded(self, stored: np.ndarray, rows: np.ndarray, dtype: np.dtype, *_: Any) -> np.ndarray:
+        decoded = np.empty((len(rows), *(() if dtype.hasobject else self.array.row_shape)), dtype)
+        for at, value in enumerate(stored):
+            if value is None or not self.is_text:
+                decoded[at] = value if value is None else value.T
+            else:
+                is_bytes = value.dtype.kind == "S"
+                decoded[at] = value.tobytes().rstrip(b"\0") if is_bytes else texts_of(value[None])[0]
+        return decoded
 
 
 def referred_values(path: str, name: str, table: GroupTable, *, is_reversed: bool) -> Values:

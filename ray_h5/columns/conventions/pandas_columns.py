@@ -11,8 +11,8 @@ import numpy as np
 
 from ray_h5.columns.conventions.cf_columns import CF
 from ray_h5.columns.conventions.coded_columns import Category
-from ray_h5.columns.stored_values import Decoded, Stored, stored_fields
-from ray_h5.columns.values import Values, reshaped
+from ray_h5.columns.stored_values import Stored, stored_fields
+from ray_h5.columns.values import Decoded, Values, reshaped
 from ray_h5.errors import UnknownColumnError, UnsupportedColumnError
 from ray_h5.manifest.layout import ColumnLayout, Encoding
 from ray_h5.messages import near_names

@@ -9,7 +9,7 @@ import numpy as np
 
 from ray_h5.columns.derived_columns import Csr
 from ray_h5.columns.ragged.bounds import Bounds
-from ray_h5.columns.values import Values, read_all
+from ray_h5.columns.values import Values, read_units
 from ray_h5.errors import CorruptFileError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.tree.encodings import matrix_shape
 from ray_h5.manifest.layout import ColumnLayout, Encoding
@@ -128,7 +128,7 @@ def _named(
         raise UnsupportedColumnError(
             f"{where}: it has the shape {layout.shape}; expected a name for each of {length} positions"
         )
-    values = read_all(reader, column).tolist()
+    values = read_units(reader, column).tolist()
     texts = [value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value) for value in values]
     places: dict[str, int] = {}
     known = set(wanted)

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
-from ray_h5.buffers import empty
 from ray_h5.columns.derived_columns import RowEntries
 from ray_h5.columns.ragged.bounds import Bounds
 from ray_h5.columns.ragged.runs import (
     Runs,
     axes_of_fields,
-    by_shape,
     common_shape,
     layout_of_rows,
     ragged_layout,
-    repeated,
 )
 from ray_h5.columns.ragged.sparse_rows import Entries, SparseRow, first_outside, index_dtype, rows_of
-from ray_h5.columns.values import Reading, Units, Values, keyed
+from ray_h5.columns.schema import TENSOR_KINDS
+from ray_h5.columns.values import Reading, Values
 from ray_h5.errors import CorruptFileError, UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.manifest.row_requests import by_part, request_of
+from ray_h5.manifest.row_requests import Request, by_part, request_of
 
 _LISTED_WIDTH = 1 << 24
 """Up to this width, the place of each position is in a list; a file can claim any width."""
@@ -38,8 +37,8 @@ def rows_a_chunk(bounds: Bounds, chunk_values: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ranges(Values):
-    """Values of which each is several units: a range of a longer array, a whole dataset, a span of time.
+class Take(Values, ABC):
+    """Values of which each is one or several units of others, which may be takes themselves.
 
     Attributes
     ----------
@@ -47,22 +46,65 @@ class Ranges(Values):
         The column, and its file, for messages.
     content : Values
         The values of all units.
-    bounds : Bounds
-        The units of each value; if `bounds_of` returns them, those of one that is as long as most.
-    entries : RowEntries, optional
-        The units of its range that a value has; None for all.
     joined : JoinedArray, optional
-        The datasets, if each value is a whole one.
-    bounds_of : callable, optional
-        Returns the units of rows.
+        The datasets that units are of, if they may differ in shape, or a group may lack its own.
     """
 
     name: str
     path: str
     content: Values
+    joined: JoinedArray | None = field(default=None, kw_only=True)
+
+    @abstractmethod
+    def runs_of(self, wanted: Request) -> Runs:
+        """Return the units of values, which are listed."""
+
+    def datasets_of(self, rows: np.ndarray) -> np.ndarray:
+        """Return which of the joined datasets has each value; by default, each is a whole one."""
+        return rows
+
+    def shapes_of(self, joined: JoinedArray, lead: np.ndarray) -> np.ndarray:
+        """Return the shape of the values of each dataset, which has the axes `lead` before those of a unit: int64."""
+        content, shapes = self.content.array.row_shape, joined.shapes[:, 1:]
+        is_one = joined.unit_shape is not None
+        last = np.array(content if is_one else axes_of_fields(self.content, joined), np.int64)
+        axes = [lead, shapes[:, : 0 if is_one else None], np.broadcast_to(last, (len(joined), len(last)))]
+        return np.concatenate(axes, axis=1) * joined.is_there[:, None]
+
+    def reading(self, units: Request, out: np.ndarray) -> Reading:
+        wanted, joined, content = units.listed(), self.joined, self.content
+        runs, of = self.runs_of(wanted), wanted.rows if joined is None else self.datasets_of(wanted.rows)
+        if joined is not None and not (there := joined.is_there[of]).all():
+            out[wanted.places[~there]] = None if out.dtype == object else content.blank(out.dtype)
+            runs, of = runs.select(there), of[there]
+        # Rows that are one unit of text are in an array of objects, too.
+        is_apart = out.dtype == object and out.ndim == 1 and (runs.has_axis or content.array.kind in TENSOR_KINDS)
+        if not is_apart:
+            return runs.stacked(content, out) if runs.has_axis else runs.fixed(content, out)
+        if joined is None or joined.unit_shape is not None:
+            return runs.varying(content, out)
+        shapes, of_shape = np.unique(joined.shapes[of, 1:], axis=0, return_inverse=True)
+        alike = [runs.select(np.flatnonzero(of_shape.reshape(-1) == at)) for at in range(len(shapes))]
+        own = ((*shape, *axes_of_fields(content, joined)) for shape in shapes.tolist())
+        return Reading.together([some.varying(content, out, shape) for some, shape in zip(alike, own, strict=True)])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ranges(Take):
+    """Values of which each is consecutive units: a range of a longer array, a whole dataset, a span of time.
+
+    Attributes
+    ----------
+    bounds : Bounds
+        The units of each value; if `bounds_of` returns them, those of one that is as long as most.
+    entries : RowEntries, optional
+        The units of its range that a value has; None for all.
+    bounds_of : callable, optional
+        Returns the units of rows.
+    """
+
     bounds: Bounds
     entries: RowEntries | None = None
-    joined: JoinedArray | None = None
     bounds_of: Callable[[np.ndarray], Bounds] | None = None
 
     @classmethod
@@ -76,20 +118,20 @@ class Ranges(Values):
         if joined is None:
             chunk_rows = 1 if self.bounds_of is not None else rows_a_chunk(self.bounds, array.chunk_rows)
             is_alike = self.entries is not None and bool(len(lengths)) and bool((lengths == lengths[0]).all())
-            if is_alike and array.kind in {"number", "bool"}:
+            if is_alike and array.kind in TENSOR_KINDS:
                 shape_of_all = (len(lengths), int(lengths[0]), *array.row_shape)
                 return layout_of_rows(self.name, array, shape_of_all, chunk_rows, array.path)
             counts = lengths * math.prod(array.row_shape)
             return ragged_layout(self.name, array, counts, (None, *array.row_shape), chunk_rows)
-        shapes = self._shapes_of(joined)
-        shape = joined.common_shape if joined.single else common_shape(shapes[joined.is_there])
+        shapes = self.shapes_of(joined, lengths[:, None])
+        shape = joined.layouts[0].row_shape if joined.single else common_shape(shapes[joined.is_there])
         lacks = not joined.is_there.all()
         if lacks and joined.single and array.kind not in {"string", "category", "optional"}:
             raise UnsupportedColumnError(
                 f"{self.path}: column {self.name!r}: {int(np.argmin(joined.is_there))} groups have it before one "
                 "that lacks it, and a single value of numbers cannot be None. Choose other columns with columns=[...]."
             )
-        if joined.single or (None not in shape and array.kind in {"number", "bool"} and not lacks):
+        if joined.single or (None not in shape and array.kind in TENSOR_KINDS and not lacks):
             return layout_of_rows(self.name, array, (len(joined), *(int(n or 0) for n in shape)), 1, self.path)
         if array.kind == "list":
             raise UnsupportedColumnError(
@@ -104,37 +146,14 @@ class Ranges(Values):
         lengths = self.bounds.stops - self.bounds.starts
         return lengths if self.entries is None else self.entries.counts(lengths)
 
-    def _shapes_of(self, joined: JoinedArray) -> np.ndarray:
-        """Return the shape of each value as it is delivered: int64."""
-        if joined.single:
-            return joined.shapes
-        lengths, of_units = self._lengths[:, None], self.content.array.row_shape
-        if joined.unit_shape is None:
-            fields = repeated(axes_of_fields(self.content, joined), len(lengths))
-            return np.concatenate([lengths, joined.shapes[:, 1:], fields], axis=1)
-        return np.concatenate([lengths, repeated(of_units, len(lengths))], axis=1)
-
-    def reading(self, units: Units, out: np.ndarray) -> Reading:
-        wanted, joined = units.listed(), self.joined
+    def runs_of(self, wanted: Request) -> Runs:
         bounds, at = self.bounds, wanted.rows
         if self.bounds_of is not None:
             bounds, at = self.bounds_of(at), np.arange(len(at))
         begins = bounds.starts[at]
-        runs = Runs(begins, bounds.stops[at] - begins, wanted.places, self.entries, wanted.keys)
-        if joined is not None and not (there := joined.is_there[at]).all():
-            out[wanted.places[~there]] = None if out.dtype == object else 0  # numbers are all there
-            runs, at = runs.select(there), at[there]
-        if joined is not None and joined.single:
-            return self.content.reading(request_of(runs.begins, runs.places), out) if len(at) else Reading()
-        if out.dtype != object or out.ndim > 1:
-            return runs.stacked(self.content, out)
-        if joined is None or joined.unit_shape is not None:
-            return runs.varying(self.content, out)
-        fields = axes_of_fields(self.content, joined)
-        return by_shape(
-            joined.shapes[at, 1:],
-            lambda chosen, shape: runs.select(chosen).varying(self.content, out, (*shape, *fields)),
-        )
+        is_one = self.joined is not None and self.joined.single
+        counts = None if is_one else bounds.stops[at] - begins
+        return Runs(begins, counts, wanted.places, None, self.entries, wanted.keys)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -199,16 +218,11 @@ class SparseRows(Values):
         indices = np.empty(0, index_dtype(self.delivered_width))
         return SparseRow(Entries(indices, np.empty(0, self.data.array.dtype)), 0, 0)
 
-    def reading(self, units: Units, out: np.ndarray) -> Reading:
+    def reading(self, units: Request, out: np.ndarray) -> Reading:
         wanted = units.listed()
-        rows, places, begins = wanted.rows, wanted.places, self.bounds.starts[wanted.rows]
-        counts = self.bounds.stops[rows] - begins
-        ends = np.cumsum(counts)
-        runs = Runs(begins, counts, places).request(ends - counts)
-        total = int(ends[-1]) if len(ends) else 0
-        where = f"column {self.name!r}"
-        indices, data = (empty((total,), index.array.dtype, where) for index in (self.indices, self.data))
-        read = (self.indices.reading(runs, indices), self.data.reading(runs, data)) if len(runs) else ()
+        rows, begins = wanted.rows, self.bounds.starts[wanted.rows]
+        runs = Runs(begins, self.bounds.stops[rows] - begins, wanted.places)
+        (of_indices, indices, ends), (of_data, data, _) = map(runs.end_to_end, (self.indices, self.data))
 
         def finish() -> None:
             indptr = np.concatenate([np.zeros(1, np.int64), ends])
@@ -216,9 +230,9 @@ class SparseRows(Values):
             taken, kept = indices.astype(index_dtype(self.width), copy=False), data
             if self.at is not None:
                 taken, kept, indptr = self._taken(taken, data, indptr)
-            out[places] = rows_of(Entries(taken, kept), indptr)
+            out[wanted.places] = rows_of(Entries(taken, kept), indptr)
 
-        return Reading([part for reading in read for part in reading.parts], finish)
+        return Reading.together([of_indices, of_data]).then(finish)
 
     def _check(self, indices: np.ndarray, indptr: np.ndarray, rows: np.ndarray) -> None:
         """Raise for a position outside the matrix: what scatters it would write elsewhere without an error."""
@@ -266,21 +280,12 @@ class OfParts(Values):
     parts : tuple of Values
         The values of each part, of one kind and shape. Those of datasets that attributes decode may differ in dtype.
     part_of : callable
-        Returns the part of each unit.
-    starts : numpy.ndarray, optional
-        int64: the first unit of each part, and the end of the last one, if parts are one after the other; by default
-        each has the same units.
+        Returns the part of each unit, and its number among the units of that part.
     """
 
     name: str
     parts: tuple[Values, ...]
-    part_of: Callable[[np.ndarray], np.ndarray]
-    starts: np.ndarray | None = None
-
-    @classmethod
-    def end_to_end(cls, name: str, parts: Sequence[Values], starts: np.ndarray) -> OfParts:
-        """Return values of which those of a part follow those of the part before."""
-        return cls(name, (*parts,), lambda units: np.searchsorted(starts, units, side="right") - 1, starts)
+    part_of: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
     @cached_property  # it makes the layout of each part
     def array(self) -> ColumnLayout:
@@ -290,7 +295,6 @@ class OfParts(Values):
         return replace(
             layouts[0],
             name=self.name,
-            shape=layouts[0].shape if self.starts is None else (int(self.starts[-1]), *layouts[0].row_shape),
             stored_dtype=np.result_type(*dtypes) if len(dtypes) > 1 else layouts[0].stored_dtype,
             sources=tuple(sources),
             direct=all(layout.direct for layout in layouts),
@@ -298,15 +302,12 @@ class OfParts(Values):
             offset=None,
         )
 
-    def reading(self, units: Units, out: np.ndarray) -> Reading:
-        wanted = units.listed()
-        keys = wanted.keys
-        readings = []
-        for part, chosen in by_part(self.part_of(wanted.rows)):
-            own = None if keys is None else keys[chosen]
-            first = 0 if self.starts is None else self.starts[part]
-            request = keyed(wanted.rows[chosen] - first, wanted.places[chosen], own)
-            readings.append(self.parts[part].reading(request, out))
+    def reading(self, units: Request, out: np.ndarray) -> Reading:
+        wanted, readings = units.listed(), []
+        parts, rows = self.part_of(wanted.rows)
+        for part, chosen in by_part(parts):
+            keys = None if wanted.keys is None else wanted.keys[chosen]
+            readings.append(self.parts[part].reading(request_of(rows[chosen], wanted.places[chosen], keys), out))
         return Reading.together(readings)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,21 +9,26 @@ import numpy as np
 from ray_h5.buffers import empty
 from ray_h5.columns.derived_columns import RowEntries
 from ray_h5.columns.values import Reading, Values, read_apart
+from ray_h5.hash_and_permute import word_at
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.manifest.row_requests import Request
+from ray_h5.manifest.row_requests import Request, request_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Runs:
-    """The units of rows: those of row i are ``counts[i]`` consecutive ones, from ``begins[i]`` on.
+    """The units of rows: those of row i are ``counts[i]`` consecutive ones, or as many that are listed.
 
     Attributes
     ----------
-    begins, counts : numpy.ndarray
-        int64: the first unit, and the number of units.
+    begins : numpy.ndarray
+        int64: the first unit of each row; or of shape ``(rows, width)``: its units.
+    counts : numpy.ndarray, optional
+        int64: the number of units of each row; None if each has one, without an axis, or if units are listed.
     places : numpy.ndarray
         int64: where each row goes along the first axis of an output.
+    is_blank : numpy.ndarray, optional
+        bool, in the shape of `begins`: which units stand for nothing; None for none.
     entries : RowEntries, optional
         The units that a row has of these; None for all.
     keys : numpy.ndarray, optional
@@ -32,24 +36,37 @@ class Runs:
     """
 
     begins: np.ndarray
-    counts: np.ndarray
+    counts: np.ndarray | None
     places: np.ndarray
+    is_blank: np.ndarray | None = None
     entries: RowEntries | None = None
     keys: np.ndarray | None = None
 
     def select(self, chosen: np.ndarray) -> Runs:
         """Return the runs of some of the rows."""
-        keys = None if self.keys is None else self.keys[chosen]
-        begins, counts, places = self.begins[chosen], self.counts[chosen], self.places[chosen]
-        return replace(self, begins=begins, counts=counts, places=places, keys=keys)
+        of_rows = {name: getattr(self, name) for name in ("begins", "counts", "places", "is_blank", "keys")}
+        return replace(self, **{name: of[chosen] for name, of in of_rows.items() if of is not None})
+
+    @property
+    def has_axis(self) -> bool:
+        """Whether the units of a row lie along an axis; otherwise it is one unit."""
+        return self.counts is not None or self.begins.ndim > 1
 
     @property
     def lengths(self) -> np.ndarray:
         """int64: the units that each row has."""
+        if self.counts is None:
+            return np.full(len(self.begins), self.begins.shape[1] if self.has_axis else 1)
         return self.counts if self.entries is None else self.entries.counts(self.counts)
 
     def request(self, at: np.ndarray) -> Request:
         """Return the request that puts the units of row i to place ``at[i]`` and those after it."""
+        if not self.has_axis:
+            return request_of(self.begins, at, self.keys)
+        if self.counts is None:
+            steps = np.arange(self.begins.shape[1])
+            keys = None if self.keys is None else word_at(self.keys[:, None], steps).reshape(-1)  # each draws by itself
+            return request_of(self.begins.reshape(-1), (at[:, None] + steps).reshape(-1), keys)
         if self.entries is None:
             runs = Request(self.begins, at, self.counts)
             return runs if self.counts.all() else runs.select(self.counts > 0)
@@ -58,49 +75,57 @@ class Runs:
         of_row = before[np.searchsorted(of, of)]  # before the first run of the row
         return Request(self.begins[of] + firsts, at[of] + before - of_row, counts)
 
+    def fixed(self, values: Values, out: np.ndarray) -> Reading:
+        """Return the reading of rows of one unit: row i is ``out[places[i]]``."""
+        return self._filling(values, out, self.places)
+
     def stacked(self, values: Values, out: np.ndarray) -> Reading:
         """Return the reading of rows of one length into an array: row i is ``out[places[i]]``."""
-        if not out.size:
-            return Reading()
-        length = out.shape[1]
-        if out.flags.c_contiguous:
-            return values.reading(self.request(self.places * length), out.reshape(-1, *out.shape[2:]))
-        request = self.request(np.arange(len(self.places)) * length)
-        return read_apart(
-            lambda apart: values.reading(request, apart.reshape(-1, *out.shape[2:])), out.shape[1:], self.places, out
-        )
+        if not out.flags.c_contiguous:
+            own = replace(self, places=np.arange(len(self.places)))
+            return read_apart(lambda apart: own.stacked(values, apart), out.shape[1:], self.places, out)
+        (rows, length), unit_shape = out.shape[:2], out.shape[2:]
+        return self._filling(values, out.reshape(rows * length, *unit_shape), self.places * length)
 
     def varying(self, values: Values, out: np.ndarray, unit_shape: tuple[int, ...] | None = None) -> Reading:
         """Return the reading of rows as arrays of their own, which are parts of one array.
 
         `unit_shape` is that of the units of these rows, if others have another one.
         """
-        array, stops = values.array, np.cumsum(self.lengths)
-        shape = array.row_shape if unit_shape is None else unit_shape
-        flat = empty((int(stops[-1]) if len(stops) else 0, *shape), array.dtype, f"column {array.name!r}")
-        request = self.request(stops - self.lengths)
-        is_read = len(request) and (unit_shape is None or flat.size)
-        reading = values.reading(request if unit_shape is None else request.listed(), flat) if is_read else Reading()
+        reading, flat, stops = self.end_to_end(values, unit_shape)
 
         def finish() -> None:
             begin = 0
             for place, end in zip(self.places.tolist(), stops.tolist(), strict=True):
-                out[place] = flat[begin:end]
+                out[place] = flat[begin:end] if self.has_axis else flat[begin]
                 begin = end
 
         return reading.then(finish)
 
+    def end_to_end(
+        self, values: Values, unit_shape: tuple[int, ...] | None = None
+    ) -> tuple[Reading, np.ndarray, np.ndarray]:
+        """Return the reading of the units of all rows into one array, that array, and where each row ends in it."""
+        array, stops = values.array, np.cumsum(self.lengths)
+        shape = array.row_shape if unit_shape is None else unit_shape
+        flat = empty((int(stops[-1]) if len(stops) else 0, *shape), array.dtype, f"column {array.name!r}")
+        return self._filling(values, flat, stops - self.lengths, is_one_shape=unit_shape is None), flat, stops
 
-def by_shape(shapes: np.ndarray, read: Callable[[np.ndarray, tuple[int, ...]], Reading]) -> Reading:
-    """Return the readings of rows whose units have these shapes, those of one shape together.
+    def _filling(self, values: Values, out: np.ndarray, at: np.ndarray, *, is_one_shape: bool = True) -> Reading:
+        """Return the reading that puts the units of row i to place ``at[i]`` of an array and those after it."""
+        request = self.request(at)
+        is_read = len(request) and out.size
+        reading = values.reading(request if is_one_shape else request.listed(), out) if is_read else Reading()
+        if self.is_blank is None or not self.is_blank.any():
+            return reading
+        blank = (at[:, None] + np.arange(self.is_blank.shape[1]))[self.is_blank]
 
-    `read` returns the reading of some of the rows, given which and the shape of their units.
-    """
-    distinct, shape_of = np.unique(shapes, axis=0, return_inverse=True)
-    of = shape_of.reshape(-1)
-    return Reading.together(
-        [read(np.flatnonzero(of == at), tuple(shape)) for at, shape in enumerate(distinct.tolist())]
-    )
+        def finish() -> None:
+            nothing = np.empty((), out.dtype)  # numpy would take an array for several values
+            nothing[()] = values.blank(out.dtype)
+            out[blank] = nothing
+
+        return reading.then(finish)
 
 
 def axes_of_fields(values: Values, joined: JoinedArray) -> tuple[int, ...]:
@@ -114,11 +139,6 @@ def common_shape(shapes: np.ndarray) -> tuple[int | None, ...]:
         return (None,) * shapes.shape[1]
     same = (shapes == shapes[0]).all(axis=0)
     return tuple(int(n) if alike else None for n, alike in zip(shapes[0], same, strict=True))
-
-
-def repeated(shape: tuple[int, ...], count: int) -> np.ndarray:
-    """Return a shape once for each of some rows."""
-    return np.broadcast_to(np.array(shape, np.int64), (count, len(shape)))
 
 
 def layout_of_rows(name: str, array: ColumnLayout, shape: tuple[int, ...], chunk_rows: int, path: str) -> ColumnLayout:

@@ -11,7 +11,7 @@ from ray_h5.columns.column_resolver import Parts
 from ray_h5.columns.file_columns import FileColumns
 from ray_h5.columns.ragged.bounds import Bounds, bounds_in, check_inside, episodes_key, integers_in
 from ray_h5.columns.row_table import Listing, RowTable
-from ray_h5.columns.values import read_all
+from ray_h5.columns.values import read_units
 from ray_h5.errors import CorruptFileError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.rows.row_columns import Episodes, RowColumn
@@ -182,7 +182,7 @@ class AxisRows(Episodes):
         return layout
 
     def _read(self, name: str) -> np.ndarray:
-        values = read_all(self.columns.reader, self.columns.values(name))
+        values = read_units(self.columns.reader, self.columns.values(name))
         return values.reshape(len(values))
 
     def steps(self, name: str) -> Parts:

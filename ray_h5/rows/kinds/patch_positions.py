@@ -320,6 +320,11 @@ class Positions:
             places = places * self._extents[groups, axis] + corners[:, axis]
         return self.place_starts[groups] + places
 
+    def part_of(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the group of each place, and its number there."""
+        groups = np.searchsorted(self.place_starts, places, side="right") - 1
+        return groups, places - self.place_starts[groups]
+
     def corners(self, rows: np.ndarray) -> np.ndarray:
         """Return the corners of blocks: int64, of shape (rows, axes)."""
         groups, numbers = self.of(rows)

@@ -182,7 +182,7 @@ class PatchRows(RowsOfKind):
         positions = self._positions  # of arrays that all parts have
         blocks = self._of_each(name, Blocks.values_or_single)
         self._check_alike(name, blocks)
-        values = OfParts.end_to_end(name, blocks, positions.place_starts) if len(blocks) > 1 else blocks[0]
+        values = OfParts(name, (*blocks,), positions.part_of) if len(blocks) > 1 else blocks[0]
         return RowColumn(name, values, positions.places)
 
     def _single(self, name: str) -> Values | None:

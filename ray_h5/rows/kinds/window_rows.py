@@ -19,7 +19,7 @@ from ray_h5.columns.values import InMemory
 from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
 from ray_h5.rows.kinds.clock import Clock
 from ray_h5.rows.kinds.timestamps import TimesOf, width_of
-from ray_h5.rows.row_columns import Episodes, RowColumn, RowsOfKind, StepColumn, check_added
+from ray_h5.rows.row_columns import Episodes, RowColumn, RowsOfKind, SparseSteps, Steps, check_added
 from ray_h5.rows.windows_option import IS_PAD, WindowColumn, Windows
 
 _RUN = 4
@@ -205,10 +205,9 @@ class WindowRows(RowsOfKind):
             joined = None
         if width is None and joined is None:
             return RowColumn(window.name, steps.values, lambda rows: units_of(rows)[0][:, 0], chunk_rows)
-        return StepColumn(
-            window.name, steps.values, None, chunk_rows if width is not None else 1,
-            width=width, steps_of=units_of, joined=joined, episodes_of=self.episodes_of,
-        )  # fmt: skip
+        taken = Steps(window.name, self._path, steps.values, width, units_of, self.episodes_of, joined=joined)
+        values = SparseSteps(taken) if steps.values.array.kind == "sparse" else taken
+        return RowColumn(window.name, values, None, chunk_rows if width is not None else 1)
 
     def _spanned(self, window: WindowColumn, steps: Parts) -> RowColumn:
         """Return a column with all samples of a span, which are more in some rows than in others."""
