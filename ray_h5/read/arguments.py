@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ray_h5.errors import OptionError, RowIndexError
 from ray_h5.manifest.layout import SourceStates
 from ray_h5.manifest.row_requests import Request, request_of
-
-if TYPE_CHECKING:
-    from ray_h5.read.length_errors import HasRows
+from ray_h5.read.length_errors import HasRows, error_of_lengths
 
 Rows = slice | Sequence[int] | np.ndarray
 
@@ -125,6 +123,4 @@ def common_rows(
         lengths.setdefault(column.num_rows, []).append(name)
     if len(lengths) == 1:
         return next(iter(lengths))
-    from ray_h5.read.length_errors import error_of_lengths
-
     raise error_of_lengths(path, columns, lengths, head, sources)

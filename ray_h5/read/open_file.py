@@ -27,29 +27,29 @@ from ray_h5.hdf5.files.open_library import OpenLibrary, now
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.files.other_files import OtherFiles
 from ray_h5.hdf5.files.plain_bytes import FormatError, PlainBytes
+from ray_h5.hdf5.groups.group_attributes import attributes_of, names_of_values
+from ray_h5.hdf5.groups.matching_groups import GroupPattern, read_group_table, read_single
+from ray_h5.hdf5.tree.attributes import notes_of, short_attributes
 from ray_h5.hdf5.tree.known_headers import KnownHeaders
 from ray_h5.lru import LRU
 from ray_h5.manifest.chunk_index import ChunkIndex
 from ray_h5.manifest.file_manifest import Manifest
-from ray_h5.manifest.joined_arrays import JoinedArray
+from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray
 from ray_h5.manifest.known_columns import Elsewhere, KnownColumn, OtherColumn, PackedIndex
-from ray_h5.manifest.layout import ColumnLayout, FileLayout, SourceStates
+from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, Encoding, FileLayout, Form, SourceStates
 from ray_h5.read.arrays.chunk_source import ChunkSource, joined_indexes
 from ray_h5.read.arrays.column import Column, Conversion, JoinedColumn, no_places
 from ray_h5.read.arrays.selection import Selection
 from ray_h5.read.native.chunk_lister import list_chunks
+from ray_h5.read.raw_files import RawFiles
 from ray_h5.read.read_parts import Address, Part
 from ray_h5.read.stored_items import StoredItems
-from ray_h5.storage.byte_source import Identity
+from ray_h5.storage.byte_source import ByteSource, Identity
 from ray_h5.storage.local import identity_now
 
 if TYPE_CHECKING:
     from ray_h5.hdf5.files.external_policy import Access
     from ray_h5.hdf5.files.links import Sources
-    from ray_h5.hdf5.groups.matching_groups import GroupPattern
-    from ray_h5.manifest.joined_arrays import GroupTable
-    from ray_h5.manifest.layout import ColumnNotes, Encoding, Form
-    from ray_h5.storage.byte_source import ByteSource
 
 MAX_OPEN_FILES = 64
 """Most files in the cache. Each needs a descriptor, of which a process usually has 1024; the cache takes at most a
@@ -351,8 +351,6 @@ class OpenFile:
             return dict(zip(names, gather(self._notes, names), strict=True))
 
     def _notes(self, name: str) -> ColumnNotes:
-        from ray_h5.hdf5.tree.attributes import notes_of
-
         if (known := self.manifest.columns.get(name)) is not None and known.notes is not None:
             return known.notes
         if (notes := self._by_headers(lambda headers: headers.notes(name))) is not None:
@@ -372,8 +370,6 @@ class OpenFile:
 
         In a store, it has their chunks, too. Errors as in `ray_h5.hdf5.groups.matching_groups.read_group_table`.
         """
-        from ray_h5.hdf5.groups.matching_groups import read_group_table
-
         with self.library() as library:
             table, refused = read_group_table(library.tree, pattern, columns, self._size())
             self._sought.update(library.tree.sought)
@@ -409,15 +405,11 @@ class OpenFile:
 
     def single(self, name: str) -> JoinedArray | None:
         """Return a dataset with a single value as a joined array of one dataset; None if its value is of no column."""
-        from ray_h5.hdf5.groups.matching_groups import read_single
-
         with self.library() as library:
             return read_single(library.tree, name, self._size())
 
     def values_of_attributes(self, column: str, names: Sequence[str]) -> dict[str, Any]:
         """Return those attributes of a column that are short numbers or one text; others are left out."""
-        from ray_h5.hdf5.tree.attributes import short_attributes
-
         known = self.manifest.attributes.get(column, {})
         if not known.keys() >= {*names}:
             with self.library() as library, translated(self.path, f"reading the attributes of column {column!r}"):
@@ -429,8 +421,6 @@ class OpenFile:
 
     def attribute_names(self, path: str = "") -> list[str]:
         """Return the names of attributes with one number or one text, of a group or dataset; of the whole for ""."""
-        from ray_h5.hdf5.groups.group_attributes import names_of_values
-
         with self.library() as library, translated(self.path, "listing its attributes"):
             group, trail = library.tree.enter()
             return names_of_values(as_object(trail.follow(group, path, where="below the group") if path else group))
@@ -440,8 +430,6 @@ class OpenFile:
 
         Errors as in `ray_h5.hdf5.groups.group_attributes.attributes_of`.
         """
-        from ray_h5.hdf5.groups.group_attributes import attributes_of
-
         with self.library() as library, translated(self.path, "reading its attributes"):
             return attributes_of(library.tree.enter()[0], self.path, names)
 
@@ -689,8 +677,6 @@ class OpenFile:
         """Return the bytes that the values of a column are in."""
         if layout.storage != "external":
             return self.byte_source
-        from ray_h5.read.raw_files import RawFiles
-
         with self.library() as library:
             return RawFiles(layout, library.dataset(layout.name))
 

@@ -17,8 +17,9 @@ from ray_h5.errors import OptionError, OutOfMemoryError, RayH5Error, UnknownColu
 from ray_h5.hdf5.checks.changed_files import check_identity
 from ray_h5.hdf5.files.external_policy import ExternalPolicy
 from ray_h5.hdf5.files.metadata_replay import replay
+from ray_h5.hdf5.files.not_hdf5 import HEAD_BYTES
 from ray_h5.manifest.file_manifest import Manifest
-from ray_h5.manifest.layout import ColumnLayout, FileLayout, FileState, SourceStates
+from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, FileLayout, FileState, Form, SourceStates
 from ray_h5.manifest.row_requests import request_of
 from ray_h5.options import as_integer, names_options
 from ray_h5.per_process import PerProcess
@@ -37,6 +38,7 @@ from ray_h5.read.file_cache import open_file
 from ray_h5.read.file_plan import FilePlan
 from ray_h5.read.file_reads import repeated, run_together
 from ray_h5.read.jobs import Job, ReadStats
+from ray_h5.read.length_errors import HasRows, hint_of
 from ray_h5.read.native.run_tables import new_times
 from ray_h5.read.open_file import OpenFile
 from ray_h5.read.read_parts import FileRead, Part, outputs
@@ -46,9 +48,6 @@ from ray_h5.storage.storage_of_path import Storage, storage_for, storage_of, who
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-    from ray_h5.manifest.layout import ColumnNotes, Form
-    from ray_h5.read.length_errors import HasRows
 
 Options = ParamSpec("Options")
 Result = TypeVar("Result")
@@ -204,8 +203,6 @@ class RowReader:
         return common_rows(self.path, columns, self._head, sources)
 
     def _head(self) -> bytes:
-        from ray_h5.hdf5.files.not_hdf5 import HEAD_BYTES
-
         source = self.opened.byte_source
         head = bytearray(min(HEAD_BYTES, source.size))
         source.read_into(0, memoryview(head))
@@ -245,8 +242,6 @@ class RowReader:
             self._asked.update(dict.fromkeys(layouts))
         if absent and not missing_ok:
             name, error = next(iter(absent.items()))
-            from ray_h5.read.length_errors import hint_of
-
             names = [*self.layout.columns, *self.layout.refused]
             raise UnknownColumnError(f"{error}.{hint_of(name, names, self.attribute_names())}") from None
         return layouts

@@ -19,6 +19,7 @@ from typing import Any
 from ray_h5.codecs.filter_ids import BITSHUFFLE, BLOSC, DEFLATE, FLETCHER32, LZ4, LZF, SHUFFLE, ZSTD
 from ray_h5.errors import OutOfMemoryError
 from ray_h5.per_process import PerProcess
+from ray_h5.read.native.build import SWITCH, compiled_path
 
 logger = logging.getLogger(__name__)
 
@@ -191,8 +192,6 @@ def threads_of_loop(threads: int) -> Iterator[None]:
 @functools.cache
 def compiled_loop() -> Loop | None:
     """Return the compiled loop; None if it was not compiled, or is switched off."""
-    from ray_h5.read.native.build import SWITCH, compiled_path
-
     if os.environ.get(SWITCH) == "0":
         return None
     try:

@@ -8,6 +8,7 @@ import numpy as np
 
 from ray_h5.read.native.job_table import HINTED, PIPELINES, JobTable
 from ray_h5.read.native.library import compiled_loop
+from ray_h5.read.native.steps_in_python import run_in_python
 
 DONE, NOT_RUN = 0, 3
 """The status of a job; loop.c has the others."""
@@ -45,8 +46,6 @@ def run_table(table: JobTable, times: np.ndarray) -> np.ndarray:
     """
     status, counts = run_compiled(table, times)
     if status.any():  # not done: what is outside of its array, what the loop does not decode, and what is damaged
-        from ray_h5.read.native.steps_in_python import run_in_python
-
         for begin, end in _ranges(status != DONE):
             run_in_python(table, begin, end, counts)
     return counts
