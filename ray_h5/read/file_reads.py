@@ -105,7 +105,7 @@ def run_together(reads: Sequence[FileRead], times: np.ndarray) -> ReadStats:
     each = each_waiting if reads[0].reader.is_fetched else map
     try:
         jobs = [job for jobs in each(lambda read: read.reader.jobs_of(read), reads) for job in jobs]
-        stats = run_all(jobs, reads[0].reader.threads, times)
+        stats = run_all(jobs, reads[0].reader.threads, Worker(times, held=reads[0].held))
         for read in reads:
             while read.after:
                 read.after.pop()()
@@ -120,12 +120,11 @@ def run_together(reads: Sequence[FileRead], times: np.ndarray) -> ReadStats:
     return stats
 
 
-def run_all(jobs: Sequence[Job], threads: int, times: np.ndarray | None = None) -> ReadStats:
+def run_all(jobs: Sequence[Job], threads: int, worker: Worker | None = None) -> ReadStats:
     """Run all jobs of a read, and return what they cost.
 
     A range of a file on a disk is read when its job runs. Ranges in a store are fetched, many at once, and a job runs
-    when its own have arrived. The compiled loop decodes in up to `threads` threads. `times` has how often reads of
-    these files waited.
+    when its own have arrived. The compiled loop decodes in up to `threads` threads.
     """
     tables: list[JobTable] = []
     fetched: list[JobTable] = []
@@ -139,7 +138,7 @@ def run_all(jobs: Sequence[Job], threads: int, times: np.ndarray | None = None) 
         else:
             others.append(job)
     del jobs  # each holds memory until it is done
-    worker = Worker(new_times() if times is None else times)
+    worker = Worker() if worker is None else worker
     with threads_of_loop(threads):
         if tables:
             worker.run(JobTable.join(tables))

@@ -16,7 +16,7 @@ import numpy as np
 from ray_h5.buffers import empty
 from ray_h5.per_process import PerProcess
 from ray_h5.read.jobs import Job, Unplanned, Worker
-from ray_h5.read.native.job_table import IN_MEMORY, RAW, Field, HeldColumn, JobTable
+from ray_h5.read.native.job_table import IN_MEMORY, RAW, Field, JobTable
 from ray_h5.read.native.library import compiled_loop
 from ray_h5.storage.byte_source import ByteSource, Identity
 
@@ -93,8 +93,7 @@ class HeldChunks:
                 if origin.byte_source is source:
                     # Datasets of a damaged file may claim the same bytes, each in its way.
                     key = (path, identity, origin.decoder.pipeline)
-                    column = HeldColumn(self, self._columns.setdefault(key, next(self._numbers)))
-                    origins[at] = replace(origin, held=column)
+                    origins[at] = replace(origin, held=self._columns.setdefault(key, next(self._numbers)))
             return replace(job, origins=origins)
         if isinstance(job, Unplanned):
             return replace(job, jobs_of=lambda: each(job.jobs_of()))
@@ -180,7 +179,7 @@ def _keys(table: JobTable) -> tuple[np.ndarray, list[Key]]:
     """Return which jobs decode chunks that are held, and their keys."""
     jobs = table.jobs
     counts = np.diff([origin.stop for origin in table.origins], prepend=0)
-    columns = np.repeat([-1 if origin.held is None else origin.held.number for origin in table.origins], counts)
+    columns = np.repeat([-1 if origin.held is None else origin.held for origin in table.origins], counts)
     # Chunks that are decoded into their places are needed once.
     is_decoded = (jobs[Field.PIPELINE] != RAW) & (jobs[Field.DESTINATION] == 0) & (jobs[Field.FILE] >= 0)
     at = np.flatnonzero(is_decoded & (columns >= 0))

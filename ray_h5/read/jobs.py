@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -58,21 +59,23 @@ class Worker:
         How often reads of the files waited; see `ray_h5.read.native.run_tables.new_times`.
     stats : ReadStats
         Its counts.
+    held : HeldChunks, optional
+        The decoded chunks that stay in memory.
     """
 
     times: np.ndarray = field(default_factory=new_times)
     stats: ReadStats = field(default_factory=ReadStats)
+    held: Any = None  # its module imports this one
 
     def run(self, job: Job) -> None:
         """Run a job, or those of a table."""
         if not isinstance(job, JobTable):
             job(self)
             return
-        held = next((origin.held for origin in job.origins if origin.held is not None), None)
-        if held is None:
-            self.run_alone(job)
+        if self.held is not None and any(origin.held is not None for origin in job.origins):
+            self.held.run(job, self)
         else:
-            held.chunks.run(job, self)
+            self.run_alone(job)
         for then in job.then:
             then()
 

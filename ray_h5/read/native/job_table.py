@@ -19,7 +19,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -130,20 +129,6 @@ def _codec_of(step: FilterStep) -> tuple[int, int]:
     return number, data[0] if step.id == filter_ids.SHUFFLE else 0
 
 
-class ChunkHolder(Protocol):
-    """Keeps decoded chunks in memory; see `HeldChunks`."""
-
-    def run(self, job: Any, worker: Any) -> None:
-        """Run jobs, some of which are of columns that are held."""
-
-
-class HeldColumn(NamedTuple):
-    """A column whose decoded chunks are held, and its number there."""
-
-    chunks: ChunkHolder
-    number: int
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Origin:
     """A column of a file that jobs come from: for the steps in Python, and for errors.
@@ -160,8 +145,8 @@ class Origin:
         ``corrupt(job, reason)`` returns the error for a damaged chunk; jobs are counted from the first of the origin.
     byte_sources : mapping of int to ByteSource
         Several files on disks, by their descriptors.
-    held : HeldColumn, optional
-        Where its decoded chunks stay in memory.
+    held : int, optional
+        The number of the column among those whose decoded chunks stay in memory; see `HeldChunks`.
     least : callable, optional
         ``least(job)`` returns how many bytes of a chunk hold its rows: some writers store no more of the last chunk.
     """
@@ -171,7 +156,7 @@ class Origin:
     decoder: ChunkDecoder
     corrupt: Callable[[int, str], Exception]
     byte_sources: Mapping[int, ByteSource] = field(default_factory=dict)
-    held: HeldColumn | None = None
+    held: int | None = None
     least: Callable[[int], int] | None = None
 
     def source_of(self, descriptor: int) -> ByteSource:
