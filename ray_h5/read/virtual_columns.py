@@ -16,9 +16,10 @@ from ray_h5.hdf5.columns.plain_dtypes import empty_record
 from ray_h5.hdf5.files.file_bytes import gather
 from ray_h5.manifest.known_columns import Elsewhere, OtherColumn
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.manifest.row_requests import request_of, runs_between, units_of
+from ray_h5.manifest.row_requests import Request, request_of, runs_between, units_of
 from ray_h5.manifest.selections import ENDLESS, Along, size_of
 from ray_h5.manifest.selections import Selection as Indices
+from ray_h5.read.arrays.chunk_source import cut_at
 from ray_h5.read.arrays.column import Column
 from ray_h5.read.arrays.columns_of_files import alike, joint_column, parts_of
 from ray_h5.read.arrays.selection import Selection, runs_of_positions
@@ -280,10 +281,15 @@ class VirtualColumn:
         """Whether each row is of one mapping at most, and mappings are in the order of their rows."""
         return len(self.sources) > 0 and bool((self.bounds[1:, 0] >= self.bounds[:-1, 1]).all())
 
-    def _mappings_of(self, rows: np.ndarray) -> np.ndarray:
-        """Return the number of the mapping that has each row, if they are apart; -1 for none."""
-        mappings = np.searchsorted(self.bounds[:, 0], rows, side="right") - 1
-        return np.where((mappings >= 0) & (rows < self.bounds[mappings, 1]), mappings, -1)
+    @cached_property
+    def _edges(self) -> np.ndarray:
+        """Where each mapping that is apart from the others begins and ends: it is at an odd place among these."""
+        return np.concatenate([[0], self.bounds.reshape(-1), [self.layout.num_rows]])
+
+    def _by_mapping(self, request: Request) -> tuple[Request, np.ndarray]:
+        """Return the same rows as runs that are each in one mapping, and its number; -1 for none."""
+        runs, at = cut_at(self._edges, request)
+        return runs, np.where(at % 2, at // 2, -1)
 
     @cached_property
     def _shifts(self) -> np.ndarray:
@@ -292,18 +298,17 @@ class VirtualColumn:
 
     def joint_jobs(self, joint: Column, part: Part) -> list[Job]:
         """Return the work of a part of a read of a stack."""
-        request, out = part.request.listed(), part.out
-        owner = self._mappings_of(request.rows)
-        if (alone := owner < 0).any():
-            out[request.places[alone]] = self.fill
-            request, owner = request.select(~alone), owner[~alone]
-        rows = request.rows + (parts_of(joint).starts[owner] + self._shifts[owner])
-        return joint.jobs(request_of(rows, request.places), out)
+        runs, numbers = self._by_mapping(part.request)
+        if (alone := numbers < 0).any():
+            runs.select(alone).fill(part.out, self.fill)
+            runs, numbers = runs.select(~alone), numbers[~alone]
+        firsts = runs.firsts + (parts_of(joint).starts[numbers] + self._shifts[numbers])
+        return joint.jobs(replace(runs, firsts=firsts), part.out)
 
     def paths_of(self, part: Part) -> set[str]:
         """Return the files that the values of a part may come from."""
         if self._are_apart and isinstance(part.address, str):
-            numbers = self._mappings_of(part.request.listed().rows)
+            _, numbers = self._by_mapping(part.request)
             return {self.sources[number].path for number in {*numbers.tolist()} - {-1}}
         return {self.sources[number].path for box in _boxes_of(part, self.layout) for number in self._near(box)}
 

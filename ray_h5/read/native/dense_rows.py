@@ -6,7 +6,7 @@ import numpy as np
 
 from ray_h5.buffers import empty, zeros
 from ray_h5.errors import RowIndexError
-from ray_h5.read.native.library import Loop, compiled_loop
+from ray_h5.read.native.library import compiled_loop
 
 _WRITTEN_BYTES = 64 << 20
 """Larger arrays are left to the system to fill with zeros: a file can claim rows of any length."""
@@ -43,11 +43,18 @@ def dense_rows(
     steps = loop if loop is not None and _fits(indices, data) else None
     is_zero = steps is None or rows * width * data.itemsize > _WRITTEN_BYTES
     out = (zeros if is_zero else empty)((rows, width), data.dtype, where)
+    starts, stops = np.ascontiguousarray(starts, np.int64), np.ascontiguousarray(stops, np.int64)
     row = 0
-    while (row := _scattered(steps, row, starts, stops, indices, data, out, is_zero)) < rows:
-        part = slice(int(starts[row]), int(stops[row]))
-        _add(out[row], indices[part], data[part])
-        row += 1
+    while row < rows:
+        if steps is not None:  # up to the first row whose positions do not ascend
+            entries = min(len(indices), len(data)), indices.ctypes.data, indices.itemsize == np.dtype(np.int64).itemsize
+            values = data.ctypes.data, data.itemsize, width, out.ctypes.data, is_zero
+            row = int(steps.library.ray_h5_dense(row, rows, starts.ctypes.data, stops.ctypes.data, *entries, *values))
+        if row < rows:
+            part = slice(int(starts[row]), int(stops[row]))
+            if steps is not None or not _scatter(out[row], indices[part], data[part]):
+                _add(out[row], indices[part], data[part])
+            row += 1
     return out
 
 
@@ -55,40 +62,6 @@ def _fits(indices: np.ndarray, data: np.ndarray) -> bool:
     arrays = indices, data
     is_known = indices.dtype in _INDICES and data.itemsize in _ITEMS
     return is_known and all(array.flags.c_contiguous and array.dtype.isnative for array in arrays)
-
-
-def _scattered(
-    loop: Loop | None,
-    row: int,
-    starts: np.ndarray,
-    stops: np.ndarray,
-    indices: np.ndarray,
-    data: np.ndarray,
-    out: np.ndarray,
-    is_zero: bool,
-) -> int:
-    """Fill rows from `row` on, as ``ray_h5_dense`` in loop.c; return the first one whose positions do not ascend."""
-    rows, width = out.shape
-    if loop is None:
-        while row < rows and _scatter(out[row], indices[starts[row] : stops[row]], data[starts[row] : stops[row]]):
-            row += 1
-        return row
-    bounds = np.ascontiguousarray(starts, np.int64), np.ascontiguousarray(stops, np.int64)
-    return int(
-        loop.library.ray_h5_dense(
-            row,
-            rows,
-            *(bound.ctypes.data for bound in bounds),
-            min(len(indices), len(data)),
-            indices.ctypes.data,
-            indices.itemsize == np.dtype(np.int64).itemsize,
-            data.ctypes.data,
-            data.itemsize,
-            width,
-            out.ctypes.data,
-            is_zero,
-        )
-    )
 
 
 def _scatter(out: np.ndarray, indices: np.ndarray, data: np.ndarray) -> bool:
