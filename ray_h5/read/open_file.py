@@ -126,6 +126,7 @@ class OpenFile:
         self._indexes: dict[str, ChunkIndex] = {}
         self.virtual: dict[str, Any] = {}
         self._index_bytes = 0
+        self._sizes = (0, 0, 0)
         self._states: dict[str, Identity] = {}
         self._owns_others = others is None
         self.others = others or (None if self._is_local else OtherFiles(self, OpenFile))
@@ -585,11 +586,16 @@ class OpenFile:
         return self.manifest.nbytes + self._index_bytes + others + (0 if self.held is None else self.held.nbytes)
 
     def trim(self) -> None:
-        """Drop what is held of a file in a store if it is much, and let the caches count the rest."""
-        if self.held is not None and self.others is not None:
-            trim([self.held, *self.others.held])
-        for cache in (FILES, OTHERS):
-            cache.measure(self.access, self)
+        """Drop what is held of a file in a store if it is much, and let the caches count the rest, if there is more."""
+        assert self.held is not None
+        assert self.others is not None
+        trim(held := [self.held, *self.others.held])
+        # To count is to look at each column that is known, of which there may be thousands.
+        sizes = sum(part.nbytes for part in held), len(self.manifest.columns), len(self.manifest.values)
+        if sizes != self._sizes:
+            self._sizes = sizes
+            for cache in (FILES, OTHERS):
+                cache.measure(self.access, self)
 
     def _counted(self, index: ChunkIndex) -> ChunkIndex:
         self._index_bytes += index.nbytes

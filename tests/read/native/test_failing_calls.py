@@ -52,7 +52,7 @@ def failing(tmp_path_factory):
     source = Path(__file__).with_name("failing_loop.c")
     subprocess.run([compiler, *build.FLAGS, "-o", str(target), str(source)], check=True)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(build, "compiled_path", lambda: target)
+        patched.setattr(library, "compiled_path", lambda: target)
         library.compiled_loop.cache_clear()
         yield library.compiled_loop().library
     library.compiled_loop.cache_clear()

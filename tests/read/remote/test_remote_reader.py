@@ -16,6 +16,7 @@ from ray_h5.errors import (
 )
 from ray_h5.hdf5.files import metadata_replay
 from ray_h5.hdf5.files.metadata_replay import HeldBytes
+from ray_h5.manifest.file_manifest import Manifest
 from ray_h5.read.file_cache import forget_all
 from ray_h5.read.reader import RowReader
 from ray_h5.storage.stores.object_store import ObjectStorage
@@ -107,6 +108,18 @@ def test_open_costs_two_requests_and_each_range_is_fetched_once(server, tmp_path
     assert sum(each.nbytes for each in server.requests()[2:]) == data.nbytes
     reader.read(["x"], [5])
     assert server.requests()[-1].nbytes == 800
+
+
+def test_a_read_that_learns_nothing_does_not_count_what_is_known(server, tmp_path, monkeypatch):
+    written(tmp_path, all_kinds)
+    reader = RowReader("s3://bkt/a.h5", storage_options=server.options)
+    reader.read(["rows"], [1])
+    counted, nbytes = [], Manifest.nbytes
+    monkeypatch.setattr(Manifest, "nbytes", property(lambda known: counted.append(1) or nbytes.fget(known)))
+    reader.read(["rows"], [2])
+    assert not counted  # it looks at each column that is known
+    reader.read(["gzip"], [2])
+    assert counted
 
 
 @pytest.mark.parametrize(
