@@ -65,7 +65,7 @@ LIMITS: dict[str, Size] = {
     "plots": Size(366, 1, 0, 0, 0, 0),
     "predicates": Size(1061, 6, 0, 0, 0, 0),
     "ray_data": Size(4408, 26, 5, 0, 7, 7),
-    "read": Size(6414, 33, 12, 0, 9, 5),
+    "read": Size(6341, 33, 0, 0, 9, 3),
     "rows": Size(4065, 17, 1, 0, 4, 1),
     "shown_values": Size(105, 1, 0, 0, 0, 0),
     "source": Size(273, 1, 8, 0, 0, 0),

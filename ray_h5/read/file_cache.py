@@ -2,40 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from ray_h5.hdf5.files.external_policy import Access, ExternalPolicy
-from ray_h5.manifest.layout import SourceStates
+from ray_h5.hdf5.files.external_policy import Access
+from ray_h5.manifest.layout import FileState
 from ray_h5.read.file_plan import JOINT_COLUMNS
 from ray_h5.read.open_file import FILES, OTHERS, OpenFile, max_open
-from ray_h5.storage.byte_source import Identity, ObjectIdentity, only_ctime_differs
-from ray_h5.storage.local import LOCAL
-from ray_h5.storage.storage_of_path import Storage
+from ray_h5.storage.byte_source import ObjectIdentity, only_ctime_differs
 
 
-def open_file(
-    path: str,
-    group: str,
-    policy: ExternalPolicy,
-    swmr: bool = False,
-    storage: Storage = LOCAL,
-    expect: Identity | None = None,
-    sources: Iterable[SourceStates] = (),
-    beside: str = "",
-) -> OpenFile:
-    """Return the open file at `path`, from the cache if the file has not changed; otherwise a new one.
+def open_file(access: Access, expect: FileState | None = None) -> OpenFile:
+    """Return an open file, from the cache if the file has not changed; otherwise a new one.
 
-    Of a remote file in an expected state, nothing is asked: each request says which state it wants. `sources` are the
-    expected states of other files that its columns come from.
+    Of a remote file in an expected state, nothing is asked: each request says which state it wants.
     """
-    access = Access(path, group, policy, swmr, storage, beside)
+    planned, sources = (None, None) if expect is None else (expect.identity, expect.sources.values())
     # With swmr too: a reader made after rows were added finds them.
-    identity = expect if isinstance(expect, ObjectIdentity) else access.storage.check(access.path)
+    identity = planned if isinstance(planned, ObjectIdentity) else access.storage.check(access.path)
     opened = FILES.get(access)
     # The cache is not locked here: a source may be on a mount that does not answer.
     if opened is not None and only_ctime_differs(opened.identity, identity):
-        opened.look_again(identity, is_planned=only_ctime_differs(expect, identity))
-    if opened is None or opened.identity != identity or not opened.is_usable(None if expect is None else sources):
+        opened.look_again(identity, is_planned=only_ctime_differs(planned, identity))
+    if opened is None or opened.identity != identity or not opened.is_usable(sources):
         opened = OpenFile(access, identity)
     FILES.max_items = max_open()
     # Readers that still hold an evicted file keep it open.

@@ -15,7 +15,7 @@ import numpy as np
 from ray_h5.buffers import empty
 from ray_h5.errors import OptionError, OutOfMemoryError, RayH5Error, UnknownColumnError
 from ray_h5.hdf5.checks.changed_files import check_identity
-from ray_h5.hdf5.files.external_policy import ExternalPolicy
+from ray_h5.hdf5.files.external_policy import Access, ExternalPolicy
 from ray_h5.hdf5.files.metadata_replay import replay
 from ray_h5.hdf5.files.not_hdf5 import HEAD_BYTES
 from ray_h5.manifest.file_manifest import Manifest
@@ -107,20 +107,19 @@ class RowReader:
             )
         address = on_hub(os.fsdecode(path))
         self.path = whole_path(address)
-        self._storage = _storage_of(storage_options, address)
         self._known = Manifest() if known is None else Manifest().merged(known)  # its own: values are added
         # What a store was asked is kept, for others to know it too.
-        self.is_fetched = storage_of(self.path, self._storage).is_fetched
         self._asked: dict[str, None] = {}
         self.group = group
         self.zip_file = zip_file
         self.threads = as_integer("threads", threads, 1)
         self.stats = ReadStats()
-        self._policy = ExternalPolicy.of(allow_external)
+        storage = storage_of(self.path, _storage_of(storage_options, address))
+        self.is_fetched = storage.is_fetched
+        self._access = Access(self.path, group, ExternalPolicy.of(allow_external), swmr, storage, zip_file)
         self._expect = expect if expect is None or isinstance(expect, FileState) else FileState(expect)
         # The states of the files that columns have to come from: those of a plan, or before a retry.
         self._expected = {} if self._expect is None else dict(self._expect.sources)
-        self._swmr = swmr
         self._times = new_times()
         self._opened: PerProcess[OpenFile | None] = PerProcess(_no_file)
         self._closed = False
@@ -148,18 +147,15 @@ class RowReader:
             raise OptionError(f"{self.path}: this reader is closed; make a new one")
         opened = self._opened.value
         if opened is None:
-            storage = storage_of(self.path, self._storage)
-            expect = None if self._expect is None else self._expect.identity
-            sources = () if self._expect is None else self._expect.sources.values()
-            opened = open_file(self.path, self.group, self._policy, self._swmr, storage, expect, sources, self.zip_file)
+            opened = open_file(self._access, self._expect)
             if self._known:
                 opened.adopt(self._known)
             if self._expect is not None:
-                check_identity(self.path, self._expect.identity, opened.identity, swmr=self._swmr)
+                check_identity(self.path, self._expect.identity, opened.identity, swmr=self._access.swmr)
                 # Before libhdf5 opens any of them: a changed one may not be HDF5 any more, or have another shape.
                 for name, states in self._expect.sources.items():
                     opened.check_sources(name, states)
-            if self._swmr:
+            if self._access.swmr:
                 opened.layout()  # all columns at one time: the writer does not wait
             self._opened.value = opened
         return opened
@@ -467,7 +463,7 @@ class RowReader:
         try:
             return action(self.opened)
         except OSError as exc:
-            return repeated(exc, lambda: action(self.opened), self.path, self._reopen, swmr=self._swmr)
+            return repeated(exc, lambda: action(self.opened), self.path, self._reopen, swmr=self._access.swmr)
 
     def _reopen(self) -> None:
         opened = self._opened.value

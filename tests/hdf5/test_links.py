@@ -319,10 +319,8 @@ def test_what_was_missing_is_found_once_it_is_there(tmp_path):
     path = file_with(tmp_path / "a.h5", fill)
     raw.write_bytes(bytes(39))
     assert set(RowReader(path, allow_external=[tmp_path]).columns) == {"ok"}
-    held = file_cache.open_file(path, "/", RowReader(path, allow_external=[tmp_path])._policy)
-    assert held is file_cache.open_file(path, "/", RowReader(path, allow_external=[tmp_path])._policy), (
-        "nothing changed"
-    )
+    held = file_cache.open_file(RowReader(path, allow_external=[tmp_path])._access)
+    assert held is file_cache.open_file(RowReader(path, allow_external=[tmp_path])._access), "nothing changed"
     write(tmp_path / "b.h5", {"x": np.arange(5)})
     assert set(RowReader(path, allow_external=[tmp_path]).columns) == {"ok", "linked"}
     raw.write_bytes(np.arange(5).tobytes())

@@ -5,6 +5,7 @@ import pickle
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -165,7 +166,7 @@ def test_a_chunk_that_is_read_while_it_is_written_is_read_again(path, monkeypatc
     torn += [1, 1, 1]
     with pytest.raises(CorruptChunkError, match="half of one"):
         reader.read(["x"])
-    monkeypatch.setattr(reader, "_swmr", False)
+    monkeypatch.setattr(reader, "_access", replace(reader._access, swmr=False))
     torn += [1]
     with pytest.raises(CorruptChunkError, match="half of one"):
         reader.read(["x"])

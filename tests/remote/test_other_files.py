@@ -342,7 +342,7 @@ def test_https(server, bucket, raw):
         f"{server.url}/bkt/m.h5", allow_external=f"{server.url}/bkt/raw?token=secret", storage_options=options
     ) as reader:
         assert len(reader.read(["x"])["x"]) == N
-        assert "secret" not in repr(reader._policy)
+        assert "secret" not in repr(reader._access.policy)
     assert as_roots("ftp://user:secret@host/raw/") == ("ftp://host/raw",)
 
 
