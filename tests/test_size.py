@@ -46,7 +46,7 @@ LIMITS: dict[str, Size] = {
     "call_errors": Size(88, 1, 0, 0, 1, 0),
     "cli": Size(198, 1, 3, 0, 0, 0),
     "codecs": Size(879, 8, 0, 0, 0, 0),
-    "columns": Size(5092, 25, 0, 0, 1, 4),
+    "columns": Size(5091, 25, 0, 0, 1, 4),
     "content_equality": Size(70, 1, 0, 0, 0, 0),
     "errors": Size(216, 1, 0, 0, 0, 0),
     "hash_and_permute": Size(204, 1, 0, 0, 0, 0),

@@ -308,7 +308,7 @@ class Columns(ABC):
             taken[axis] = self._along(f"part({made.name!r}, {{{axis + first_axis}: ...}})", made, at, shape[axis])
         return tuple(taken)
 
-    def _along(self, what: str, made: RowPart, at: Positions, length: int) -> np.ndarray:
+    def _along(self, what: str, made: RowPart | Csr, at: Positions, length: int) -> np.ndarray:
         """Return the positions along an axis of this length."""
         if isinstance(at, Cut):
             return at.positions(length)
@@ -347,7 +347,7 @@ class Columns(ABC):
         bounds = self._bounds(made.rows, made.name, [indices, data], check)
         width = self._common_width(made, bounds)
         if made.take is not None:
-            take = positions_of(self.reader, f"csr({name!r})", made.take, made.names, width, self.names_at)
+            take = self._along(f"csr({name!r})", made, made.take, width)
         return SparseRows(name, indices.values, data.values, bounds, width, made.dense, take, self.path)
 
     def units_at(self, path: str, *, is_stored: bool = False) -> Parts:

@@ -26,19 +26,16 @@ from ray_h5.read.arrays.selection import rows_in_order
 from ray_h5.read.read_parts import FileRead, Part
 from ray_h5.read.reader import OBJECT_BYTES, RowReader
 
-Finish = Callable[[], None]
-"""What is left to do once the parts of a read are there."""
-
 Positions: TypeAlias = tuple[np.ndarray | None, ...]
 """The positions along each axis of a unit; None for all."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reading:
-    """Parts that are read, and what is done with them afterwards."""
+    """Parts that are read, and what is left to do once they are there."""
 
     parts: Sequence[Part] = ()
-    finish: Finish | None = None
+    finish: Callable[[], None] | None = None
 
     @classmethod
     def together(cls, readings: Sequence[Reading]) -> Reading:
@@ -51,7 +48,7 @@ class Reading:
 
         return cls([part for reading in readings for part in reading.parts], finish if finishes else None)
 
-    def then(self, finish: Finish) -> Reading:
+    def then(self, finish: Callable[[], None]) -> Reading:
         """Return the same reading, with one more thing done at the end."""
         return Reading(self.parts, finish) if self.finish is None else Reading.together([self, Reading((), finish)])
 

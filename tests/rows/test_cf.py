@@ -9,7 +9,7 @@ import pytest
 import xarray
 
 from ray_h5 import Files, Grid, Groups, Windows, where
-from ray_h5.errors import UnsupportedColumnError
+from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
 from ray_h5.read.file_cache import forget_all
 from ray_h5.torch_data import H5Dataset
 
@@ -142,3 +142,17 @@ def test_a_plan_has_the_attributes_of_all_groups(tmp_path, monkeypatch):
         assert not looked
         for got, wanted in zip(found, expected, strict=True):
             np.testing.assert_allclose(got, wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("units", [["days since 2000-01-01", None, ""], [None, "", "days since 2000-01-01"]])
+def test_groups_whose_attributes_make_values_of_two_kinds_are_named(tmp_path, units):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for number, of_group in enumerate(units):
+            file[f"g{number}/y"] = np.arange(3)
+            if of_group is not None:
+                file[f"g{number}/x"] = np.arange(3)
+                file[f"g{number}/x"].attrs["units"] = of_group
+    number, time = units.index(""), units.index("days since 2000-01-01")
+    said = rf"'x': its attributes make number values of g{number}/x, time values of g{time}/x\. Choose groups"
+    with pytest.raises(SchemaMismatchError, match=said):
+        H5Dataset(tmp_path / "a.h5", ["x"], rows=Groups("g*", missing="null"), decode_cf=True)

@@ -354,3 +354,11 @@ def test_steps_of_datasets_with_chunks_of_their_own(tmp_path, cast):
         batch = dataset.read(rows)
         for name, expected in {"whole": values, "one": values[:, [4]], "three": values[:, [5, 0, 1]]}.items():
             np.testing.assert_array_equal(np.asarray(batch[name])[:, 0], expected[rows], err_msg=name)
+
+
+def test_a_single_text_of_a_fixed_length_that_a_group_lacks_is_empty(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["g0/x"], file["g1/y"] = np.bytes_(b"abc"), 1
+    with open_rows(tmp_path / "a.h5", Groups("g*", missing="null")) as reader:
+        assert reader.read(["x"])["x"].tolist() == [b"abc", b""]
+    assert H5Dataset(tmp_path / "a.h5", ["x"], rows=Groups("g*", missing="null"))[:]["x"] == ["abc", None]

@@ -17,6 +17,7 @@ from ray_h5.errors import CastError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.hdf5.tree.attributes import CF_TIME, PACKING
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout, Kind
+from ray_h5.messages import few
 
 CF_ATTRIBUTES = ("_FillValue", "missing_value", "scale_factor", "add_offset", "units", "calendar", "dtype", "_Unsigned")
 
@@ -188,11 +189,12 @@ def cf_values(values: Stored, said: Sequence[Mapping[str, Any]], class_of: np.nd
     parts = tuple(values if decoder is None else decoder for decoder in decoders)
     if len(parts) == 1 or isinstance(parts[0], Characters) or not isinstance(joined, JoinedArray):
         return parts[0]
-    kinds = sorted({part.array.kind for part in parts})
+    firsts = (joined.paths[int(np.argmax(joined.is_there & (class_of == at)))] for at in range(len(parts)))
+    kinds = {part.array.kind: path for part, path in zip(parts, firsts, strict=True)}
     if len(kinds) > 1:
         raise SchemaMismatchError(
-            f"{values.layout.where}: its attributes make {' and '.join(kinds)} values of the datasets of several "
-            "groups. Choose groups that agree with the pattern, or read it as it is stored, with decode_cf=False."
+            f"{values.layout.where}: its attributes make {few([f'{k} values of {kinds[k]}' for k in sorted(kinds)])}. "
+            "Choose groups that agree with the pattern, or read it as it is stored, with decode_cf=False."
         )
     return OfParts(values.array.name, parts, lambda units: (class_of[joined.datasets_of(units)], units))
 
