@@ -135,8 +135,8 @@ def read_single(tree: H5Tree, name: str, file_bytes: int) -> JoinedArray | None:
     """
     pattern = GroupPattern(name.strip("/"), name=name)
     with translated(tree.path, f"opening {name!r}"):
-        dataset, sources = tree.dataset_id(name)
-        if name.startswith(FROM_ROOT) or sources or are_references(dataset.get_type()):
+        dataset, trail = tree.find(name)
+        if name.startswith(FROM_ROOT) or trail.sources or are_references(dataset.get_type()):
             return read_group_table(tree, pattern, None, file_bytes)[0].columns.get(name)
         column = GroupColumn(tree.path, name, shared=tree.shared)
         try:

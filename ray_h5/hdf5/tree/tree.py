@@ -98,12 +98,7 @@ class H5Tree:
 
     def dataset(self, name: str) -> h5py.Dataset:
         """Return the dataset of column `name`."""
-        return as_object(self._find(name)[0])
-
-    def dataset_id(self, name: str) -> tuple[h5py.h5d.DatasetID, Sources]:
-        """Return the identifier of the dataset of column `name`, and the other files that links to it lead to."""
-        identifier, trail = self._find(name)
-        return identifier, trail.sources
+        return as_object(self.find(name)[0])
 
     def elsewhere(self, dataset: h5py.Dataset, layout: ColumnLayout) -> Elsewhere:
         """Return where the values of a dataset are that was described as a column."""
@@ -111,7 +106,7 @@ class H5Tree:
 
     def column(self, name: str) -> ColumnLayout:
         """Describe column `name`. Every file that its values come from is checked first."""
-        return self._describe(name, *self._find(name))
+        return self._describe(name, *self.find(name))
 
     def encoding(self, name: str) -> Encoding | None:
         """Return what a group, or a dataset, encodes; None if it is plain, or lies in another file."""
@@ -177,7 +172,8 @@ class H5Tree:
             if missed:
                 raise MissingBytes
 
-    def _find(self, name: str) -> tuple[h5py.h5d.DatasetID, Trail]:
+    def find(self, name: str) -> tuple[h5py.h5d.DatasetID, Trail]:
+        """Return the identifier of the dataset of column `name`, and the trail to it."""
         identifier, trail = self._located(name)
         if not isinstance(identifier, h5py.h5d.DatasetID):
             raise self._no_column(name)

@@ -285,11 +285,8 @@ class FactsStore:
             others = {key: self._stored(key) for key in keys if os.path.lexists(key.partition("\0")[0]) or "://" in key}
             new_facts = {**{key: facts for key, facts in others.items() if facts is not None}, **new_facts}
         name = f"{self._digest}-{time.time_ns():016x}{secrets.token_hex(2)}{index_files.ENDING}"
-        where, batch, body = (
-            os.path.join(self._index_dir, name),
-            _batch_of(self._named, new_facts),
-            pa.BufferOutputStream(),
-        )
+        where, body = os.path.join(self._index_dir, name), pa.BufferOutputStream()
+        batch = _batch_of(self._named, new_facts)
         with pa.ipc.new_stream(body, batch.schema) as stream:
             stream.write_batch(batch)
         if index_files.write_body(where, body.getvalue().to_pybytes()):

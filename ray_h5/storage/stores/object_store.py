@@ -160,7 +160,7 @@ class ObjectStorage(InStore):
     def _store(self, url: str) -> tuple[ObjectStore, str]:
         """Return the store of a file, and its key there."""
         check_fork()
-        full = self.options.full_url(url)
+        full = dict(self.options.full_urls).get(url, url)
         address = Address.of(url)
         query = full.partition("?")[2] if address.kind == "https" and full != url else ""
         root = address.root

@@ -139,10 +139,6 @@ class StoreOptions:
         """What says which store a bucket is in, if not the usual one."""
         return self.hidden(str(self.values.get("endpoint", self.values.get("endpoint_url", ""))))
 
-    def full_url(self, url: str) -> str:
-        """Return the URL that is requested."""
-        return dict(self.full_urls).get(url, url)
-
     def for_store(self, kind: str) -> dict[str, Any]:
         """Return the arguments of a store of obstore, which checks and repeats what they say."""
         values = self.values

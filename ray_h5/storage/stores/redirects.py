@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
@@ -76,7 +76,8 @@ def without_redirects(kind: str, root: str, arguments: dict[str, Any], *, are_al
 
 def _secret(kind: str, root: str, arguments: Mapping[str, Any]) -> str | None:
     """Return what the client would send to another host; None if nothing there is secret."""
-    if headers := _extra(arguments["client_options"].get("default_headers", {})):
+    named = arguments["client_options"].get("default_headers", {})
+    if headers := sorted(header for header in named if header.lower() not in _KEPT_BACK):
         return f"default_headers ({', '.join(headers)})"
     if kind == "https":
         return "the query of the URL" if "?" in root else None
@@ -91,11 +92,6 @@ def _secret(kind: str, root: str, arguments: Mapping[str, Any]) -> str | None:
     is_static = {"access_key_id", "secret_access_key"} <= names_set and not arguments.get("s3_express")
     has_token = {"session_token", "token", "credential_provider"} & names_set
     return "the session token" if has_token or not is_static else None
-
-
-def _extra(headers: Iterable[str]) -> list[str]:
-    """Return the names of headers that would go along to another host, and may hold something secret."""
-    return sorted(header for header in headers if header.lower() not in _KEPT_BACK)
 
 
 def _url_of(kind: str, root: str, arguments: Mapping[str, Any]) -> str:
