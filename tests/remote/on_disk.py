@@ -139,8 +139,6 @@ ON_DISK = {
     "read/test_file_cache.py::test_pickled_reader_remembers_what_it_expects": IN_MEMORY,
     "read/test_selections.py::test_a_chunk_is_decoded_once_for_several_fields": COUNTS,
     "read/test_selections.py::test_only_their_chunks_are_read": COUNTS,
-    "rows/test_stacks_equal_h5py.py::test_a_source_that_changes": OTHER_FILES,
-    "rows/test_stacks_equal_h5py.py::test_damage_names_its_source": OTHER_FILES,
     "rows/test_stacks_equal_h5py.py::test_other_mappings": COUNTS,
     "rows/test_stacks_equal_h5py.py::test_stacks": COUNTS,
     "order/test_draws.py::test_shares_by_file": NAMES,

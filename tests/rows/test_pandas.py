@@ -43,8 +43,7 @@ def plain(value):
     return None if value is None or value is pd.NaT or value != value else getattr(value, "item", lambda: value)()
 
 
-@pytest.mark.parametrize("data_columns", [None, ["n", "text", "when"], True])
-@pytest.mark.parametrize("group", ["/", "df"])
+@pytest.mark.parametrize(("data_columns", "group"), [(None, "/"), (["n", "text", "when"], "df"), (True, "/")])
 def test_a_table(tmp_path, data_columns, group):
     expected = frame()
     expected.to_hdf(tmp_path / "a.h5", key="df", format="table", data_columns=data_columns)

@@ -5,10 +5,8 @@ import numpy as np
 import pytest
 
 from ray_h5 import RowReader
-from ray_h5.errors import CorruptChunkError, StaleIndexError
 from ray_h5.read.arrays.column import Column
 from ray_h5.read.jobs import ReadStats
-from tests.hdf5.h5kit import flip
 
 STORAGES = {
     "contiguous": {},
@@ -92,25 +90,3 @@ def test_a_source_of_its_own_kind(tmp_path, joined):
     with RowReader(tmp_path / "all.h5", allow_external=[tmp_path]) as reader:
         np.testing.assert_array_equal(reader.read(["x"], np.arange(200)[::-1])["x"], values[::-1])
     assert not joined
-
-
-def test_damage_names_its_source(tmp_path):
-    write(tmp_path, STORAGES["gzip"])
-    with h5py.File(tmp_path / "2.h5") as file:
-        chunk = file["x"].id.get_chunk_info(1)
-    flip(tmp_path / "2.h5", chunk.byte_offset + chunk.size // 2, count=4)
-    with (
-        RowReader(tmp_path / "all.h5", allow_external=[tmp_path]) as reader,
-        pytest.raises(CorruptChunkError, match=r"all.h5: column 'x' leads to .*2.h5: .* chunk 1 \(rows 4 to 7"),
-    ):
-        reader.read(["x"])
-
-
-def test_a_source_that_changes(tmp_path):
-    values = write(tmp_path, {})
-    with RowReader(tmp_path / "all.h5", allow_external=[tmp_path]) as reader:
-        np.testing.assert_array_equal(reader.read(["x"])["x"], values)
-        with h5py.File(tmp_path / "4.h5", "a") as file:
-            file["x"][0] = 3
-        with pytest.raises(StaleIndexError, match=r"4\.h5"):
-            reader.read(["x"], np.flatnonzero(values[:, 0] >= 4000)[:1])

@@ -131,7 +131,7 @@ def test_a_slice_that_is_padded_in_some_files_alone_is_refused(tmp_path, columns
     assert len(dropped[0]["x"]) == 10
 
 
-@few(12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@few(10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_groups_are_the_recordings_of_files_of_their_own(tmp_path_factory, data):
     """The rows of groups are those of files that hold one group each."""

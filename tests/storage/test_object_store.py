@@ -582,7 +582,7 @@ def secure(tmp_path):
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.socket = context.wrap_socket(server.socket, server_side=True)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield f"https://127.0.0.1:{server.server_port}"
         server.shutdown()
 
