@@ -143,3 +143,30 @@ def test_many_sources_are_open_a_few_at_a_time(tmp_path, monkeypatch):
     with ray_h5.RowReader(tmp_path / "all.h5", allow_external=[tmp_path]) as reader:
         np.testing.assert_array_equal(reader.read(["x"])["x"], values)
         np.testing.assert_array_equal(reader.read(["x"], [8, 1, 1])["x"], values[[8, 1, 1]])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_stacks_with_gaps_are_read_as_one_column(tmp_path, seed):
+    rng, end, mappings = np.random.default_rng(seed), 0, []
+    chunks = (int(rng.integers(1, 5)), 3) if seed % 2 else None
+    for number in range(4):
+        (gap, before, after), length = rng.integers(0, 3, 3).tolist(), int(rng.integers(1, 9))
+        values = rng.integers(1, 99, (before + length + after, 3)).astype("i4")
+        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+            file.create_dataset("x", data=values, chunks=chunks, maxshape=(None, 3) if chunks else None)
+        source = h5py.VirtualSource(f"{number}.h5", "x", values.shape)[before : before + length]
+        mappings.append((end + gap, end := end + gap + length, source))
+    layout = h5py.VirtualLayout((end + 2, 3), "i4")
+    for first, stop, source in mappings[::-1]:
+        layout[first:stop] = source
+    with h5py.File(tmp_path / "all.h5", "w") as file:
+        file.create_virtual_dataset("x", layout, fillvalue=-3)
+        values = file["x"][()]
+    with ray_h5.RowReader(tmp_path / "all.h5", allow_external=[tmp_path]) as reader:
+        low, high = sorted(rng.integers(0, len(values) + 1, 2).tolist())
+        for rows in (slice(None), slice(low, high), rng.integers(0, len(values), 9)):
+            np.testing.assert_array_equal(reader.read(["x"], rows)["x"], values[rows])
+            out = np.zeros((len(values) + 1, 3))
+            places = rng.permutation(len(out))[: len(values[rows])]
+            reader.read_into({"x": out}, rows, places)
+            np.testing.assert_array_equal(out[places], values[rows])
