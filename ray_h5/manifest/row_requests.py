@@ -133,7 +133,7 @@ def request_of(rows: np.ndarray, places: np.ndarray | None = None, keys: np.ndar
 
 
 def _sorted(rows: np.ndarray, places: np.ndarray, keys: np.ndarray | None = None) -> Request:
-    if np.all(rows[1:] >= rows[:-1]):
+    if (rows[1:] >= rows[:-1]).all():
         return Request(rows, places, keys=keys)
     # Sorted, so that rows of one chunk are neighbours and each chunk is decoded once.
     order = np.argsort(rows, kind="stable")
@@ -142,18 +142,18 @@ def _sorted(rows: np.ndarray, places: np.ndarray, keys: np.ndarray | None = None
 
 def _rises_by_one(numbers: np.ndarray) -> bool:
     # Most other arrays are recognised by their first and last number, without a look at the rest.
-    return bool(len(numbers) and numbers[-1] - numbers[0] == len(numbers) - 1 and np.all(numbers[1:] > numbers[:-1]))
+    return bool(len(numbers) and numbers[-1] - numbers[0] == len(numbers) - 1 and (numbers[1:] > numbers[:-1]).all())
 
 
 def runs_between(breaks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return where runs of ``len(breaks) + 1`` positions start and stop: ``breaks[i]`` is between i and i + 1."""
-    cuts = np.flatnonzero(breaks) + 1
+    cuts = breaks.nonzero()[0] + 1
     return np.concatenate([[0], cuts]), np.concatenate([cuts, [len(breaks) + 1]])
 
 
 def units_of(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Return consecutive numbers: ``counts[i]`` of them from ``starts[i]`` on, for each i."""
-    ends = np.cumsum(counts)
+    ends = counts.cumsum()
     total = int(ends[-1]) if len(ends) else 0
     return np.arange(total, dtype=np.int64) + np.repeat(starts - (ends - counts), counts)
 

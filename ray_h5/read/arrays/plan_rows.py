@@ -148,7 +148,7 @@ class RowPlanner:
         np.multiply(runs.places[starts] * row_bytes + address, whole, out=jobs[Field.DESTINATION])
         # A chunk that is in its place needs no piece for it; for further places it does.
         counts = stops - starts - whole
-        ends = np.cumsum(counts)
+        ends = counts.cumsum()
         jobs[Field.BEGIN], jobs[Field.END] = ends - counts, ends
         if not ends[-1]:
             return NO_PIECES
