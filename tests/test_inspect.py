@@ -161,10 +161,11 @@ def test_such_names_are_escaped_wherever_they_are_said(tmp_path, capsys):
 # Many columns, and what is said of them ----------------------------------------------------------
 
 
-@pytest.fixture
-def demos(tmp_path):
+@pytest.fixture(scope="module")
+def demos(tmp_path_factory):
     """Write groups that are alike, each of another length."""
-    with h5py.File(tmp_path / "demos.h5", "w") as file:
+    path = tmp_path_factory.mktemp("demos") / "demos.h5"
+    with h5py.File(path, "w") as file:
         for i in range(40):
             group, rows = file.create_group(f"data/demo_{i}"), 70 + i
             group["actions"] = np.zeros((rows, 7))
@@ -174,7 +175,7 @@ def demos(tmp_path):
             group["words"] = np.full((rows, 2), b"ab")
             group["bad"] = h5py.SoftLink(f"/nothing {i}")
         file["data/summary"] = np.zeros(5)
-    return tmp_path / "demos.h5"
+    return path
 
 
 def test_groups_that_are_alike_are_one(demos, capsys):

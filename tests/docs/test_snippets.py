@@ -28,12 +28,12 @@ _RAY = re.compile(r"\b(quiet|kfold|data_config)\(|\b(import|from) ray\b|from ray
 
 
 def snippets(*, ray):
-    """Return each snippet of Python with its page and line; those that train with Ray are slow tests."""
+    """Return each snippet of Python with its page and line; those that start trainers or actors are slow tests."""
     for page in with_blocks("python"):
         for line, code in () if page in _RUN_ELSEWHERE else blocks(page, "python"):
             if _RANKS in code or ray != bool(_RAY.search(code)):
                 continue
-            marks = pytest.mark.slow if "TorchTrainer(" in code else ()
+            marks = pytest.mark.slow if "TorchTrainer(" in code or "ActorPoolStrategy(" in code else ()
             yield pytest.param(page, line, code, marks=marks, id=f"{page}:{line}")
 
 

@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import importlib.util
 import itertools
 import json
 import os
@@ -22,24 +21,15 @@ import pytest
 
 from tests.bench.files import make_workload
 
-ROOT = Path(__file__).parents[2]
-PROGRAM = ROOT / "examples" / "train.py"
-PLAIN_PROGRAM = ROOT / "examples" / "ddp_plain.py"
+from .programs import EXAMPLES, program
 
-
-def module_of(program):
-    if str(program.parent) not in sys.path:  # as for a program: it imports `files`, which lies beside it
-        sys.path.append(str(program.parent))
-    spec = importlib.util.spec_from_file_location(f"{program.stem}_example", program)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+PROGRAM = EXAMPLES / "train.py"
 
 
 @pytest.fixture(scope="session")
 def example():
     """The program as a module."""
-    return module_of(PROGRAM)
+    return program("train")
 
 
 @pytest.fixture(scope="session")
@@ -261,20 +251,20 @@ def test_validation_has_other_patients_each_row_once_and_no_augmentation(example
 
 
 @pytest.mark.parametrize(
-    ("program", "option", "value", "says"),
+    ("name", "option", "value", "says"),
     [
-        *((PROGRAM, name, "0", "1 or more, found 0") for name in ("--workers", "--batch-size", "--checkpoint-steps")),
-        *((PLAIN_PROGRAM, name, "-1", "1 or more, found -1") for name in ("--batch-size", "--save-every")),
-        (PLAIN_PROGRAM, "--save", "nowhere/run.pt", "the folder nowhere does not exist; make it first"),
+        *(("train", flag, "0", "1 or more, found 0") for flag in ("--workers", "--batch-size", "--checkpoint-steps")),
+        *(("ddp_plain", flag, "-1", "1 or more, found -1") for flag in ("--batch-size", "--save-every")),
+        ("ddp_plain", "--save", "nowhere/run.pt", "the folder nowhere does not exist; make it first"),
     ],
 )
 def test_an_option_that_cannot_be_is_named_before_anything_runs(
-    program, option, value, says, tmp_path, monkeypatch, capsys
+    name, option, value, says, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", [program.name, option, value])
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", option, value])
     with pytest.raises(SystemExit):
-        module_of(program).parse_arguments()
+        program(name).parse_arguments()
     error = capsys.readouterr().err
     assert option in error
     assert says in error

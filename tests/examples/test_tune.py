@@ -13,9 +13,10 @@ from ray_h5 import Shuffle
 from tests.bench.files import make_workload
 from tests.index.kit import plan_files
 
-from .test_train import ROOT, ending
+from .programs import EXAMPLES
+from .test_train import ending
 
-PROGRAM = ROOT / "examples" / "tune.py"
+PROGRAM = EXAMPLES / "tune.py"
 EPOCHS, BATCH = 2, 16
 
 

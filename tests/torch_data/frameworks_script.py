@@ -159,17 +159,13 @@ class Lightning(Cases):
         return [*seen, [sampler.epoch]]
 
     def run_all(self):
-        early = {name: make() for name, make in makers().items()}
-        if FRAMEWORK != "lightning":  # the same code by another name
-            early = {name: early[name] for name in ("sampler", "batch_sampler", "loader")}
-        for name, made in early.items():
-            self.run(f"before/{name}", self.fit, made)
-        inside = {name: makers()[name] for name in early} | {"own_shard": own_shard, "with_ranks": with_ranks}
-        for name, make in inside.items():
-            self.run(f"inside/{name}", self.fit_inside, make)
         self.run("resume/loader", self.resume, "loader", makers()["loader"])
-        if FRAMEWORK != "lightning":
+        if FRAMEWORK != "lightning":  # the same code by another name
             return
+        for name, made in {name: make() for name, make in makers().items()}.items():
+            self.run(f"before/{name}", self.fit, made)
+        for name, make in (makers() | {"own_shard": own_shard, "with_ranks": with_ranks}).items():
+            self.run(f"inside/{name}", self.fit_inside, make)
         for name in ("sampler", "batch_sampler", "loader", "optimized", "shuffle"):
             self.run(f"validate/{name}", self.validate, makers()[name])
         for name in ("sampler_stretch", "batch_sampler", "loader", "h5_batch_sampler", "optimized"):

@@ -259,7 +259,7 @@ def test_bytes_before_the_file_and_large_attributes_are_kept(tmp_path, rows):
 def test_groups_of_many_members_and_attributes(tmp_path, libver, track_order, codec):
     with h5py.File(tmp_path / "a.h5", "w", libver=libver, track_order=track_order) as file:
         for group in ("/", "g", "g/h"):
-            made = file.require_group(group)
+            made = file if group == "/" else file.create_group(group, track_order=track_order)
             for number in reversed(range(40)):
                 made.create_dataset(f"d{number}", data=np.arange(4) + number)
                 made.attrs[f"a{number}"] = f"text {number}"
