@@ -8,7 +8,7 @@ from h5py import h5d, h5p, h5s, h5t
 import ray_h5
 from ray_h5 import Groups
 from ray_h5.cli import main
-from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
+from ray_h5.errors import CorruptChunkError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.torch_data import H5Dataset
 
 
@@ -20,6 +20,17 @@ def quad():
 
 def write(file, name, kind, plist=None, shape=(3,)):
     return h5py.Dataset(h5d.create(file.id, name.encode(), kind, h5s.create_simple(shape), plist))
+
+
+def test_floats_that_libhdf5_does_not_convert(tmp_path):
+    kind = h5t.IEEE_F64LE.copy()
+    kind.set_norm(h5t.NORM_MSBSET)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        write(file, "x", kind).id.write(h5s.ALL, h5s.ALL, np.array([0.0, 1.0, 0.0]), mtype=kind)
+    dataset = H5Dataset(tmp_path / "a.h5")
+    assert dataset[0]["x"] == 0
+    with pytest.raises(CorruptChunkError, match=r"row 1: the value cannot be read: .*normalization"):
+        dataset[:]
 
 
 def test_floats_that_numpy_lacks(tmp_path, caplog):

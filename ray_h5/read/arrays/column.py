@@ -61,13 +61,13 @@ class Conversion:
         # All rows at once; only if that fails, row by row, to name the one that is damaged.
         try:
             return self.items.values(items.reshape(-1), heap)
-        except DamagedHeapError:
+        except (DamagedHeapError, TypeError):  # the latter is of libhdf5, which converts types that numpy lacks
             for row, item in zip(part.listed().rows.tolist(), items, strict=True):
                 try:
                     self.items.values(item.reshape(-1), heap)
-                except DamagedHeapError as exc:
+                except (DamagedHeapError, TypeError) as exc:
                     raise CorruptChunkError(
-                        f"{where_of(row)}: a value of varying length is damaged: {exc}. Restore the file from a copy."
+                        f"{where_of(row)}: the value cannot be read: {exc}. Restore the file from a copy."
                     ) from None
             raise
 
