@@ -104,6 +104,23 @@ def all_ways(file):
     file.create_virtual_dataset("nested", nested, fillvalue=-1)
 
 
+def test_groups_behind_links_may_have_names_of_pandas(server, raw, bucket):
+    """What says that a group is a frame is asked of the group that the link leads to: libhdf5 follows no link."""
+    with h5py.File(raw / "p0.h5", "a") as file:
+        file["deep/axis0"], file["deep/_i_x/y"] = np.arange(N), np.arange(N)
+        file["frame/axis0"], file["frame/block0_values"] = np.arange(3), np.ones((N, 3))
+        file["frame"].attrs["pandas_type"] = "frame"
+    master(bucket, lambda file: file.update({"g": h5py.ExternalLink("raw/p0.h5", "deep")}))
+    with reader_of(server) as reader:
+        assert sorted(reader.columns) == ["g/_i_x/y", "g/axis0", "g/y"]
+    master(bucket, lambda file: file.update({"g": h5py.ExternalLink("raw/p0.h5", "frame")}), "n.h5")
+    with (
+        reader_of(server, "s3://bkt/n.h5") as reader,
+        pytest.raises(UnsupportedColumnError, match="'g' is a DataFrame"),
+    ):
+        raise reader.layout.refused["g"]
+
+
 @pytest.fixture
 def every(raw, bucket, monkeypatch):  # noqa: ARG001  its files are there
     """A file with values in others, in each way."""
