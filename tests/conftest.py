@@ -14,6 +14,10 @@ from tests.properties import DEFAULT_EXAMPLES
 # A worker that reports waits until it is asked, by default every 2 s.
 os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.2")
 
+# Threads of torch wait for each other in loops that take a CPU: models of tests took three times as long. It is
+# read when torch is imported, here and in the programs and workers that tests start.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # Whatever PYTHONDONTWRITEBYTECODE says: hundreds of programs and workers of Ray import the package, and each would
 # compile it. Test modules, too, are then compiled once for all runs.
 sys.dont_write_bytecode = False
