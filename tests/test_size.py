@@ -77,7 +77,7 @@ LIMITS: dict[str, Size] = {
 }
 """Today's numbers."""
 
-COMMENTS = 0.95
+COMMENTS = 0.96
 """Per cent of lines that are comments, over all packages: this one may only rise."""
 
 

@@ -63,7 +63,10 @@ class GroupColumns(Columns):
         return self.known.names
 
     def table(self, **others: Any) -> RowTable:
-        return RowTable(self.known, bounds=self.bounds, **others)
+        # A column that was not compared is not known: whoever asks for it compares it.
+        known, columns = self._compared, self.known.columns.items()
+        kept = {name: of for name, of in columns if name in known or of.name != name or of.is_there.all()}
+        return RowTable(replace(self.known, columns=kept), bounds=self.bounds, **others)
 
     @property
     def known(self) -> GroupTable:
@@ -151,27 +154,26 @@ class GroupColumns(Columns):
         joined = self.known.columns.get(path)
         if joined is None or joined.name != path:
             return None
-        if path not in self._compared:
-            self._compared.add(path)
+        if not (path in self._compared or joined.is_there.all()):
             self._check_others(path, joined)
+            self._compared.add(path)
         return joined
 
     def _check_others(self, path: str, joined: JoinedArray) -> None:
         """Raise if a group that lacks a dataset has values of its name that are stored in another way."""
-        if joined.is_there.all():
-            return
         lacks, at = ~joined.is_there, int(np.argmax(joined.is_there))
         for group in np.flatnonzero(self._members_of(path) & lacks).tolist():
             encoding = self._encoding_in(self.known.names[group], path)
             if encoding is not None and encoding.kind in {*_PARTS, *SPARSE}:
                 raise self._differs(path, ("a dataset", at), (encoding.said, group))
-        source, field = self._compound(path) or (joined, "")
-        assert isinstance(source, JoinedArray)
-        others = np.flatnonzero(source.is_there & lacks)
-        with suppress(KeyError):  # if there is no such field
+        try:
+            source, field = self._compound(path) or (joined, "")
+            assert isinstance(source, JoinedArray)
             field_of(source.layouts[0].stored_dtype, field)
-            if others.size:
-                raise self._differs(path, ("a dataset", at), (f"a field of {source.name!r}", int(others[0])))
+        except (KeyError, SchemaMismatchError):
+            return  # there is no such field; or groups differ in what is above, which is another column
+        if (others := np.flatnonzero(source.is_there & lacks)).size:
+            raise self._differs(path, ("a dataset", at), (f"a field of {source.name!r}", int(others[0])))
 
     def _differs(self, path: str, expected: tuple[str, int], other: tuple[str, int]) -> SchemaMismatchError:
         """Return the error of a column that two groups store in two ways: how, and in which group."""
@@ -296,5 +298,4 @@ class GroupColumns(Columns):
 
 def _encoding(kind: EncodingKind, said: str, path: str) -> Encoding:
     """Return what is encoded in datasets below a path."""
-    first, second = _PARTS[kind]
-    return Encoding(kind, said, values=f"{path}/{first}", other=f"{path}/{second}")
+    return Encoding(kind, said, (), *(f"{path}/{part}" for part in _PARTS[kind]))

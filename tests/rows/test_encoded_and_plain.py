@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from ray_h5 import Groups, Shuffle, Windows, balance
-from ray_h5.errors import SchemaMismatchError
+from ray_h5.errors import SchemaMismatchError, UnknownColumnError
 from ray_h5.torch_data import H5Dataset, between, kfold, loader, where
 
 anndata = pytest.importorskip("anndata", reason="anndata writes these files")
@@ -181,8 +181,25 @@ def test_groups_with_a_field_or_a_dataset_are_named(tmp_path, makers):
         for number, make in enumerate(makers):
             make(group := file.create_group(f"g{number}"), "a/b")
             group["y"] = np.arange(3.0)
+    rows = Groups("g*", missing="null")
+    with pytest.raises(UnknownColumnError):  # all columns are known then, and not compared
+        H5Dataset(tmp_path / "a.h5", ["z"], rows=rows)
+    H5Dataset(tmp_path / "a.h5", ["y"], rows=rows)
     with pytest.raises(SchemaMismatchError, match=r"column 'a/b': expected .*'g\d'.*'g\d'"):
-        H5Dataset(tmp_path / "a.h5", ["a/b"], rows=Groups("g*", missing="null"))
+        H5Dataset(tmp_path / "a.h5", ["a/b"], rows=rows)
+
+
+@pytest.mark.parametrize("makers", [[_plain, _category, _nothing], [_plain, _category, _compound]])
+def test_datasets_of_an_encoded_column_are_read_though_other_groups_store_it_in_another_way(tmp_path, makers):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for number, make in enumerate(makers):
+            make(file.create_group(f"g{number}"), "x/y" if make is _compound else "x")
+    rows = Groups("g*", missing="null")
+    found = H5Dataset(tmp_path / "a.h5", ["x/codes"], rows=rows)[:]["x/codes"]
+    assert [value if value is None else value.tolist() for value in found] == [None, [0, 1, 0], None]
+    for columns in (["x/codes", "x"], ["x", "x/codes"]):
+        with pytest.raises(SchemaMismatchError, match="column 'x': expected"):
+            H5Dataset(tmp_path / "a.h5", columns, rows=rows)
 
 
 def test_a_group_that_lacks_a_column_and_has_others_of_its_name_is_none(tmp_path):

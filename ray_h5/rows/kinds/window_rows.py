@@ -188,9 +188,8 @@ class WindowRows(RowsOfKind):
         before, after = (pad == "zero" and width is not None for pad in self._windows.pad)
         clock, starts, joined = self._clock, steps.starts, steps.joined
         if self._is_timed:
-            is_empty = (self._times(window.source).counts == 0) & (np.diff(clock.row_starts) > 0)
-            if joined is not None:
-                is_empty &= joined.is_there
+            is_there = True if joined is None else joined.is_there
+            is_empty = (self._times(window.source).counts == 0) & (np.diff(clock.row_starts) > 0) & is_there
             if is_empty.any():
                 raise UnsupportedColumnError(
                     f"{self._path}: Windows: column {window.source!r} has no sample in recording {is_empty.argmax()}, "
