@@ -73,8 +73,9 @@ class Ragged(_OfDataset):
     def bounds_key(self) -> str:
         """Says where rows begin and end: columns with the same key have the same rows."""
         counted = f"\n{self.base}\n{self.inclusive}" if self.base or self.inclusive else ""
-        return "\n".join(name if option in {"starts", "counts"} and self.starts is not None else f"{option} {name}"
-                         for option, name in self.given.items()) + counted  # fmt: skip
+        unnamed = () if self.starts is None else ("starts", "counts")
+        names = [name if option in unnamed else f"{option} {name}" for option, name in self.given.items()]
+        return "\n".join(names) + counted
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -60,26 +60,6 @@ def keys_of(name: str, seed: int, rows: np.ndarray, draws: np.ndarray) -> np.nda
     return word_at(word_at(first, rows) ^ second, draws)
 
 
-def read_apart(
-    read: Callable[[np.ndarray], Reading], shape: tuple[int, ...], places: np.ndarray, out: np.ndarray,
-    dtype: np.dtype | None = None,
-) -> Reading:  # fmt: skip
-    """Return the reading of rows of a shape into an array of their own, from which they go to their places in `out`.
-
-    They are arrays of their own there if it holds objects, and they have a dtype.
-    """
-    values = empty((len(places), *shape), out.dtype if dtype is None else dtype)
-
-    def finish() -> None:
-        if dtype is None:
-            out[places] = values
-            return
-        for place, value in zip(places.tolist(), values, strict=True):
-            out[place] = value
-
-    return read(values).then(finish)
-
-
 class Values:
     """One value for each unit of an array, or of several arrays that are read together.
 

@@ -64,9 +64,8 @@ class Scope:
     @classmethod
     def of(cls, source: Source, storage: Storage = LOCAL, threads: int = 1) -> Scope:
         """Return the scope for what a user says; raise an OptionError for options that have no meaning together."""
-        rows, windows, columns, decode_cf, axes = (
-            source.rows, source.windows, source.made, source.decode_cf, source.axes,
-        )  # fmt: skip
+        rows, windows, columns = source.rows, source.windows, source.made
+        decode_cf, axes = source.decode_cf, source.axes
         if windows is not None:
             check_episodes(rows, windows)
         has_groups, ranges = isinstance(rows, Groups), [column for column in columns if is_range(column)]

@@ -241,12 +241,11 @@ def _by_place(
     if len(surplus):
         what = counted(int(starts[-1]), "row" if index.scope.windows is None else "step")
         names = ", ".join(map(repr, sidecar.keys))
+        lines_of_no_row = f"{len(surplus)} of {len(is_used)} lines are of no row"
         shown = [_shown([key[line] for key in keys]) for line in surplus[:_MAX_LISTED].tolist()]
-        more = "" if len(shown) == len(surplus) else ", ..."
-        logger.warning(
-            "%s: %d of %d lines are of no row, as the files have %s; their keys %s: %s%s",
-            table.name, len(surplus), len(is_used), what, names, ", ".join(shown), more,
-        )  # fmt: skip
+        shown += [] if len(shown) == len(surplus) else ["..."]
+        text = "%s: %s, as the files have %s; their keys %s: %s"
+        logger.warning(text, table.name, lines_of_no_row, what, names, ", ".join(shown))
     return Lines(lines[rows])
 
 

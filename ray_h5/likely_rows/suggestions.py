@@ -188,10 +188,8 @@ def _main(tree: FileTree) -> Iterator[Suggestion]:
         return
     rows, names = main_columns(tree.columns)
     if len(names) <= MAX_COPIED and not likely_samples(tree.whole):
-        yield Suggestion(
-            f"{few(sorted(names), FEW)}: they agree on {counted(rows, 'row')}, and have the most values",
-            "for these rows", f"columns={sorted(names)!r}",
-        )  # fmt: skip
+        said = f"{few(sorted(names), FEW)}: they agree on {counted(rows, 'row')}, and have the most values"
+        yield Suggestion(said, "for these rows", f"columns={sorted(names)!r}")
 
 
 def _episodes(tree: FileTree) -> Iterator[Suggestion]:
@@ -216,10 +214,9 @@ def _episodes(tree: FileTree) -> Iterator[Suggestion]:
         return
     others = sorted(name for name, column in tree.columns.items() if column.rows == steps)
     chosen = f", columns={others!r}" if len(tree.lengths) > 1 and len(others) <= MAX_COPIED else ""
-    yield Suggestion(
-        f"{', '.join(columns)}: rows may be steps of episodes", "for windows of an episode",
-        f"windows=ray_h5.Windows({{{step!r}: {WINDOW}}}, {option}){chosen}", more=UNPADDED.format(step),
-    )  # fmt: skip
+    said = f"{', '.join(columns)}: rows may be steps of episodes"
+    windows = f"windows=ray_h5.Windows({{{step!r}: {WINDOW}}}, {option}){chosen}"
+    yield Suggestion(said, "for windows of an episode", windows, more=UNPADDED.format(step))
 
 
 def _cf(tree: FileTree) -> Iterator[Suggestion]:

@@ -83,8 +83,8 @@ def checked(column: str, out: np.ndarray, stored: np.dtype, casting: Casting) ->
 
 def cast_error(where: str, value: Any, dtype: np.dtype) -> CastError:
     """Return the error for a value that is lost; `where` names file, column and row."""
-    return CastError(f"{where}: the value {value} cannot be cast to {dtype}: {_why(value, dtype)}. Choose a dtype that "
-                     f"holds it; or {UNSAFE}.")  # fmt: skip
+    why = f"{_why(value, dtype)}. Choose a dtype that holds it; or {UNSAFE}."
+    return CastError(f"{where}: the value {value} cannot be cast to {dtype}: {why}")
 
 
 def lost(values: np.ndarray, dtype: np.dtype, casting: Casting = "checked") -> np.ndarray:

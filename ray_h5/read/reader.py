@@ -32,7 +32,7 @@ from ray_h5.read.arguments import (
     check_fit,
     common_rows,
     fitted,
-)  # fmt: skip
+)
 from ray_h5.read.casting import Casting
 from ray_h5.read.file_cache import open_file
 from ray_h5.read.file_plan import FilePlan

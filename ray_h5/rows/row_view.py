@@ -14,7 +14,7 @@ from ray_h5.buffers import empty, objects
 from ray_h5.columns.derived_columns import MadeColumn, RowPart
 from ray_h5.columns.file_columns import FileColumns
 from ray_h5.columns.row_table import RowTable
-from ray_h5.columns.values import InMemory, Reading, keys_of, read_apart
+from ray_h5.columns.values import InMemory, Reading, keys_of
 from ray_h5.errors import CastError, PredicateError, RayH5Error, UnknownColumnError
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, FileLayout
 from ray_h5.messages import few, near_names
@@ -318,14 +318,14 @@ class RowView:
         if classes is None and not _takes_arrays(out, layout):
             return column.reading(rows, places, out, keys)
         every = np.arange(len(rows), dtype=np.int64)
-        if classes is None:  # rows have another shape in another file: each one is an array of its own
-            return read_apart(
-                lambda values: column.reading(rows, every, values, keys), layout.row_shape, places, out, layout.dtype
-            )
         values = empty((len(rows), *layout.row_shape), layout.dtype, layout.where)
 
         def finish() -> None:
-            out[places] = classes.of(values, lambda i: f"{self.path}, row {rows[i]}")
+            if classes is not None:
+                out[places] = classes.of(values, lambda i: f"{self.path}, row {rows[i]}")
+                return
+            for place, value in zip(places.tolist(), values, strict=True):
+                out[place] = value  # rows have another shape in another file: each one is an array of its own
 
         return column.reading(rows, every, values, keys).then(finish)
 

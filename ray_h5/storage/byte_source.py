@@ -174,6 +174,8 @@ class FileObject(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
+    seekable = readable
+
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         return self._at

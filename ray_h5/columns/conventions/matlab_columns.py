@@ -169,9 +169,7 @@ def texts_of_characters(values: Values) -> Referred | None:
 
 
 def _texts(datasets: Ranges) -> Referred:
-    whole = datasets.array
-    text = ColumnLayout(
-        whole.name, "string", whole.shape[:1], np.dtype(object), "contiguous", item_bytes=whole.item_bytes,
-        path=whole.path,
-    )  # fmt: skip
+    whole, dtype = datasets.array, np.dtype(object)
+    item_bytes, path = whole.item_bytes, whole.path
+    text = ColumnLayout(whole.name, "string", whole.shape[:1], dtype, "contiguous", item_bytes=item_bytes, path=path)
     return Referred(datasets, text, is_text=True)

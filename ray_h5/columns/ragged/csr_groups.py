@@ -97,9 +97,13 @@ def _stored_width(reader: RowReader, name: str, encoding: Encoding, num_rows: in
 
 
 def positions_of(
-    reader: RowReader, what: str, wanted: tuple[int, ...] | tuple[str, ...], names: str | None, length: int,
+    reader: RowReader,
+    what: str,
+    wanted: tuple[int, ...] | tuple[str, ...],
+    names: str | None,
+    length: int,
     column: Callable[[str], Values],
-) -> np.ndarray:  # fmt: skip
+) -> np.ndarray:
     """Return positions along an axis of this length, of which some may be named by another column.
 
     Raises

@@ -8,7 +8,7 @@ import numpy as np
 
 from ray_h5.buffers import empty
 from ray_h5.columns.derived_columns import RowEntries
-from ray_h5.columns.values import Reading, Values, read_apart
+from ray_h5.columns.values import Reading, Values
 from ray_h5.hash_and_permute import word_at
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
@@ -82,8 +82,12 @@ class Runs:
     def stacked(self, values: Values, out: np.ndarray) -> Reading:
         """Return the reading of rows of one length into an array: row i is ``out[places[i]]``."""
         if not out.flags.c_contiguous:
-            own = replace(self, places=np.arange(len(self.places)))
-            return read_apart(lambda apart: own.stacked(values, apart), out.shape[1:], self.places, out)
+            apart = empty((len(self.places), *out.shape[1:]), out.dtype)
+
+            def finish() -> None:
+                out[self.places] = apart
+
+            return replace(self, places=np.arange(len(apart))).stacked(values, apart).then(finish)
         (rows, length), unit_shape = out.shape[:2], out.shape[2:]
         return self._filling(values, out.reshape(rows * length, *unit_shape), self.places * length)
 

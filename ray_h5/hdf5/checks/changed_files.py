@@ -50,8 +50,9 @@ def _warn_of_ctime(path: str) -> None:
         logger.warning(
             "%s: its ctime is another one since it was planned, as after a chmod, chown or rename, or when a hard link "
             "is made; its size, mtime and inode are the same. Its headers and chunk index are read again, and reading "
-            "goes on.", path,
-        )  # fmt: skip
+            "goes on.",
+            path,
+        )
 
 
 def check_state(path: str, expected: FileState, remote: Storage = LOCAL) -> None:

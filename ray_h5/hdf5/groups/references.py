@@ -82,11 +82,8 @@ def _addresses(where: str, path: str, name: str, dataset: h5py.Dataset, file_byt
         if count:
             dataset.id.read(h5py.h5s.ALL, h5py.h5s.ALL, addresses, h5py.h5t.STD_REF_OBJ)
         return addresses.reshape(-1)
-    pipeline = pipeline_of(properties)
-    layout = ColumnLayout(
-        name, "number", shape, np.dtype("<u8"), "chunked", chunk_shape=properties.get_chunk(), pipeline=pipeline,
-        path=path,
-    )  # fmt: skip
+    dtype, chunk, pipeline = np.dtype("<u8"), properties.get_chunk(), pipeline_of(properties)
+    layout = ColumnLayout(name, "number", shape, dtype, "chunked", chunk_shape=chunk, pipeline=pipeline, path=path)
     if not decodes(pipeline):
         raise UnsupportedColumnError(f"{where} has references with the filters {pipeline}; write them without")
     return _of_chunks(dataset, layout, file_bytes).reshape(-1)

@@ -73,8 +73,10 @@ def _warn_of_others(folder: str) -> None:
         return
     logger.warning(
         "index_dir=%r: %s. Its contents decide which rows predicates select. Use a folder in which only you, and "
-        "people whom you trust, can write.", folder, why,
-    )  # fmt: skip
+        "people whom you trust, can write.",
+        folder,
+        why,
+    )
 
 
 def write_body(where: str, body: bytes) -> bool:

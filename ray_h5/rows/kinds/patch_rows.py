@@ -82,8 +82,8 @@ class PatchRows(RowsOfKind):
         chosen: Sequence[np.ndarray | None] = [None] * len(names)
         if self._known.chosen is not None and self._known.chosen_counts is not None:
             chosen = np.split(self._known.chosen, np.cumsum(self._known.chosen_counts)[:-1])
-        return [Blocks(part, self._kind, of_part, name)
-                for part, of_part, name in zip(columns, chosen, names, strict=True)]  # fmt: skip
+        blocks = zip(columns, chosen, names, strict=True)
+        return [Blocks(part, self._kind, of_part, name) for part, of_part, name in blocks]
 
     def _of_each(self, name: str, of: Callable[[Blocks, str], Any]) -> list[Any]:
         """Return what `of` returns of a column in each part."""
@@ -150,8 +150,8 @@ class PatchRows(RowsOfKind):
         for name in self._kind.shapes:
             if not first.fields(name):
                 self.column(name)  # whose error is none of a column that is left out
-        names = (field for array in dict.fromkeys([*listing.names, *self._kind.shapes])
-                 for field in first.fields(array) or [array])  # fmt: skip
+        arrays = dict.fromkeys([*listing.names, *self._kind.shapes])
+        names = (field for array in arrays for field in first.fields(array) or [array])
         return Listing((*own, *names))
 
     def _names(self) -> tuple[str, ...]:
