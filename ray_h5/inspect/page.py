@@ -282,5 +282,6 @@ def _smaller(array: Array) -> Array:
 
 def png(picture: Array) -> bytes:
     """Encode a picture of bytes, shape (height, width, 3)."""
-    Image.fromarray(picture).save(encoded := io.BytesIO(), "PNG")
+    encoded = io.BytesIO()
+    Image.fromarray(picture).save(encoded, "PNG")
     return encoded.getvalue()

@@ -126,7 +126,7 @@ class OpenFile:
         self._indexes: dict[str, ChunkIndex] = {}
         self.virtual: dict[str, Any] = {}
         self._index_bytes = 0
-        self._sizes = (0, 0, 0)
+        self._counted_sizes = (0, 0, 0)
         self._states: dict[str, Identity] = {}
         self._owns_others = others is None
         self.others = others or (None if self._is_local else OtherFiles(self, OpenFile))
@@ -589,11 +589,12 @@ class OpenFile:
         """Drop what is held of a file in a store if it is much, and let the caches count the rest, if there is more."""
         assert self.held is not None
         assert self.others is not None
-        trim(held := [self.held, *self.others.held])
+        held = [self.held, *self.others.held]
+        trim(held)
         # To count is to look at each column that is known, of which there may be thousands.
         sizes = sum(part.nbytes for part in held), len(self.manifest.columns), len(self.manifest.values)
-        if sizes != self._sizes:
-            self._sizes = sizes
+        if sizes != self._counted_sizes:
+            self._counted_sizes = sizes
             for cache in (FILES, OTHERS):
                 cache.measure(self.access, self)
 

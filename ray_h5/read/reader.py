@@ -270,7 +270,7 @@ class RowReader:
             return {}
         wanted = as_request(rows, common_rows(self.path, layouts, self._head), self.path)
         count = wanted.num_rows
-        out = {name: empty((count, *layout.shape[1:]), layout.dtype, layout.where) for name, layout in layouts.items()}
+        out = {name: empty((count, *layout.row_shape), layout.dtype, layout.where) for name, layout in layouts.items()}
         self.run(FileRead(self, [Part(name, wanted, array) for name, array in out.items()] if count else []))
         return out
 

@@ -10,6 +10,7 @@ from functools import lru_cache, partial
 import h5py
 import numpy as np
 
+from ray_h5.codecs.basic_codecs import DecodeError
 from ray_h5.hdf5.columns.plain_dtypes import split_array
 from ray_h5.hdf5.columns.value_types import dtype_of, item_bytes
 from ray_h5.hdf5.heap import DamagedHeapError, Heap
@@ -130,8 +131,11 @@ def converted(
     size = max(items.shape[1], dtype.itemsize)
     buffer = np.zeros(len(items) * size, np.uint8)
     buffer[: items.size] = items.reshape(-1)
-    if len(items):
-        h5py.h5t.convert(type_id, to, len(items), buffer)
+    try:
+        if len(items):
+            h5py.h5t.convert(type_id, to, len(items), buffer)
+    except TypeError as exc:
+        raise DecodeError(f"libhdf5 does not convert it: {exc}") from exc
     return buffer[: len(items) * dtype.itemsize].view(dtype)
 
 

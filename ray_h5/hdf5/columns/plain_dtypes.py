@@ -271,5 +271,6 @@ def empty_record(dtype: np.dtype) -> Any:
     """Return a compound value of zeros and empty texts."""
     value = np.zeros((), dtype)
     for name in dtype.names or ():
-        value[name] = b"" if dtype[name].base.kind == "O" else empty_record(dtype[name].base)
+        field = dtype[name].base
+        value[name] = b"" if field.kind == "O" else empty_record(field)
     return value

@@ -116,7 +116,8 @@ class GroupAttribute:
         there = [value for value in self._values if value is not None]
         if not there and self._lacks is not None:
             raise self._lacking(*self._lacks)
-        if len(are_texts := {isinstance(value, bytes) for value in there}) > 1:
+        are_texts = {isinstance(value, bytes) for value in there}
+        if len(are_texts) > 1:
             raise SchemaMismatchError(
                 f"{self.path}: attribute {self.name!r} is a text in some groups and a number in others; leave it out"
             )

@@ -9,6 +9,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
+from ray_h5.codecs.basic_codecs import DecodeError
 from ray_h5.errors import CorruptChunkError, UnsupportedColumnError
 from ray_h5.hdf5.files.metadata_replay import HeldBytes, replay
 from ray_h5.hdf5.heap import DamagedHeapError, Heap
@@ -61,11 +62,11 @@ class Conversion:
         # All rows at once; only if that fails, row by row, to name the one that is damaged.
         try:
             return self.items.values(items.reshape(-1), heap)
-        except (DamagedHeapError, TypeError):  # the latter is of libhdf5, which converts types that numpy lacks
+        except (DamagedHeapError, DecodeError):
             for row, item in zip(part.listed().rows.tolist(), items, strict=True):
                 try:
                     self.items.values(item.reshape(-1), heap)
-                except (DamagedHeapError, TypeError) as exc:
+                except (DamagedHeapError, DecodeError) as exc:
                     raise CorruptChunkError(
                         f"{where_of(row)}: the value cannot be read: {exc}. Restore the file from a copy."
                     ) from None

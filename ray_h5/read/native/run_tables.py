@@ -54,7 +54,7 @@ def run_table(table: JobTable, times: np.ndarray) -> np.ndarray:
 def run_compiled(table: JobTable, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Run the jobs of a table by the compiled loop alone: the status of each, 0 if it was run, and what it counts."""
     jobs, pieces, boxes, pipelines = table.jobs, table.pieces, table.boxes, PIPELINES.value.rows
-    count, loop = jobs.shape[1], compiled_loop()
+    count, loop = len(table), compiled_loop()
     status, counts = np.full(count, NOT_RUN, np.int8), np.zeros(HINTED + 1, np.int64)
     if loop is None:
         return status, counts
