@@ -164,12 +164,7 @@ class Destination:
         with writing(self._folder, "making the folder"):
             Path(self._folder).mkdir(parents=True, exist_ok=True)
             self._remove_dead()
-            try:
-                self._hidden.take()
-            except BlockingIOError:
-                raise OutputExistsError(
-                    f"{self._folder}: another write has it. Wait for it, or write elsewhere."
-                ) from None
+            self._hidden.take()
         self._hidden.clear([JOURNAL])
 
     def _remove_dead(self) -> None:

@@ -12,6 +12,7 @@ import fcntl
 import os
 import re
 import secrets
+import time
 from collections.abc import Collection
 from pathlib import Path
 
@@ -22,6 +23,7 @@ JOURNAL = "journal.json"
 _LOCK = "lock"
 _OLD = "old-"
 _NAMES = re.compile(rf"{_LOCK}|{re.escape(JOURNAL)}|{_OLD}.+|.+\.[0-9a-f]{{8}}\.tmp", re.DOTALL)
+_WAITS, _WAIT_S = 50, 0.01
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -57,14 +59,17 @@ class HiddenFolder:
         Raises
         ------
         OutputExistsError
-            If something has its name that no write of this user made.
-        BlockingIOError
-            If a write that is running has it.
+            If a write that is running has it, or something has its name that no write of this user made.
         FileNotFoundError
             If there is none, and `make` is False.
         """
+        waits = _WAITS if make else 0
         while not self.is_held:
-            is_new = make and _made(self.path)
+            is_new = False
+            if make:
+                with contextlib.suppress(FileExistsError):
+                    Path(self.path).mkdir(parents=True)
+                    is_new = True
             with contextlib.ExitStack() as opened:
                 try:
                     folder = os.open(self.path, _FOLDER_FLAGS)
@@ -79,6 +84,15 @@ class HiddenFolder:
                 except FileNotFoundError:  # the write that had it has ended meanwhile, and removed it
                     if not make:
                         raise
+                    continue
+                except BlockingIOError:
+                    # A write that begins takes what others left, and for a moment also what one just made.
+                    if not waits:
+                        raise OutputExistsError(
+                            f"{self.path}: another write has it. Wait, or write elsewhere."
+                        ) from None
+                    waits -= 1
+                    time.sleep(_WAIT_S)
                     continue
                 if is_there:
                     self._folder, self._lock = folder, lock
@@ -130,15 +144,6 @@ class HiddenFolder:
 def temporary_name(name: str) -> str:
     """Return a new name for a file that is not complete."""
     return f"{name}.{secrets.token_hex(4)}.tmp"
-
-
-def _made(path: str) -> bool:
-    """Make a folder, and those above it; return False if something has the name."""
-    try:
-        Path(path).mkdir(parents=True)
-    except FileExistsError:
-        return False
-    return True
 
 
 def _is_own(folder: int) -> bool:

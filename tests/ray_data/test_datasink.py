@@ -214,7 +214,7 @@ def test_two_writes_into_one_new_folder(tmp_path):
 def test_writes_that_append_at_the_same_time_lose_no_file(tmp_path):
     write(H5Datasink(tmp_path), [[table_of(x=[0])]])
     writers, rounds = 4, 12
-    barrier = threading.Barrier(writers)
+    barrier = threading.Barrier(writers, timeout=60)
 
     def appends(number):
         for turn in range(rounds):
@@ -232,10 +232,26 @@ def test_writes_that_append_at_the_same_time_lose_no_file(tmp_path):
     assert len(files(tmp_path)) == 1 + 3 * writers * rounds
 
 
+def test_writes_begin_at_the_same_time(tmp_path):
+    """Each looks for what writes that died left, and takes what others just made for that."""
+    for turn in range(60):
+        sinks = [H5Datasink(tmp_path / str(turn), mode="append") for _ in range(4)]
+        barrier = threading.Barrier(len(sinks), timeout=60)
+
+        def begins(sink, barrier=barrier):
+            barrier.wait()
+            sink.on_write_start()
+
+        with ThreadPoolExecutor(len(sinks)) as pool:
+            list(pool.map(begins, sinks))
+        for sink in sinks:
+            sink.on_write_failed(RuntimeError())
+
+
 def test_one_of_two_writes_into_a_new_folder_at_the_same_time(tmp_path):
     for turn in range(12):
         sinks = [H5Datasink(tmp_path / str(turn), mode=mode) for mode in ("error", "error", "ignore", "ignore")]
-        barrier = threading.Barrier(len(sinks))
+        barrier = threading.Barrier(len(sinks), timeout=60)
 
         def ends(number, sinks=sinks, barrier=barrier):
             sink = sinks[number]
