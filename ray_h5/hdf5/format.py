@@ -1,7 +1,7 @@
 """The HDF5 file format: bytes -> the values of its structures (HDF5 File Format Specification, version 3.0).
 
 These are superblocks, object headers and their messages, and groups with symbol tables; the trees of chunks are in
-`columns.chunk_tree`, the global heap is in `heap`. Each length and address is compared with the bytes that are there
+`columns.chunk_lists`, the global heap is in `heap`. Each length and address is compared with the bytes that are there
 before it is used. What is not as the specification says, or of a version that is not known here, raises `FormatError`.
 
 Functions take bytes, or ``read(address, count)``, which returns the bytes at an address: fewer at the end of the file.

@@ -15,6 +15,7 @@ import pytest
 from ray_h5.errors import CorruptChunkError, CorruptFileError, StaleIndexError
 from ray_h5.hdf5.columns import chunk_lists
 from ray_h5.hdf5.columns.chunk_lists import build_chunk_index
+from ray_h5.hdf5.format import CHUNKED, Layout
 from ray_h5.manifest.chunk_index import MAX_CHUNK_BYTES, ChunkIndex
 from ray_h5.manifest.known_columns import PackedIndex
 from ray_h5.manifest.layout import ColumnLayout
@@ -40,7 +41,7 @@ def index_of(chunks, described=None, file_bytes=FILE_BYTES):
 
     dataset = SimpleNamespace(id=SimpleNamespace(chunk_iter=chunk_iter), maxshape=(None, None))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(chunk_lists, "listed_in_tree", lambda *_: None)  # there are no nodes
+        patched.setattr(chunk_lists, "layout_of", lambda _: (Layout(4, CHUNKED), None))  # there are no nodes
         return build_chunk_index(dataset, described or layout(), "a.h5", lambda: file_bytes)
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from ray_h5.errors import CorruptChunkError, CorruptFileError
 from ray_h5.hdf5 import heap
-from ray_h5.hdf5.columns.chunk_tree import widths_of
+from ray_h5.hdf5.columns.chunk_lists import widths_of
 from ray_h5.hdf5.columns.value_types import item_bytes
 from ray_h5.hdf5.files.file_bytes import reader_of
 from ray_h5.hdf5.format import object_header

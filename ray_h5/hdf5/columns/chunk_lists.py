@@ -1,18 +1,33 @@
-"""Chunk indexes: where the chunks of a dataset are, checked."""
+"""How the values of a dataset are stored, as far as libhdf5 does not say it; and where its chunks are, checked."""
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeAlias
 
 import h5py
 import numpy as np
 
-from ray_h5.hdf5.columns.chunk_tree import ListedChunks, damaged_index, layout_of, listed_in_tree
-from ray_h5.hdf5.format import EXTENSIBLE_ARRAY
+from ray_h5.errors import CorruptFileError
+from ray_h5.hdf5.files.file_bytes import ReadBytes, address_of, filename_of, gather, reader_of
+from ray_h5.hdf5.format import (
+    CHUNKED,
+    EXTENSIBLE_ARRAY,
+    USUAL_ENTRIES,
+    FormatError,
+    Layout,
+    Message,
+    MessageKind,
+    Widths,
+    data_layout,
+    object_header,
+    tree_node,
+)
 from ray_h5.manifest.chunk_index import MAX_CHUNK_BYTES, ChunkGrid, ChunkIndex
 from ray_h5.manifest.layout import ColumnLayout
 
@@ -21,6 +36,54 @@ _LOOKED_AT = 1 << 12
 
 _MAX_UNWRITTEN = 1 << 24
 """Chunks that were never written: an index of a few bytes can list any number of them."""
+
+_Cell: TypeAlias = tuple[int, ...]
+
+
+def widths_of(identifier: h5py.File | h5py.Dataset) -> Widths:
+    """Return the widths of numbers in the file of an object."""
+    return Widths(*map(int, identifier.file.id.get_create_plist().get_sizes()))
+
+
+def layout_of(dataset: h5py.Dataset) -> tuple[Layout, Message]:
+    """Return how the values of a dataset are stored, and the message that says it."""
+    widths = widths_of(dataset)
+    try:
+        _, messages = object_header(reader_of(dataset)[0], address_of(dataset.id)[1], widths)
+        message = next((stored for stored in messages if stored[0] == MessageKind.LAYOUT), (0, 0, b"", 0))
+        return data_layout(message[2], widths), message
+    except FormatError as exc:
+        raise CorruptFileError(
+            f"{filename_of(dataset.file)}: the header of {dataset.name!r} is damaged: {exc}. Restore the file from a "
+            "copy."
+        ) from None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ListedChunks:
+    """Chunks as a file lists them: nothing is checked yet, so that values may not fit into int64.
+
+    Attributes
+    ----------
+    corners : numpy.ndarray
+        uint64 of shape (chunks, axes).
+    masks, offsets, sizes : numpy.ndarray
+        uint64, for each chunk.
+    """
+
+    corners: np.ndarray
+    masks: np.ndarray
+    offsets: np.ndarray
+    sizes: np.ndarray
+
+    @classmethod
+    def of(cls, rows: np.ndarray) -> ListedChunks:
+        """Return the chunks of an array of shape (chunks, axes + 3): corner, mask, offset and size of each."""
+        return cls(rows[:, :-3], rows[:, -3], rows[:, -2], rows[:, -1])
+
+    def where(self, keep: np.ndarray) -> ListedChunks:
+        """Return some of the chunks."""
+        return ListedChunks(self.corners[keep], self.masks[keep], self.offsets[keep], self.sizes[keep])
 
 
 Lister: TypeAlias = Callable[[h5py.Dataset, int, int], ListedChunks | None]
@@ -58,18 +121,21 @@ def build_chunk_index(
         If the list cannot be true: a chunk is off the grid, listed twice, past the end of the file,
         or overlaps another one.
     """
-    grid = ChunkGrid.of(layout)
-    where = f"{path}: column {layout.name!r}"
-    listed = _listed(dataset, where, grid, file_bytes, lister)
+    grid, where, (stored, _) = ChunkGrid.of(layout), f"{path}: column {layout.name!r}", layout_of(dataset)
+    listed = listed_in_tree(dataset, where, stored)
+    if listed is None and lister is not None:
+        listed = lister(dataset, file_bytes(), _MAX_UNWRITTEN)
+    if listed is None:
+        listed = _listed_by_library(dataset, where, len(grid.shape), file_bytes)
     limits = dataset.maxshape
-    if limits.count(None) == 1 and limits[0] is not None:
+    if limits.count(None) == 1 and limits[0] is not None and stored.index_kind == EXTENSIBLE_ARRAY and _lists_numbers():
         listed = _in_place(listed, dataset, limits.index(None))
     if swmr:
         listed = listed.where(np.all(listed.corners < np.array(grid.shape, np.uint64), axis=1))
     index = checked_index(listed, layout, where, file_bytes())
-    if not layout.pipeline.steps or not layout_of(dataset)[0].flags & 1:
+    if not layout.pipeline.steps or not stored.flags & 1:
         return index
-    unfiltered = ChunkGrid.of(layout).sticks_out(index.numbers) & (index.sizes == layout.chunk_bytes)
+    unfiltered = grid.sticks_out(index.numbers) & (index.sizes == layout.chunk_bytes)
     return replace(index, masks=index.masks | (unfiltered * np.uint32(layout.pipeline.all_skipped)))
 
 
@@ -78,7 +144,7 @@ def checked_index(listed: ListedChunks, layout: ColumnLayout, where: str, file_b
 
     def demand(holds: object, found: str) -> None:
         if not holds:
-            raise damaged_index(where, found)
+            raise _damaged_index(where, found)
 
     claimed = layout.chunk_bytes
     demand(0 < claimed < MAX_CHUNK_BYTES, f"a chunk of {claimed} bytes (HDF5 allows less than 4 GiB)")
@@ -108,14 +174,120 @@ def checked_index(listed: ListedChunks, layout: ColumnLayout, where: str, file_b
     return ChunkIndex(numbers, offsets, sizes, listed.masks.astype(np.uint32))
 
 
-def _listed(
-    dataset: h5py.Dataset, where: str, grid: ChunkGrid, file_bytes: Callable[[], int], lister: Lister | None = None
-) -> ListedChunks:
-    """Return the chunks that were written, as the file or libhdf5 lists them."""
-    if (listed := listed_in_tree(dataset, where)) is not None:
-        return listed
-    if lister is not None and (fast := lister(dataset, file_bytes(), _MAX_UNWRITTEN)) is not None:
-        return fast
+def _damaged_index(where: str, found: str) -> CorruptFileError:
+    return CorruptFileError(f"{where}: its chunk index is damaged: found {found}")
+
+
+# Listed by the tree of the file -------------------------------------------------------------
+
+
+def listed_in_tree(dataset: h5py.Dataset, where: str, stored: Layout | None = None) -> ListedChunks | None:
+    """List the chunks of a dataset; None if its chunk index is of another kind: those have checksums.
+
+    Raises
+    ------
+    CorruptFileError
+        If libhdf5 would walk through the index without end, or not find chunks by their place: h5py returns fill
+        values for their rows. `where` names the dataset.
+    """
+    stored = layout_of(dataset)[0] if stored is None else stored
+    if stored.version > 3 or stored.kind != CHUNKED:
+        return None
+    try:
+        chunks = chunks_in_tree(*reader_of(dataset), widths_of(dataset), stored)
+    except FormatError as exc:
+        raise _damaged_index(where, str(exc)) from None
+    # Offsets count the user block. A damaged address must not become one in the file.
+    base = np.minimum(np.uint64(dataset.file.id.get_create_plist().get_userblock()), ~chunks.offsets)
+    return replace(chunks, offsets=chunks.offsets + base)
+
+
+def chunks_in_tree(read: ReadBytes, end: int, widths: Widths, layout: Layout, most: int = 1 << 16) -> ListedChunks:
+    """List the chunks of an index of version 1; raise `FormatError` if it is damaged. Its nodes have no checksum.
+
+    libhdf5 (2.0) lists every node as often as others lead to it: four nodes of 64 entries, each of which leads to one
+    node, are 16 million. And it lists chunks that it does not find by their place.
+
+    Parameters
+    ----------
+    read : callable
+        Reads bytes of the file by their address.
+    end : int
+        Where the file ends.
+    widths : Widths
+        Of the file.
+    layout : Layout
+        Of the dataset.
+    most : int
+        Children of a node.
+    """
+    chunk_shape, width = np.array(layout.chunk_shape, np.uint64), widths.address
+    if not chunk_shape.all():
+        raise FormatError("chunks of no values")
+    entry = np.dtype([("size", "<u4"), ("mask", "<u4"), ("at", "<u8", chunk_shape.shape), ("child", f"<u{width}")])
+    leaves, seen, height, room = [np.empty(0, entry)], {layout.address}, -1, end
+
+    def visit(at: int) -> tuple[int, np.ndarray]:
+        nonlocal room
+        node = _node(read, at, end, entry)
+        room -= node[1].nbytes
+        if room < 0 or len(node[1]) > most + 1:  # damaged nodes may lie in each other
+            raise FormatError(f"too many chunks in the node at byte {at}")
+        return node
+
+    # The nodes of a level, and the cells that libhdf5 looks for below each: from one on, and below another one.
+    level: dict[int, tuple[_Cell | None, _Cell | None]]
+    level = {} if layout.address is None else {layout.address: (None, None)}
+    while level:
+        nodes = gather(visit, level)  # of a remote file, those of a level are missed together
+        height = nodes[0][0] if height < 0 else height - 1
+        parents, level = level, {}
+        for (at, (low, high)), (node_height, keys) in zip(parents.items(), nodes, strict=True):
+            if node_height != height:
+                raise FormatError(f"no node at byte {at}, to which another one leads")
+            cells: list[_Cell] = list(map(tuple, (keys["at"] // chunk_shape).tolist()))
+            if (keys["at"] % chunk_shape).any() or any(map(operator.ge, cells, cells[1:])):
+                raise FormatError(
+                    f"a chunk in the node at byte {at} that is off the grid, listed twice, or out of its order"
+                )
+            if not height:
+                # libhdf5 looks for 0 along the axis of the bytes of a value.
+                lost = keys["at"][:-1, -1].any() or (low is not None and cells[0] < low)
+                if len(keys) > 1 and (lost or (high is not None and cells[-2] >= high)):
+                    raise FormatError(f"chunks in the node at byte {at} that libhdf5 lists and does not find")
+                leaves.append(keys[:-1])
+                continue
+            for child, (begin, stop) in zip(keys["child"].tolist(), itertools.pairwise(cells), strict=False):
+                if child in seen:
+                    raise FormatError(f"two ways to the node at byte {child}")
+                seen.add(child)
+                level[child] = begin if low is None else max(low, begin), stop if high is None else min(high, stop)
+    chunks = np.concatenate(leaves)
+    masks, offsets, sizes = (chunks[name].astype(np.uint64) for name in ("mask", "child", "size"))
+    return ListedChunks(chunks["at"][:, :-1], masks, offsets, sizes)
+
+
+def _node(read: ReadBytes, at: int, end: int, entry: np.dtype) -> tuple[int, np.ndarray]:
+    """Return the height of a node, and the keys of its children, with the key after the last one."""
+    width = entry["child"].itemsize
+    begin = 8 + 2 * width
+    # All at once, as libhdf5 reads it: of a remote file, what is missed is a request.
+    data = read(at, begin + (USUAL_ENTRIES + 1) * entry.itemsize - width)
+    if data[:5] != b"TREE\1":
+        raise FormatError(f"no node at byte {at}, to which another one leads")
+    _, height, count = tree_node(data)
+    nbytes = (count + 1) * entry.itemsize
+    if count > USUAL_ENTRIES:
+        data = read(at, begin + nbytes - width)
+    if begin + nbytes > len(data) + width:
+        raise FormatError(f"a node at byte {at} that goes past the file's end at {end}")
+    return height, np.frombuffer(data[begin : begin + nbytes].ljust(nbytes, b"\0"), entry)
+
+
+# Listed by libhdf5 --------------------------------------------------------------------------
+
+
+def _listed_by_library(dataset: h5py.Dataset, where: str, axes: int, file_bytes: Callable[[], int]) -> ListedChunks:
     infos: list[h5py.h5d.StoreInfo] = []
     unwritten, look_at = 0, _LOOKED_AT
 
@@ -132,24 +304,30 @@ def _listed(
 
     if dataset.id.chunk_iter(take) is not None:
         unwritten_ones = f"more than {_MAX_UNWRITTEN} chunks that were never written"
-        raise damaged_index(
-            where, unwritten_ones if unwritten > _MAX_UNWRITTEN else "chunks of more bytes than the file"
-        )
-    axes = len(grid.shape)
+        found = unwritten_ones if unwritten > _MAX_UNWRITTEN else "chunks of more bytes than the file"
+        raise _damaged_index(where, found)
     if strange := [chunk.chunk_offset for chunk in infos if len(chunk.chunk_offset) != axes][:1]:
-        raise damaged_index(where, f"a chunk at {strange[0]}, expected {axes} axes")
+        raise _damaged_index(where, f"a chunk at {strange[0]}, expected {axes} axes")
     rows = [(*info.chunk_offset, info.filter_mask, info.byte_offset, info.size) for info in infos]
     return ListedChunks.of(np.array(rows, np.uint64).reshape(-1, axes + 3))
 
 
-def _in_place(chunks: ListedChunks, dataset: h5py.Dataset, axis: int) -> ListedChunks:
-    """Return chunks with their own corners, of a dataset of which one axis can grow.
+@lru_cache(maxsize=1)
+def _lists_numbers() -> bool:
+    """Return whether this libhdf5 lists chunks in another order than that of the axes.
 
     If one axis can grow and it is not the first, libhdf5 (2.0) keeps the chunks in an array with that axis first, and
     lists them as if it was in the order of the axes.
     """
-    if not (layout_of(dataset)[0].index_kind == EXTENSIBLE_ARRAY and _lists_numbers()):
-        return chunks
+    corners = []
+    with h5py.File.in_memory(libver="latest") as file:
+        dataset = file.create_dataset("x", data=np.zeros((2, 2), "u1"), chunks=(1, 1), maxshape=(2, None))
+        dataset.id.chunk_iter(lambda chunk: corners.append(chunk.chunk_offset))
+    return (1, 1) not in corners
+
+
+def _in_place(chunks: ListedChunks, dataset: h5py.Dataset, axis: int) -> ListedChunks:
+    """Return chunks with their own corners, of a dataset whose one axis that can grow was listed first."""
     limits, chunk = dataset.maxshape, np.array(dataset.chunks, np.uint64)
     counts = [1 if limit is None else -(-int(limit) // int(size)) for limit, size in zip(limits, chunk, strict=True)]
     after, others = math.prod(counts[axis + 1 :]), counts[:axis] + counts[axis + 1 :]
@@ -163,13 +341,3 @@ def _in_place(chunks: ListedChunks, dataset: h5py.Dataset, axis: int) -> ListedC
     cells = np.insert(np.stack(np.unravel_index(inside, others)), axis, along, axis=0)
     corners = cells.T.astype(np.uint64) * chunk
     return replace(chunks, corners=corners).where(np.lexsort(corners.T[::-1]))
-
-
-@lru_cache(maxsize=1)
-def _lists_numbers() -> bool:
-    """Return whether this libhdf5 does so."""
-    corners = []
-    with h5py.File.in_memory(libver="latest") as file:
-        dataset = file.create_dataset("x", data=np.zeros((2, 2), "u1"), chunks=(1, 1), maxshape=(2, None))
-        dataset.id.chunk_iter(lambda chunk: corners.append(chunk.chunk_offset))
-    return (1, 1) not in corners

@@ -11,9 +11,10 @@ import numpy as np
 
 from ray_h5.codecs.filter_ids import filter_name
 from ray_h5.codecs.pipeline import decodes
-from ray_h5.errors import CodecUnavailableError
-from ray_h5.hdf5.columns.chunk_tree import compact_offset
+from ray_h5.errors import CodecUnavailableError, CorruptFileError
+from ray_h5.hdf5.columns.chunk_lists import layout_of
 from ray_h5.hdf5.columns.value_types import Shared, ValueType, without_rows
+from ray_h5.hdf5.files.file_bytes import filename_of
 from ray_h5.manifest.layout import ColumnLayout, FilterPipeline, FilterStep, Storage
 from ray_h5.storage.byte_source import Identity
 
@@ -106,8 +107,15 @@ def describe_column(
 
 def offset_of(dataset: h5py.h5d.DatasetID, storage: Storage, user_block: int) -> int | None:
     """Return where values begin that are not in chunks; None if nothing was written."""
-    if storage == "compact":
-        return compact_offset(h5py.Dataset(dataset), user_block)
+    if storage == "compact":  # in the header
+        opened = h5py.Dataset(dataset)
+        layout, (_, _, body, address) = layout_of(opened)
+        if len(body) < layout.begin + layout.nbytes or layout.nbytes != dataset.get_storage_size():
+            raise CorruptFileError(
+                f"{filename_of(opened.file)}: {opened.name!r} has {dataset.get_storage_size()} bytes in its header, "
+                f"found {len(body) - layout.begin}. Restore the file from a copy."
+            )
+        return user_block + address + layout.begin
     # libhdf5 adds the user block to an address that is not defined, too.
     if storage == "contiguous" and (not user_block or dataset.get_storage_size()):
         return dataset.get_offset()

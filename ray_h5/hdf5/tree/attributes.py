@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 
 from ray_h5.errors import CorruptFileError
-from ray_h5.hdf5.columns.chunk_tree import widths_of
+from ray_h5.hdf5.columns.chunk_lists import widths_of
 from ray_h5.hdf5.columns.value_types import character_bytes
 from ray_h5.hdf5.files.file_bytes import address_of, filename_of, reader_of
 from ray_h5.hdf5.format import Attribute, FormatError, MessageKind, number, object_header

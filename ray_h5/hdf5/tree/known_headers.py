@@ -13,8 +13,7 @@ from dataclasses import fields
 from typing import Any, NamedTuple
 
 from ray_h5.errors import CorruptFileError, RayH5Error
-from ray_h5.hdf5.columns.chunk_lists import checked_index
-from ray_h5.hdf5.columns.chunk_tree import chunks_in_tree
+from ray_h5.hdf5.columns.chunk_lists import checked_index, chunks_in_tree
 from ray_h5.hdf5.columns.dataset_header import SINGLE_VALUE
 from ray_h5.hdf5.columns.value_types import without_rows
 from ray_h5.hdf5.files.file_bytes import gather

@@ -10,7 +10,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ray_h5.hdf5.columns.chunk_tree import ListedChunks
+from ray_h5.hdf5.columns.chunk_lists import ListedChunks
 from ray_h5.read.native.library import compiled_loop
 
 logger = logging.getLogger(__name__)

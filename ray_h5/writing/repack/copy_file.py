@@ -18,7 +18,7 @@ import numpy as np
 from ray_h5.codecs.encode import CODEC_NAMES, CodecName, Encoder
 from ray_h5.codecs.filter_ids import BLOSC, DEFLATE, FLETCHER32, LZ4, SHUFFLE, ZSTD
 from ray_h5.errors import CorruptFileError, RayH5Error, UnsupportedColumnError, VerifyError
-from ray_h5.hdf5.columns.chunk_tree import listed_in_tree
+from ray_h5.hdf5.columns.chunk_lists import listed_in_tree
 from ray_h5.hdf5.files.file_bytes import Address, address_of
 from ray_h5.hdf5.files.opening import open_h5, translated
 from ray_h5.hdf5.tree.attributes import TextGuard
