@@ -17,6 +17,7 @@ import numpy as np
 
 from ray_h5.errors import OptionError
 from ray_h5.messages import counted
+from ray_h5.options import require
 
 if TYPE_CHECKING:
     from ray_h5.torch_data import H5Dataset
@@ -85,8 +86,7 @@ def measure(
     """
     from ray_h5.torch_data import H5Dataset
 
-    if not seconds > 0:
-        raise OptionError("expected a number above 0", option="seconds", value=seconds)
+    require(seconds > 0, "seconds", seconds, "a number above 0")
     dataset = H5Dataset(paths, **options, kept_bytes=0)
     if not len(dataset):
         raise OptionError(f"{dataset!r} has no rows: there is nothing to measure")

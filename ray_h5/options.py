@@ -14,19 +14,6 @@ from typing import Any, TypeGuard, TypeVar, cast
 from ray_h5.call_errors import missing, refusal
 from ray_h5.errors import OptionError, PositionError
 
-__all__ = [
-    "DEFAULT_EXTENSIONS",
-    "as_bytes",
-    "as_integer",
-    "check_count",
-    "documented",
-    "is_integer",
-    "is_number",
-    "names_options",
-    "takes_options",
-    "takes_options_of",
-]
-
 DEFAULT_EXTENSIONS = ("h5", "hdf5", "h5ad")
 """Files that are taken from directories and globs."""
 
@@ -61,6 +48,12 @@ def as_integer(name: str, value: object, least: int | None = None, *, instead: s
         bound = "" if least is None else f" of {least} or more"
         raise OptionError(f"expected an integer{bound}{instead}", option=name, value=value)
     return int(value)
+
+
+def require(holds: object, option: str, value: object, expected: str) -> None:
+    """Raise an OptionError, ``option=value: expected ...``, unless `holds` is true."""
+    if not holds:
+        raise OptionError(f"expected {expected}", option=option, value=value)
 
 
 _BYTES = re.compile(r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([a-zA-Z]*)\s*")

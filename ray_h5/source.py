@@ -11,7 +11,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from ray_h5.errors import OptionError
-from ray_h5.options import DEFAULT_EXTENSIONS
+from ray_h5.options import DEFAULT_EXTENSIONS, require
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -160,8 +160,7 @@ class Source:
         from ray_h5.read.casting import as_casting
         from ray_h5.storage.find_files import list_paths
 
-        if not isinstance(self.group, str):
-            raise OptionError("expected the name of a group; '/' is the whole file", option="group", value=self.group)
+        require(isinstance(self.group, str), "group", self.group, "the name of a group; '/' is the whole file")
         if self.dtypes is not None and not isinstance(self.dtypes, Mapping):
             raise OptionError(f"dtypes={self.dtypes!r}: expected {{column: dtype}}, such as {{'image': 'float16'}}")
         derived = {

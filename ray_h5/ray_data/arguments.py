@@ -13,7 +13,7 @@ from ray.data import FileShuffleConfig
 
 from ray_h5.errors import OptionError
 from ray_h5.messages import near_names
-from ray_h5.options import as_integer, is_number
+from ray_h5.options import as_integer, is_number, require
 from ray_h5.order.block_layout import Tail
 from ray_h5.order.draws import shuffle as shuffling
 from ray_h5.order.draws.shuffle import Shuffle
@@ -54,8 +54,7 @@ def _as_file_shuffle(config: FileShuffleConfig) -> Shuffle:
 
 def as_tail(rule: str, rows: int | None) -> Tail | None:
     """Return the value of the arguments `tail` and `tail_rows`."""
-    if rule not in _TAILS:
-        raise OptionError(f"tail={rule!r}: expected 'keep', 'drop' or 'pad'.{near_names(str(rule), _TAILS)}")
+    require(rule in _TAILS, "tail", rule, f"'keep', 'drop' or 'pad'.{near_names(str(rule), _TAILS)}")
     if rule == "keep":
         if rows is not None:
             raise OptionError(f"tail_rows={rows}: is used only with tail='drop' or tail='pad'")
@@ -67,8 +66,7 @@ def as_tail(rule: str, rows: int | None) -> Tail | None:
 
 def as_flag(name: str, value: object) -> bool:
     """Return an option that is True or False."""
-    if not isinstance(value, (bool, np.bool_)):
-        raise OptionError(f"{name}={value!r}: expected True or False")
+    require(isinstance(value, (bool, np.bool_)), name, value, "True or False")
     return bool(value)
 
 
@@ -114,6 +112,5 @@ def remote_options(function: Callable[..., Any], options: Mapping[str, Any]) -> 
 def _as_amount(name: str, value: Any) -> float | None:
     if value is None:
         return None
-    if not (is_number(value) and 0 <= value < math.inf):
-        raise OptionError(f"{name}={value!r}: expected a number of 0 or more")
+    require(is_number(value) and 0 <= value < math.inf, name, value, "a number of 0 or more")
     return float(value)

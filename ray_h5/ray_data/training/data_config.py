@@ -14,7 +14,7 @@ from ray.util import placement_group_table
 
 from ray_h5.errors import OptionError
 from ray_h5.messages import ensure_handler
-from ray_h5.options import as_integer, takes_options_of
+from ray_h5.options import as_integer, require, takes_options_of
 from ray_h5.ray_data.datasource import H5Datasource, sources_of, with_sources
 from ray_h5.ray_data.epochs import warn_of_lost_rows
 from ray_h5.ray_data.ray_internals import may_grow, operators, row_count_changers, task_cpus
@@ -161,8 +161,7 @@ def data_config(
     --------
     >>> TorchTrainer(loop, datasets={"train": ds}, dataset_config=data_config())  # doctest: +SKIP
     """
-    if reading not in ("auto", "workers", "tasks"):
-        raise OptionError(f"reading={reading!r}: expected 'auto', 'workers' or 'tasks'")
+    require(reading in ("auto", "workers", "tasks"), "reading", reading, "'auto', 'workers' or 'tasks'")
     checked_threads = None if threads is None else as_integer("threads", threads, 0)
     options = ExecutionOptions(preserve_order=True, **execution_options)
     return OrderedDataConfig(

@@ -15,7 +15,7 @@ import torch
 
 from ray_h5.columns.schema import TENSOR_KINDS, Cast, ColumnSpec
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError, UnsupportedColumnError
-from ray_h5.options import as_integer, takes_options_of
+from ray_h5.options import as_integer, require, takes_options_of
 from ray_h5.predicates.criteria import any_equal, between, where
 from ray_h5.predicates.evaluate import evaluate
 from ray_h5.storage.find_files import PathLike
@@ -120,11 +120,9 @@ class CombinedHDF5Dataset(H5Dataset):
     ) -> None:
         if dtype not in (*_NUMPY_DTYPES, torch.bfloat16):
             raise OptionError(f"dtype={dtype}: expected torch.float16, bfloat16, float32 or float64")
-        if isinstance(load_fields, str):
-            raise OptionError(f"load_fields={load_fields!r}: expected a list; write [{load_fields!r}]")
+        require(not isinstance(load_fields, str), "load_fields", load_fields, f"a list; write [{load_fields!r}]")
         for name, value in (("cs_label", cs_label), ("bg_label", bg_label)):
-            if value is not None and value not in (True, False):
-                raise OptionError(f"{name}={value!r}: expected True, False or None")
+            require(value is None or value in (True, False), name, value, "True, False or None")
         if isinstance(allowed_guids, str):
             raise OptionError(f"allowed_guids={allowed_guids!r}: expected a list; write [{allowed_guids!r}]")
         self.paths = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)

@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import Dataset, Subset, get_worker_info
 
 from ray_h5.errors import NonFiniteError, OptionError, SchemaMismatchError
-from ray_h5.options import as_integer, names_options
+from ray_h5.options import as_integer, names_options, require
 from ray_h5.order.epoch_order import row_keys
 from ray_h5.torch_data.batched_dataset import BatchedDataset, Many, check_indices
 from ray_h5.torch_data.batches.tensors import Pair
@@ -53,8 +53,7 @@ class WorkerSafeStandardizedDataset(BatchedDataset):
         self.base_dataset = base_dataset
         self.indices = _chosen(base_dataset, indices, "indices")
         self.mean, self.std = _number("mean", mean), _number("std", std) + _EPSILON
-        if self.std < _EPSILON:
-            raise OptionError(f"std={std!r}: expected 0 or more")
+        require(self.std >= _EPSILON, "std", std, "0 or more")
         # The part of the mean that float32 loses. For a large mean it may exceed the deviation.
         self._low = self.mean - float(np.float32(self.mean)) if abs(self.mean) <= np.finfo(np.float32).max else 0.0
 
@@ -210,8 +209,7 @@ def _number(name: str, value: Any) -> float:
         number = float("nan" if isinstance(value, str) else value)
     except (TypeError, ValueError, RuntimeError):
         number = float("nan")
-    if not np.isfinite(number):
-        raise OptionError(f"{name}={value!r}: expected one finite number; Scaler and Standardize have one a channel")
+    require(np.isfinite(number), name, value, "one finite number; Scaler and Standardize have one a channel")
     return number
 
 

@@ -12,7 +12,7 @@ from joblib import cpu_count
 from torch.utils.data import DataLoader, Dataset
 
 from ray_h5.errors import OptionError
-from ray_h5.options import as_integer, names_options
+from ray_h5.options import as_integer, names_options, require
 from ray_h5.storage.find_files import PathLike
 from ray_h5.torch_data.batched_dataset import datasets_in
 from ray_h5.torch_data.batches.processes import start_method
@@ -82,8 +82,7 @@ class OptimalDataLoaderFactory:
             ``num_workers``, ``pin_memory``, ``drop_last``; with workers also ``persistent_workers``
             and ``prefetch_factor``.
         """
-        if isinstance(dataset_size, bool) or dataset_size < 0:
-            raise OptionError(f"dataset_size={dataset_size!r}: expected 0 or more")
+        require(not (isinstance(dataset_size, bool) or dataset_size < 0), "dataset_size", dataset_size, "0 or more")
         machine = machine or Machine.here()
         works = has_augmentation or has_standardization
         workers = _choose_workers(dataset_size, works, machine.cpus)

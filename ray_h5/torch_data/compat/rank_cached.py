@@ -14,7 +14,7 @@ from torch.utils.data import get_worker_info
 from ray_h5.buffers import empty
 from ray_h5.columns.schema import TENSOR_KINDS
 from ray_h5.errors import OptionError, RayH5Error, UnsupportedColumnError
-from ray_h5.options import takes_options_of
+from ray_h5.options import require, takes_options_of
 from ray_h5.torch_data.batched_dataset import Many, check_indices
 from ray_h5.torch_data.batches.shared_memory import new_shared
 from ray_h5.torch_data.batches.tensors import new_arrays
@@ -103,8 +103,7 @@ class RankMemCachedH5Dataset(H5LazyDataset):
         log_fn: Callable[[str], None] = print,
         **options: Any,
     ) -> None:
-        if mode not in MODES:
-            raise OptionError(f"mode={mode!r}: expected one of {', '.join(map(repr, MODES))}")
+        require(mode in MODES, "mode", mode, f"one of {', '.join(map(repr, MODES))}")
         self.rank, self.world_size = _distributed()
         super().__init__(path, x_key, y_key, dtype_x, dtype_y, as_tensors=True, **options)
         self.mode, self.dtype_x, self.dtype_y = mode, dtype_x, dtype_y
