@@ -69,7 +69,7 @@ LIMITS: dict[str, Size] = {
     "rows": Size(4065, 17, 1, 0, 4, 1),
     "shown_values": Size(105, 1, 0, 0, 0, 0),
     "source": Size(272, 1, 8, 0, 0, 0),
-    "storage": Size(3445, 22, 4, 0, 3, 0),
+    "storage": Size(3382, 22, 4, 0, 3, 0),
     "tables": Size(1305, 9, 0, 0, 2, 2),
     "torch_data": Size(4751, 26, 2, 0, 2, 0),
     "transforms": Size(1867, 11, 0, 0, 1, 0),
@@ -77,7 +77,7 @@ LIMITS: dict[str, Size] = {
 }
 """Today's numbers."""
 
-COMMENTS = 0.96
+COMMENTS = 0.97
 """Per cent of lines that are comments, over all packages: this one may only rise."""
 
 

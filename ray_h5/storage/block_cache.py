@@ -40,8 +40,10 @@ _FOLDER = "ray_h5-cache-3"
 """The folder in the user's folder. Nothing outside it is ever removed. Another format gets another number."""
 
 _NAMES = re.compile(r"[0-9a-f]{32}-[0-9a-f]{32}")
-_RECORD = np.dtype([("crc", "<u4"), ("is_there", "<u4")])
-_PAGE_BYTES = 4096
+_RECORD_BYTES, _PAGE_BYTES = 8, 4096
+_IS_THERE = np.uint64(1 << 32)
+"""What a record has beside the CRC, if its block is there."""
+
 
 Get: TypeAlias = Callable[[int, int], memoryview]
 
@@ -80,28 +82,11 @@ class BlockCache:
 
     def __init__(self, options: CacheOptions) -> None:
         self._options = options
-        self._folder = _made_folder(options.folder)
+        self.folder = _made_folder(options.folder)
         self._since = time.time() - 0.02  # the clock of a file system may be so late
         self._lock = threading.Lock()
         self._paused_until = self._counted_at = float("-inf")
         self._free = 0
-
-    def file(self, get: Get, place: str, state: str, size: int) -> CachedFile:
-        """Return what gets the bytes of a remote file, from the disk or by `get`.
-
-        Parameters
-        ----------
-        get : callable
-            Returns the bytes at an offset, of a size, from where the file is.
-        place : str
-            What distinguishes the file from all others: its store and its URL.
-        state : str
-            What distinguishes its state from all others: its ETag.
-        size : int
-            Its size in bytes.
-        """
-        hashes = [hashlib.sha256(text.encode()).hexdigest()[:32] for text in (place, f"{state} {size}")]
-        return CachedFile(get, self, os.path.join(self._folder, "-".join(hashes)), size)
 
     @property
     def may_write(self) -> bool:
@@ -110,7 +95,7 @@ class BlockCache:
 
     def room(self, count: int, further_bytes: int) -> int:
         """Return how many of so many blocks may be written, after files that nobody uses were removed."""
-        if not os.path.isdir(self._folder):  # somebody removed it
+        if not os.path.isdir(self.folder):  # somebody removed it
             _made_folder(self._options.folder)
         now, wanted = time.monotonic(), further_bytes + count * BLOCK_BYTES
         with self._lock:
@@ -128,25 +113,21 @@ class BlockCache:
 
     def _made_free(self, wanted: int) -> int:
         """Return how many bytes are free. If they are too few, files go that nobody used since this process began."""
-        files, now = self._files(), time.time()
-        since = min(self._since, now)  # the clock may have been set back
-        free = self._options.max_bytes - sum(nbytes for _, nbytes, _ in files)
-        for used_at, nbytes, path in files:
-            if free < wanted and not since <= used_at <= now + _ERROR_PAUSE_S:
-                free += nbytes
-                Path(path).unlink(missing_ok=True)
-        return free
-
-    def _files(self) -> list[tuple[float, int, str]]:
-        """Return when the files that caches made were used, their bytes and paths. Others may lie there, and stay."""
-        files = []
-        with os.scandir(self._folder) as entries:
+        files = []  # that caches made: others may lie there, and stay
+        with os.scandir(self.folder) as entries:
             for entry in entries:
                 with contextlib.suppress(FileNotFoundError):  # another process removed it
                     if _NAMES.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
                         stat = entry.stat()
                         files.append((stat.st_mtime, stat.st_blocks * 512, entry.path))
-        return sorted(files)
+        now = time.time()
+        since = min(self._since, now)  # the clock may have been set back
+        free = self._options.max_bytes - sum(nbytes for _, nbytes, _ in files)
+        for used_at, nbytes, path in sorted(files):
+            if free < wanted and not since <= used_at <= now + _ERROR_PAUSE_S:
+                free += nbytes
+                Path(path).unlink(missing_ok=True)
+        return free
 
     def fail(self, doing: str, exc: Exception) -> None:
         """Write nothing for a minute, and warn once: many threads may fail at the same time."""
@@ -160,15 +141,27 @@ class BlockCache:
 class CachedFile:
     """Gets ranges of one state of a remote file from a disk, and the rest from where it is; that stays on the disk.
 
-    Any thread may use it. See `BlockCache.file`.
+    Any thread may use it.
+
+    Parameters
+    ----------
+    cache : BlockCache
+        Where its blocks stay.
+    get : callable
+        Returns the bytes at an offset, of a size, from where the file is.
+    place, state : str
+        What distinguishes the file from all others: its store and its URL; and its state: its ETag.
+    size : int
+        Its size in bytes.
     """
 
-    def __init__(self, get: Get, cache: BlockCache, path: str, size: int) -> None:
-        self.path = path
+    def __init__(self, cache: BlockCache, get: Get, place: str, state: str, size: int) -> None:
+        hashes = [hashlib.sha256(text.encode()).hexdigest()[:32] for text in (place, f"{state} {size}")]
+        self.path = os.path.join(cache.folder, "-".join(hashes))
         self._get, self._cache, self._size = get, cache, size
-        self._record_bytes = -(-_RECORD.itemsize * -(-size // BLOCK_BYTES) // _PAGE_BYTES) * _PAGE_BYTES
+        self._record_bytes = -(-_RECORD_BYTES * -(-size // BLOCK_BYTES) // _PAGE_BYTES) * _PAGE_BYTES
         # A file that was moved has bytes of another one: CRCs begin with the name.
-        self._seed = zlib.crc32(os.fsencode(os.path.basename(path)))
+        self._seed = zlib.crc32("-".join(hashes).encode())
         self._file: LocalFile | None = None
         self._looked_at = 0.0
         self._lock = threading.Lock()
@@ -177,71 +170,58 @@ class CachedFile:
         """Return for byte ranges whether each seems to be on the disk: it is checked when it is read."""
         with contextlib.suppress(OSError):  # a read warns
             if (file := self._opened()) is not None:
-                blocks = (self._blocks(offset, min(nbytes, self._size - offset)) for offset, nbytes in spans)
-                return [bool(_records(file, *block)["is_there"].all()) for block in blocks]
+                blocks = (_blocks(offset, min(nbytes, self._size - offset)) for offset, nbytes in spans)
+                return [bool(_records(file, *block).all()) for block in blocks]
         return [False for _ in spans]
 
     def get(self, offset: int, nbytes: int) -> memoryview:
         """Return the bytes at `offset`: without a request if all are on the disk, otherwise by one."""
         if nbytes <= 0 or offset + nbytes > self._size:
             return self._get(offset, nbytes)  # it names the error
-        first, end = self._blocks(offset, nbytes)
-        at = offset - first * BLOCK_BYTES
+        first, end = _blocks(offset, nbytes)
+        begin = first * BLOCK_BYTES
         blocks, is_right = self._read(first, end)
         missing = first + np.flatnonzero(~is_right)
-        if not len(missing):
-            return blocks.data[at : at + nbytes]
-        start, stop = int(missing[0]) * BLOCK_BYTES, min((int(missing[-1]) + 1) * BLOCK_BYTES, self._size)
-        writes = self._cache.may_write
-        if not writes:  # the rest of the blocks is of no use
-            start, stop = max(start, offset), min(stop, offset + nbytes)
-        fetched = self._get(start, stop - start)
-        if writes:
-            self._write(int(missing[0]), fetched)
-        if start <= offset and offset + nbytes <= stop:
-            return fetched[offset - start : offset - start + nbytes]
-        start -= first * BLOCK_BYTES
-        blocks[start : start + len(fetched)] = np.frombuffer(fetched, np.uint8)
-        return blocks.data[at : at + nbytes]
-
-    @staticmethod
-    def _blocks(offset: int, nbytes: int) -> tuple[int, int]:
-        return offset // BLOCK_BYTES, -(-(offset + nbytes) // BLOCK_BYTES)
+        if len(missing):
+            start, stop = int(missing[0]) * BLOCK_BYTES, min((int(missing[-1]) + 1) * BLOCK_BYTES, self._size)
+            writes = self._cache.may_write
+            if not writes:  # the rest of the blocks is of no use
+                start, stop = max(start, offset), min(stop, offset + nbytes)
+            fetched = self._get(start, stop - start)
+            if writes:
+                self._write(int(missing[0]), fetched)
+            blocks[start - begin : stop - begin] = np.frombuffer(fetched, np.uint8)
+        return blocks.data[offset - begin : offset - begin + nbytes]
 
     def _read(self, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the bytes of some blocks, and which of the blocks are right; the bytes of others mean nothing."""
         data = np.zeros(min(end * BLOCK_BYTES, self._size) - first * BLOCK_BYTES, np.uint8)
         is_right = np.zeros(end - first, bool)
         try:
-            if (file := self._opened()) is not None:
-                records = _records(file, first, end)
-                if records["is_there"].any():
-                    file.read_most(self._record_bytes + first * BLOCK_BYTES, data.data)
-                    is_right = (self._crcs(data.data) == records["crc"]) & (records["is_there"] != 0)
+            if (file := self._opened()) is not None and (records := _records(file, first, end)).any():
+                file.read_most(self._record_bytes + first * BLOCK_BYTES, data.data)
+                is_right = self._new_records(data.data) == records
         except OSError as exc:
             self._cache.fail("reading", exc)
         return data, is_right
 
     def _write(self, first: int, data: memoryview) -> None:
         """Write blocks, as many as there is room for, and then their records. It raises nothing: rows can be read."""
-        count = -(-len(data) // BLOCK_BYTES)
         try:
-            if not (count := self._cache.room(count, 0 if self._opened() else self._record_bytes)):
-                return
-            if (file := self._opened(makes=True)) is None:
-                return  # somebody removes the folder
+            count = self._cache.room(-(-len(data) // BLOCK_BYTES), 0 if self._opened() else self._record_bytes)
+            if not count or (file := self._opened(makes=True)) is None:
+                return  # the cache is full, or somebody removes the folder
             data = data[: count * BLOCK_BYTES]
             write_at(file.descriptor, data, self._record_bytes + first * BLOCK_BYTES)
-            records = np.empty(count, _RECORD)
-            records["crc"], records["is_there"] = self._crcs(data), 1
-            write_at(file.descriptor, memoryview(records.tobytes()), first * _RECORD.itemsize)
+            write_at(file.descriptor, memoryview(self._new_records(data).tobytes()), first * _RECORD_BYTES)
         except (OSError, OptionError) as exc:
             self._cache.fail("writing", exc)
 
-    def _crcs(self, data: memoryview) -> np.ndarray:
-        """Return the CRC of each block of `data`, which begins with a block."""
+    def _new_records(self, data: memoryview) -> np.ndarray:
+        """Return the record of each block of `data`, which begins with a block."""
         starts = range(0, len(data), BLOCK_BYTES)
-        return np.array([zlib.crc32(data[at : at + BLOCK_BYTES], self._seed) for at in starts], np.uint32)
+        crcs = [zlib.crc32(data[at : at + BLOCK_BYTES], self._seed) for at in starts]
+        return np.array(crcs, "<u8") | _IS_THERE
 
     def _opened(self, makes: bool = False) -> LocalFile | None:
         """Return the open file; None if there is none. From time to time it is touched, and opened again if removed."""
@@ -290,7 +270,13 @@ def _made_folder(parent: str) -> str:
     return folder
 
 
+def _blocks(offset: int, nbytes: int) -> tuple[int, int]:
+    """Return the first block of a byte range, and the one after its last."""
+    return offset // BLOCK_BYTES, -(-(offset + nbytes) // BLOCK_BYTES)
+
+
 def _records(file: LocalFile, first: int, end: int) -> np.ndarray:
-    records = np.zeros(end - first, _RECORD)
-    file.read_most(first * _RECORD.itemsize, memoryview(records.view(np.uint8).data))
+    """Return the records of some blocks; 0 for those that are not there."""
+    records = np.zeros(end - first, "<u8")
+    file.read_most(first * _RECORD_BYTES, records.view(np.uint8).data)
     return records

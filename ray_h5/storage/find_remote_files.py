@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ray_h5.errors import NotFoundError, NotReadableError, OptionError
 from ray_h5.messages import near_names
-from ray_h5.storage.addresses import Address, has_magic, shown, without_secrets
+from ray_h5.storage.addresses import has_magic, shown, without_secrets
 from ray_h5.storage.request_pool import each_waiting
 from ray_h5.storage.search import Endings, Entry, States, Taken, search, split_glob
 from ray_h5.storage.storage_of_path import Storage
@@ -35,40 +35,51 @@ class RemoteSearch:
         self._whole: set[str] = set()  # folders of which all that is below them is listed
         self._files: dict[str, Entry] = {}
         plain = dict.fromkeys(without_secrets(url)[0] for url in urls)
-        self._named = self._states([url for url in plain if _is_file_name(storage.address(url))])
+        self._named = self._states([url for url in plain if self._is_file_name(url)])
 
     def find(self, path: str) -> Taken | None:
         """Return what a file, folder or glob names; None if it does not exist."""
         url = without_secrets(path)[0]
-        state = self._named.get(url)
-        if state is not None:
-            return Taken({url: state})
+        state, refused = self._named.get(url), None
         may_be_file = not has_magic(url) and not url.endswith("/")
-        refused = None
-        try:
-            taken = self._folder_or_glob(url)
-        except NotReadableError as exc:
-            if not may_be_file:
-                raise
-            taken, refused = None, exc  # who may not list may read
-        if taken is not None or not may_be_file or url in self._named:
-            return taken
-        state = self._states([url])[url]
+        if state is None:
+            try:
+                taken = self._folder_or_glob(url)
+            except NotReadableError as exc:
+                if not may_be_file:
+                    raise
+                taken, refused = None, exc  # who may not list may read
+            if taken is not None or not may_be_file or url in self._named:
+                return taken
+            state = self._states([url])[url]
         if state is None and refused is not None:
             raise refused
         return None if state is None else Taken({url: state})
 
     def note(self, path: str) -> str:
         """Return a URL of what does not exist, and what to say about it: names near it."""
-        path = shown(path)
+        path, note = shown(path), ""
+        address = self._storage.address(path)
         if has_magic(path):
-            return f"{path} (a glob that matches nothing)"
-        note = self._near_names(path)
+            note = "a glob that matches nothing"
+        elif address.kind != "https":
+            folder = address.url(address.key.rpartition("/")[0]).removesuffix("/")
+            try:
+                inside = self._entries(Entry(folder, folder), "", False)
+                note = near_names(path, [entry.path for entry in inside]).strip() if inside else "the folder is empty"
+            except (NotFoundError, OptionError, OSError):
+                pass
         return f"{path} ({note})" if note else path
 
     def _states(self, urls: Sequence[str]) -> States:
         """Return the states of files; None for what does not exist."""
         return dict(zip(urls, each_waiting(self._storage.identity, urls), strict=True))
+
+    def _is_file_name(self, url: str) -> bool:
+        """Return whether a URL names one file by all appearances, so that nothing has to be listed."""
+        address = self._storage.address(url)
+        is_file = not address.key.endswith("/") if address.kind == "https" else posixpath.splitext(address.key)[1]
+        return bool(address.key and is_file) and address.kind != "hf" and not has_magic(address.key)
 
     def _folder_or_glob(self, url: str) -> Taken | None:
         address = self._storage.address(url)
@@ -93,14 +104,12 @@ class RemoteSearch:
 
     def _entries(self, folder: Entry, part: str, below: bool) -> list[Entry]:  # noqa: ARG002  all of a folder is listed
         """Return what is in a folder. All that is below it is listed together, if that is asked for next."""
-        if folder.path not in self._inside or (below and folder.path not in self._whole):
-            self._list(folder.path, below=below)
-        return self._inside[folder.path]
-
-    def _list(self, top: str, *, below: bool) -> None:
+        top = folder.path
+        if top in self._whole or (top in self._inside and not below):
+            return self._inside[top]
         files, folders = self._storage.list(f"{top}/", below=below)
         begin = len(self._storage.address(f"{top}/").key)
-        inside: dict[str, list[Entry]] = {top: []}
+        inside: dict[str, list[Entry]] = {top: [_folder(f"{top}/{key[begin:]}") for key in folders]}
         for file in files:
             *parents, name = file.key[begin:].split("/")
             place = top
@@ -108,31 +117,15 @@ class RemoteSearch:
                 above, place = place, f"{place}/{parent}"
                 if place not in inside:
                     inside[place] = []
-                    inside[above].append(Entry(place, place, parent))
+                    inside[above].append(_folder(place))
             if name or not file.key:  # not what some programs write for a folder
                 self._files[f"{place}/{name}"] = entry = Entry(file.url, file.url, name, False, False, file.identity)
                 inside[place].append(entry)
         self._inside |= inside
         if below:
             self._whole |= inside.keys()
-        else:
-            paths = (f"{top}/{key[begin:]}" for key in folders)
-            inside[top] += [Entry(path, path, posixpath.basename(path)) for path in paths]
-
-    def _near_names(self, url: str) -> str:
-        address = self._storage.address(url)
-        if address.kind == "https":
-            return ""
-        folder = address.url(address.key.rpartition("/")[0]).removesuffix("/")
-        try:
-            inside = self._entries(Entry(folder, folder), "", False)
-        except (NotFoundError, OptionError, OSError):
-            return ""
-        return near_names(url, [entry.path for entry in inside]).strip() if inside else "the folder is empty"
+        return inside[top]
 
 
-def _is_file_name(address: Address) -> bool:
-    """Return whether a URL names one file by all appearances, so that nothing has to be listed."""
-    if address.kind == "https":
-        return bool(address.key) and not has_magic(address.key) and not address.key.endswith("/")
-    return not has_magic(address.key) and address.kind != "hf" and bool(posixpath.splitext(address.key)[1])
+def _folder(path: str) -> Entry:
+    return Entry(path, path, posixpath.basename(path))

@@ -187,7 +187,8 @@ def check_regular_file(path: str) -> os.stat_result:
     with translated_os_errors(path):
         status = os.stat(path)
     if not stat.S_ISREG(status.st_mode):
-        raise NotHDF5Error(f"{path}: expected a file, found {_file_type(status.st_mode)}")
+        types = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+        raise NotHDF5Error(f"{path}: expected a file, found {types.get(stat.S_IFMT(status.st_mode), 'a device')}")
     if status.st_size == 0:
         raise NotHDF5Error(f"{path}: expected an HDF5 file, found an empty one (0 bytes)")
     return status
@@ -230,8 +231,3 @@ def absolute_path(path: str) -> str:
         return plain
     folder, name = os.path.split(path)
     return os.path.join(os.path.realpath(folder), name) if name != os.pardir else os.path.realpath(path)
-
-
-def _file_type(mode: int) -> str:
-    names = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
-    return names.get(stat.S_IFMT(mode), "a device")

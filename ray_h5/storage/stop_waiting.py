@@ -54,14 +54,11 @@ stops = _Stops()
 
 _exit = PerProcess(Stop)
 
-
-def _stop_at_exit() -> None:
-    _exit.value.set()
-
-
 # When a process ends, Python waits for threads of pools; these wait for requests that may hang. The last function that
 # is registered is called first, and those of concurrent.futures are registered by its import.
-threading._register_atexit(_stop_at_exit)  # type: ignore[attr-defined]
+threading._register_atexit(  # type: ignore[attr-defined]
+    lambda: _exit.value.set()  # noqa: PLW0108  a forked process has another one
+)
 
 
 def wait_for(answers: SimpleQueue[Answer]) -> Answer:

@@ -13,7 +13,7 @@ import pytest
 
 from ray_h5.errors import OptionError
 from ray_h5.storage import block_cache
-from ray_h5.storage.block_cache import BlockCache, CacheOptions, cache_for
+from ray_h5.storage.block_cache import BlockCache, CachedFile, CacheOptions, cache_for
 
 FOLDER = "ray_h5-cache-3"
 BIG = 1 << 30
@@ -32,7 +32,7 @@ class Remote:
         return memoryview(self.bytes)[offset : offset + nbytes]
 
     def cached(self, cache):
-        return cache.file(self.get, self.place, self.state, len(self.bytes))
+        return CachedFile(cache, self.get, self.place, self.state, len(self.bytes))
 
 
 def cache_at(folder, max_bytes=BIG):

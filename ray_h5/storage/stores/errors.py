@@ -189,16 +189,15 @@ def _of_connection(url: str, doing: str, text: str, kind: str, whole: str) -> Ra
             f"{url}: no secure connection (TLS): {_short(whole)}. Check the host name, the clock of this machine, and "
             "root_certificate in storage_options."
         )
-    if "response body" in text:  # a connection that was there
-        return TransientIOError(f"{url}: {doing} broke off, also when it was repeated: {_short(whole)}")
-    if "dns" in text or "connect" in text or "refused" in text or "error sending request" in text:
+    was_there = "response body" in text
+    if not was_there and any(word in text for word in ("dns", "connect", "refused", "error sending request")):
         return TransientIOError(
             f"{url}: the store cannot be reached: {doing} failed: {_short(whole)}. Check the URL, endpoint "
             "and region in storage_options, and the network of this node."
         )
-    if "body" in text or "timed out" in text or "timeout" in text:
+    if any(word in text for word in ("body", "timed out", "timeout")):
         return TransientIOError(f"{url}: {doing} broke off, also when it was repeated: {_short(whole)}")
-    if isinstance(kind, str) and kind in {"UnknownConfigurationKeyError", "ValueError"}:
+    if kind in {"UnknownConfigurationKeyError", "ValueError"}:
         return OptionError(f"{url}: {_short(whole)}")
     return ReadFailedError(f"{url}: {doing} failed: {_short(whole)}")
 

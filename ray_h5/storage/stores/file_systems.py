@@ -5,12 +5,14 @@ They have no request that names the state that it wants. So the state is asked f
 
 from __future__ import annotations
 
+import contextlib
 import os
 import posixpath
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from pyarrow.fs import (
+    FileInfo,
     FileSelector,
     FileSystem,
     FileType,
@@ -64,70 +66,18 @@ def _below(root: str, folder: str) -> str:
     return os.path.join(root, folder.lstrip("/")) if root else folder
 
 
-class _Arrow:
-    """The calls of a pyarrow file system that are needed."""
-
-    def __init__(self, filesystem: FileSystem) -> None:
-        self._fs = filesystem
-
-    def info(self, path: str) -> ObjectIdentity | None:
-        entry = self._fs.get_file_info(path)
-        return _identity("", entry.size, entry.mtime_ns) if entry.type == FileType.File else None
-
-    def list(self, path: str, *, below: bool) -> tuple[dict[str, ObjectIdentity], list[str]]:
-        infos = self._fs.get_file_info(FileSelector(path, allow_not_found=True, recursive=below))
-        files = {info.path: _identity("", info.size, info.mtime_ns) for info in infos if info.type == FileType.File}
-        return files, [info.path for info in infos if info.type == FileType.Directory]
-
-    def read_at(self, path: str, offset: int, nbytes: int) -> bytes:
-        with self._fs.open_input_file(path) as file:
-            return file.read_at(nbytes, offset)
-
-
-class _FSSpec:
-    """The calls of an fsspec file system that are needed."""
-
-    def __init__(self, filesystem: Any) -> None:
-        self._fs = filesystem
-
-    def info(self, path: str) -> ObjectIdentity | None:
-        self._fs.invalidate_cache(posixpath.dirname(path))
-        try:
-            entry = self._fs.info(path)
-        except FileNotFoundError:
-            return None
-        return _state(entry) if entry["type"] == "file" else None
-
-    def list(self, path: str, *, below: bool) -> tuple[dict[str, ObjectIdentity], list[str]]:
-        self._fs.invalidate_cache(path)
-        try:
-            infos = (
-                self._fs.find(path, detail=True)
-                if below
-                else {info["name"]: info for info in self._fs.ls(path, detail=True)}
-            )
-        except FileNotFoundError:
-            return {}, []
-        files = {name: _state(info) for name, info in infos.items() if info["type"] == "file"}
-        return files, [name for name, info in infos.items() if info["type"] == "directory"]
-
-    def read_at(self, path: str, offset: int, nbytes: int) -> bytes:
-        return bytes(self._fs.cat_file(path, start=offset, end=offset + nbytes))
-
-
-def _state(info: dict[str, Any]) -> ObjectIdentity:
-    etag = info.get("ETag") or info.get("etag") or ""
-    return _identity(str(etag), info["size"], next((info[name] for name in _TIMES if info.get(name)), None))
-
-
-def _identity(etag: str, size: Any, changed: Any) -> ObjectIdentity:
-    if etag:
-        return ObjectIdentity(etag, int(size))
+def _state(info: FileInfo | dict[str, Any]) -> ObjectIdentity:
+    """Return the state of a file: its size, and its ETag; without one, the time of its last change."""
+    if isinstance(info, FileInfo):
+        return ObjectIdentity("", info.size, info.mtime_ns or 0)
+    if etag := info.get("ETag") or info.get("etag"):
+        return ObjectIdentity(str(etag), int(info["size"]))
+    changed: Any = next((info[name] for name in _TIMES if info.get(name)), None)
     if hasattr(changed, "timestamp"):
         changed = changed.timestamp() * 1e9
     elif isinstance(changed, float):
         changed *= 1e9
-    return ObjectIdentity("", int(size), round(changed) if isinstance(changed, (int, float)) else 0)
+    return ObjectIdentity("", int(info["size"]), round(changed) if isinstance(changed, (int, float)) else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,30 +117,53 @@ class FileSystemStorage(InStore):
         return Address(self.protocol, root, key)
 
     def look(self, url: str) -> ObjectIdentity | None:
-        return self._calls.info(self._path(url))
+        filesystem, path = self._usable(), self._path(url)
+        if isinstance(filesystem, FileSystem):
+            info = filesystem.get_file_info(path)
+            return _state(info) if info.type == FileType.File else None
+        filesystem.invalidate_cache(posixpath.dirname(path))
+        with contextlib.suppress(FileNotFoundError):
+            info = filesystem.info(path)
+            return _state(info) if info["type"] == "file" else None
+        return None
 
     def entries(self, url: str, *, below: bool) -> tuple[list[Found], list[str]]:
-        folder = self._path(url).rstrip("/")
-        listed, folders = self._calls.list(folder, below=below)
-        files = {self.url(self._named(path)): state for path, state in listed.items()}
-        others = [self.url(self._named(path)) for path in folders]
-        for name in (*files, *others):
+        filesystem, folder = self._usable(), self._path(url).rstrip("/")
+        if isinstance(filesystem, FileSystem):
+            listed = filesystem.get_file_info(FileSelector(folder, allow_not_found=True, recursive=below))
+            infos = [(info.path, info, info.type) for info in listed]
+        else:
+            filesystem.invalidate_cache(folder)
+            try:
+                named = (
+                    filesystem.find(folder, detail=True).items()
+                    if below
+                    else [(info["name"], info) for info in filesystem.ls(folder, detail=True)]
+                )
+            except FileNotFoundError:
+                named = []
+            infos = [(str(filesystem._strip_protocol(name)), info, info["type"]) for name, info in named]
+        files = {self.url(path): _state(info) for path, info, type_ in infos if type_ in {"file", FileType.File}}
+        folders = [self.url(path) for path, _, type_ in infos if type_ in {"directory", FileType.Directory}]
+        for name in (*files, *folders):
             check_listed(url, self.url(folder) + ("/" if folder else ""), name)
-        there = [Found(name, self.address(name).key, state) for name, state in files.items()]
-        return there, [self.address(name).key for name in others]
+        return [Found(name, self.address(name).key, state) for name, state in files.items()], [
+            self.address(name).key for name in folders
+        ]
 
     def read(self, url: str, expect: ObjectIdentity, offset: int, nbytes: int) -> bytes:  # noqa: ARG002
         """Return bytes of a file in the state that it has."""
-        return self._calls.read_at(self._path(url), offset, nbytes)
+        filesystem, path = self._usable(), self._path(url)
+        if isinstance(filesystem, FileSystem):
+            with filesystem.open_input_file(path) as file:
+                return file.read_at(nbytes, offset)
+        return bytes(filesystem.cat_file(path, start=offset, end=offset + nbytes))
 
-    @property
-    def _calls(self) -> _Arrow | _FSSpec:
+    def _usable(self) -> Any:
+        """Return the file system, if this process can use it."""
         if getattr(self.filesystem, "async_impl", False):  # its event loop is in a thread, which a fork does not have
             check_fork()
-        return _Arrow(self.filesystem) if isinstance(self.filesystem, FileSystem) else _FSSpec(self.filesystem)
-
-    def _named(self, path: str) -> str:
-        return path if isinstance(self.filesystem, FileSystem) else str(self.filesystem._strip_protocol(path))
+        return self.filesystem
 
     def _path(self, url: str) -> str:
         if self.protocol in {"http", "https"}:  # paths of these are URLs

@@ -74,7 +74,7 @@ class ObjectStorage(InStore):
         if (options := self.options.cache) is None:
             return None
         place, state = f"{self.options.place} {url}", f"{expect.etag} {expect.modified_ns}"
-        return cache_for(options).file(partial(self.get, url, expect), place, state, expect.size)
+        return CachedFile(cache_for(options), partial(self.get, url, expect), place, state, expect.size)
 
     def entries(self, url: str, *, below: bool) -> tuple[list[Found], list[str]]:
         address = Address.of(url)
@@ -84,15 +84,13 @@ class ObjectStorage(InStore):
             # All files below the folder, without states: see `RemoteSearch`.
             return [Found(of.url(path), above + path, ObjectIdentity("", 0)) for path in files_below(url)], []
         store, prefix = self._store(url)
-        objects: Sequence[Any]
-        folders: Sequence[str] = ()
         if below:
-            pages = self._repeated(lambda: list(store.list(prefix or None, chunk_size=_PAGE)))
-            objects = [meta for page in pages for meta in page]
+            pages: Any = self._repeated(lambda: list(store.list(prefix or None, chunk_size=_PAGE)))
+            folders: Sequence[str] = ()
         else:
             listed = self._repeated(lambda: store.list_with_delimiter(prefix or None))
-            objects, folders = listed["objects"], listed["common_prefixes"]
-        named = [(address.url(meta["path"]), meta) for meta in objects]
+            pages, folders = [listed["objects"]], listed["common_prefixes"]
+        named = [(address.url(meta["path"]), meta) for page in pages for meta in page]
         return [Found(name, meta["path"], self._identity(name, meta)) for name, meta in named], [
             folder.rstrip("/") for folder in folders
         ]
@@ -160,38 +158,25 @@ class ObjectStorage(InStore):
     def _store(self, url: str) -> tuple[ObjectStore, str]:
         """Return the store of a file, and its key there."""
         check_fork()
-        full = dict(self.options.full_urls).get(url, url)
         address = Address.of(url)
-        query = full.partition("?")[2] if address.kind == "https" and full != url else ""
-        root = address.root
-        if full != url:
-            scheme, _, rest = full.partition("://")
-            root = f"{scheme}://{rest.partition('/')[0]}" + (f"/?{query}" if query else "")
         check_key(url, address.key)
-        name = address.key
-        if address.kind == "https" and not _UNESCAPED.isdisjoint(name):
-            root, name = f"{'/'.join(root.split('/')[:3])}/{quote(name)}{query and '?' + query}", ""
-        key = (self, address.kind, root, address.anonymous, token_for(root) if address.kind == "https" else "")
+        root, name, token = address.root, address.key, ""
+        if address.kind == "https":
+            full = dict(self.options.full_urls).get(url, url)
+            root = "/".join(full.split("/")[:3])
+            token = token_for(root)
+            query = full.partition("?")[2] if full != url else ""
+            if not _UNESCAPED.isdisjoint(name):
+                root, name = f"{root}/{quote(name)}", ""
+            elif query:
+                root += "/"
+            root += query and f"?{query}"
+        key = (self, address.kind, root, address.anonymous, token)
         store = _stores.value.get(key)
         if store is None:
-            store = self._new(address, root)
+            store = _new_store(self.options, address, root, token)
             _stores.value.put(key, store)
         return store, name
-
-    def _new(self, address: Address, root: str) -> ObjectStore:
-        """Return a new store. It asks for nothing."""
-        try:
-            return _new_store(self.options, address, root)
-        except RayH5Error:
-            raise
-        except BaseException as exc:
-            if not isinstance(exc, Exception) and type(exc).__name__ != PANIC:
-                raise
-            error = option_error(self.options.hidden(str(exc)))
-        raise error
-
-    def __repr__(self) -> str:
-        return f"ObjectStorage({self.options!r})"
 
 
 def _state(meta: Any) -> ObjectIdentity:
@@ -229,7 +214,8 @@ def check_fork() -> None:
         )
 
 
-def _new_store(options: StoreOptions, address: Address, root: str) -> Any:
+def _new_store(options: StoreOptions, address: Address, root: str, token: str) -> Any:
+    """Return a new store. It asks for nothing."""
     try:
         from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
     except ImportError:
@@ -240,24 +226,31 @@ def _new_store(options: StoreOptions, address: Address, root: str) -> Any:
     arguments = options.for_store(address.kind)
     if address.anonymous:
         arguments["skip_signature"] = True
+    name = address.root
     if address.kind == "https":
         make, name = HTTPStore, root
         client = arguments["client_options"]
         client.setdefault("allow_http", False)
         headers = client.get("default_headers", {})
-        if (token := token_for(root)) and "authorization" not in map(str.lower, headers):
+        if token and "authorization" not in map(str.lower, headers):
             client["default_headers"] = {**headers, "Authorization": f"Bearer {token}"}
     elif address.kind == "s3":
-        make, name = S3Store, address.root
+        make = S3Store
         arguments.setdefault("region", arguments.pop("default_region", None) or "us-east-1")
         if "endpoint" in arguments or "endpoint_url" in arguments:
             arguments.setdefault("virtual_hosted_style_request", False)
     elif address.kind == "gs":
-        make, name = GCSStore, address.root
+        make = GCSStore
     else:
         make = AzureStore
-        name, at, host = address.root.partition("@")  # abfss://container@account.dfs.core.windows.net/key
+        name, at, host = name.partition("@")  # abfss://container@account.dfs.core.windows.net/key
         if at:
             arguments.setdefault("account_name", host.partition(".")[0])
     without_redirects(address.kind, name, arguments, are_allowed=options.values["allow_redirects"])
-    return make(name, **arguments)
+    try:
+        return make(name, **arguments)
+    except BaseException as exc:
+        if not isinstance(exc, Exception) and type(exc).__name__ != PANIC:
+            raise
+        error = option_error(options.hidden(str(exc)))
+    raise error  # without a context, which could hold something secret
