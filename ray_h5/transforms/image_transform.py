@@ -10,12 +10,12 @@ from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
-from ray_h5.codecs.decode_image import HeaderError, Mode, decode_image
-from ray_h5.errors import ImageError, OptionError, UnknownColumnError
-from ray_h5.messages import no_column
+from ray_h5.buffers import objects
+from ray_h5.codecs.decode_image import FORMATS, HeaderError, Mode, decode_image
+from ray_h5.errors import ImageError, OptionError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.messages import few, no_column
 from ray_h5.options import as_integer, is_integer, names_options
 from ray_h5.per_process import PerProcess
-from ray_h5.transforms.image_batches import as_bytes, as_rows, is_batch, numbered
 
 logger = logging.getLogger(__name__)
 
@@ -28,11 +28,6 @@ _ONE_SAMPLE = (
     "dataset[[...]], or pass on_error='null'."
 )
 
-_PATH, _ROW_ID = "path", "row_id"
-
-Where = Callable[[int], str]
-"""Returns the place of row i, for messages."""
-
 
 @dataclass(slots=True)
 class ImageCounts:
@@ -41,22 +36,6 @@ class ImageCounts:
     decoded: int = 0
     failed: int = 0
     lock: Any = field(default_factory=threading.Lock, repr=False)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class DecodedRows:
-    """The images of some rows.
-
-    Attributes
-    ----------
-    values : numpy.ndarray
-        The images. Where one could not be decoded, zeros; or None if the images have no common size.
-    failed : numpy.ndarray
-        bool: which rows could not be decoded.
-    """
-
-    values: np.ndarray
-    failed: np.ndarray
 
 
 @names_options
@@ -125,7 +104,11 @@ class DecodeImage:
         if not names or not all(isinstance(name, str) and name for name in names):
             raise OptionError(f"DecodeImage: column={self.column!r}: expected the name of a column, or several")
         object.__setattr__(self, "column", names[0] if len(names) == 1 else names)
-        object.__setattr__(self, "size", _as_size(self.size))
+        if self.size is not None:
+            size = (self.size, self.size) if is_integer(self.size) else self.size
+            if not isinstance(size, (tuple, list)) or len(size) != 2 or not all(is_integer(n) and n > 0 for n in size):
+                raise OptionError(f"DecodeImage: size={self.size!r}: expected (height, width), such as (224, 224)")
+            object.__setattr__(self, "size", (int(size[0]), int(size[1])))
         object.__setattr__(self, "max_pixels", as_integer("DecodeImage: max_pixels", self.max_pixels, 1))
         if self.mode not in get_args(Mode):
             raise OptionError(f"DecodeImage: mode={self.mode!r}: expected 'RGB', 'L' or 'unchanged'")
@@ -163,19 +146,25 @@ class DecodeImage:
             )
         if absent := [name for name in self.columns if name not in batch]:
             raise UnknownColumnError(f"DecodeImage: {no_column(absent, batch)}")
-        if not is_batch(batch[self.columns[0]]):
+        if not _is_batch(batch[self.columns[0]]):
             return self._sample(batch)
         if self.on_error == "skip":
             raise OptionError(
                 "DecodeImage: on_error='skip' is for H5Dataset(..., transform=it), which leaves such rows out. In Ray, "
                 "pass on_error='null', and filter by the column that ends with _is_null"
             )
+        paths, ids = batch.get("path"), batch.get("row_id")
+
+        def where(row: int) -> str:
+            if paths is not None and ids is not None:
+                return f"{paths[row]}, row id {ids[row]}"
+            return f"row {row} of this batch (read with include_paths=True, include_row_ids=True to see file and row)"
+
         out = dict(batch)
         for name in self.columns:
-            rows = self.decode(batch[name], _places(batch), name)
-            out[name] = rows.values
+            out[name], failed = self.decode(batch[name], where, name)
             if self.on_error == "null":
-                out[name + IS_NULL] = rows.failed
+                out[name + IS_NULL] = failed
         return out
 
     def _sample(self, sample: Mapping[str, Any]) -> Any:
@@ -184,16 +173,18 @@ class DecodeImage:
 
         out = sample.copy() if hasattr(sample, "copy") else dict(sample)
         for name in self.columns:
-            one = np.empty(1, object)
-            one[0] = sample[name]
-            rows = self.decode(one, lambda _: "", name, skips=False)
-            out[name] = torch.from_numpy(np.ascontiguousarray(rows.values[0]))
+            images, failed = self.decode(objects([sample[name]]), lambda _: "", name, skips=False)
+            out[name] = torch.from_numpy(np.ascontiguousarray(images[0]))
             if self.on_error == "null":
-                out[name + IS_NULL] = bool(rows.failed[0])
+                out[name + IS_NULL] = bool(failed[0])
         return out
 
-    def decode(self, values: Any, where: Where, column: str, *, skips: bool = True) -> DecodedRows:
-        """Return the images of some rows.
+    def decode(
+        self, values: Any, where: Callable[[int], str], column: str, *, skips: bool = True
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the images of some rows, and which rows could not be decoded.
+
+        Images without a common size are objects. One that could not be decoded is zeros, or None among objects.
 
         Parameters
         ----------
@@ -206,13 +197,13 @@ class DecodeImage:
         skips : bool
             Whether ``on_error="skip"`` marks a row as failed. Otherwise it raises.
         """
-        encoded = as_rows(values, column)
-        shape = encoded.shape[:-1] if encoded.dtype == np.uint8 else encoded.shape
+        shape, encoded = _encoded(values, column)
         images: list[np.ndarray | None] = []
-        failed = np.zeros(len(encoded), bool)
-        for row, item in numbered(encoded):
+        failed = np.zeros(shape[0], bool)
+        for number, item in enumerate(encoded):
+            row = number * shape[0] // len(encoded)
             try:
-                images.append(self._one(as_bytes(item)))
+                image = decode_image(_as_bytes(item), self.mode, self.max_pixels)
             except HeaderError as exc:
                 place = where(row)
                 error = ImageError(
@@ -225,38 +216,30 @@ class DecodeImage:
                 images.append(None)
                 failed[row] = True
                 self._report(error)
+                continue
+            if isinstance(self.size, tuple) and image.shape[:2] != self.size:
+                image = _resized(image, self.size)
+            images.append(image if self.channels_last else np.moveaxis(image, 2, 0))
         counts = self.counts
         with counts.lock:
             counts.decoded += sum(image is not None for image in images)
-        return DecodedRows(self._joined(images, shape), failed)
-
-    def _one(self, data: bytes) -> np.ndarray:
-        image = decode_image(data, self.mode, self.max_pixels)
-        if isinstance(self.size, tuple) and image.shape[:2] != self.size:
-            return _resized(image, self.size, channels_last=self.channels_last)
-        return image if self.channels_last else np.moveaxis(image, 2, 0)
+        return self._joined(images, shape), failed
 
     def _joined(self, images: list[np.ndarray | None], shape: tuple[int, ...]) -> np.ndarray:
         """Return images as one array if they have one shape, else as objects."""
-        there = [image for image in images if image is not None]
-        alike = {(image.shape, image.dtype) for image in there}
-        if len(alike) > 1 or (not alike and self._blank is None):
-            objects = np.empty(len(images), object)
-            objects[:] = images
-            return objects.reshape(shape)
-        image_shape, dtype = next(iter(alike)) if alike else self._blank or ((), np.dtype(np.uint8))
+        alike = {(image.shape, image.dtype) for image in images if image is not None}
+        if not alike and isinstance(self.size, tuple) and self.mode != "unchanged":
+            # The options say what all images are.
+            channels = 3 if self.mode == "RGB" else 1
+            blank = (*self.size, channels) if self.channels_last else (channels, *self.size)
+            alike = {(blank, np.dtype(np.uint8))}
+        if len(alike) != 1:
+            return objects(images).reshape(shape)
+        image_shape, dtype = alike.pop()
         out = np.empty((len(images), *image_shape), dtype)
         for i, image in enumerate(images):
             out[i] = 0 if image is None else image
         return out.reshape(*shape, *image_shape)
-
-    @property
-    def _blank(self) -> tuple[tuple[int, ...], np.dtype] | None:
-        """Shape and dtype of all images, if the options say them."""
-        if not isinstance(self.size, tuple) or self.mode == "unchanged":
-            return None
-        channels = 3 if self.mode == "RGB" else 1
-        return (*self.size, channels) if self.channels_last else (channels, *self.size), np.dtype(np.uint8)
 
     def _report(self, error: ImageError) -> None:
         """Count an image that cannot be decoded; warn of the first one, and each time their number has doubled."""
@@ -269,28 +252,55 @@ class DecodeImage:
             logger.warning("%s %d so far in this process are %s.", error, failed, what)
 
 
-def _as_size(size: Any) -> tuple[int, int] | None:
-    if size is None:
-        return None
-    pair = (size, size) if is_integer(size) else size
-    if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not all(is_integer(n) and n > 0 for n in pair):
-        raise OptionError(f"DecodeImage: size={size!r}: expected (height, width), such as (224, 224)")
-    return int(pair[0]), int(pair[1])
+def _is_batch(values: Any) -> bool:
+    """Return whether values are those of several rows, not the bytes of one."""
+    if isinstance(values, (bytes, bytearray, memoryview, np.void, np.bytes_)):
+        return False
+    if isinstance(values, np.ndarray):
+        return values.ndim > 1 or values.dtype.kind in "OSV"
+    if isinstance(values, list):
+        return not (values and is_integer(values[0]))
+    return getattr(values, "ndim", 0) > 1
 
 
-def _places(batch: Mapping[str, Any]) -> Where:
-    """Return what names the rows of a batch of Ray."""
-    paths, ids = batch.get(_PATH), batch.get(_ROW_ID)
+def _encoded(values: Any, column: str) -> tuple[tuple[int, ...], Sequence[Any]]:
+    """Return the encoded images of a batch one after the other, and how many there are along each axis of it."""
+    array = objects(values) if isinstance(values, list) else np.asarray(values)
+    if array.dtype == np.uint8 and array.ndim > 1:
+        return array.shape[:-1], array.reshape(-1, array.shape[-1])
+    if array.dtype.kind not in "OSV":
+        raise UnsupportedColumnError(
+            f"DecodeImage: column {column!r} holds {array.dtype} values of shape {array.shape[1:]}; expected encoded "
+            f"images ({FORMATS}), as bytes or uint8"
+        )
+    rows = array.reshape(-1)
+    several = [np.asarray(row) for row in rows if getattr(row, "ndim", 0) > 1] if array.dtype == object else []
+    if not several:
+        return array.shape, rows
+    shapes = {row.shape[:-1] for row in several}
+    if len(shapes) > 1 or len(several) < len(rows) or any(row.dtype != np.uint8 for row in several):
+        raise UnsupportedColumnError(
+            f"DecodeImage: column {column!r}: expected rows of uint8 with one number of images each, found rows of "
+            f"{few(sorted({f'{np.asarray(row).dtype} {np.shape(row)}' for row in rows}))}"
+        )
+    return (*array.shape, *shapes.pop()), [image for row in several for image in row.reshape(-1, row.shape[-1])]
 
-    def where(row: int) -> str:
-        if paths is None or ids is None:
-            return f"row {row} of this batch (read with include_paths=True, include_row_ids=True to see file and row)"
-        return f"{paths[row]}, row id {ids[row]}"
 
-    return where
+def _as_bytes(value: Any) -> bytes:
+    """Return the bytes of one encoded image; raise a `HeaderError` for values of another type."""
+    if value is None:
+        raise HeaderError("there is none")
+    if isinstance(value, (bytes, bytearray, memoryview, list)):
+        return bytes(value)
+    if isinstance(value, (np.void, np.bytes_)):
+        return value.tobytes()
+    array = np.asarray(value)
+    if array.dtype.kind not in "iu" or array.dtype.itemsize != 1:
+        raise HeaderError(f"its values are {array.dtype}, not bytes")
+    return array.tobytes()
 
 
-def _resized(image: np.ndarray, size: tuple[int, int], *, channels_last: bool) -> np.ndarray:
+def _resized(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """Return an image of (height, width, channels) in another size."""
     import torch
     from torch.nn.functional import interpolate
@@ -298,9 +308,7 @@ def _resized(image: np.ndarray, size: tuple[int, int], *, channels_last: bool) -
     exact = image.dtype == np.uint8
     work = np.ascontiguousarray(image if exact else image.astype(np.float32))
     tensor = torch.from_numpy(work).permute(2, 0, 1)[None]
-    resized = interpolate(tensor, size=size, mode="bilinear", antialias=True)[0]
-    resized = resized.permute(1, 2, 0) if channels_last else resized
-    array = resized.numpy()
+    array = interpolate(tensor, size=size, mode="bilinear", antialias=True)[0].permute(1, 2, 0).numpy()
     if exact or image.dtype.kind == "f":
         return array.astype(image.dtype, copy=False)
     most = 1 if image.dtype.kind == "b" else np.iinfo(image.dtype).max

@@ -80,12 +80,12 @@ def decoded(
     failed = np.zeros(len(next(iter(decoded_arrays.values()))), bool) if decoded_arrays else np.zeros(0, bool)
     for decoder in decoders:
         for name in decoder.columns:
-            rows = decoder.decode(arrays[name], where, name, skips=skips)
-            decoded_arrays[name] = _tensors(rows.values) if rows.values.dtype == object else rows.values
+            images, are_null = decoder.decode(arrays[name], where, name, skips=skips)
+            decoded_arrays[name] = _tensors(images) if images.dtype == object else images
             if decoder.on_error == "null":
-                decoded_arrays[name + IS_NULL] = rows.failed
+                decoded_arrays[name + IS_NULL] = are_null
             else:
-                failed |= rows.failed
+                failed |= are_null
     if not failed.any():
         return decoded_arrays, None
     kept = ~failed
