@@ -11,15 +11,12 @@ from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import OptionError
 from ray_h5.hash_and_permute import RoundKeys, make_key, mix_in_place, permute
 from ray_h5.index.row_index import RowIndex
-from ray_h5.manifest.file_table import FileTable
 from ray_h5.manifest.row_requests import by_part
 from ray_h5.order.block_layout import BLOCK_BYTES, MAX_BLOCK_BYTES, MIN_BLOCKS, MIN_ROW_BYTES, RANGE_WINDOW_BYTES
 from ray_h5.order.draws.chunk_groups import ChunkGroups, EvenChunkGroups, ListedChunkGroups
-from ray_h5.order.draws.length_runs import LengthRuns, make_runs, plain_runs, sorted_window
-from ray_h5.order.draws.row_probabilities import WEIGHTS, make_draws, weighted_draws
+from ray_h5.order.draws.length_runs import LengthRuns, lengths_of, runs_of, sorted_window
 from ray_h5.order.draws.shuffle import Shuffle, Unit
-from ray_h5.order.draws.values_of_rows import check_length
-from ray_h5.order.draws.weighted_draws import Draws
+from ray_h5.order.draws.weighted_draws import Draws, check_length, make_draws
 
 _RANGE_CHUNKS = 4
 """Chunks of a chunk group whose rows are ranges. The last row ends in a further chunk, so with 1 nearly each chunk is
@@ -148,18 +145,15 @@ class Order(ComparedByContent):
     def _permuted(self, positions: np.ndarray, epoch: int) -> np.ndarray:
         if self.chunk_groups is None:
             return permute(positions, self.num_rows, self._key(epoch, _ROWS))
-        window_rows = self.window_rows
-        if window_rows is not None:
-            positions = self._within_windows(positions, window_rows, epoch)
+        size = self.window_rows
+        if size is not None:
+            mixed = np.empty_like(positions)
+            for window, here in by_part(positions // size):
+                start = window * size
+                length = min(size, self.num_rows - start)
+                mixed[here] = start + permute(positions[here] - start, length, self._key(epoch, _WITHIN_WINDOW, window))
+            positions = mixed
         return self.chunk_groups.selected_indices(positions, self._key(epoch, _CHUNK_GROUPS))
-
-    def _within_windows(self, positions: np.ndarray, size: int, epoch: int) -> np.ndarray:
-        permuted = np.empty_like(positions)
-        for window, here in by_part(positions // size):
-            start = window * size
-            length = min(size, self.num_rows - start)
-            permuted[here] = start + permute(positions[here] - start, length, self._key(epoch, _WITHIN_WINDOW, window))
-        return permuted
 
     def _key(self, epoch: int, *purpose: int) -> RoundKeys:
         assert self.shuffle is not None
@@ -176,16 +170,21 @@ def make_order(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle |
     num_rows = index.num_rows if selection is None else len(selection)
     if shuffle is None or num_rows == 0:
         return Order(num_rows)
-    order = _permutation(index, selection, shuffle, _unit(index, selection, shuffle))
-    if shuffle.weights is not None:
-        order = _with_draws(order, make_draws(index, selection, shuffle.weights), shuffle)
+    unit, files = _unit(index, selection, shuffle), index.files
+    if unit == "rows":
+        order = Order(num_rows, shuffle.once(unit))
+    elif unit == "files":
+        starts = files.starts if selection is None else np.searchsorted(selection, files.starts)
+        order = Order(num_rows, shuffle.once(unit), ListedChunkGroups(np.unique(starts)))
     else:
-        assert order.shuffle is not None
-        order = replace(order, shuffle=replace(order.shuffle, rows_per_epoch=shuffle.rows_per_epoch))
+        order = _of_chunks(index, selection, num_rows, shuffle)
+    order = _with_epochs(
+        order, shuffle, None if shuffle.weights is None else make_draws(index, selection, shuffle.weights)
+    )
     if shuffle.by_length is None:
         return order
-    window = order.window_rows or shuffle.window_rows
-    return replace(order, runs=make_runs(index, selection, shuffle, order.epoch_rows, window))
+    window, lengths = order.window_rows or shuffle.window_rows, lengths_of(index, selection, shuffle.by_length)
+    return replace(order, runs=runs_of(lengths, shuffle.run_rows, order.epoch_rows, window))
 
 
 def plain_order(num_rows: int, shuffle: Shuffle | None) -> Order:
@@ -200,78 +199,37 @@ def plain_order(num_rows: int, shuffle: Shuffle | None) -> Order:
         raise OptionError(f"shuffle={shuffle.unit!r}: only an H5Dataset knows its {shuffle.unit}; use 'rows'")
     if shuffle is None or num_rows == 0:
         return Order(num_rows)
-    order = Order(num_rows, replace(shuffle.once("rows"), rows_per_epoch=shuffle.rows_per_epoch))
-    weights = shuffle.weights
-    if weights is not None:
-        if not isinstance(weights, np.ndarray):
+    draws = None
+    if shuffle.weights is not None:
+        if not isinstance(shuffle.weights, np.ndarray):
             raise OptionError(
                 f"{shuffle}: only an H5Dataset knows its columns and files. Choose its rows with predicate=, such as "
                 "one of kfold, in place of a Subset; or pass weights as an array"
             )
-        check_length(weights, num_rows, "the dataset", WEIGHTS)
-        order = _with_draws(order, weighted_draws(weights), shuffle)
+        check_length(shuffle.weights, num_rows, "the dataset", "weights")
+        draws = Draws.of(shuffle.weights)
+    order = _with_epochs(Order(num_rows, shuffle.once("rows")), shuffle, draws)
     if shuffle.by_length is None:
         return order
-    return replace(order, runs=plain_runs(num_rows, shuffle, order.epoch_rows))
+    if not isinstance(shuffle.by_length, np.ndarray):
+        raise OptionError(f"{shuffle}: only an H5Dataset knows its columns; pass by_length as an array")
+    check_length(shuffle.by_length, num_rows, "the dataset", "by_length")
+    return replace(order, runs=runs_of(shuffle.by_length, shuffle.run_rows, order.epoch_rows, shuffle.window_rows))
 
 
-def _with_draws(order: Order, draws: Draws, shuffle: Shuffle) -> Order:
-    """Return an order with draws, which replace the weights of the shuffle: an array of them may be large."""
+def _with_epochs(order: Order, shuffle: Shuffle, draws: Draws | None) -> Order:
+    """Return an order whose epochs have as many rows as a shuffle says.
+
+    Draws replace the weights of the shuffle: an array of them may be large.
+    """
     assert order.shuffle is not None
-    count = shuffle.rows_per_epoch or order.num_rows
-    order = replace(order, shuffle=replace(order.shuffle, rows_per_epoch=count))
-    if order.chunk_groups is not None:
+    count = shuffle.rows_per_epoch or (None if draws is None else order.num_rows)
+    if draws is not None and order.chunk_groups is not None:
         assert order.window_rows is not None
         assert order.chunk_group_rows is not None
         groups = max(1, round(order.window_rows / order.chunk_group_rows))
         draws = replace(draws, chunk_groups=order.chunk_groups, window_rows=order.window_rows, window_groups=groups)
-    return replace(order, draws=draws)
-
-
-def _permutation(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle, unit: Unit) -> Order:
-    """Return the order in which each selected row comes once."""
-    num_rows = index.num_rows if selection is None else len(selection)
-    by_length = shuffle.by_length
-    shuffle = shuffle.once(unit)
-    if unit == "rows":
-        return Order(num_rows, shuffle)
-    files = index.files
-    if unit == "files":
-        starts = files.starts if selection is None else np.searchsorted(selection, files.starts)
-        return Order(num_rows, shuffle, ListedChunkGroups(np.unique(starts)))
-    of_ranges = index.chunk_group_starts(_RANGE_CHUNKS)
-    window = shuffle.window_rows or (_default_window if of_ranges is None else _range_window)(index, num_rows)
-    if by_length is not None and shuffle.window_rows is None:
-        window = sorted_window(num_rows, max(window, _LEAST_SORTED))
-    shuffle = replace(shuffle, window_rows=window)
-    if of_ranges is not None:
-        return _of_ranges(index, selection, shuffle, of_ranges)
-    if selection is None:
-        return Order(num_rows, shuffle, EvenChunkGroups(files.starts, index.chunk_group_rows), index.chunk_group_rows)
-    groups = ListedChunkGroups(_chunk_groups(files, selection, index.chunk_group_rows))
-    return Order(num_rows, shuffle, groups, index.chunk_group_rows)
-
-
-def _of_ranges(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle, starts: np.ndarray) -> Order:
-    """Return the order in which chunk groups are drawn whose rows are ranges; `starts` are their first row ids."""
-    num_rows = index.num_rows if selection is None else len(selection)
-    if selection is None:
-        cuts = starts
-    else:
-        group = np.searchsorted(starts, selection, side="right")
-        cuts = np.concatenate([[0], np.flatnonzero(group[1:] != group[:-1]) + 1])
-    groups = ListedChunkGroups(np.append(cuts, num_rows))
-    return Order(num_rows, shuffle, groups, max(1, round(index.num_rows / max(len(starts), 1))), _RANGE_CHUNKS)
-
-
-def _range_window(index: RowIndex, num_rows: int) -> int:
-    """Return a window that mixes as many chunk groups as fit into memory while their rows are kept as they are read."""
-    row_bytes = _row_bytes(index)
-    group_rows = _RANGE_CHUNKS * index.chunk_group_rows
-    wanted = max(BLOCK_BYTES // row_bytes, _RANGE_GROUPS * group_rows)
-    # A small file is cut into several blocks, but no smaller than a chunk group.
-    rows = min(wanted, RANGE_WINDOW_BYTES // row_bytes, max(num_rows // MIN_BLOCKS, min(2 * group_rows, num_rows)))
-    return 1 << max(rows, 1).bit_length() - 1
+    return replace(order, shuffle=replace(order.shuffle, rows_per_epoch=count), draws=draws)
 
 
 def _unit(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle) -> Unit:
@@ -285,17 +243,6 @@ def _unit(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle) -> Un
     return "rows" if has_shares or index.chunk_group_rows == 1 or _is_small(index, selection) else "chunks"
 
 
-def _chunk_groups(files: FileTable, selection: np.ndarray, chunk_group_rows: int) -> np.ndarray:
-    """Return the first selected index of each chunk group, then the number of selected rows."""
-    selected = np.diff(np.searchsorted(selection, files.starts))
-    lengths = np.diff(files.starts)
-    first_chunk = np.concatenate([[0], np.cumsum(-(-lengths // chunk_group_rows))[:-1]])
-    chunk = selection - np.repeat(files.starts[:-1], selected)
-    chunk //= chunk_group_rows
-    chunk += np.repeat(first_chunk, selected)
-    return np.concatenate([[0], np.flatnonzero(chunk[1:] != chunk[:-1]) + 1, [len(selection)]])
-
-
 def _is_small(index: RowIndex, selection: np.ndarray | None) -> bool:
     """Return whether all chunks with selected rows stay in memory once they are decoded: rows cost no more then."""
     most = _SMALL_BYTES // _row_bytes(index)
@@ -303,18 +250,58 @@ def _is_small(index: RowIndex, selection: np.ndarray | None) -> bool:
         return True
     if selection is None or len(selection) > most or index.chunk_group_starts(_RANGE_CHUNKS) is not None:
         return False
-    groups = len(_chunk_groups(index.files, selection, index.chunk_group_rows)) - 1
+    groups = len(_starts_of_chunks(index, selection)) - 1
     return groups * index.chunk_group_rows <= most
+
+
+def _of_chunks(index: RowIndex, selection: np.ndarray | None, num_rows: int, shuffle: Shuffle) -> Order:
+    """Return the order in which chunk groups are drawn, and rows within windows of them."""
+    starts, group_rows = index.chunk_group_starts(_RANGE_CHUNKS), index.chunk_group_rows
+    window = shuffle.window_rows or _window(index, num_rows, are_ranges=starts is not None)
+    if shuffle.by_length is not None and shuffle.window_rows is None:
+        window = sorted_window(num_rows, max(window, _LEAST_SORTED))
+    shuffle = replace(shuffle.once("chunks"), window_rows=window)
+    if starts is not None:  # rows are ranges, and these the first row ids of chunk groups
+        cuts = starts
+        if selection is not None:
+            group = np.searchsorted(starts, selection, side="right")
+            cuts = np.concatenate([[0], np.flatnonzero(group[1:] != group[:-1]) + 1])
+        group_rows = max(1, round(index.num_rows / max(len(starts), 1)))
+        return Order(num_rows, shuffle, ListedChunkGroups(np.append(cuts, num_rows)), group_rows, _RANGE_CHUNKS)
+    if selection is None:
+        return Order(num_rows, shuffle, EvenChunkGroups(index.files.starts, group_rows), group_rows)
+    return Order(num_rows, shuffle, ListedChunkGroups(_starts_of_chunks(index, selection)), group_rows)
+
+
+def _starts_of_chunks(index: RowIndex, selection: np.ndarray) -> np.ndarray:
+    """Return the first selected index of each chunk group, then the number of selected rows."""
+    starts, rows = index.files.starts, index.chunk_group_rows
+    selected, lengths = np.diff(np.searchsorted(selection, starts)), np.diff(starts)
+    first_chunk = np.concatenate([[0], np.cumsum(-(-lengths // rows))[:-1]])
+    chunk = selection - np.repeat(starts[:-1], selected)
+    chunk //= rows
+    chunk += np.repeat(first_chunk, selected)
+    return np.concatenate([[0], np.flatnonzero(chunk[1:] != chunk[:-1]) + 1, [len(selection)]])
 
 
 def _row_bytes(index: RowIndex) -> int:
     return max(sum(column.row_bytes for column in index.columns.values()), MIN_ROW_BYTES)
 
 
-def _default_window(index: RowIndex, num_rows: int) -> int:
-    """Return a window that mixes 16 chunks or more, if a block can hold them."""
-    most, chunks = MAX_BLOCK_BYTES // _row_bytes(index), 16 * index.chunk_group_rows
-    rows = min(max(min(BLOCK_BYTES // _row_bytes(index), num_rows // MIN_BLOCKS), chunks), most, num_rows)
+def _window(index: RowIndex, num_rows: int, *, are_ranges: bool) -> int:
+    """Return how many rows a window mixes: those of 16 chunks or more, if a block can hold them.
+
+    Rows that are ranges are kept as they are read: a window mixes as many chunk groups as fit into memory.
+    """
+    row_bytes, group_rows = _row_bytes(index), index.chunk_group_rows
+    if are_ranges:
+        group_rows *= _RANGE_CHUNKS
+        wanted = max(BLOCK_BYTES // row_bytes, _RANGE_GROUPS * group_rows)
+        # A small file is cut into several blocks, but no smaller than a chunk group.
+        rows = min(wanted, RANGE_WINDOW_BYTES // row_bytes, max(num_rows // MIN_BLOCKS, min(2 * group_rows, num_rows)))
+        return 1 << max(rows, 1).bit_length() - 1
+    most, chunks = MAX_BLOCK_BYTES // row_bytes, 16 * group_rows
+    rows = min(max(min(BLOCK_BYTES // row_bytes, num_rows // MIN_BLOCKS), chunks), most, num_rows)
     window = 1 << max(rows, 1).bit_length() - 1
     return window if window >= chunks or 2 * window > min(most, num_rows) else 2 * window
 

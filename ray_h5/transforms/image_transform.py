@@ -263,7 +263,7 @@ def _is_batch(values: Any) -> bool:
     return getattr(values, "ndim", 0) > 1
 
 
-def _encoded(values: Any, column: str) -> tuple[tuple[int, ...], Sequence[Any]]:
+def _encoded(values: Any, column: str) -> tuple[tuple[int, ...], Sequence[Any] | np.ndarray]:
     """Return the encoded images of a batch one after the other, and how many there are along each axis of it."""
     array = objects(values) if isinstance(values, list) else np.asarray(values)
     if array.dtype == np.uint8 and array.ndim > 1:

@@ -11,13 +11,11 @@ import numpy as np
 
 from ray_h5.columns.derived_columns import RowPart
 from ray_h5.content_equality import ComparedByContent
-from ray_h5.errors import OptionError
 from ray_h5.hash_and_permute import hashed, make_key, permute, uniform
 from ray_h5.index.row_index import RowIndex, build_index
 from ray_h5.lru import LRU
 from ray_h5.manifest.row_requests import by_part
-from ray_h5.order.draws.shuffle import Shuffle
-from ray_h5.order.draws.values_of_rows import Option, check_length, row_values
+from ray_h5.order.draws.weighted_draws import row_values
 from ray_h5.predicates.virtual_names import Length, virtual_name
 from ray_h5.tables.table_columns import one_array
 
@@ -40,8 +38,6 @@ _BALANCING_STEPS = 8
 
 _LOOKED_AT = 1 << 20
 """How many lengths are looked at for the size of a block."""
-
-LENGTHS = Option("by_length", "length", "name a column with the length of each row, or pass lengths as an array")
 
 Base = Callable[[np.ndarray], np.ndarray]
 """The order that is sorted: positions of an epoch -> selected indices."""
@@ -159,23 +155,27 @@ _SORTED: LRU[np.ndarray] = LRU(4)
 """The rows of the last windows in their order: a window is many blocks or batches."""
 
 
-def make_runs(
-    index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle, rows: int, window_rows: int | None
-) -> LengthRuns:
-    """Return the runs of a shuffle with `by_length`.
+def runs_of(lengths: np.ndarray, run_rows: int | None, rows: int, window_rows: int | None) -> LengthRuns:
+    """Return runs of rows with these lengths, in epochs of `rows` rows; None stands for the defaults."""
+    # At most one pass over the rows: the copies of a row would be next to each other.
+    window = sorted_window(min(rows, len(lengths)), _WINDOW_ROWS) if window_rows is None else window_rows
+    if lengths.dtype.kind != "f":  # in few bytes: tasks get a copy
+        lengths = lengths.astype(np.min_scalar_type(int(lengths.max())), copy=False)
+    if run_rows is None:
+        # 5 times a power of two, so that batches of usual sizes, with two, five or ten in them, are inside one run.
+        run_rows = _RUN_ROWS
+        while run_rows > _LEAST_RUN_ROWS and _LEAST_RUNS * run_rows > min(window, rows):
+            run_rows //= 2
+    return LengthRuns(lengths, window, run_rows)
 
-    Parameters
-    ----------
-    index : RowIndex
-        The files.
-    selection : numpy.ndarray, optional
-        int64: the selected row ids.
-    shuffle : Shuffle
-        The shuffle.
-    rows : int
-        Rows of an epoch.
-    window_rows : int, optional
-        Rows that are sorted together; None for the default.
+
+def sorted_window(rows: int, window_rows: int) -> int:
+    """Return about `window_rows`; all `rows`, if they are not many more."""
+    return rows if rows <= 2 * window_rows else window_rows
+
+
+def lengths_of(index: RowIndex, selection: np.ndarray | None, by_length: str | np.ndarray) -> np.ndarray:
+    """Return the lengths of the selected rows: those of the shapes of a column, or numbers.
 
     Raises
     ------
@@ -184,66 +184,21 @@ def make_runs(
     UnknownColumnError
         If there is no such column.
     """
-    lengths = _shapes(index, shuffle.by_length)
+    lengths = _of_shapes(index, by_length) if isinstance(by_length, str) else None
     if lengths is None:
-        lengths = row_values(index, selection, shuffle.by_length, LENGTHS)
-    elif selection is not None:
-        lengths = lengths[selection]
-    return runs_of(lengths, shuffle.run_rows, rows, window_rows)
+        return row_values(index, selection, "by_length", by_length)
+    return lengths if selection is None else lengths[selection]
 
 
-def plain_runs(num_rows: int, shuffle: Shuffle, rows: int) -> LengthRuns:
-    """Return the runs of a dataset of which only the number of rows is known.
-
-    Raises
-    ------
-    OptionError
-        If the lengths are no array with a number for each row.
-    """
-    lengths = shuffle.by_length
-    if not isinstance(lengths, np.ndarray):
-        raise OptionError(f"{shuffle}: only an H5Dataset knows its columns; pass by_length as an array")
-    check_length(lengths, num_rows, "the dataset", LENGTHS)
-    return runs_of(lengths, shuffle.run_rows, rows, shuffle.window_rows)
-
-
-def runs_of(lengths: np.ndarray, run_rows: int | None, rows: int, window_rows: int | None) -> LengthRuns:
-    """Return runs of rows with these lengths, in epochs of `rows` rows; None stands for the defaults."""
-    # At most one pass over the rows: the copies of a row would be next to each other.
-    window = sorted_window(min(rows, len(lengths)), _WINDOW_ROWS) if window_rows is None else window_rows
-    if lengths.dtype.kind != "f":  # in few bytes: tasks get a copy
-        lengths = lengths.astype(np.min_scalar_type(int(lengths.max())), copy=False)
-    return LengthRuns(lengths, window, run_rows or default_run_rows(min(window, rows)))
-
-
-def sorted_window(rows: int, window_rows: int) -> int:
-    """Return about `window_rows`; all `rows`, if they are not many more."""
-    return rows if rows <= 2 * window_rows else window_rows
-
-
-def default_run_rows(window_rows: int) -> int:
-    """Return the rows of a run: 5 times a power of two, so that a window has at least five runs.
-
-    The batches of usual sizes, with two, five or ten in them, are then inside one run.
-    """
-    rows = _RUN_ROWS
-    while rows > _LEAST_RUN_ROWS and _LEAST_RUNS * rows > window_rows:
-        rows //= 2
-    return rows
-
-
-def _shapes(index: RowIndex, name: object) -> np.ndarray | None:
+def _of_shapes(index: RowIndex, name: str) -> np.ndarray | None:
     """Return the lengths of all rows of a column of varying shape; None for other columns."""
-    if not isinstance(name, str):
-        return None
-    spec, rows = index.find([name])[name], index.scope.rows
-    if index.scope.windows is None and rows is not None and rows.episode and not spec.is_scalar:
+    spec, rows, windows = index.find([name])[name], index.scope.rows, index.scope.windows
+    if windows is None and rows is not None and rows.episode and not spec.is_scalar:
         row_lengths = _dataset_lengths(index, name)
         if row_lengths is None:  # it is not read: its shapes are not known yet
             row_lengths = _dataset_lengths(build_index(index.files.all_paths(), [name], index.lookup, index.cast), name)
         if row_lengths is not None:
             return row_lengths
-    windows = index.scope.windows
     # A window has as many steps in each row: what varies is the shape of a step.
     is_window = windows is not None and windows.at is None and name in {column.name for column in windows.columns}
     if spec.kind not in {"ragged", "list"} or spec.row_shape or is_window:
