@@ -60,7 +60,7 @@ LIMITS: dict[str, Size] = {
     "merged_facts": Size(52, 1, 0, 0, 0, 0),
     "messages": Size(117, 1, 0, 0, 0, 0),
     "options": Size(191, 1, 0, 0, 0, 0),
-    "order": Size(2725, 19, 0, 0, 1, 1),
+    "order": Size(2608, 17, 0, 0, 0, 1),
     "per_process": Size(48, 1, 0, 0, 0, 0),
     "plots": Size(366, 1, 0, 0, 0, 0),
     "predicates": Size(1061, 6, 0, 0, 0, 0),
@@ -72,12 +72,12 @@ LIMITS: dict[str, Size] = {
     "storage": Size(3382, 22, 4, 0, 3, 0),
     "tables": Size(1305, 9, 0, 0, 2, 2),
     "torch_data": Size(4751, 26, 2, 0, 2, 0),
-    "transforms": Size(1867, 11, 0, 0, 1, 0),
+    "transforms": Size(1799, 11, 0, 0, 1, 0),
     "writing": Size(2740, 14, 0, 0, 5, 2),
 }
 """Today's numbers."""
 
-COMMENTS = 0.97
+COMMENTS = 0.98
 """Per cent of lines that are comments, over all packages: this one may only rise."""
 
 

@@ -11,11 +11,12 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 
 from ray_h5.buffers import objects
-from ray_h5.codecs.decode_image import FORMATS, HeaderError, Mode, decode_image
-from ray_h5.errors import ImageError, OptionError, UnknownColumnError, UnsupportedColumnError
-from ray_h5.messages import few, no_column
+from ray_h5.codecs.decode_image import HeaderError, Mode, decode_image
+from ray_h5.errors import ImageError, OptionError, UnknownColumnError
+from ray_h5.messages import no_column
 from ray_h5.options import as_integer, is_integer, names_options
 from ray_h5.per_process import PerProcess
+from ray_h5.transforms.image_batches import as_bytes, encoded, is_batch
 
 logger = logging.getLogger(__name__)
 
@@ -146,7 +147,7 @@ class DecodeImage:
             )
         if absent := [name for name in self.columns if name not in batch]:
             raise UnknownColumnError(f"DecodeImage: {no_column(absent, batch)}")
-        if not _is_batch(batch[self.columns[0]]):
+        if not is_batch(batch[self.columns[0]]):
             return self._sample(batch)
         if self.on_error == "skip":
             raise OptionError(
@@ -197,13 +198,13 @@ class DecodeImage:
         skips : bool
             Whether ``on_error="skip"`` marks a row as failed. Otherwise it raises.
         """
-        shape, encoded = _encoded(values, column)
+        shape, items = encoded(values, column)
         images: list[np.ndarray | None] = []
         failed = np.zeros(shape[0], bool)
-        for number, item in enumerate(encoded):
-            row = number * shape[0] // len(encoded)
+        for number, item in enumerate(items):
+            row = number * shape[0] // len(items)
             try:
-                image = decode_image(_as_bytes(item), self.mode, self.max_pixels)
+                image = decode_image(as_bytes(item), self.mode, self.max_pixels)
             except HeaderError as exc:
                 place = where(row)
                 error = ImageError(
@@ -250,54 +251,6 @@ class DecodeImage:
         if failed & (failed - 1) == 0:
             what = "left out" if self.on_error == "skip" else "null"
             logger.warning("%s %d so far in this process are %s.", error, failed, what)
-
-
-def _is_batch(values: Any) -> bool:
-    """Return whether values are those of several rows, not the bytes of one."""
-    if isinstance(values, (bytes, bytearray, memoryview, np.void, np.bytes_)):
-        return False
-    if isinstance(values, np.ndarray):
-        return values.ndim > 1 or values.dtype.kind in "OSV"
-    if isinstance(values, list):
-        return not (values and is_integer(values[0]))
-    return getattr(values, "ndim", 0) > 1
-
-
-def _encoded(values: Any, column: str) -> tuple[tuple[int, ...], Sequence[Any] | np.ndarray]:
-    """Return the encoded images of a batch one after the other, and how many there are along each axis of it."""
-    array = objects(values) if isinstance(values, list) else np.asarray(values)
-    if array.dtype == np.uint8 and array.ndim > 1:
-        return array.shape[:-1], array.reshape(-1, array.shape[-1])
-    if array.dtype.kind not in "OSV":
-        raise UnsupportedColumnError(
-            f"DecodeImage: column {column!r} holds {array.dtype} values of shape {array.shape[1:]}; expected encoded "
-            f"images ({FORMATS}), as bytes or uint8"
-        )
-    rows = array.reshape(-1)
-    several = [np.asarray(row) for row in rows if getattr(row, "ndim", 0) > 1] if array.dtype == object else []
-    if not several:
-        return array.shape, rows
-    shapes = {row.shape[:-1] for row in several}
-    if len(shapes) > 1 or len(several) < len(rows) or any(row.dtype != np.uint8 for row in several):
-        raise UnsupportedColumnError(
-            f"DecodeImage: column {column!r}: expected rows of uint8 with one number of images each, found rows of "
-            f"{few(sorted({f'{np.asarray(row).dtype} {np.shape(row)}' for row in rows}))}"
-        )
-    return (*array.shape, *shapes.pop()), [image for row in several for image in row.reshape(-1, row.shape[-1])]
-
-
-def _as_bytes(value: Any) -> bytes:
-    """Return the bytes of one encoded image; raise a `HeaderError` for values of another type."""
-    if value is None:
-        raise HeaderError("there is none")
-    if isinstance(value, (bytes, bytearray, memoryview, list)):
-        return bytes(value)
-    if isinstance(value, (np.void, np.bytes_)):
-        return value.tobytes()
-    array = np.asarray(value)
-    if array.dtype.kind not in "iu" or array.dtype.itemsize != 1:
-        raise HeaderError(f"its values are {array.dtype}, not bytes")
-    return array.tobytes()
 
 
 def _resized(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
