@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -27,23 +27,6 @@ from ray_h5.read.native.job_table import (
     pipeline_number,
 )
 from ray_h5.storage.byte_source import ByteSource
-
-Where = tuple[str, ColumnLayout, int]
-"""The file, the array and the number of a chunk."""
-
-
-class StoredChunks(NamedTuple):
-    """Chunks that were written: their numbers, offsets, sizes and filter masks, and whether no filter was applied."""
-
-    numbers: np.ndarray
-    offsets: np.ndarray
-    sizes: np.ndarray
-    masks: np.ndarray
-    raw: np.ndarray
-
-    def select(self, keep: np.ndarray) -> StoredChunks:
-        """Return the chunks that a mask keeps."""
-        return StoredChunks(*(array[keep] for array in self))
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,19 +176,15 @@ class ChunkSource:
         """Bytes of the chunk index."""
         return 0 if self.index is None else self.index.nbytes
 
-    @property
+    @cached_property
     def is_unwritten(self) -> bool:
         """Whether nothing was ever written, so that all values are the fill value."""
         return self.index is None and self.layout.offset is None and self.parts is None
 
-    def files_of(self, numbers: np.ndarray) -> int | np.ndarray:
-        """Return the descriptor of the file that has some chunks, or one for each."""
-        if self.parts is None or self.parts.descriptors is None:
-            return self.file
-        return self.parts.descriptors[part_of(numbers, self.parts.first_chunks)]
+    def stored(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return for each chunk whether it was written; and of those that were, the numbers, and jobs that read them.
 
-    def stored(self, numbers: np.ndarray) -> tuple[np.ndarray, StoredChunks]:
-        """Return for each chunk whether it was written, and those that were.
+        The jobs have no destination. Of chunks to which no filter was applied, they are `RAW`.
 
         Raises
         ------
@@ -215,29 +194,22 @@ class ChunkSource:
         assert self.index is not None
         offsets, sizes, masks = self.index.locate(numbers)
         written = offsets != UNALLOCATED
-        chunks = StoredChunks(numbers, offsets, sizes, masks, self.decoder.stores_raw(masks))
         if not written.all():
-            chunks = chunks.select(written)
-        if (other := np.flatnonzero(chunks.raw & (chunks.sizes != self.chunk_bytes))).size:
-            for at in other.tolist():
-                number, size = int(chunks.numbers[at]), int(chunks.sizes[at])
-                # Other libraries store no more of the last chunk than its rows, and no more is copied.
-                if not self.least_bytes(number) <= size < self.chunk_bytes:
-                    reason = f"expected {self.chunk_bytes} bytes stored without filters, found {size}"
-                    raise self.corrupt(number, int(chunks.offsets[at]), size, reason)
-        return written, chunks
-
-    def decoded(self, chunks: StoredChunks) -> np.ndarray:
-        """Return jobs that decode chunks into scratch memory."""
-        jobs = np.zeros((len(Field), len(chunks.numbers)), np.int64)
-        jobs[Field.FILE], jobs[Field.OFFSET], jobs[Field.SIZE] = (
-            self.files_of(chunks.numbers),
-            chunks.offsets,
-            chunks.sizes,
-        )
-        jobs[Field.PIPELINE] = np.where(chunks.raw, RAW, self.pipeline)
-        jobs[Field.MASK], jobs[Field.DECODED] = chunks.masks, self.chunk_bytes
-        return jobs
+            numbers, offsets, sizes, masks = numbers[written], offsets[written], sizes[written], masks[written]
+        raw = self.decoder.stores_raw(masks)
+        for at in (raw & (sizes != self.chunk_bytes)).nonzero()[0].tolist():
+            number, size = int(numbers[at]), int(sizes[at])
+            # Other libraries store no more of the last chunk than its rows, and no more is copied.
+            if not self.least_bytes(number) <= size < self.chunk_bytes:
+                reason = f"expected {self.chunk_bytes} bytes stored without filters, found {size}"
+                raise self.corrupt(number, int(offsets[at]), size, reason)
+        jobs = np.zeros((len(Field), len(numbers)), np.int64)
+        jobs[Field.FILE] = self.file
+        if self.parts is not None and self.parts.descriptors is not None:
+            jobs[Field.FILE] = self.parts.descriptors[part_of(numbers, self.parts.first_chunks)]
+        jobs[Field.OFFSET], jobs[Field.SIZE], jobs[Field.MASK] = offsets, sizes, masks
+        jobs[Field.PIPELINE], jobs[Field.DECODED] = np.where(raw, RAW, self.pipeline), self.chunk_bytes
+        return written, numbers, jobs
 
     def table(
         self, jobs: np.ndarray, pieces: np.ndarray, out: np.ndarray, numbers: np.ndarray, boxes: np.ndarray = NO_BOXES
@@ -267,7 +239,8 @@ class ChunkSource:
         path, layout, number = self._at(number)
         return corrupt_chunk(path, layout, number, offset, size, reason)
 
-    def _at(self, number: int) -> Where:
+    def _at(self, number: int) -> tuple[str, ColumnLayout, int]:
+        """Return the file and the array that have a chunk, and its number there."""
         if (parts := self.parts) is None:
             return self.path, self.layout, number
         part = int(part_of(number, parts.first_chunks))

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ray_h5.errors import CorruptChunkError
 from ray_h5.manifest.chunk_index import UNALLOCATED, ChunkIndex
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import request_of
-from ray_h5.read.arrays.chunk_source import ChunkSource, Parts, StoredChunks, joined_indexes
+from ray_h5.read.arrays.chunk_source import ChunkSource, Parts, joined_indexes
 from ray_h5.read.arrays.column import Column
 from ray_h5.read.arrays.selection import Selection
 from ray_h5.read.jobs import ReadStats
@@ -199,10 +200,11 @@ def _of_chunks(source: ChunkSource) -> np.ndarray | None:
         return None
     if len(index.numbers) > _MOST_ROWS or not np.array_equal(index.numbers, np.arange(source.layout.num_rows)):
         return None
-    raw = source.decoder.stores_raw(index.masks)
-    if np.any(raw & (index.sizes != source.chunk_bytes)):
-        return None  # an error of the chunk, where it is read
-    return source.decoded(StoredChunks(index.numbers, index.offsets, index.sizes, index.masks, raw))
+    try:
+        _, _, jobs = source.stored(index.numbers)
+    except CorruptChunkError:  # named by the read of that chunk
+        return None
+    return jobs
 
 
 def _of_datasets(joined: JoinedArray, out: np.ndarray) -> np.ndarray | None:

@@ -284,25 +284,25 @@ class BoxPlanner:
 
     def _chunk_jobs(self, cells: _Cells, out: np.ndarray) -> list[Job]:
         starts, stops = runs_between(cells.numbers[1:] != cells.numbers[:-1])
-        written, chunks = self.source.stored(cells.numbers[starts])
+        written, numbers, table = self.source.stored(cells.numbers[starts])
         counts = stops - starts
         if not written.all():
             self._fill(cells.select(units_of(starts[~written], counts[~written])), out)
             starts, counts = starts[written], counts[written]
         jobs: list[Job] = []
-        if chunks.raw.any():
-            raw = cells.select(units_of(starts[chunks.raw], counts[chunks.raw]))
-            jobs += self._raw_jobs(raw, np.repeat(chunks.offsets[chunks.raw], counts[chunks.raw]), out)
-            starts, counts, chunks = starts[~chunks.raw], counts[~chunks.raw], chunks.select(~chunks.raw)
-        if len(chunks.numbers):
-            known, table = self._geometry, self.source.decoded(chunks)
+        if (raw := table[Field.PIPELINE] == RAW).any():
+            of_raw = cells.select(units_of(starts[raw], counts[raw]))
+            jobs += self._raw_jobs(of_raw, table[Field.OFFSET, raw].repeat(counts[raw]), out)
+            starts, counts, numbers, table = starts[~raw], counts[~raw], numbers[~raw], table.compress(~raw, axis=1)
+        if len(numbers):
+            known = self._geometry
             # A chunk that lies in the output as it is stored is decoded into its place.
             whole = np.zeros(len(counts), bool)
             if known.takes_chunks:
                 whole = (counts == 1) & (cells.lengths[starts] == known.chunk).all(axis=1)
             if counts.sum() < len(cells.numbers):
                 cells = cells.select(units_of(starts, counts))
-            jobs.append(self._table(table, chunks.numbers, counts, whole, cells, out))
+            jobs.append(self._table(table, numbers, counts, whole, cells, out))
         return jobs
 
     def _raw_jobs(self, cells: _Cells, bases: np.ndarray, out: np.ndarray) -> list[Job]:

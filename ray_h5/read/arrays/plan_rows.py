@@ -82,24 +82,23 @@ class RowPlanner:
         source, jobs = self.source, list[Job]()
         if (parts := source.parts) is None:
             assert source.layout.offset is not None
-            return self._copies_of(runs, source.layout.offset + runs.firsts * self.row_bytes, source.file, out)
+            offsets = source.layout.offset + runs.firsts * self.row_bytes
+            return self._copies_of(runs, offsets, np.full(len(runs), source.file), out)
         runs, at = cut_at(parts.starts, runs)
         if (missing := parts.offsets[at] == UNALLOCATED).any():
             jobs.append(partial(_fill, runs.select(missing), out, source.layout.fill_value))
             runs, at = runs.select(~missing), at[~missing]
         offsets = parts.offsets[at] + (runs.firsts - parts.starts[at]) * self.row_bytes
-        files = source.file if parts.descriptors is None else parts.descriptors[at]
+        files = np.full(len(runs), source.file) if parts.descriptors is None else parts.descriptors[at]
         return jobs + (self._copies_of(runs, offsets, files, out) if len(runs) else [])
 
-    def _copies_of(self, runs: Request, offsets: np.ndarray, files: int | np.ndarray, out: np.ndarray) -> list[Job]:
+    def _copies_of(self, runs: Request, offsets: np.ndarray, files: np.ndarray, out: np.ndarray) -> list[Job]:
         """Return the work that copies runs of rows as they are stored, each from its offset, and its file."""
         if len(runs) > _MOST_ROWS:
-            plans = []
-            for part in [slice(at, at + _MOST_ROWS) for at in range(0, len(runs), _MOST_ROWS)]:
-                of = files if isinstance(files, int) else files[part]
-                plans.append(partial(self._copies_of, runs.select(part), offsets[part], of, out))
+            parts = [slice(at, at + _MOST_ROWS) for at in range(0, len(runs), _MOST_ROWS)]
+            plans = [partial(self._copies_of, runs.select(part), offsets[part], files[part], out) for part in parts]
             return in_parts(self.source.byte_source, plans)
-        table = copies(files, offsets, runs.places * self.row_bytes, runs.lengths * self.row_bytes, out)
+        table = _copies(files, offsets, runs.places * self.row_bytes, runs.lengths * self.row_bytes, out)
         return [self.source.table(table, NO_PIECES, out, np.full(table.shape[1], -1))]
 
     # Chunks ----------------------------------------------------------------------------------
@@ -109,33 +108,28 @@ class RowPlanner:
         source = self.source
         along = runs.firsts // self._chunk_rows
         starts, stops = runs_between(along[1:] != along[:-1])
-        written, chunks = source.stored(along[starts])
+        written, numbers, table = source.stored(along[starts])
         jobs: list[Job] = []
         if not written.all():
             missing = ~written
             at = units_of(starts[missing], (stops - starts)[missing])
             jobs.append(partial(_fill, runs.select(at), out, source.layout.fill_value))
             starts, stops = starts[written], stops[written]
-        tables: list[np.ndarray] = []
-        pieces, numbers = NO_PIECES, chunks.numbers
-        if chunks.raw.any():
-            raw, counts = chunks.raw, stops - starts
-            at = units_of(starts[raw], counts[raw])
-            within = runs.firsts[at] % self._chunk_rows * self.row_bytes
-            files = source.files_of(chunks.numbers[raw])
-            if isinstance(files, np.ndarray):
-                files = np.repeat(files, counts[raw])
-            offsets = np.repeat(chunks.offsets[raw], counts[raw]) + within
-            tables.append(
-                copies(files, offsets, runs.places[at] * self.row_bytes, runs.lengths[at] * self.row_bytes, out)
-            )
-            chunks, starts, stops = chunks.select(~raw), starts[~raw], stops[~raw]
-            numbers = np.concatenate([np.full(tables[0].shape[1], -1), chunks.numbers])
-        if len(chunks.numbers):
-            tables.append(source.decoded(chunks))
-            pieces = self._pieces(tables[-1], runs, starts, stops, out)
-        if tables:
-            table = tables[0] if len(tables) == 1 else np.concatenate(tables, axis=1)
+        copied, pieces = table[:, :0], NO_PIECES
+        raw = table[Field.PIPELINE] == RAW
+        if raw.any():  # their rows are copied from where they are
+            counts = (stops - starts)[raw]
+            at = units_of(starts[raw], counts)
+            offsets = table[Field.OFFSET, raw].repeat(counts) + runs.firsts[at] % self._chunk_rows * self.row_bytes
+            files, places = table[Field.FILE, raw].repeat(counts), runs.places[at] * self.row_bytes
+            copied = _copies(files, offsets, places, runs.lengths[at] * self.row_bytes, out)
+            table, numbers, starts, stops = table.compress(~raw, axis=1), numbers[~raw], starts[~raw], stops[~raw]
+        if len(numbers):
+            pieces = self._pieces(table, runs, starts, stops, out)
+        if copied.size:
+            table = np.concatenate([copied, table], axis=1)
+            numbers = np.concatenate([np.full(copied.shape[1], -1), numbers])
+        if table.size:
             jobs.append(source.table(table, pieces, out, numbers))
         return jobs
 
@@ -160,30 +154,25 @@ class RowPlanner:
         return pieces
 
 
-def copies(
-    files: int | np.ndarray, offsets: np.ndarray, begins: np.ndarray, sizes: np.ndarray, out: np.ndarray
+def _copies(
+    files: np.ndarray, offsets: np.ndarray, begins: np.ndarray, sizes: np.ndarray, out: np.ndarray
 ) -> np.ndarray:
     """Return jobs that copy bytes of files to where they begin in `out`, ascending in each file."""
-    if isinstance(files, np.ndarray):
+    is_same = files[1:] == files[:-1]
+    if not ((offsets[1:] >= offsets[:-1]) & is_same).all():
         order = np.lexsort((offsets, files))
         files, offsets, begins, sizes = files[order], offsets[order], begins[order], sizes[order]
-    elif np.any(offsets[1:] < offsets[:-1]):
-        order = np.argsort(offsets, kind="stable")
-        offsets, begins, sizes = offsets[order], begins[order], sizes[order]
-    follows = (offsets[1:] == offsets[:-1] + sizes[:-1]) & (begins[1:] == begins[:-1] + sizes[:-1])
-    if isinstance(files, np.ndarray):
-        follows &= files[1:] == files[:-1]
+        is_same = files[1:] == files[:-1]
+    follows = (offsets[1:] == offsets[:-1] + sizes[:-1]) & (begins[1:] == begins[:-1] + sizes[:-1]) & is_same
     if follows.any():
         starts, _ = runs_between(~follows)
-        sizes, offsets, begins = np.add.reduceat(sizes, starts), offsets[starts], begins[starts]
-        files = files[starts] if isinstance(files, np.ndarray) else files
+        files, offsets, begins = files[starts], offsets[starts], begins[starts]
+        sizes = np.add.reduceat(sizes, starts)
     if (sizes > _MOST_BYTES).any():
         parts = -(-sizes // _MOST_BYTES)
         at = units_of(np.zeros(len(parts), np.int64), parts) * _MOST_BYTES
-        left = np.repeat(sizes, parts) - at
-        offsets, begins = np.repeat(offsets, parts) + at, np.repeat(begins, parts) + at
-        files = np.repeat(files, parts) if isinstance(files, np.ndarray) else files
-        sizes = np.minimum(left, _MOST_BYTES)
+        files, offsets, begins = files.repeat(parts), offsets.repeat(parts) + at, begins.repeat(parts) + at
+        sizes = np.minimum(sizes.repeat(parts) - at, _MOST_BYTES)
     jobs = np.zeros((len(Field), len(offsets)), np.int64)
     jobs[Field.FILE], jobs[Field.PIPELINE] = files, RAW
     jobs[Field.OFFSET], jobs[Field.SIZE], jobs[Field.DECODED] = offsets, sizes, sizes
