@@ -128,7 +128,8 @@ def _inspect_file(path: str, scope: Scope, listed: ObjectIdentity | None) -> Fil
         layout, referred = reader.layout, _referred(reader)
         # A reversed column is a dataset of the same name, whose chunks have other axes.
         whole = reader.base if scope.axes == "reversed" else reader
-        stored = whole.stored_bytes([name for name in layout.columns if name in whole.layout.columns])
+        datasets = whole.layout.columns
+        stored = whole.stored_bytes([name for name in layout.columns if name in datasets])
         notes = reader.notes(list(layout.columns))
         columns = (
             *(
@@ -167,9 +168,8 @@ def _delivery(index: RowIndex) -> Delivery:
 def _shuffled(index: RowIndex, unit: str) -> str:
     option, _, names = unit.partition(":")
     if option not in (_BY_COLUMN if names else ("auto", "rows", "chunks", "files")):
-        expected = (
-            f"expected auto, rows, chunks, files, or with a column {', '.join(f'{name}:label' for name in _BY_COLUMN)}"
-        )
+        by_column = ", ".join(f"{name}:label" for name in _BY_COLUMN)
+        expected = f"expected auto, rows, chunks, files, or with a column {by_column}"
         raise OptionError(expected, option="shuffle", value=unit)
     shuffle = _BY_COLUMN[option](names) if names else as_shuffle(unit)
     plan = make_plan(index, list(index.columns.values()), shuffle=shuffle)
