@@ -24,19 +24,12 @@ from ray_h5.columns.derived_columns import (
     RowPart,
 )
 from ray_h5.columns.ragged.bounds import Bounds, ChunkedBy, bounds_in, check_bounds, rows_key
-from ray_h5.columns.ragged.csr_groups import (
-    SPARSE,
-    check_entries,
-    check_types,
-    checked_encoding,
-    positions_of,
-    width_of,
-)
+from ray_h5.columns.ragged.csr_groups import SPARSE, positions_of, width_of
 from ray_h5.columns.ragged.range_columns import Ranges, SparseRows
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.stored_values import Stored, stored_fields
 from ray_h5.columns.values import Taken, Values, read_units
-from ray_h5.errors import SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.errors import CorruptFileError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.tree.tree import lost_fields
 from ray_h5.manifest.file_table import digest_of
 from ray_h5.manifest.joined_arrays import JoinedArray, Paths
@@ -274,12 +267,9 @@ class Columns(ABC):
             joined = values.joined
             if joined is not None and joined.single:
                 raise UnsupportedColumnError(f"{where} has single values; {made} expects rows with axes")
-            if joined is not None and joined.unit_shape is None and any(axis for axis, _ in made.axes):
-                raise UnsupportedColumnError(
-                    f"{where}: {made}: its rows differ in shape along axes after the first one. Choose groups that "
-                    "agree with the pattern, or take parts of the first axis alone."
-                )
             inner = {axis - 1: at for axis, at in made.axes if axis}  # the first axis is that of units
+            if joined is not None and inner:
+                self.check_one_shape(made.name, joined, f"as {made} expects", "take parts of the first axis alone")
             content = self._taken(made, inner, values.content, first_axis=1)
             return replace(values, content=content, entries=made.entries(where))
         if made.random is not None and (values.array.kind in {"list", "ragged"} or not values.array.row_shape):
@@ -288,11 +278,11 @@ class Columns(ABC):
         return taken if made.random is None else Taken(taken, entries=RowEntries(made.random, where))
 
     def _taken(self, made: RowPart, axes: dict[int, Positions], values: Values, first_axis: int = 0) -> Values:
-        shape = values.array.row_shape
+        shape, is_varying = values.array.row_shape, values.array.kind in {"list", "ragged"}
         if not axes:
             return values
-        if values.array.kind in {"list", "ragged"} or max(axes) >= len(shape):
-            shown = f"rows of {values.array.kind} values" if values.array.kind in {"list", "ragged"} else f"{shape}"
+        if is_varying or max(axes) >= len(shape):
+            shown = f"rows of {values.array.kind} values" if is_varying else f"{shape}"
             raise UnsupportedColumnError(
                 f"{values.array.where}: {made} takes axis {max(axes) + first_axis} of rows; expected rows with so "
                 f"many axes, found {shown}"
@@ -328,21 +318,31 @@ class Columns(ABC):
     def ragged(self, made: Ragged) -> Ranges:
         """Return the values of a column made by `ragged`; which rows each group has is known then."""
         content = self.units_at(made.content)
-
-        def check(bounds: Bounds, length: int, part: int) -> None:
-            check_bounds(bounds, made, length, self.where(part))
-
-        return Ranges(made.name, self.path, content.values, self._bounds(made, made.name, [content], check))
+        bounds = self._bounds(
+            made, made.name, [content], lambda own, length, part: check_bounds(own, made, length, self.where(part))
+        )
+        return Ranges(made.name, self.path, content.values, bounds)
 
     def csr(self, made: Csr) -> SparseRows:
         """Return the rows of a sparse matrix, of a file or of each group, one group after the other."""
         name, take = made.group, None
         indices, data = (self.units_at(f"{name}/{index}", is_stored=True) for index in ("indices", "data"))
-        check_types(f"{self.path}: sparse matrix {name!r}", indices.values.array, data.values.array)
+        where, of_indices, of_data = f"{self.path}: sparse matrix {name!r}", indices.values.array, data.values.array
+        if of_indices.row_shape or of_indices.dtype.kind not in "iu":
+            raise CorruptFileError(
+                f"{where}: indices are {of_indices.dtype} of shape {of_indices.shape}; expected integers"
+            )
+        if of_data.row_shape or of_data.kind not in {"number", "bool"}:
+            raise UnsupportedColumnError(f"{where}: data are {of_data.kind} of shape {of_data.shape}; expected numbers")
 
-        def check(bounds: Bounds, length: int, part: int) -> None:
-            where = f"{self.path}: sparse matrix {self._path(part, name)!r}"
-            check_entries(where, bounds, length, int(data.lengths[part]))
+        def check(bounds: Bounds, num_indices: int, part: int) -> None:
+            first, end = (int(bounds.starts[0]), int(bounds.stops[-1])) if len(bounds) else (0, 0)
+            num_values = int(data.lengths[part])
+            if first or not num_indices == num_values >= end:
+                raise CorruptFileError(
+                    f"{self.path}: sparse matrix {self._path(part, name)!r}: indptr goes from {first} to {end}, and "
+                    f"there are {num_indices} indices and {num_values} values; expected equal numbers, and all from 0"
+                )
 
         bounds = self._bounds(made.rows, made.name, [indices, data], check)
         width = self._common_width(made, bounds)
@@ -360,19 +360,27 @@ class Columns(ABC):
             raise UnsupportedColumnError(
                 f"{self.path}: {path!r} has rows of varying length itself; expected a dataset of bounds or of values"
             )
-        joined, groups = self.joined(values), self.groups
+        joined = self.joined(values)
+        self.check_one_shape(path, joined, "and rows are ranges of it")
+        self.check_all_have(path, joined, "says where rows are or holds their values")
+        return Parts.whole(values, joined)
+
+    def check_one_shape(self, name: str, joined: JoinedArray, why: str, instead: str = "leave the column out") -> None:
+        """Raise if groups differ in the shape of a value; `why` says what needs one shape, `instead` what to do."""
         if joined.unit_shape is None:
             raise UnsupportedColumnError(
-                f"{self.path}: the values of {path!r} have other shapes in other groups, such as "
-                f"{joined.layouts[0].row_shape} and {joined.layouts[1].row_shape}. Choose groups that agree with the "
-                "pattern, or leave the column out."
+                f"{self.path}: the values of column {name!r} have other shapes in other groups, such as "
+                f"{joined.layouts[0].row_shape} and {joined.layouts[1].row_shape}, {why}. Choose groups that agree "
+                f"with the pattern, or {instead}."
             )
-        if groups is not None and not joined.is_there.all():
+
+    def check_all_have(self, name: str, joined: JoinedArray, why: str, instead: str = "leave the column out") -> None:
+        """Raise if a group lacks a column, which has something to say."""
+        if self.groups is not None and not joined.is_there.all():
             raise SchemaMismatchError(
-                f"{self.path}: group {groups[int(np.argmin(joined.is_there))]!r} lacks {path!r}, which says where rows "
-                "are or holds their values. Choose groups that have it with the pattern, or leave the column out."
+                f"{self.path}: group {self.groups[int(np.argmin(joined.is_there))]!r} lacks column {name!r}, which "
+                f"{why}. Choose groups that have it with the pattern, or {instead}."
             )
-        return Parts.whole(values, joined)
 
     def where(self, part: int) -> str:
         """Return which part is meant, for the beginning of a message."""
@@ -422,10 +430,8 @@ class Columns(ABC):
             of_parts = (rows.stops - rows.starts).tolist()
 
         def widths() -> np.ndarray:
-            paths = [self._path(part, name) for part in range(len(of_parts))]
-            encodings = [checked_encoding(reader.path, made, path, reader.encoding(path)) for path in paths]
-            found = zip(paths, encodings, of_parts, strict=True)
-            return np.array([width_of(reader, made, *part) for part in found], np.int64)
+            found = (width_of(reader, made, self._path(part, name), count) for part, count in enumerate(of_parts))
+            return np.fromiter(found, np.int64, len(of_parts))
 
         where = "" if groups is None else digest_of(groups.groups.data + groups.groups.ends.tobytes())
         of_groups = reader.fact(f"{name}: widths in {where}; {made.shape}", widths, of_file=True)

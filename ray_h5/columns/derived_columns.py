@@ -213,28 +213,22 @@ class RowPart(_OfDataset):
 
     def entries(self, where: str) -> RowEntries | None:
         """Return what is taken of the first axis of rows of varying length; None for all."""
-        at = dict(self.axes).get(0)
-        if self.random is not None:
-            return RowEntries(self.random, where)
-        if at is None or isinstance(at, Cut):
-            return None if at is None else RowEntries(at, where)
-        if isinstance(at[0], str):
+        at = dict(self.axes).get(0) if self.random is None else self.random
+        if isinstance(at, tuple) and isinstance(at[0], str):
             raise UnsupportedColumnError(
                 f"{where}: rows of varying length have no names along axis 0; part() got {at[0]!r}"
             )
-        return RowEntries(np.array(at, np.int64), where)
+        positions = np.array(at, np.int64) if isinstance(at, tuple) else at
+        return None if positions is None else RowEntries(positions, where)
 
     @property
     def _said(self) -> str:
         if self.is_whole:
             return repr(self.of)
         axes = [repr({axis: list(at) if isinstance(at, tuple) else at for axis, at in self.axes})] if self.axes else []
-        options = [
-            f"{name}={value!r}"
-            for name, value in (("names", self.names), ("random", self.random), ("seed", self.seed or None))
-            if value is not None
-        ]
-        return f"part({', '.join([repr(self.of), *axes, *options])})"
+        options = {"names": self.names, "random": self.random, "seed": self.seed or None}
+        shown = [f"{name}={value!r}" for name, value in options.items() if value is not None]
+        return f"part({', '.join([repr(self.of), *axes, *shown])})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,13 +249,11 @@ class JoinedColumn:
 MadeColumn: TypeAlias = Ragged | Csr | Fields | RowPart | JoinedColumn
 """Columns that say how they are made."""
 
-ColumnLike: TypeAlias = str | Ragged | Csr | Fields | RowPart | JoinedColumn
+ColumnLike: TypeAlias = str | MadeColumn
 """An entry of ``columns=[...]``."""
 
 Columns: TypeAlias = Sequence[ColumnLike] | Mapping[str, ColumnLike]
 """What ``columns=`` takes."""
-
-_MADE = (Ragged, Csr, Fields, RowPart, JoinedColumn)
 
 
 def is_range(column: MadeColumn) -> bool:
@@ -280,13 +272,13 @@ def split_columns(columns: Any) -> tuple[list[str] | None, tuple[MadeColumn, ...
     """
     if columns is None:
         return None, ()
-    if isinstance(columns, _MADE):
+    if isinstance(columns, MadeColumn):
         raise OptionError(f"columns={columns}: expected a list; write columns=[...]")
     if isinstance(columns, (str, bytes)) or not isinstance(columns, Iterable):
         return as_names(columns), ()
     listed = [_called(*column) for column in columns.items()] if isinstance(columns, Mapping) else list(columns)
-    special = [column for column in listed if isinstance(column, _MADE)]
-    names = [column.name if isinstance(column, _MADE) else column for column in listed]
+    special = tuple(column for column in listed if isinstance(column, MadeColumn))
+    names = [column.name if isinstance(column, MadeColumn) else column for column in listed]
     for column in special:
         if names.count(column.name) > 1:
             other = f"Pass a mapping for two columns of one dataset: columns={{'a': {column!r}, 'b': ...}}"
@@ -302,7 +294,7 @@ def split_columns(columns: Any) -> tuple[list[str] | None, tuple[MadeColumn, ...
                 f"columns: {column!r}: {column.name!r} is also the name of a dataset that {read[column.name]!r} is "
                 "made of. Call the column otherwise."
             )
-    return as_names(names), tuple(special)
+    return as_names(names), special
 
 
 def _called(name: Any, column: Any) -> str | MadeColumn:
@@ -320,7 +312,7 @@ def _called(name: Any, column: Any) -> str | MadeColumn:
 
 def _read_by(column: str | MadeColumn) -> list[str]:
     """Return the datasets that a column is made of, as far as it says so."""
-    if not isinstance(column, _MADE):
+    if not isinstance(column, MadeColumn):
         return []
     whole = column.of if isinstance(column, RowPart) else column
     others = [*whole.given.values()] if isinstance(whole, Ragged) else []

@@ -269,7 +269,7 @@ class FileColumns(Columns):
         return None
 
     def csr(self, made: Csr) -> SparseRows:
-        checked_encoding(self.path, made, made.group, self.reader.encoding(made.group))
+        checked_encoding(self.reader, made, made.group)
         return super().csr(made)
 
     def _datasets(self, name: str, pattern: str) -> GroupTable:

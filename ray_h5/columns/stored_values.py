@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import zip_longest
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from ray_h5.columns.values import (
     Values,
     composed,
     flattened,
+    lengths_of_taken,
     picked,
     reshaped,
 )
@@ -31,6 +32,7 @@ from ray_h5.read.arrays.selection import Selection, layout_of_boxes, runs_of_pos
 from ray_h5.read.read_parts import Address, Part
 
 _ITEM = re.compile(r"(?P<field>.+)\[(?P<at>\d{1,9})\]")
+_KINDS: dict[str, Kind] = {"S": "string", "O": "string", "b": "bool", "M": "time", "m": "time", "V": "binary"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,39 +74,33 @@ class Stored(Values):
         return cls(units, joined, name)
 
     @property
-    def _members(self) -> list[tuple[np.dtype, int]]:
-        """The types of the fields as they are stored, and where they are in a value, in bytes."""
-        return self._members_of(self.layout.stored_dtype)
-
-    def _members_of(self, dtype: np.dtype) -> list[tuple[np.dtype, int]]:
-        return [field_of(dtype, name) for name in self.fields]
-
-    @property
     def dtype(self) -> np.dtype:
         return self._type[0]
 
     @property
     def _type(self) -> tuple[np.dtype, tuple[int, ...]]:
         """The type of a value, and the axes that fields add."""
-        if not (members := self._members):
+        if not self.fields:
             return self.layout.dtype, ()
-        types = [split_array(dtype) for dtype, _ in members]
-        dtype = types[0][0] if self.is_one else np.result_type(*(kind.newbyteorder("=") for kind, _ in types))
-        return dtype.newbyteorder("="), (() if self.is_one else (len(types),)) + types[0][1]
+        types = [split_array(field_of(self.layout.stored_dtype, name)[0]) for name in self.fields]
+        (dtype, shape), *_ = types
+        if self.is_one:
+            return dtype.newbyteorder("="), shape
+        return np.result_type(*(kind.newbyteorder("=") for kind, _ in types)), (len(types), *shape)
 
     @property
     def array(self) -> ColumnLayout:
         layout = self.layout
         if self.fields:
             dtype, axes = self._type
-            shape, chunk = (*layout.shape, *axes), layout.chunk_shape
-            of_field = f"{self.fields[0]}."
+            kind = "struct" if dtype.names else _KINDS.get(dtype.kind, "number")
+            chunk, of_field = layout.chunk_shape, f"{self.fields[0]}."
             enum = [pair for pair in layout.enum if self.is_one and pair[0].startswith(of_field)]
             layout = replace(
                 layout,
                 name=self.name,
-                kind=_kind_of(dtype),
-                shape=shape,
+                kind=kind,
+                shape=(*layout.shape, *axes),
                 chunk_shape=None if chunk is None else (*chunk, *axes),
                 stored_dtype=dtype,
                 enum=tuple((name.removeprefix(of_field), value) for name, value in enum),
@@ -114,29 +110,20 @@ class Stored(Values):
                 offset=None,
             )
         if self.taken:
-            layout = reshaped(layout, *self._lengths, *layout.shape[len(self.layout.shape) :])
+            lengths = lengths_of_taken(self.layout.row_shape, self.taken)
+            layout = reshaped(layout, *lengths, *layout.shape[len(self.layout.shape) :])  # fields add axes
         return layout
-
-    def _positions(self, layout: ColumnLayout) -> Positions:
-        return (*self.taken, *[None] * (len(layout.row_shape) - len(self.taken)))
-
-    @property
-    def _lengths(self) -> tuple[int, ...]:
-        """The lengths along the axes of a unit, without those that fields add."""
-        positions = zip(self.layout.row_shape, self._positions(self.layout), strict=True)
-        return tuple(n if at is None else len(at) for n, at in positions)
 
     def over(self, axes: int) -> Stored:
         if axes == 1:
             return self
         assert not self.taken
-        rows = self._selection
-        last = len(self.layout.shape) - 1
+        rows, last = self._selection, len(self.layout.shape) - 1
         rows = replace(rows, axes=tuple(last - at if rows.is_reversed else at for at in range(axes)))
         return replace(self, layout=flattened(self.layout, axes), address=rows)
 
     def take(self, taken: Positions) -> Values:
-        if self._is_reversed or len(taken) > len(self.layout.row_shape):
+        if self._selection.is_reversed or len(taken) > len(self.layout.row_shape):
             return Taken(self, taken)
         return replace(self, taken=composed(self.taken, taken))
 
@@ -151,18 +138,19 @@ class Stored(Values):
         return replace(self, layout=layout_of_boxes(self.layout, address), address=address)
 
     def reading(self, units: Request, out: np.ndarray) -> Reading:
-        if not self._is_part:
+        if not self.is_part:
             return Reading([Part(self.address, units, out)])
         wanted, address, names, taken = units.listed(), self._taken_address, self.fields, self.taken
-        # Of groups, the type of a unit is in native byte order, and that of the address as it is stored.
-        if address is not None and not self._is_packed(address):
-            return Reading([Part(address, units, out)])
+        shape, dtype = self.layout.row_shape, self.layout.dtype
         if address is not None and address.dtype is not None:
-            shape, dtype, names, taken = self._lengths, address.dtype, address.dtype.names or (), ()
-        else:
-            shape, dtype = self.layout.row_shape, self.layout.dtype
-            if isinstance(self.address, JoinedArray) and self.address.unit_shape is None:
-                shape = out.shape[1 : out.ndim - len(self._type[1])]
+            if not names or self.is_one or address.dtype.names is None:
+                return Reading([Part(address, units, out)])
+            # Fields of several types are read side by side. Of groups, the type of a unit is in native byte order, and
+            # that of the address as it is stored.
+            shape, dtype = tuple(lengths_of_taken(shape, taken)), address.dtype
+            names, taken = address.dtype.names, ()
+        elif isinstance(self.address, JoinedArray) and self.address.unit_shape is None:
+            shape = out.shape[1 : out.ndim - len(self._type[1])]
         values = empty((len(wanted), *shape), dtype, self.layout.where)
 
         def finish() -> None:
@@ -171,29 +159,15 @@ class Stored(Values):
         part = Part(self.address if address is None else address, request_of(wanted.rows), values)
         return Reading([part], finish)
 
-    def is_all_of(self, joined: JoinedArray) -> bool:
-        """Return whether these are all values of datasets, and not some fields or positions of them."""
-        return self.address is joined and not self._is_part
-
     @property
-    def _is_part(self) -> bool:
+    def is_part(self) -> bool:
+        """Whether these are some fields or positions of the values of datasets."""
         return bool(self.fields) or bool(self.taken)
-
-    def _is_packed(self, selection: Selection) -> bool:
-        """Return whether fields are read side by side, as compound values."""
-        is_compound = selection.dtype is not None and selection.dtype.names is not None
-        return is_compound and bool(self.fields) and not self.is_one
 
     @property
     def _selection(self) -> Selection:
         """What is selected of a dataset, or of many, if all values are read."""
-        if isinstance(self.address, Selection):
-            return self.address
-        return Selection(self.address)
-
-    @property
-    def _is_reversed(self) -> bool:
-        return isinstance(self.address, Selection) and self.address.is_reversed
+        return self.address if isinstance(self.address, Selection) else Selection(self.address)
 
     @property
     def _taken_address(self) -> Selection | None:
@@ -203,19 +177,19 @@ class Stored(Values):
         is_decoded = (many is None or not many.single) and all(
             layout.direct and layout.storage in {"contiguous", "chunked"} for layout in of
         )
-        is_alike = len({(layout.stored_dtype, layout.row_shape) for layout in of}) == 1
-        if not (self._is_part and is_decoded and is_alike) or self._is_reversed:
+        is_alike, rows = len({(layout.stored_dtype, layout.row_shape) for layout in of}) == 1, self._selection
+        if not (is_decoded and is_alike) or rows.is_reversed:
             return None
-        dtype = of[0].stored_dtype
-        of_value: list[tuple[int, int]] = []
-        if members := self._members_of(dtype):  # that of many datasets of other chunks is not as they are stored
+        dtype = of[0].stored_dtype  # that of many datasets of other chunks is not as they are stored
+        members = [field_of(dtype, name) for name in self.fields]
+        if members:
             is_alike = len({member for member, _ in members}) == 1
-            of_value = [(at, member.itemsize) for member, at in members]
             dtype = split_array(members[0][0])[0] if is_alike else np.dtype([("", member) for member, _ in members])
-        rows = replace(self._selection, of_value=tuple(of_value), dtype=dtype)
+        rows = replace(rows, of_value=tuple((at, member.itemsize) for member, at in members), dtype=dtype)
         if rows.shape:
             return rows
-        taken = (None if at is None else runs_of_positions(at) for at in self._positions(self.layout))
+        positions = zip_longest(self.layout.row_shape, self.taken)
+        taken = (None if at is None else runs_of_positions(at) for _, at in positions)
         return replace(rows, taken=(*[None] * len(rows.axes), *taken))
 
     def _fields_of(self, values: np.ndarray, names: Sequence[str]) -> np.ndarray:
@@ -281,36 +255,39 @@ def field_of(dtype: np.dtype, path: str) -> tuple[np.dtype, int]:
     KeyError
         If there is none; with the fields that there are.
     """
-    parts = path.split("/")
-    for count in range(len(parts), 0, -1):
-        fields: Mapping[str, Any] = dtype.fields or {}
-        if count == len(parts) and (one := _ITEM.fullmatch(path)) is not None and path not in fields:
-            # One value of a field that is an array.
-            base, shape = split_array(fields[one["field"]][0]) if one["field"] in fields else (dtype, ())
-            if len(shape) == 1 and int(one["at"]) < shape[0]:
-                return base, fields[one["field"]][1] + int(one["at"]) * base.itemsize
-        if (name := "/".join(parts[:count])) not in fields:
+    names, item = _field_path(dtype, path)
+    at = 0
+    for name in names:
+        assert dtype.fields is not None
+        dtype, further = dtype.fields[name][:2]
+        at += further
+    if item is None:
+        return dtype, at
+    base = split_array(dtype)[0]
+    return base, at + item * base.itemsize
+
+
+def _field_path(dtype: np.dtype, path: str) -> tuple[list[str], int | None]:
+    """Return the fields that lead to a field, each in the one before; and which value of the last one, an array."""
+    parts, names = path.split("/"), dtype.names or ()
+    one = None if path in names else _ITEM.fullmatch(path)
+    if one is not None and one["field"] in names:
+        shape = split_array(dtype[one["field"]])[1]
+        if len(shape) == 1 and int(one["at"]) < shape[0]:
+            return [one["field"]], int(one["at"])
+    for count in range(len(parts), 0, -1):  # a name may have a slash
+        if (name := "/".join(parts[:count])) not in names:
             continue
-        field_type, at = fields[name][:2]
         if count == len(parts):
-            return field_type, at
+            return [name], None
         with contextlib.suppress(KeyError):
-            below, further = field_of(field_type, "/".join(parts[count:]))
-            return below, at + further
-    raise KeyError(*(dtype.names or ()))
+            below, item = _field_path(dtype[name], "/".join(parts[count:]))
+            return [name, *below], item
+    raise KeyError(*names)
 
 
 def _field_values(values: np.ndarray, path: str) -> np.ndarray:
-    if path not in (values.dtype.names or ()) and (one := _ITEM.fullmatch(path)) is not None:
-        return values[one["field"]][..., int(one["at"])]
-    parts = path.split("/")
-    for count in range(len(parts), 0, -1):
-        if (name := "/".join(parts[:count])) in (values.dtype.names or ()):
-            inner = values[name]
-            return inner if count == len(parts) else _field_values(inner, "/".join(parts[count:]))
-    raise KeyError(path)
-
-
-def _kind_of(dtype: np.dtype) -> Kind:
-    kinds: dict[str, Kind] = {"S": "string", "O": "string", "b": "bool", "M": "time", "m": "time"}
-    return kinds.get(dtype.kind, "struct" if dtype.names else "binary" if dtype.kind == "V" else "number")
+    names, item = _field_path(values.dtype, path)
+    for name in names:
+        values = values[name]
+    return values if item is None else values[..., item]

@@ -134,12 +134,6 @@ class Decoded(Values, ABC):
     def _each(self, of: Callable[[Values], Values]) -> dict[str, Any]:
         return {name: of(getattr(self, name)) for name in ("values", *self.needs)}
 
-    def stored_for(self, out: np.ndarray, count: int) -> np.ndarray:
-        """Return an array for `count` values as they are stored, which are decoded into another one."""
-        array = self.values.array
-        shape = out.shape[1:] if self.of_each_value else array.row_shape  # groups may differ in the shape of a value
-        return empty((count, *shape), array.dtype, array.where)
-
     def others(self, wanted: Request, shape: tuple[int, ...]) -> tuple[Reading, Any]:
         """Return how what else decodes units of a shape is read, and where it is then: by default, what it needs."""
         needed: list[Values] = [getattr(self, name) for name in self.needs]
@@ -152,9 +146,10 @@ class Decoded(Values, ABC):
         """Return what stored values of units stand for, in an array of `dtype`."""
 
     def reading(self, units: Request, out: np.ndarray) -> Reading:
-        wanted = units.listed()
-        stored = self.stored_for(out, len(wanted))
-        other, others = self.others(wanted, stored.shape[1:])
+        wanted, array = units.listed(), self.values.array
+        shape = out.shape[1:] if self.of_each_value else array.row_shape  # groups may differ in the shape of a value
+        stored = empty((len(wanted), *shape), array.dtype, array.where)
+        other, others = self.others(wanted, shape)
 
         def finish() -> None:
             out[wanted.places] = self.decoded(stored, wanted.rows, out.dtype, others)
@@ -163,50 +158,52 @@ class Decoded(Values, ABC):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Taken(Decoded):
+class Taken(Values):
     """Values of which parts are kept after whole units are read: their arrays have no such parts.
 
     Attributes
     ----------
+    values : Values
+        The whole units.
     taken : tuple of (numpy.ndarray or None)
         The positions along each axis of a unit; None for all.
     entries : RowEntries, optional
         Then, what is drawn of the first axis.
     """
 
-    of_each_value = False
-
+    values: Values
     taken: Positions = ()
     entries: RowEntries | None = None
 
     @property
     def array(self) -> ColumnLayout:
-        stored_array = self.values.array
-        positions = (*self.taken, *[None] * (len(stored_array.row_shape) - len(self.taken)))
-        shape = [n if at is None else len(at) for n, at in zip(stored_array.row_shape, positions, strict=True)]
+        whole = self.values.array
+        shape = lengths_of_taken(whole.row_shape, self.taken)
         if self.entries is not None:
             shape[0] = int(self.entries.counts(np.array(shape[:1]))[0])
-        return reshaped(stored_array, *shape)
+        return reshaped(whole, *shape)
 
-    def blank(self, dtype: np.dtype) -> Any:
-        return self.values.blank(dtype)
+    def over(self, axes: int) -> Taken:
+        return replace(self, values=self.values.over(axes))
 
     def take(self, taken: Positions) -> Taken:
         return replace(self, taken=composed(self.taken, taken))
 
-    def stored_for(self, out: np.ndarray, count: int) -> np.ndarray:
-        array = self.values.array
-        return empty((count, *array.row_shape), out.dtype, array.where)  # their values are decoded already
+    def blank(self, dtype: np.dtype) -> Any:
+        return self.values.blank(dtype)
 
-    def others(self, wanted: Request, *_: Any) -> tuple[Reading, np.ndarray | None]:
-        return Reading(), wanted.keys
+    def reading(self, units: Request, out: np.ndarray) -> Reading:
+        wanted, array = units.listed(), self.values.array
+        whole = empty((len(wanted), *array.row_shape), out.dtype, array.where)  # these values are decoded
 
-    def decoded(self, stored: np.ndarray, *others: Any) -> np.ndarray:
-        kept = picked(stored, self.taken)
-        if self.entries is None or not len(kept):
-            return kept
-        drawn = self.entries.drawn(np.full(len(kept), kept.shape[1]), others[-1])
-        return kept[np.arange(len(kept))[:, None], np.array(drawn)]
+        def finish() -> None:
+            kept = picked(whole, self.taken)
+            if self.entries is not None and len(kept):
+                drawn = self.entries.drawn(np.full(len(kept), kept.shape[1]), wanted.keys)
+                kept = kept[np.arange(len(kept))[:, None], np.array(drawn)]
+            out[wanted.places] = kept
+
+        return self.values.reading(request_of(wanted.rows), whole).then(finish)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -254,6 +251,11 @@ class InMemory(Values):
 def composed(first: Positions, then: Positions) -> Positions:
     """Return the positions that are left if some are taken, and of these some."""
     return tuple(two if one is None else one if two is None else one[two] for one, two in zip_longest(first, then))
+
+
+def lengths_of_taken(shape: tuple[int, ...], taken: Positions) -> list[int]:
+    """Return how many positions are taken along each axis of a shape."""
+    return [n if at is None else len(at) for n, at in zip_longest(shape, taken)]
 
 
 def picked(values: np.ndarray, taken: Positions) -> np.ndarray:

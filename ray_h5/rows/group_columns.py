@@ -286,13 +286,8 @@ class GroupColumns(Columns):
             made, values = self.whole(name), self.of_units(name, self.values(name))
             rows = self.bounds[rows_key(made.name if isinstance(made, (Ragged, Csr)) else name)]
             return Parts(values, rows.starts, rows.stops - rows.starts, values.array.chunk_rows)
-        _, joined = self.datasets(name)
-        if joined.unit_shape is None and (part := self.part(name)) is not None:
-            raise UnsupportedColumnError(
-                f"{self.path}: column {name!r}: {part}: steps of groups differ in shape, such as "
-                f"{joined.layouts[0].row_shape} and {joined.layouts[1].row_shape}. Choose groups that agree with "
-                "the pattern, or take the part in a transform."
-            )
+        if (part := self.part(name)) is not None:
+            self.check_one_shape(name, self.datasets(name)[1], f"as {part} expects", "take the part in a transform")
         return super().parts(name)
 
 

@@ -10,12 +10,11 @@ import numpy as np
 
 from ray_h5.columns.column_resolver import Columns, Parts
 from ray_h5.columns.file_columns import is_single
-from ray_h5.columns.ragged.range_columns import Ranges, Take
+from ray_h5.columns.ragged.range_columns import Take
 from ray_h5.columns.ragged.runs import Runs, common_shape, layout_of_rows, ragged_layout
 from ray_h5.columns.ragged.sparse_rows import Entries, SparseRow, index_dtype
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.schema import TENSOR_KINDS
-from ray_h5.columns.stored_values import Stored, field_of
 from ray_h5.columns.values import Decoded, Reading, Values
 from ray_h5.errors import OptionError, UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import JoinedArray
@@ -82,11 +81,10 @@ class Steps(Take):
 
     @property
     def array(self) -> ColumnLayout:
-        if (joined := self.joined) is not None:
-            return self._array_of_shapes(joined)
-        array = self.content.array
-        shape = (array.num_rows, *self._lead, *array.row_shape)
-        layout = layout_of_rows(self.name, array, shape, 1, self.path)
+        array, lead = self.content.array, () if self.width is None else (self.width,)
+        if self.joined is not None:
+            return self._array_of_shapes(self.joined, array, np.array(lead, np.int64))
+        layout = layout_of_rows(self.name, array, (array.num_rows, *lead, *array.row_shape), 1, self.path)
         if array.kind != "ragged":
             return layout
         if None in array.ragged_shape[1:]:
@@ -99,8 +97,8 @@ class Steps(Take):
         element = np.dtype((array.element, tuple(int(n or 0) for n in array.ragged_shape[1:])))
         return replace(layout, kind="list", element=element)
 
-    def _array_of_shapes(self, joined: JoinedArray) -> ColumnLayout:
-        array, lead = self.content.array, np.array(self._lead, np.int64)
+    def _array_of_shapes(self, joined: JoinedArray, array: ColumnLayout, lead: np.ndarray) -> ColumnLayout:
+        """Return the layout of values that may differ in shape; they have the axes `lead` before those of a unit."""
         shapes = self.shapes_of(joined, np.broadcast_to(lead, (len(joined), len(lead))))
         shape = common_shape(shapes[joined.is_there])
         if not shape and array.kind in {"string", "category", "optional"}:
@@ -113,11 +111,6 @@ class Steps(Take):
                 "columns=[...]."
             )
         return ragged_layout(self.name, array, shapes.prod(axis=1, dtype=np.float64), shape)
-
-    @property
-    def _lead(self) -> tuple[int, ...]:
-        """The axes that a value has before those of a unit."""
-        return () if self.width is None else (self.width,)
 
     def datasets_of(self, rows: np.ndarray) -> np.ndarray:
         return self.episodes_of(rows)
@@ -144,18 +137,13 @@ class SparseSteps(Decoded):
         return replace(layout, ragged_shape=(width, *array.ragged_shape), item_bytes=width * array.item_bytes)
 
     def decoded(self, stored: np.ndarray, *_: Any) -> np.ndarray:
-        return _joined_rows(stored, self.values.content.array.ragged_shape[0] or 0)
-
-
-def _joined_rows(windows: np.ndarray, width: int) -> np.ndarray:
-    """Return rows of a sparse matrix, several a window, as one row a window: step after step, each `width` long."""
-    joined = np.empty(len(windows), object)
-    for at, rows in enumerate(windows):
-        dtype = index_dtype(width * len(rows))
-        indices = np.concatenate([row.indices.astype(dtype) + step * width for step, row in enumerate(rows)])
-        data = np.concatenate([row.data for row in rows])
-        joined[at] = SparseRow(Entries(indices, data), 0, len(data))
-    return joined
+        windows, width = np.empty(len(stored), object), self.values.content.array.ragged_shape[0] or 0
+        for at, steps in enumerate(stored):
+            dtype = index_dtype(width * len(steps))
+            indices = np.concatenate([row.indices.astype(dtype) + step * width for step, row in enumerate(steps)])
+            data = np.concatenate([row.data for row in steps])
+            windows[at] = SparseRow(Entries(indices, data), 0, len(data))
+        return windows
 
 
 def check_added(path: str, added: Iterable[str], listing: Listing, what: str) -> None:
@@ -169,29 +157,6 @@ def with_single_values(listing: Listing) -> Listing:
     singles = [name for name, error in listing.refused.items() if is_single(error)]
     refused = {name: error for name, error in listing.refused.items() if name not in singles}
     return Listing((*listing.names, *singles), refused)
-
-
-def is_plain(column: RowColumn) -> bool:
-    """Return whether a column is a dataset as it is stored, with its units as rows."""
-    return isinstance(column.values, Stored) and column.chunk_rows is None
-
-
-def stored_part(column: RowColumn) -> tuple[str, float] | None:
-    """Return the dataset that a column is in, and the share of its bytes: of compound values, those of the field."""
-    if not isinstance(column.values, Stored) or not isinstance(column.values.address, str):
-        return None
-    whole = column.values.layout
-    bytes_of = [field_of(whole.stored_dtype, name)[0].itemsize for name in column.values.fields]
-    return whole.name, sum(bytes_of) / whole.stored_dtype.itemsize if bytes_of else 1.0
-
-
-def whole_joined_array(column: RowColumn) -> JoinedArray | None:
-    """Return the datasets of groups if row i is the one of group i, with its values as they are stored."""
-    values = column.values
-    if not isinstance(values, Ranges) or column.units_of is not None or values.entries is not None:
-        return None
-    joined, content = values.joined, values.content
-    return joined if joined is not None and isinstance(content, Stored) and content.is_all_of(joined) else None
 
 
 class RowsOfKind(Protocol):

@@ -73,15 +73,9 @@ class RowReader(reader.RowReader):
         return RowView(reader.RowReader(*args, **options), kind, over)
 
 
-def _signature() -> inspect.Signature:
-    """Return the signature of a reader of a file, with the options of rows."""
-    signature = inspect.signature(reader.RowReader)
-    own = [inspect.signature(RowReader.__new__).parameters[name] for name in ("rows", "windows")]
-    positional = [
-        parameter for parameter in signature.parameters.values() if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
-    ]
-    named = [parameter for parameter in signature.parameters.values() if parameter.kind is parameter.KEYWORD_ONLY]
-    return signature.replace(parameters=[*positional, *own, *named])
-
-
-RowReader.__signature__ = _signature()  # type: ignore[attr-defined]
+# The signature of a reader of a file, with the options of rows before its other ones.
+_OF_FILE, _OF_ROWS = inspect.signature(reader.RowReader), inspect.signature(RowReader.__new__).parameters
+_OPTIONS = [_OF_ROWS["rows"], _OF_ROWS["windows"], *_OF_FILE.parameters.values()]
+RowReader.__signature__ = _OF_FILE.replace(  # type: ignore[attr-defined]
+    parameters=sorted(_OPTIONS, key=lambda option: option.kind)
+)

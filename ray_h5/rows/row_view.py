@@ -13,9 +13,12 @@ import numpy as np
 from ray_h5.buffers import empty, objects
 from ray_h5.columns.derived_columns import MadeColumn, RowPart
 from ray_h5.columns.file_columns import FileColumns
+from ray_h5.columns.ragged.range_columns import Ranges
 from ray_h5.columns.row_table import RowTable
+from ray_h5.columns.stored_values import Stored, field_of
 from ray_h5.columns.values import InMemory, Reading, keys_of
 from ray_h5.errors import CastError, PredicateError, RayH5Error, UnknownColumnError
+from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, FileLayout
 from ray_h5.messages import few, near_names
 from ray_h5.read.arguments import Rows, as_names, as_places, as_rows, check_fit, fitted
@@ -32,14 +35,7 @@ from ray_h5.rows.kinds.patch_positions import Blocks
 from ray_h5.rows.kinds.patch_rows import PatchRows
 from ray_h5.rows.kinds.window_rows import WindowRows
 from ray_h5.rows.patches_option import Patches
-from ray_h5.rows.row_columns import (
-    Episodes,
-    RowColumn,
-    RowsOfKind,
-    is_plain,
-    stored_part,
-    whole_joined_array,
-)
+from ray_h5.rows.row_columns import Episodes, RowColumn, RowsOfKind
 from ray_h5.rows.row_kind_options import Files, Grid, Groups, RowKind
 from ray_h5.rows.windows_option import Windows
 from ray_h5.storage.byte_source import Identity
@@ -94,8 +90,8 @@ class RowView:
         name: str = "",
     ) -> None:
         columns_of_file = FileColumns(reader, columns, table, decode_cf=decode_cf, is_reversed=is_reversed)
-        made_of = functools.partial(RowView, reader, kind, windows, table, columns, labels=labels, name=name)
-        self._made_of = functools.partial(made_of, decode_cf=decode_cf, is_reversed=is_reversed)
+        options: dict[str, Any] = {"decode_cf": decode_cf, "is_reversed": is_reversed, "labels": labels, "name": name}
+        self._made_of = functools.partial(RowView, reader, kind, windows, table, columns, **options)
         self._name = name or reader.path.rpartition("/")[2]
         self._reader = reader
         self._labels = {label.name: label for label in labels}
@@ -176,7 +172,12 @@ class RowView:
 
     def _described(self, name: str) -> ColumnLayout:
         if name not in self._layouts:
-            column = self._find(name)
+            try:
+                column = self._rows.column(name)
+            except UnknownColumnError:
+                if name != EPISODE and not (name == GROUP and self._kind.has_groups):
+                    raise
+                column = self._episode(name)
             self._columns[name] = column
             layout = column.layout(self._rows.num_rows, self.path)
             if (classes := self._labels.get(name)) is not None:
@@ -184,20 +185,13 @@ class RowView:
             self._layouts[name] = layout
         return self._layouts[name]
 
-    def _find(self, name: str) -> RowColumn:
-        try:
-            return self._rows.column(name)
-        except UnknownColumnError:
-            if name == EPISODE or (name == GROUP and self._kind.has_groups):
-                return self._episode(name, f"{self.path}:".encode() if name == EPISODE else b"")
-            raise
-
-    def _episode(self, name: str, prefix: bytes) -> RowColumn:
-        texts = objects(prefix + name for name in self._rows.episode_names())
-        values = InMemory.of(name, texts.take, object)
-        if self._kind.has_groups or self._kind.episode or self.has_windows:
-            return RowColumn(name, values, self._rows.episodes_of)
-        raise UnknownColumnError(f"{self.path}: no column {EPISODE!r}; it is for Groups, Files and Windows")
+    def _episode(self, name: str) -> RowColumn:
+        """Return the group or episode of each row; in the column of this name, after the path of the file."""
+        if not (self._kind.has_groups or self._kind.episode or self.has_windows):
+            raise UnknownColumnError(f"{self.path}: no column {EPISODE!r}; it is for Groups, Files and Windows")
+        before = f"{self.path}:".encode() if name == EPISODE else b""
+        texts = objects(before + episode for episode in self._rows.episode_names())
+        return RowColumn(name, InMemory.of(name, texts.take, object), self._rows.episodes_of)
 
     def read(self, columns: Sequence[str], rows: Rows = slice(None)) -> dict[str, np.ndarray]:
         """Read rows of columns, as `RowReader.read`."""
@@ -233,13 +227,20 @@ class RowView:
         return cost is not None
 
     def _whole_datasets(self, out: Mapping[str, np.ndarray]) -> JobsOfRows | None:
+        """Return what reads rows that are whole datasets of groups, with their values as they are stored, or None."""
         if not out or not self._kind.has_groups or self._reader.threads != 1 or self._reader.is_fetched:
             return None
-        whole = {name: whole_joined_array(self._columns[name]) for name in out}
-        columns = {name: joined for name, joined in whole.items() if joined is not None}
-        if len(columns) < len(out) or {*self._seeds, *self._unlabelled} & out.keys():
-            return None
-        return JobsOfRows.of_datasets(columns, out)
+        whole: dict[str, JoinedArray] = {}
+        for name in out:
+            column = self._columns[name]
+            values = column.values
+            if not isinstance(values, Ranges) or column.units_of is not None or values.entries is not None:
+                return None
+            joined, content = values.joined, values.content
+            if joined is None or not isinstance(content, Stored) or content.address is not joined or content.is_part:
+                return None
+            whole[name] = joined
+        return None if {*self._seeds, *self._unlabelled} & out.keys() else JobsOfRows.of_datasets(whole, out)
 
     def _rows_of(self, layouts: Mapping[str, ColumnLayout]) -> int:
         """Return the number of rows; columns along the first axis may differ in it."""
@@ -298,15 +299,14 @@ class RowView:
             return FileRead(self._reader, [])
         with self._naming_columns():
             readings = [self._reading(name, wanted, there, array, draws) for name, array in arrays.items()]
-        parts = [part for reading in readings for part in reading.parts if len(part.request)]
-        finishes = [reading.finish for reading in readings if reading.finish is not None]
+        reading = Reading.together(readings)
 
         def finish() -> None:
             with self._naming_columns():
-                for finish_one in finishes:
-                    finish_one()
+                if reading.finish is not None:
+                    reading.finish()
 
-        return FileRead(self._reader, parts, finish)
+        return FileRead(self._reader, [part for part in reading.parts if len(part.request)], finish)
 
     def _reading(
         self, name: str, rows: np.ndarray, places: np.ndarray, out: np.ndarray, draws: np.ndarray | None
@@ -355,22 +355,25 @@ class RowView:
     def stored_bytes(self, columns: Sequence[str]) -> dict[str, int]:
         """Return how many bytes columns take in the file: those that are a dataset, or a field of its values."""
         self.find(columns)
-        of = {
-            name: part_of_dataset
-            for name in columns
-            if self._by_axis and (part_of_dataset := stored_part(self._columns[name]))
-        }
+        of: dict[str, tuple[str, float]] = {}
+        for name in columns if self._by_axis else ():
+            values = self._columns[name].values
+            if isinstance(values, Stored) and isinstance(values.address, str):
+                whole = values.layout.stored_dtype
+                of_fields = [field_of(whole, field)[0].itemsize for field in values.fields]
+                of[name] = values.layout.name, sum(of_fields) / whole.itemsize if of_fields else 1.0
         stored = self._reader.stored_bytes([dataset for dataset, _ in of.values()])
         return {name: round(stored[dataset] * share) for name, (dataset, share) in of.items()}
 
     def notes(self, columns: Sequence[str]) -> dict[str, ColumnNotes]:
         """Return what the file says about columns that are datasets; nothing about the others."""
+        nothing = {name: ColumnNotes() for name in columns}
         if not self._by_axis:
-            return {name: ColumnNotes() for name in columns}
+            return nothing
         self.find(columns)
-        plain = [name for name in columns if is_plain(self._columns[name])]
-        plain = list(self._reader.find(plain, missing_ok=True))  # fields of compound values are no datasets
-        return {**{name: ColumnNotes() for name in columns}, **self._reader.notes(plain)}
+        stored = [name for name in columns if isinstance(self._columns[name].values, Stored)]
+        # Fields of compound values are no datasets.
+        return {**nothing, **self._reader.notes(list(self._reader.find(stored, missing_ok=True)))}
 
     def rows_named(self, names: Sequence[bytes], where: str) -> np.ndarray:
         """Return, as bools, which rows are these groups, or belong to them.
@@ -380,22 +383,20 @@ class RowView:
         PredicateError
             If there is no such group, or a name is given twice.
         """
-        known = self._rows.episode_names().tolist()
-        numbers: dict[bytes, list[int]] = {}
+        known = [name.decode("utf-8", "surrogateescape") for name in self._rows.episode_names()]
+        numbers: dict[str, list[int]] = {}
         for number, name in enumerate(known):
-            numbers.setdefault(name.rsplit(b"/", 1)[-1], []).append(number)
+            numbers.setdefault(name.rpartition("/")[2], []).append(number)
         numbers |= {name: [number] for number, name in enumerate(known)}
         is_wanted = np.zeros(len(known), bool)
         for listed in names:
-            matching = numbers.get(name := listed.strip(b"/"), [])
+            matching = numbers.get(name := listed.decode("utf-8", "surrogateescape").strip("/"), [])
             if len(matching) != 1:
-                several = f"several groups are: {few([_text(known[number]) for number in matching])}"
-                near = near_names(_text(name), [_text(number) for number in known])
-                raise PredicateError(
-                    f"{where} lists {_text(name)!r}, which {several if matching else f'is no group of rows.{near}'}"
-                )
+                several = f"several groups are: {few([known[number] for number in matching])}"
+                wrong = several if matching else f"is no group of rows.{near_names(name, known)}"
+                raise PredicateError(f"{where} lists {name!r}, which {wrong}")
             if is_wanted[matching[0]]:
-                raise PredicateError(f"{where} lists {_text(name)!r} more than once")
+                raise PredicateError(f"{where} lists {name!r} more than once")
             is_wanted[matching[0]] = True
         return is_wanted[self._rows.episodes_of(np.arange(self.num_rows))]
 
@@ -406,11 +407,9 @@ class RowView:
         return self._made_of, ()
 
     def __repr__(self) -> str:
-        _, kind, windows, *_ = self._made_of.args
-        options = [
-            f"{name}={window!r}" for name, window in (("rows", kind), ("windows", windows)) if window is not None
-        ]
-        return f"RowReader({', '.join([repr(self.path), *options])})"
+        options = zip(("rows", "windows"), self._made_of.args[1:3], strict=True)
+        said = [f"{name}={value!r}" for name, value in options if value is not None]
+        return f"RowReader({', '.join([repr(self.path), *said])})"
 
     def __enter__(self) -> Self:
         return self
@@ -445,7 +444,3 @@ def _rows_of_kind(
     else:
         rows = AxisRows(columns, windows, table)
     return rows if windows is None else WindowRows(rows, windows, table)
-
-
-def _text(name: bytes) -> str:
-    return name.decode("utf-8", "backslashreplace")

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from ray_h5.columns.derived_columns import Csr
-from ray_h5.columns.ragged.bounds import Bounds
 from ray_h5.columns.values import Values, read_units
 from ray_h5.errors import CorruptFileError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.tree.encodings import matrix_shape
-from ray_h5.manifest.layout import ColumnLayout, Encoding
+from ray_h5.manifest.layout import Encoding
 from ray_h5.messages import near_names
 from ray_h5.read.reader import RowReader
 
@@ -20,11 +19,12 @@ SPARSE = {"csr", "csc", "compressed"}
 """What groups of sparse matrices encode."""
 
 
-def checked_encoding(path: str, made: Csr, name: str, encoding: Encoding | None) -> Encoding | None:
+def checked_encoding(reader: RowReader, made: Csr, name: str) -> Encoding | None:
     """Return what a group encodes; None if only the user says so.
 
     Raises `UnsupportedColumnError` unless it is a matrix that is compressed by rows.
     """
+    path, encoding = reader.path, reader.encoding(name)
     if encoding is None and made.shape is not None:
         return None
     if encoding is None or encoding.kind not in SPARSE:
@@ -41,29 +41,10 @@ def checked_encoding(path: str, made: Csr, name: str, encoding: Encoding | None)
     return encoding
 
 
-def check_types(where: str, indices: ColumnLayout, data: ColumnLayout) -> None:
-    """Raise unless positions are integers, and values numbers."""
-    if indices.row_shape or indices.dtype.kind not in "iu":
-        raise CorruptFileError(f"{where}: indices are {indices.dtype} of shape {indices.shape}; expected integers")
-    if data.row_shape or data.kind not in {"number", "bool"}:
-        raise UnsupportedColumnError(f"{where}: data are {data.kind} of shape {data.shape}; expected numbers")
-
-
-def check_entries(where: str, bounds: Bounds, indices: int, data: int) -> None:
-    """Raise `CorruptFileError` unless there are as many positions as values, and rows are among them."""
-    if len(bounds) and bounds.starts[0] != 0:
-        raise CorruptFileError(f"{where}: indptr begins with {bounds.starts[0]}; expected 0")
-    end = int(bounds.stops[-1]) if len(bounds) else 0
-    if not indices == data >= end:
-        raise CorruptFileError(
-            f"{where}: indptr ends with {end}, and there are {indices} indices and {data} values; expected equal "
-            "numbers"
-        )
-
-
-def width_of(reader: RowReader, made: Csr, name: str, encoding: Encoding | None, num_rows: int) -> int:
+def width_of(reader: RowReader, made: Csr, name: str, num_rows: int) -> int:
     """Return the length of a row: that of the axis which is not compressed."""
     rows, width = made.shape or (None, None)
+    encoding = checked_encoding(reader, made, name)
     said = width if encoding is None else _stored_width(reader, name, encoding, num_rows)
     if said is None or (rows is not None and rows != num_rows) or (width is not None and width != said):
         raise SchemaMismatchError(

@@ -122,28 +122,18 @@ class WholeRows(Episodes):
 
     def _time_of(self, name: str) -> np.ndarray:
         """Return the steps that a column with offsets has in each part."""
-        path, groups = self.columns.path, self.columns.groups
         if self.columns.is_range(name):
             return self.steps(name).lengths
         values, joined = self.columns.datasets(name)
         if is_single(joined):
-            where, what = ("", "file") if groups is None else (" in each group", "episode")
             raise UnsupportedColumnError(
-                f"{path}: Windows: column {name!r} has a single value{where}, and no axis of time. Leave it out of "
-                f"the offsets: each row then has the value of its {what}."
+                f"{self.columns.path}: Windows: column {name!r} has a single value in each episode, and no axis of "
+                "time. Leave it out of the offsets: each row then has the value of its episode."
             )
-        if joined.unit_shape is None and values.array.kind not in {"number", "bool"}:
-            raise UnsupportedColumnError(
-                f"{path}: Windows: the steps of column {name!r} have other shapes in other groups, such as "
-                f"{joined.layouts[0].row_shape} and {joined.layouts[1].row_shape}, and are no numbers. Choose groups "
-                "that agree with the pattern, or leave the column out of the offsets."
-            )
-        if groups is not None and not joined.is_there.all():
-            lacking = groups[int(np.argmin(joined.is_there))]
-            raise SchemaMismatchError(
-                f"{path}: Windows: group {lacking!r} lacks column {name!r}, which has offsets. Leave it out of the "
-                "offsets, or choose groups that have it with the pattern."
-            )
+        instead = "leave the column out of the offsets"
+        if values.array.kind not in {"number", "bool"}:
+            self.columns.check_one_shape(name, joined, "and its steps are no numbers", instead)
+        self.columns.check_all_have(name, joined, "has offsets", instead)
         return joined.lengths
 
     def _check_attribute(self, name: str, lengths: np.ndarray) -> None:

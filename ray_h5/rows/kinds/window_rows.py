@@ -212,16 +212,13 @@ class WindowRows(RowsOfKind):
         """Return a column with all samples of a span, which are more in some rows than in others."""
         assert window.span is not None
         low, high = window.span
-        if (joined := steps.joined) is not None and joined.unit_shape is None:
-            raise UnsupportedColumnError(
-                f"{self._path}: Windows: the samples of column {window.source!r} have other shapes in other groups, "
-                f"such as {joined.layouts[0].row_shape} and {joined.layouts[1].row_shape}, and their number varies, "
-                "too. Pass a list of offsets instead of a slice, or choose groups that agree."
-            )
-        if (part := self._episodes.columns.part(window.source)) is not None and part.random is not None:
+        columns, instead = self._episodes.columns, "pass a list of offsets instead of a slice"
+        if steps.joined is not None:
+            columns.check_one_shape(window.source, steps.joined, "and their number varies, too", instead)
+        if (part := columns.part(window.source)) is not None and part.random is not None:
             raise UnsupportedColumnError(
                 f"{self._path}: Windows: column {window.source!r}: {part} draws from each sample, and the number of "
-                "samples varies. Pass a list of offsets instead of a slice."
+                f"samples varies: {instead}."
             )
         times = self._times(window.source)
         mean = (high - low) / max(float(times.steps.mean()) if len(times.steps) else 0.0, 1e-12)
