@@ -46,7 +46,7 @@ LIMITS: dict[str, Size] = {
     "call_errors": Size(88, 1, 0, 0, 1, 0),
     "cli": Size(198, 1, 3, 0, 0, 0),
     "codecs": Size(879, 8, 0, 0, 0, 0),
-    "columns": Size(5078, 25, 0, 0, 1, 4),
+    "columns": Size(4935, 25, 0, 0, 1, 3),
     "content_equality": Size(70, 1, 0, 0, 0, 0),
     "errors": Size(216, 1, 0, 0, 0, 0),
     "hash_and_permute": Size(204, 1, 0, 0, 0, 0),
@@ -66,7 +66,7 @@ LIMITS: dict[str, Size] = {
     "predicates": Size(1061, 6, 0, 0, 0, 0),
     "ray_data": Size(4404, 26, 5, 0, 7, 7),
     "read": Size(6310, 33, 0, 0, 9, 3),
-    "rows": Size(4065, 17, 1, 0, 4, 1),
+    "rows": Size(4001, 17, 1, 0, 4, 1),
     "shown_values": Size(105, 1, 0, 0, 0, 0),
     "source": Size(272, 1, 8, 0, 0, 0),
     "storage": Size(3382, 22, 4, 0, 3, 0),
@@ -77,7 +77,7 @@ LIMITS: dict[str, Size] = {
 }
 """Today's numbers."""
 
-COMMENTS = 0.98
+COMMENTS = 1.0
 """Per cent of lines that are comments, over all packages: this one may only rise."""
 
 

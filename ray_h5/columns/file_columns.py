@@ -72,7 +72,7 @@ class FileColumns(Columns):
         self.many: dict[str, GroupTable] = {} if table is None else dict(table.joined)
         self._listed: Listing | None = None
         self._layout: FileLayout | None = None
-        self._without_axes: dict[str, JoinedArray | None] = {}
+        self._singles: dict[str, JoinedArray | None] = {}
         whole = None if table is None else table.groups
         self.as_arrays: dict[str, JoinedArray] = {} if whole is None else dict(whole.columns)
 
@@ -100,12 +100,10 @@ class FileColumns(Columns):
                     continue
                 try:
                     self.values(name)
+                    chosen.append(name)
                 except (UnsupportedColumnError, UnknownColumnError) as exc:
                     refused[name] = exc
-                else:
-                    refused.pop(name, None)
-                    chosen.append(name)
-            own = set(names)
+            own = {*names} - {*chosen}
             self._listed = Listing(tuple(chosen), {name: exc for name, exc in refused.items() if name in own})
         return self._listed
 
@@ -123,31 +121,25 @@ class FileColumns(Columns):
         UnsupportedColumnError
             If the value is no number or text.
         """
-        joined = self.without_axes(name)
+        joined = self._without_axes(name)
         if joined is None or not joined.single:
             return None
         if (unit := joined.unit).kind not in {"number", "bool", "string"}:
             raise UnsupportedColumnError(f"{unit.where} holds a single {unit.kind} value; expected a number or text")
         return Stored.of(joined)
 
-    def without_axes(self, name: str) -> JoinedArray | None:
+    def _without_axes(self, name: str) -> JoinedArray | None:
         """Return a dataset with a single value; of an opaque value, the array of its bytes. None if it has axes."""
-        if (dataset := self.dataset_of(name)) not in self._without_axes:
-            self._without_axes[dataset] = self._single(dataset)
-        return self._without_axes[dataset]
-
-    def _single(self, name: str) -> JoinedArray | None:
-        if self._layout is not None and name in self._layout.columns:
-            return None
-        error = None if self._layout is None else self._layout.refused.get(name)
-        if error is None:
-            try:
-                self.reader.find([name], missing_ok=True)
-            except UnsupportedColumnError as exc:
-                error = exc
-        if error is None or not is_single(error) or any(character in name for character in "*?["):
-            return None
-        return self.reader.single(name)
+        if (dataset := self.dataset_of(name)) not in self._singles:
+            error = None if self._layout is None else self._layout.refused.get(dataset)
+            if error is None and (self._layout is None or dataset not in self._layout.columns):
+                try:
+                    self.reader.find([dataset], missing_ok=True)
+                except UnsupportedColumnError as exc:
+                    error = exc
+            is_one = error is not None and is_single(error) and not {*"*?["} & {*dataset}
+            self._singles[dataset] = self.reader.single(dataset) if is_one else None
+        return self._singles[dataset]
 
     # The one part that a file is ------------------------------------------------------------------
 
@@ -157,11 +149,10 @@ class FileColumns(Columns):
         return JoinedArray(array.name, THE_FILE, (array,), np.zeros(1, np.int32), shapes, none)
 
     def datasets(self, name: str) -> tuple[Values, JoinedArray]:
-        if (single := self.single(name)) is not None and isinstance(single.address, JoinedArray):
-            return single, single.address
-        of_bytes = self.without_axes(name)
-        values, joined = super().datasets(name) if of_bytes is None else (Stored.of(of_bytes), of_bytes)
-        self.as_arrays[name] = joined
+        single, one = self.single(name), self._without_axes(name)
+        values, joined = super().datasets(name) if one is None else (Stored.of(one), one)
+        if single is None:
+            self.as_arrays[name] = joined
         return values, joined
 
     def has(self, name: str) -> bool:
@@ -180,7 +171,7 @@ class FileColumns(Columns):
         """Return the columns of one group of the file; `paths` are the datasets of names that are not below it."""
         columns = copy.copy(self)
         columns.path_of = lambda name: paths.get(name.strip("/")) or f"{group}/{name.strip('/')}".strip("/")
-        columns._values, columns._without_axes = {}, {}
+        columns._values, columns._singles = {}, {}
         return columns
 
     def group_table(self, pattern: str | Mapping[str, str], names: Sequence[str]) -> GroupTable:
@@ -252,21 +243,16 @@ class FileColumns(Columns):
         if encoding.kind in {"category", "optional", *SPARSE}:
             return super()._encoded(path, encoding, name)
         if encoding.kind == "references":
-            return self._referred(path)
+            try:
+                table = self._datasets(path, path.strip("/"))
+            except SchemaMismatchError as exc:
+                raise UnsupportedColumnError(*exc.args) from None
+            return referred_values(self.path, path, table, is_reversed=self._is_reversed)
         if encoding.kind == "ragged":
-            return self.ragged(_of_awkward(self.path, path.strip("/"), encoding, name))
+            return self.ragged(self._of_awkward(path.strip("/"), encoding, name))
         has_columns = encoding.kind in {"frame", "pandas"} or encoding.said in {"dict", "raw", "anndata"}
         what = "a group, not a column; its columns are below it" if has_columns else "no column of rows"
         raise UnsupportedColumnError(f"{self.path}: {path!r} ({encoding.said}) is {what}")
-
-    def _in_pandas(self, name: str) -> Values | None:
-        """Return a column of a table of pandas; None for other names."""
-        parts = name.split("/")
-        for count in range(len(parts)):
-            encoding = self.encoding(frame := "/".join(parts[:count]))
-            if encoding is not None and encoding.kind == "pandas":
-                return pandas_values(self.reader, encoding, frame, "/".join(parts[count:]))
-        return None
 
     def csr(self, made: Csr) -> SparseRows:
         checked_encoding(self.reader, made, made.group)
@@ -294,52 +280,44 @@ class FileColumns(Columns):
             f"pass rows=ray_h5.Groups({made.pattern!r})."
         )
 
-    def _referred(self, name: str) -> Values:
-        """Return the values that references lead to."""
-        try:
-            table = self._datasets(name, name.strip("/"))
-        except SchemaMismatchError as exc:
-            raise UnsupportedColumnError(*exc.args) from None
-        return referred_values(self.path, name, table, is_reversed=self._is_reversed)
+    def _of_awkward(self, group: str, encoding: Encoding, name: str) -> Ragged:
+        """Return the column that an array of awkward with one level of lists is."""
+        with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
+            form: Any = json.loads(encoding.text)
+            if form["class"] == "ListOffsetArray" and form["content"]["class"] == "NumpyArray":
+                content, offsets = f"{form['content']['form_key']}", f"{form['form_key']}"
+                return Ragged(f"{group}/{content}-data", f"{group}/{offsets}-offsets", called=name)
+        raise UnsupportedColumnError(
+            f"{self.path}: {group!r} is an awkward array of another form than one level of lists of numbers. Write it "
+            "as such arrays, or leave it out with columns=[...]."
+        )
 
     def _field(self, path: str, name: str) -> Values:
+        """Return a field of compound values, or a column of a table, as the kind of file has it."""
         if self._is_reversed:
             return self._decoded(self.source(path))
-        if self._form == "pandas" and (in_pandas := self._in_pandas(path.strip("/"))) is not None:
-            return in_pandas
-        if self._form != "anndata":
-            return super()._field(path, name)
-        parent = path.strip("/").rpartition("/")[0]
-        if self._compound(path.strip("/")) is None:
-            of_rows = parent.split("/", maxsplit=1)[0] in {"", *OF_ROWS}
+        parts = path.strip("/").split("/")
+        for count in range(len(parts)) if self._form == "pandas" else ():
+            encoding = self.encoding(frame := "/".join(parts[:count]))
+            if encoding is not None and encoding.kind == "pandas":
+                return pandas_values(self.reader, encoding, frame, "/".join(parts[count:]))
+        parent = "/".join(parts[:-1])
+        if self._form == "anndata" and self._compound("/".join(parts)) is None:
+            of_rows = parts[0] in OF_ROWS or not parent
             known = self._names() if of_rows else [*self.reader.layout.columns]
             raise UnknownColumnError(f"{self.path}: no {path!r}.{near_names(path, known)}")
         stored = super()._field(path, name)
-        return self._field_of_rows(stored, name, parent) if parent in OF_ROWS and isinstance(stored, Stored) else stored
-
-    def _field_of_rows(self, stored: Stored, name: str, parent: str) -> Values:
-        """Return a field of ``obs`` as AnnData before 0.7 wrote it: it may have codes of categories."""
+        if self._form != "anndata" or parent not in OF_ROWS or not isinstance(stored, Stored):
+            return stored
+        # AnnData before 0.7 wrote ``obs`` so. A field may have codes of categories.
         (field,) = stored.fields
         if stored.array.row_shape or stored.dtype.kind not in "biufSO":
             raise UnsupportedColumnError(
                 f"{self.path}: field {field!r} of {parent!r} holds {stored.dtype}; expected one number or text"
             )
         categories = _COMPOUND_CATEGORIES.format(field)
-        known = self.reader.find([categories], missing_ok=True) if stored.dtype.kind in "iu" else {}
-        return category(self.reader, name, stored, known[categories]) if known else stored
-
-
-def _of_awkward(path: str, group: str, encoding: Encoding, name: str) -> Ragged:
-    """Return the column that an array of awkward with one level of lists is; `path` is the file."""
-    with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
-        form: Any = json.loads(encoding.text)
-        if form["class"] == "ListOffsetArray" and form["content"]["class"] == "NumpyArray":
-            content, offsets = f"{form['content']['form_key']}", f"{form['form_key']}"
-            return Ragged(f"{group}/{content}-data", f"{group}/{offsets}-offsets", called=name)
-    raise UnsupportedColumnError(
-        f"{path}: {group!r} is an awkward array of another form than one level of lists of numbers. Write it as such "
-        "arrays, or leave it out with columns=[...]."
-    )
+        codes_for = self.reader.find([categories], missing_ok=True) if stored.dtype.kind in "iu" else {}
+        return category(self.reader, name, stored, codes_for[categories]) if codes_for else stored
 
 
 def is_single(error: Exception) -> bool:

@@ -79,12 +79,13 @@ class ColumnSpec:
 
     @classmethod
     def of(cls, layout: ColumnLayout) -> ColumnSpec:
-        held = layout.dtype if layout.element is None else layout.element
-        if layout.kind == "ragged" and not _is_held(held, len(layout.ragged_shape)):
+        held, axes = layout.dtype if layout.element is None else layout.element, len(layout.ragged_shape)
+        # Arrays of numbers, or lists of strings.
+        if layout.kind == "ragged" and not (held.kind in "biufc" or (held.kind in "SO" and axes == 1)):
             raise UnsupportedColumnError(
-                f"{layout.where} has rows of varying shape that hold {held} with {len(layout.ragged_shape)} axes; "
-                "read_h5 and H5Dataset deliver those of numbers and booleans, and lists of strings. RowReader reads "
-                "it; or leave it out with columns=[...]."
+                f"{layout.where} has rows of varying shape that hold {held} with {axes} axes; read_h5 and H5Dataset "
+                "deliver those of numbers and booleans, and lists of strings. RowReader reads it; or leave it out with "
+                "columns=[...]."
             )
         if has_long_double(held):
             shown = f"dtype {held}" if layout.element is None else f"arrays of {held} of varying length"
@@ -99,12 +100,11 @@ class ColumnSpec:
             )
         # The strings of two files may have different fixed lengths. Objects hold both.
         dtype = np.dtype(object) if layout.kind == "string" else layout.dtype
-        if layout.kind in {"ragged", "sparse"}:
-            of_row, size = layout.ragged_shape, layout.item_bytes
-            return cls(
-                layout.name, layout.kind, dtype, (), layout.element, False, "checked", of_row, size, layout.dense
-            )
-        return cls(layout.name, layout.kind, dtype, layout.row_shape, layout.element, nullable=layout.nullable)
+        spec = cls(layout.name, layout.kind, dtype, layout.row_shape, layout.element, nullable=layout.nullable)
+        if layout.kind not in {"ragged", "sparse"}:
+            return spec
+        size = layout.item_bytes
+        return replace(spec, row_shape=(), ragged_shape=layout.ragged_shape, mean_bytes=size, dense=layout.dense)
 
     @property
     def row_bytes(self) -> int:
@@ -181,20 +181,23 @@ class ColumnSpec:
     def is_read_from(self, stored: ColumnSpec, is_cast: bool) -> bool:
         """Return whether a column of a file is delivered as this one; `is_cast` if the user asked for another dtype."""
         if self.kind == "ragged":
-            alike = (is_cast or self.element == (stored.element or stored.dtype)) and stored.kind in {
-                "ragged",
-                *TENSOR_KINDS,
-            }
+            alike = is_cast or self.element == (stored.element or stored.dtype)
             shape, axes = stored.ragged_shape or stored.row_shape, len(self.ragged_shape)
-            return alike and set(shape[axes:]) <= {1} and covers(self.ragged_shape, shape[:axes])
+            has_axes = len(shape) >= axes and set(shape[axes:]) <= {1}
+            lengths = zip(self.ragged_shape, shape, strict=False)
+            fits = has_axes and all(one is None or one == other for one, other in lengths)
+            return alike and stored.kind in {"ragged", *TENSOR_KINDS} and fits
         if self.kind == "sparse":
             alike = is_cast or self.element == stored.element
             return alike and stored.kind == "sparse" and self.ragged_shape == stored.ragged_shape
         alike = without_ones(self.row_shape) == without_ones(stored.row_shape)
         if self.kind in TENSOR_KINDS and stored.kind in {"category", "optional"}:
             return is_cast and alike
-        if self.is_made_of(stored):
-            return self.as_bytes or self.value_type == stored.value_type
+        if self.is_scalar and stored.is_scalar:  # files may encode a column differently
+            held = None if stored.kind != "category" or stored.element is None else stored.element.kind
+            is_text = self.kind == "string" and held in {"O", "S"}
+            if is_text or (self.kind == "optional" and stored.kind in {"category", *TENSOR_KINDS}):
+                return self.as_bytes or self.value_type == stored.value_type
         if self.kind in TENSOR_KINDS and stored.kind in TENSOR_KINDS:
             return alike and (is_cast or self.dtype == stored.dtype)
         if self.kind != stored.kind or not alike:
@@ -202,14 +205,6 @@ class ColumnSpec:
         # The fields of compound values may have other offsets in another file.
         stored = replace(stored, row_shape=self.row_shape)
         return self.value_type == stored.value_type or (self.kind in {"string", "category"} and self.as_bytes)
-
-    def is_made_of(self, stored: ColumnSpec) -> bool:
-        """Return whether these values may come from a column of another kind; files may encode a column differently."""
-        if not (self.is_scalar and stored.is_scalar):
-            return False
-        if self.kind == "string":
-            return stored.kind == "category" and stored.element is not None and stored.element.kind in "OS"
-        return self.kind == "optional" and stored.kind in {"category", *TENSOR_KINDS}
 
     def cast(self, dtype: object, casting: Casting = "checked") -> ColumnSpec:
         """Return the spec of this column delivered as another dtype."""
@@ -242,9 +237,10 @@ class ColumnSpec:
         is_text = self.element.kind in "OS"
         if wanted.kind == "S" and is_text:
             return replace(self, as_bytes=True)
-        fits = "iu" if self.kind == "category" and is_text else "iuf" if self.kind == "category" else "biuf"
+        is_category = self.kind == "category"
+        fits = "iu" if is_category and is_text else "iuf" if is_category else "biuf"
         if wanted.kind not in fits or has_long_double(wanted):
-            what = "categories: integers for their codes" if self.kind == "category" else "values that may be missing"
+            what = "categories: integers for their codes" if is_category else "values that may be missing"
             raise OptionError(f"dtypes: column {self.name!r} holds {what}; it cannot be delivered as {wanted}")
         kind: Kind = "bool" if wanted.kind == "b" else "number"
         return ColumnSpec(self.name, kind, wanted.newbyteorder("="), self.row_shape, casting=casting)
@@ -252,8 +248,7 @@ class ColumnSpec:
     @property
     def shown_shape(self) -> str:
         """The shape of a row, for messages; ``?`` stands for a length that varies."""
-        shape = self.ragged_shape if self.kind in {"ragged", "sparse"} else self.tensor_shape
-        return shown_shape(shape)
+        return shown_shape(self.ragged_shape if self.kind in {"ragged", "sparse"} else self.tensor_shape)
 
     def __str__(self) -> str:
         if self.kind == "ragged":
@@ -268,19 +263,9 @@ class ColumnSpec:
         return f"{kind} {self.row_shape}" if self.row_shape else kind
 
 
-def _is_held(element: np.dtype, axes: int) -> bool:
-    """Return whether rows of varying shape can be delivered: arrays of numbers, or lists of strings."""
-    return element.kind in "biufc" or (element.kind in "SO" and axes == 1)
-
-
 def shown_shape(shape: Sequence[int | None]) -> str:
     """Return a shape as text; ``?`` stands for a length that varies."""
     return f"({', '.join('?' if n is None else str(n) for n in shape)}{',' if len(shape) == 1 else ''})"
-
-
-def covers(ragged: tuple[int | None, ...], shape: tuple[int | None, ...]) -> bool:
-    """Return whether rows of a shape are rows of a ragged shape."""
-    return all(one is None or one == other for one, other in zip(ragged, shape, strict=True))
 
 
 @dataclass(frozen=True)

@@ -131,7 +131,7 @@ CASES = {
     "an attribute that numpy lacks": (of_time, Groups("data/*", attrs=("a",)), None, UnsupportedColumnError, "attribute 'a' of 'data/demo_2' has a type that numpy lacks"),
     "a name that is not UTF-8": (names_not_utf8, DEMOS, None, UnsupportedColumnError, r"file\['/data'\].move\(b'demo_\\xff'"),
     "lengths differ": (with_(("data/demo_2/y", [1]), ("data/demo_10/y", [1])), DEMOS, Windows({"x": [0], "y": [0]}), SchemaMismatchError, "'x' has 3 steps, and 'y' has 1"),
-    "no axis of time": (with_(("data/demo_2/y", 1), ("data/demo_10/y", 1)), DEMOS, Windows({"y": [0]}), UnsupportedColumnError, "'y' has a single value in each group, and no axis of time"),
+    "no axis of time": (with_(("data/demo_2/y", 1), ("data/demo_10/y", 1)), DEMOS, Windows({"y": [0]}), UnsupportedColumnError, "'y' has a single value in each episode, and no axis of time"),
     "steps of other shapes": (with_(("data/demo_2/y", [[b"1"]] * 3), ("data/demo_10/y", [[b"1", b"2"]] * 2)), DEMOS, Windows({"y": [0]}), UnsupportedColumnError, r"other shapes in other groups, such as \(1,\) and \(2,\)"),
     "zero of an enum": (one_enum, DEMOS, Windows({"x": [-1]}, pad="zero"), UnsupportedColumnError, "an enum"),
     "unknown": (demos, DEMOS, Windows({"xx": [0]}), UnknownColumnError, "no 'xx'.* Did you mean 'x'"),

@@ -22,19 +22,23 @@ from ray_h5.messages import few
 CF_ATTRIBUTES = ("_FillValue", "missing_value", "scale_factor", "add_offset", "units", "calendar", "dtype", "_Unsigned")
 
 _SHOWN_CHARACTERS = 80
-_UNITS = {"d": 86_400_000_000_000, "h": 3_600_000_000_000, "min": 60_000_000_000, "s": 1_000_000_000,
-          "ms": 1_000_000, "us": 1_000, "ns": 1}  # fmt: skip
-_NAMES = {"day": "d", "days": "d", "d": "d", "hour": "h", "hours": "h", "hr": "h", "hrs": "h", "h": "h",
-          "minute": "min", "minutes": "min", "min": "min", "mins": "min", "second": "s", "seconds": "s", "sec": "s",
-          "secs": "s", "s": "s", "millisecond": "ms", "milliseconds": "ms", "msec": "ms", "ms": "ms",
-          "microsecond": "us", "microseconds": "us", "us": "us", "nanosecond": "ns", "nanoseconds": "ns",
-          "ns": "ns"}  # fmt: skip
+_SECOND = 1_000_000_000
+_UNITS = {
+    "day days d": 86_400 * _SECOND,
+    "hour hours hr hrs h": 3_600 * _SECOND,
+    "minute minutes min mins": 60 * _SECOND,
+    "second seconds sec secs s": _SECOND,
+    "millisecond milliseconds msec ms": 1_000_000,
+    "microsecond microseconds us": 1_000,
+    "nanosecond nanoseconds ns": 1,
+}
+_NANOSECONDS = {name: count for names, count in _UNITS.items() for name in names.split()}
 _SINCE = re.compile(r"(?P<unit>[A-Za-z]+) since ", re.IGNORECASE)
 _LONG_NAMES = {"days", "hours", "minutes", "seconds", "milliseconds", "microseconds", "nanoseconds"}
 _CALENDARS = {"standard", "gregorian", "proleptic_gregorian", ""}
 _NAT, _HIGH = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 _LOW = _NAT + 1
-_DOUBLE = np.dtype(np.float64)
+_DOUBLE, _TIME = np.dtype(np.float64), np.dtype("M8[ns]")
 _FIRST_GREGORIAN = np.datetime64("1582-10-15", "D")
 
 
@@ -107,7 +111,12 @@ class CF(Decoded):
         if stored.dtype.kind == "f":
             absent = absent | ~np.isfinite(stored)
             filled = np.where(absent, 0, stored).astype(np.float64)
-            since = self._since(filled)
+            # xarray drops fractions of a nanosecond. Units with short names it leaves to cftime, which rounds to
+            # microseconds.
+            if self.is_short:
+                since = np.rint(filled.astype(np.longdouble) * (self.unit / 1000)) * 1000
+            else:
+                since = np.trunc(filled * np.float64(self.unit))
             too_large = (since < max(low, _LOW)) | (since > min(high, _HIGH))
             numbers = np.where(too_large, 0, since).astype(np.int64)
         else:
@@ -124,16 +133,6 @@ class CF(Decoded):
         times = (numbers + self.origin).view("M8[ns]")
         times[absent] = np.datetime64("NaT", "ns")
         return times
-
-    def _since(self, numbers: np.ndarray) -> np.ndarray:
-        """Return floats as nanoseconds since the origin.
-
-        xarray drops fractions of a nanosecond. Units with short names it leaves to cftime, which rounds to
-        microseconds.
-        """
-        if not self.is_short:
-            return np.trunc(numbers * np.float64(self.unit))
-        return np.rint(numbers.astype(np.longdouble) * (self.unit / 1000)) * 1000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -182,10 +181,7 @@ def cf_values(values: Stored, said: Sequence[Mapping[str, Any]], class_of: np.nd
     if not any(decoders):
         return values
     if isinstance(decoders[0], Characters) and isinstance(joined, JoinedArray) and joined.unit_shape is None:
-        raise UnsupportedColumnError(
-            f"{values.layout.where} has arrays of characters, of another length in other groups. Read it as it is "
-            "stored, with decode_cf=False, or leave it out with columns=[...]."
-        )
+        raise _refused(values.layout, "arrays of characters, of another length in other groups")
     parts = tuple(values if decoder is None else decoder for decoder in decoders)
     if len(parts) == 1 or isinstance(parts[0], Characters) or not isinstance(joined, JoinedArray):
         return parts[0]
@@ -230,49 +226,24 @@ def _decoder(values: Stored, attributes: Mapping[str, Any]) -> CF | Characters |
     missing = tuple(_missing(attributes, layout.dtype, stored))
     scale, offset = (_number(attributes.get(name)) for name in ("scale_factor", "add_offset"))
     if not_a_number := [name for name in PACKING[:2] if name in attributes and _number(attributes[name]) is None]:
-        raise UnsupportedColumnError(
-            f"{layout.where} has an attribute {not_a_number[0]!r} that is no number. Read it as it is stored, with "
-            "decode_cf=False, or leave it out with columns=[...]."
-        )
+        raise _refused(layout, f"an attribute {not_a_number[0]!r} that is no number")
+    factors = (1.0 if scale is None else float(scale)), (0.0 if offset is None else float(offset))
     units = " ".join(str(attributes.get("units", "")).split())
     since = CF_TIME.fullmatch(units)
-    if since is None and (begins := _SINCE.match(units)) is not None and begins["unit"].lower() in _NAMES:
-        raise _unparsed(layout, units, "expected a date such as 2000-01-31, a time and a zone such as +05:30")
     if since is not None:
-        return _times(values, attributes, since, missing, stored, (scale, offset))
+        unit, origin = _unit_and_origin(layout, since, str(attributes.get("calendar", "")).lower())
+        # xarray makes int64 of integers that may be missing, before it scales them.
+        number = np.dtype(np.int64) if missing and stored.kind in "iu" else stored
+        packed, is_short = (
+            _float_dtype(number, scale, offset),
+            f"{since['unit'].lower().rstrip('s')}s" not in _LONG_NAMES,
+        )
+        return CF(values, "time", _TIME, missing, *factors, unit, origin, unsigned, is_short, packed)
+    if (begins := _SINCE.match(units)) is not None and begins["unit"].lower() in _NANOSECONDS:
+        raise _unparsed(layout, units, "expected a date such as 2000-01-31, a time and a zone such as +05:30")
     if scale is None and offset is None and not missing:
         return None if not unsigned else CF(values, "number", stored, unsigned=True)
-    dtype = _float_dtype(stored, scale, offset)
-    return CF(values, "number", dtype, missing, *_factors(scale, offset), unsigned=unsigned)
-
-
-def _times(
-    values: Stored,
-    attributes: Mapping[str, Any],
-    since: re.Match[str],
-    missing: tuple[Any, ...],
-    stored: np.dtype,
-    packing: tuple[np.generic | None, np.generic | None],
-) -> CF:
-    unit, origin = _unit_and_origin(values.array, since, str(attributes.get("calendar", "")).lower())
-    # xarray makes int64 of integers that may be missing, before it scales them.
-    number = np.dtype(np.int64) if missing and stored.kind in "iu" else stored
-    return CF(
-        values,
-        "time",
-        np.dtype("M8[ns]"),
-        missing,
-        *_factors(*packing),
-        unit,
-        origin,
-        unsigned=stored != values.array.dtype,
-        is_short=since["unit"].lower().rstrip("s") + "s" not in _LONG_NAMES,
-        packed=_float_dtype(number, *packing),
-    )
-
-
-def _factors(scale: np.generic | None, offset: np.generic | None) -> tuple[float, float]:
-    return (1.0 if scale is None else float(scale)), (0.0 if offset is None else float(offset))
+    return CF(values, "number", _float_dtype(stored, scale, offset), missing, *factors, unsigned=unsigned)
 
 
 def _missing(attributes: Mapping[str, Any], signed: np.dtype, stored: np.dtype) -> list[Any]:
@@ -303,43 +274,35 @@ def _float_dtype(stored: np.dtype, scale: np.generic | None, offset: np.generic 
 
 
 def _unit_and_origin(layout: ColumnLayout, since: re.Match[str], calendar: str) -> tuple[int, int]:
-    name = _NAMES.get(since["unit"].lower())
-    units = since[0][:_SHOWN_CHARACTERS]
-    if name is None:
-        raise UnsupportedColumnError(
-            f"{layout.where} has times in {units!r}; expected days, hours, minutes, seconds or parts of them. Read it "
-            "as it is stored, with decode_cf=False."
-        )
+    """Return the nanoseconds of a unit, and those from 1970 to the date that times are counted from."""
+    unit, units = _NANOSECONDS.get(since["unit"].lower()), since[0][:_SHOWN_CHARACTERS]
+    if unit is None:
+        raise _refused(layout, f"times in {units!r}; expected days, hours, minutes, seconds or parts of them")
     if calendar not in _CALENDARS:
-        calendar = calendar[:_SHOWN_CHARACTERS]
-        raise UnsupportedColumnError(
-            f"{layout.where} has times of the calendar {calendar!r}, which numpy, Arrow and torch lack. Read it as it "
-            "is stored, with decode_cf=False, or leave it out with columns=[...]."
-        )
+        said = calendar[:_SHOWN_CHARACTERS]
+        raise _refused(layout, f"times of the calendar {said!r}, which numpy, Arrow and torch lack")
     try:
         date, since_midnight = _parsed(since)
     except (ValueError, OverflowError) as exc:
         raise _unparsed(layout, units, str(exc)[:_SHOWN_CHARACTERS]) from exc
     if calendar != "proleptic_gregorian" and date < _FIRST_GREGORIAN:
-        raise UnsupportedColumnError(
-            f"{layout.where} has times in {units!r} of the calendar {calendar or 'standard'!r}, which is Julian "
-            "before 1582-10-15; numpy has the Gregorian calendar alone. Read it with decode_cf=False."
-        )
-    ns = int(date.astype(np.int64)) * _UNITS["d"] + since_midnight
-    ns -= _zone(since["zone"])
+        said = f"times in {units!r} of the calendar {calendar or 'standard'!r}, which is Julian before 1582-10-15"
+        raise _refused(layout, f"{said}; numpy has the Gregorian calendar alone")
+    ns = int(date.astype(np.int64)) * _NANOSECONDS["day"] + since_midnight - _zone(since["zone"])
     if not _LOW <= ns <= _HIGH:
-        raise UnsupportedColumnError(
-            f"{layout.where} has times in {units!r}, which is not in the years 1678 to 2262, which nanoseconds hold. "
-            "Read it as it is stored, with decode_cf=False."
-        )
-    return _UNITS[name], ns
+        raise _refused(layout, f"times in {units!r}, which is not in the years 1678 to 2262, which nanoseconds hold")
+    return unit, ns
+
+
+def _refused(layout: ColumnLayout, what: str) -> UnsupportedColumnError:
+    """Return the error of a column that has something that is not decoded."""
+    return UnsupportedColumnError(
+        f"{layout.where} has {what}. Read it as it is stored, with decode_cf=False, or leave it out with columns=[...]."
+    )
 
 
 def _unparsed(layout: ColumnLayout, units: str, why: str) -> UnsupportedColumnError:
-    return UnsupportedColumnError(
-        f"{layout.where} has times in {units[:_SHOWN_CHARACTERS]!r}, which cannot be parsed: {why}. Read it as it is "
-        "stored, with decode_cf=False, or leave it out with columns=[...]."
-    )
+    return _refused(layout, f"times in {units[:_SHOWN_CHARACTERS]!r}, which cannot be parsed: {why}")
 
 
 def _parsed(since: re.Match[str]) -> tuple[np.datetime64, int]:
@@ -351,7 +314,7 @@ def _parsed(since: re.Match[str]) -> tuple[np.datetime64, int]:
     if len(more) > 2:
         raise ValueError("expected hours, minutes and seconds")
     date = np.datetime64(f"{year:04d}-{month:02d}-{day:02d}", "D")
-    return date, round((hours * 3600 + minutes * 60 + seconds) * _UNITS["s"])
+    return date, round((hours * 3600 + minutes * 60 + seconds) * _SECOND)
 
 
 def _zone(text: str | None) -> int:
@@ -360,4 +323,4 @@ def _zone(text: str | None) -> int:
         return 0
     digits = text[1:].replace(":", "")
     hours, minutes = (int(digits[:-2]), int(digits[-2:])) if len(digits) > 2 else (int(digits), 0)
-    return (1 if text[0] == "+" else -1) * (hours * 60 + minutes) * _UNITS["min"]
+    return (1 if text[0] == "+" else -1) * (hours * 60 + minutes) * _NANOSECONDS["min"]

@@ -50,12 +50,15 @@ class Category(Decoded):
     def array(self) -> ColumnLayout:
         values = self.categories.dtype
         named = self.categories.tolist() if isinstance(self.categories, np.ndarray) else []
+        texts = [
+            value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value) for value in named
+        ]
         return replace(
             _array(self.name, self.values.array, self.path),
             kind="category",
             stored_dtype=np.dtype(object),
             element=np.dtype(object) if values.kind in "OS" else values,
-            enum=tuple((_shown(value), code) for code, value in enumerate(named)),
+            enum=tuple(zip(texts, range(len(texts)), strict=True)),
             item_bytes=self.values.dtype.itemsize,
         )
 
@@ -76,48 +79,35 @@ class Category(Decoded):
 
     def decoded(self, stored: np.ndarray, rows: np.ndarray, dtype: np.dtype, others: _Table) -> np.ndarray:
         values, first, counts = others
-        self._check(stored, rows, counts)
-        if dtype.kind in "iu":
-            return self._as_integers(stored, rows, dtype)
-        known = self._as_floats(values, dtype) if dtype.kind != "O" else _or_none(values)
-        at = stored.astype(np.int64)
-        numbers: np.ndarray = known[np.where(at < 0, -1, at + _along(first, at))]
-        return numbers
-
-    def _check(self, codes: np.ndarray, units: np.ndarray, counts: np.ndarray) -> None:
-        if codes.dtype.kind not in "iu":
+        of_unit = (-1, *[1] * (stored.ndim - 1))  # the shape of numbers of units that go with their codes
+        if (wrong := np.argwhere((stored < -1) | (stored >= counts.reshape(of_unit)))).size:
+            at = tuple(wrong[0])
             raise CorruptFileError(
-                f"{self.path}: column {self.name!r}: expected integers as codes, found {codes.dtype}"
+                f"{self.values.where(self.name, rows[at[0]])}: code {stored[at]} stands for nothing: there are "
+                f"{counts[at[0]]} categories, and -1 is a missing value. Restore the file from a copy, or write it "
+                "again."
             )
-        wrong = np.argwhere((codes < -1) | (codes >= _along(counts, codes)))
-        if not len(wrong):
-            return
-        at = tuple(wrong[0])
-        raise CorruptFileError(
-            f"{self.values.where(self.name, units[at[0]])}: code {codes[at]} stands for nothing: there are "
-            f"{counts[at[0]]} categories, and -1 is a missing value. Restore the file from a copy, or write it again."
-        )
-
-    def _as_integers(self, codes: np.ndarray, units: np.ndarray, dtype: np.dtype) -> np.ndarray:
-        if isinstance(self.categories, JoinedArray):
-            raise CastError(
-                f"{self.path}: column {self.name!r}: each group has categories of its own, so that codes of two groups "
-                f"stand for different values. Leave {self.name!r} out of dtypes to get the values."
-            )
-        wrong = np.argwhere(lost(codes, dtype))
-        if len(wrong):
-            raise cast_error(self.values.where(self.name, units[wrong[0][0]]), codes[tuple(wrong[0])], dtype)
-        return codes.astype(dtype)
-
-    def _as_floats(self, values: np.ndarray, dtype: np.dtype) -> np.ndarray:
-        """Return the value of each code as a number; NaN at the end."""
-        if values.dtype.kind not in "biuf" or dtype.kind != "f":
+        if dtype.kind in "iu":
+            if isinstance(self.categories, JoinedArray):
+                raise CastError(
+                    f"{self.path}: column {self.name!r}: each group has categories of its own, so that codes of two "
+                    f"groups stand for different values. Leave {self.name!r} out of dtypes to get the values."
+                )
+            return _cast(self, stored, rows, dtype, lost(stored, dtype))
+        # The value of each code, and of -1 at the end.
+        if dtype.kind == "O":
+            of_codes = objects([*values.tolist(), None])
+        elif values.dtype.kind in "biuf" and dtype.kind == "f":
+            of_codes = np.append(values.astype(dtype), np.array(np.nan, dtype))
+        else:
             kind = "text" if values.dtype.kind in "OS" else str(values.dtype)
             raise CastError(
                 f"{self.path}: column {self.name!r}: its categories are {kind}, which cannot be cast to {dtype}; "
                 f"with dtypes={{{self.name!r}: 'int32'}} their codes are delivered"
             )
-        return np.append(values.astype(dtype), np.array(np.nan, dtype))
+        codes = stored.astype(np.int64)
+        decoded: np.ndarray = of_codes[np.where(codes < 0, -1, codes + first.reshape(of_unit))]
+        return decoded
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -166,10 +156,7 @@ class Optional(Decoded):
                 f"{where}: the value is missing, which {dtype} cannot say; use a float, such as "
                 f"dtypes={{{self.name!r}: 'float64'}}, where it is NaN"
             )
-        wrong = np.argwhere(lost(stored, dtype, "rounded") & ~missing)
-        if len(wrong):
-            raise cast_error(self.values.where(self.name, rows[wrong[0][0]]), stored[tuple(wrong[0])], dtype)
-        found = stored.astype(dtype)
+        found = _cast(self, stored, rows, dtype, lost(stored, dtype, "rounded") & ~missing)
         if missing.any():
             found[missing] = np.nan
         return found
@@ -215,15 +202,10 @@ def _array(name: str, stored: ColumnLayout, path: str) -> ColumnLayout:
     return replace(stored, name=name, path=path, fill=None, offset=None)
 
 
-def _along(numbers: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    """Return numbers of units in a shape that goes with the codes of units."""
-    return numbers.reshape(-1, *[1] * (codes.ndim - 1))
-
-
-def _or_none(values: np.ndarray) -> np.ndarray:
-    """Return the value of each code; None at the end, which is where -1 leads."""
-    return objects([*values.tolist(), None])
-
-
-def _shown(value: object) -> str:
-    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+def _cast(
+    column: Category | Optional, stored: np.ndarray, rows: np.ndarray, dtype: np.dtype, is_lost: np.ndarray
+) -> np.ndarray:
+    """Return stored numbers as another dtype; raise for the first one that is lost."""
+    if (wrong := np.argwhere(is_lost)).size:
+        raise cast_error(column.values.where(column.name, rows[wrong[0][0]]), stored[tuple(wrong[0])], dtype)
+    return stored.astype(dtype)

@@ -13,7 +13,7 @@ from ray_h5.columns.values import Decoded, Values, flattened
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.hdf5.groups.matching_groups import OF_VALUES
 from ray_h5.manifest.joined_arrays import GroupTable, Texts
-from ray_h5.manifest.layout import ColumnLayout, Kind
+from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.read.arrays.selection import Selection
 
 _COMPLEX = (("real", "imag"), ("r", "i"))
@@ -69,10 +69,6 @@ def reversed_values(stored: ColumnLayout, matlab_class: str) -> Reversed:
         If its values are of varying length.
     """
     if stored.stored_dtype.hasobject or stored.kind == "list":
-        if len(stored.shape) == 1:
-            raise UnsupportedColumnError(
-                f"{stored.where} has values of varying length, which axes='reversed' does not read; read it without."
-            )
         raise UnsupportedColumnError(
             f"{stored.where} has values of varying length along several axes, which no row has"
         )
@@ -80,23 +76,21 @@ def reversed_values(stored: ColumnLayout, matlab_class: str) -> Reversed:
     if len(shape) == 2 and shape[1] == 1 and matlab_class:
         shape = shape[:1]  # a vector of MATLAB, which has no arrays of one axis
 
-    def found(shape: tuple[int, ...], kind: Kind, dtype: np.dtype, is_text: bool = False) -> Reversed:
-        plain = replace(stored, chunk_shape=None, offset=None, fill=None, direct=False)
-        rows = Selection(stored.name, (len(stored.shape) - 1,), is_reversed=True)
-        values = Stored(replace(plain, shape=stored.shape[::-1]), rows)
-        return Reversed(values, replace(plain, kind=kind, shape=shape, stored_dtype=dtype, enum=()), is_text)
-
     kind, dtype = stored.kind, stored.dtype
-    if matlab_class == "char" and dtype.kind == "u" and dtype.itemsize <= 2:
-        return found(shape[:1], "string", np.dtype(object), is_text=True)
-    if matlab_class == "logical" and dtype.kind in "iu":
-        return found(shape, "bool", np.dtype(bool))
-    if dtype.names is not None and set(dtype.names) in map(set, _COMPLEX):
+    is_text = matlab_class == "char" and dtype.kind == "u" and dtype.itemsize <= 2
+    if is_text:
+        shape, kind, dtype = shape[:1], "string", np.dtype(object)
+    elif matlab_class == "logical" and dtype.kind in "iu":
+        kind, dtype = "bool", np.dtype(bool)
+    elif dtype.names is not None and set(dtype.names) in map(set, _COMPLEX):
         parts = {dtype[name] for name in dtype.names}
         if all(part.kind in "fiu" for part in parts):
-            single = max(part.itemsize for part in parts) <= 4 and all(part.kind == "f" for part in parts)
-            return found(shape, "number", np.dtype(np.complex64 if single else np.complex128))
-    return found(shape, kind, dtype)
+            is_single = all(part.kind == "f" and part.itemsize <= 4 for part in parts)
+            kind, dtype = "number", np.dtype(np.complex64 if is_single else np.complex128)
+    plain = replace(stored, chunk_shape=None, offset=None, fill=None, direct=False)
+    rows = Selection(stored.name, (len(stored.shape) - 1,), is_reversed=True)
+    values = Stored(replace(plain, shape=stored.shape[::-1]), rows)
+    return Reversed(values, replace(plain, kind=kind, shape=shape, stored_dtype=dtype, enum=()), is_text)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

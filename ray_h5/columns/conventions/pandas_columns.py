@@ -13,7 +13,7 @@ from ray_h5.columns.conventions.cf_columns import CF
 from ray_h5.columns.conventions.coded_columns import Category
 from ray_h5.columns.stored_values import Stored, stored_fields
 from ray_h5.columns.values import Decoded, Values, reshaped
-from ray_h5.errors import UnknownColumnError, UnsupportedColumnError
+from ray_h5.errors import CorruptFileError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.manifest.layout import ColumnLayout, Encoding
 from ray_h5.messages import near_names
 from ray_h5.read.reader import RowReader
@@ -98,11 +98,9 @@ def pandas_values(reader: RowReader, encoding: Encoding, frame: str, name: str) 
     if said["dtype"].startswith("datetime64"):
         return _times(stored, said["dtype"])
     if said["categories"]:
+        if stored.dtype.kind not in "iu":
+            raise CorruptFileError(f"{where}: expected integers as codes, found {stored.dtype}")
         table = said["categories"]
-
-        def categories() -> np.ndarray:
-            return np.ascontiguousarray(reader.read_whole(table)["values"])
-
-        values = reader.fact(table, categories, of_file=True)
+        values = reader.fact(table, lambda: np.ascontiguousarray(reader.read_whole(table)["values"]), of_file=True)
         return Category(stored, column, values, reader.path)
     return stored

@@ -47,11 +47,6 @@ class Padding:
     def __repr__(self) -> str:
         return f"Padding({self._pad!r})"
 
-    @property
-    def names(self) -> list[str]:
-        """The columns that have a value of their own."""
-        return list(self._pad) if isinstance(self._pad, dict) else []
-
     def value(self, name: str, dtype: np.dtype | None = None) -> float | None:
         """Return what fills up rows of a column; None if it is not padded.
 
@@ -61,6 +56,11 @@ class Padding:
             return None
         fill = self._pad.get(name) if isinstance(self._pad, dict) else self._pad
         return None if fill is None or fill is False else 0.0 if fill is True else fill
+
+    @property
+    def names(self) -> list[str]:
+        """The columns that have a value of their own."""
+        return list(self._pad) if isinstance(self._pad, dict) else []
 
     def check_names(self, columns: Collection[str]) -> None:
         """Raise `UnknownColumnError` if there is no column of a name."""
@@ -146,25 +146,24 @@ def cast_rows(
         rows = [None if row is None else row.reshape(row.shape[:axes]) for row in rows]
     if element is None or all(row is None or row.dtype == element for row in rows):
         return rows
-    padded: list[np.ndarray | None] = []
+
+    def column(i: int) -> str:
+        return f"column {spec.name!r}" if where is None else f"{where(i)}: column {spec.name!r}"
+
+    cast: list[np.ndarray | None] = [None] * len(rows)
     for i, row in enumerate(rows):
         if row is None:
-            padded.append(row)
             continue
-        if row.dtype == object:
-            if any(item is None for item in row):
-                place = "" if where is None else f"{where(i)}: "
-                raise UnsupportedColumnError(
-                    f"{place}column {spec.name!r} has lists with missing values, which no array of numbers holds. "
-                    "Leave it out of pad={...}, and a batch has a list of its rows; or out of columns=[...]."
-                )
-            padded.append(row.astype(element))
-            continue
-        if spec.casting != "unsafe" and (wrong := lost(np.asarray(row), element, spec.casting)).any():
-            place = "" if where is None else f"{where(i)}: "
-            raise cast_error(f"{place}column {spec.name!r}", row[wrong][0], element)
-        padded.append(np.asarray(row).astype(element))
-    return padded
+        if row.dtype == object and any(item is None for item in row):
+            raise UnsupportedColumnError(
+                f"{column(i)} has lists with missing values, which no array of numbers holds. Leave it out of "
+                "pad={...}, and a batch has a list of its rows; or out of columns=[...]."
+            )
+        is_checked = row.dtype != object and spec.casting != "unsafe"
+        if is_checked and (wrong := lost(np.asarray(row), element, spec.casting)).any():
+            raise cast_error(column(i), row[wrong][0], element)
+        cast[i] = np.asarray(row).astype(element)
+    return cast
 
 
 def pad_rows(
