@@ -142,9 +142,7 @@ def steps_in_python(monkeypatch):
     """Read and decode without the compiled loop: its reads are those of the system, which no test replaces."""
     from ray_h5.read.native import dense_rows as dense
     from ray_h5.read.native import job_table as table
-    from ray_h5.read.native import run_tables as steps
 
-    monkeypatch.setattr(steps, "compiled_loop", lambda: None)
     monkeypatch.setattr(table, "compiled_loop", lambda: None)
     monkeypatch.setattr(dense, "compiled_loop", lambda: None)
     table._pipeline_row.cache_clear()

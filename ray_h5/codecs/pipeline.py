@@ -89,12 +89,8 @@ class ChunkDecoder:
         self.pipeline = pipeline
         self._others = others
         self._chunk_bytes = chunk_bytes
-        self._all_skipped = pipeline.all_skipped
+        self.all_skipped = pipeline.all_skipped
         self._stages: dict[int, tuple[_Stage, ...]] = {}
-
-    def stores_raw(self, masks: np.ndarray) -> np.ndarray:
-        """Return for each filter mask (uint32) whether all filters were skipped for its chunk."""
-        return (masks & self._all_skipped) == self._all_skipped
 
     def decode(self, data: Bytes, mask: int, out: Bytes) -> None:
         """Decode one chunk.
@@ -114,7 +110,7 @@ class ChunkDecoder:
         DecodeError
             If the data do not decode to `chunk_bytes` bytes.
         """
-        mask &= self._all_skipped
+        mask &= self.all_skipped
         if self._others is not None and not decodes(used := self._used(mask)):
             self._others(used.steps, data, out)
             return

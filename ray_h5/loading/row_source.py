@@ -23,7 +23,7 @@ from ray_h5.order.read_plan import ReadPlan
 from ray_h5.per_process import PerProcess
 from ray_h5.read.file_reads import run_reads
 from ray_h5.read.held_chunks import HeldChunks
-from ray_h5.read.native.run_tables import new_times
+from ray_h5.read.native.job_table import new_times
 from ray_h5.read.open_file import MAX_INDEX_BYTES, max_open
 from ray_h5.read.read_parts import FileRead
 from ray_h5.read.reader import RowReader

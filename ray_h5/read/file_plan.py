@@ -62,21 +62,15 @@ class FilePlan:
             parts = read.parts
         self._others: dict[OpenFile, list[Part]] = {}
         self._jobs: list[Job] = []
-        columns = [] if self.expected else file.plain_readers(parts)
-        if columns:
-            jobs = [
-                job for column, part in zip(columns, parts, strict=True) for job in column.jobs(part.request, part.out)
-            ]
-        else:
-            # Parts that take fields, positions or boxes of one dataset are planned together.
-            self._own: dict[str | int, list[Part]] = {}
-            with file.library():
-                gather(self._place, parts)
-                jobs = [job for some in gather(self._jobs_here, self._own.values()) for job in some]
-                for there in gather(lambda other: FilePlan(other, read).jobs(self._others[other]), self._others):
-                    self._jobs += there
-        if read.held is not None and not file.access.swmr:
-            jobs = [read.held.sharing(job, file.path, file.byte_source, file.identity) for job in jobs]
+        # Parts that take fields, positions or boxes of one dataset are planned together.
+        self._own: dict[str | int, list[Part]] = {}
+        with file.library():
+            gather(self._place, parts)
+            jobs = [job for some in gather(self._jobs_here, self._own.values()) for job in some]
+            for there in gather(lambda other: FilePlan(other, read).jobs(self._others[other]), self._others):
+                self._jobs += there
+        if read.held is not None:
+            jobs = read.held.sharing(jobs, file)
         return [*jobs, *self._jobs]
 
     def _jobs_here(self, parts: Sequence[Part]) -> list[Job]:

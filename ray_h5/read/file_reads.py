@@ -16,9 +16,8 @@ from ray_h5.hdf5.files.opening import is_transient, lacks_descriptors
 from ray_h5.read.casting import LostValue
 from ray_h5.read.file_cache import forget_all
 from ray_h5.read.jobs import Asking, Job, ReadStats, Worker
-from ray_h5.read.native.job_table import JobTable
+from ray_h5.read.native.job_table import JobTable, new_times
 from ray_h5.read.native.library import threads_of_loop
-from ray_h5.read.native.run_tables import new_times
 from ray_h5.read.open_file import max_open
 from ray_h5.read.read_parts import FileRead, lost_in
 from ray_h5.read.remote.coalesced_reads import cost_of, run_fetched
@@ -132,7 +131,7 @@ def run_all(jobs: Sequence[Job], threads: int, worker: Worker | None = None) -> 
     others: list[Job] = []
     for job in jobs:
         if isinstance(job, JobTable):
-            (fetched if job.byte_source.is_fetched else tables).append(job)
+            (fetched if job.origins[0].byte_source.is_fetched else tables).append(job)
         elif isinstance(job, Asking):
             asking.append(job)
         else:

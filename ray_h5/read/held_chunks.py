@@ -9,7 +9,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from ray_h5.per_process import PerProcess
 from ray_h5.read.jobs import Job, Unplanned, Worker
 from ray_h5.read.native.job_table import IN_MEMORY, RAW, Field, JobTable
 from ray_h5.read.native.library import compiled_loop
-from ray_h5.storage.byte_source import ByteSource, Identity
 
 _BLOCK_BYTES, _LEAST_BLOCKS = 1 << 20, 16
 """Chunks that are decoded together lie in blocks of about so many bytes. At least so many blocks may be held."""
@@ -71,32 +70,21 @@ class HeldChunks:
         """Drop all chunks."""
         self._state.renew()
 
-    def sharing(self, job: Job, path: str, source: ByteSource, identity: Identity) -> Job:
-        """Return the same work without decoding chunks that are held.
+    def sharing(self, jobs: Sequence[Job], file: Any) -> list[Job]:
+        """Return the same work without decoding chunks of an `OpenFile` that are held; those of other files are not."""
+        return [*jobs] if file.access.swmr or not self.max_bytes else [self._sharing(job, file) for job in jobs]
 
-        Parameters
-        ----------
-        job : callable
-            The work.
-        path, source, identity
-            The file. Chunks of other files are not held.
-        """
-
-        def each(jobs: Sequence[Job]) -> list[Job]:
-            return [self.sharing(other, path, source, identity) for other in jobs]
-
-        if not self.max_bytes:
-            return job
+    def _sharing(self, job: Job, file: Any) -> Job:
         if isinstance(job, JobTable):
             origins = list(job.origins)
             for at, origin in enumerate(origins):
-                if origin.byte_source is source:
+                if origin.byte_source is file.byte_source:
                     # Datasets of a damaged file may claim the same bytes, each in its way.
-                    key = (path, identity, origin.decoder.pipeline)
+                    key = (file.path, file.identity, origin.decoder.pipeline)
                     origins[at] = replace(origin, held=self._columns.setdefault(key, next(self._numbers)))
             return replace(job, origins=origins)
         if isinstance(job, Unplanned):
-            return replace(job, jobs_of=lambda: each(job.jobs_of()))
+            return replace(job, jobs_of=lambda: self.sharing(job.jobs_of(), file))
         return job
 
     def run(self, table: JobTable, worker: Worker) -> None:
@@ -122,7 +110,7 @@ def _turn(lock: threading.Lock) -> Iterator[None]:
     Nobody waits for ever: a file may be on a mount that does not answer.
     """
     loop, until = compiled_loop(), time.monotonic() + _PATIENCE_S
-    if loop is None or not loop.is_pooled:
+    if loop is None or loop.of_thread.value.pool is None:
         yield
         return
     while not (is_mine := lock.acquire(blocking=False)) and time.monotonic() < until:

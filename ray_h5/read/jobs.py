@@ -12,8 +12,8 @@ import numpy as np
 
 from ray_h5.manifest.row_requests import Request
 from ray_h5.per_process import PerProcess
-from ray_h5.read.native.job_table import BYTES_READ, CHUNKS_DECODED, REQUESTS, JobTable
-from ray_h5.read.native.run_tables import new_times, run_table
+from ray_h5.read.native.job_table import CHUNKS_DECODED, DONE, JobTable, new_times
+from ray_h5.read.native.steps_in_python import run_in_python
 from ray_h5.storage.byte_source import ByteSource
 
 
@@ -56,7 +56,7 @@ class Worker:
     Attributes
     ----------
     times : numpy.ndarray
-        How often reads of the files waited; see `ray_h5.read.native.run_tables.new_times`.
+        How often reads of the files waited; see `ray_h5.read.native.job_table.new_times`.
     stats : ReadStats
         Its counts.
     held : HeldChunks, optional
@@ -79,12 +79,26 @@ class Worker:
         for then in job.then:
             then()
 
-    def run_alone(self, table: JobTable) -> None:
-        """Run the jobs of a table, whatever decoded chunks are held."""
-        counts = run_table(table, self.times)
-        self.stats.requests += int(counts[REQUESTS])
-        self.stats.bytes_read += int(counts[BYTES_READ])
-        self.stats.chunks_decoded += int(counts[CHUNKS_DECODED])
+    def run_alone(self, table: JobTable) -> np.ndarray:
+        """Run the jobs of a table, whatever decoded chunks are held, and return what was counted.
+
+        Raises
+        ------
+        CorruptChunkError, TruncatedFileError, TransientIOError
+            As reads of a chunk in Python raise them.
+        StaleIndexError
+            If a job would read or write outside of the arrays of the table.
+        """
+        status, counts = table.run_compiled(self.times)
+        if status.any():  # not done: what is outside of its array, what the loop does not decode, and what is damaged
+            edges = np.flatnonzero(np.diff(status != DONE, prepend=False, append=False)).tolist()
+            for begin, end in zip(edges[::2], edges[1::2], strict=True):
+                run_in_python(table, begin, end, counts)
+        requests, bytes_read, decoded = counts[: CHUNKS_DECODED + 1].tolist()
+        self.stats.requests += requests
+        self.stats.bytes_read += bytes_read
+        self.stats.chunks_decoded += decoded
+        return counts
 
 
 Job = JobTable | Callable[[Worker], None]

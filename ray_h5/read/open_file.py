@@ -41,7 +41,7 @@ from ray_h5.read.arrays.column import Column, Conversion, JoinedColumn, no_place
 from ray_h5.read.arrays.selection import Selection
 from ray_h5.read.native.chunk_lister import list_chunks
 from ray_h5.read.raw_files import RawFiles
-from ray_h5.read.read_parts import Address, Part
+from ray_h5.read.read_parts import Address
 from ray_h5.read.stored_items import StoredItems
 from ray_h5.storage.byte_source import ByteSource, Identity
 from ray_h5.storage.local import identity_now
@@ -100,6 +100,8 @@ class OpenFile:
         What is in memory of a file in a store.
     manifest : Manifest
         What is known of it.
+    plain : dict of str to Column
+        The readers of datasets that were read whole, and whose values are in this file alone.
     """
 
     def __init__(self, access: Access, state: Identity, others: OtherFiles | None = None) -> None:
@@ -121,6 +123,7 @@ class OpenFile:
         self._refused: dict[str, RayH5Error] | None = None
         self._sought: Sources = {}
         self._readers: dict[tuple[str, Address], Column] = {}
+        self.plain: dict[Address, Column] = {}
         self._joined_arrays: WeakKeyDictionary[JoinedArray, JoinedColumn] = WeakKeyDictionary()
         self._indexes: dict[str, ChunkIndex] = {}
         self.virtual: dict[str, Any] = {}
@@ -553,6 +556,7 @@ class OpenFile:
                 self.identity, self._headers = identity, None
                 # They were made of what is not compared.
                 self._readers.clear()
+                self.plain.clear()
                 self._joined_arrays.clear()
             elif is_planned:
                 raise StaleIndexError(
@@ -648,20 +652,9 @@ class OpenFile:
                 known_reader = self._column_of(selection, f"{where} leads to {self.path}" if where else self.path)
                 if not where or isinstance(address, str):  # there may be any number of others
                     self._readers[where, address] = known_reader
+                if not where and isinstance(address, str) and not known_reader.source.layout.sources:
+                    self.plain[address] = known_reader
         return known_reader
-
-    def plain_readers(self, parts: Sequence[Part]) -> list[Column]:
-        """Return the readers of parts that are whole columns of this file alone, and were read before; otherwise none.
-
-        Fast path: of these, neither libhdf5 nor another file has to be asked.
-        """
-        columns = []
-        for part in parts:
-            column = self._readers.get((part.where, part.address)) if isinstance(part.address, str) else None
-            if column is None or column.source.layout.sources:
-                return []
-            columns.append(column)
-        return columns
 
     def _column_of(self, selection: Selection, where: str) -> Column:
         assert isinstance(selection.array, str)

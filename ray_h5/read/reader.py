@@ -39,7 +39,7 @@ from ray_h5.read.file_plan import FilePlan
 from ray_h5.read.file_reads import repeated, run_together
 from ray_h5.read.jobs import Job, ReadStats
 from ray_h5.read.length_errors import HasRows, hint_of
-from ray_h5.read.native.run_tables import new_times
+from ray_h5.read.native.job_table import new_times
 from ray_h5.read.open_file import OpenFile
 from ray_h5.read.read_parts import FileRead, Part, outputs
 from ray_h5.storage.byte_source import Identity
@@ -270,7 +270,10 @@ class RowReader:
             return {}
         wanted = as_request(rows, common_rows(self.path, layouts, self._head), self.path)
         count = wanted.num_rows
-        out = {name: empty((count, *layout.row_shape), layout.dtype, layout.where) for name, layout in layouts.items()}
+        out = {
+            name: empty((count, *layout.shape[1:]), layout.dtype, f"{self.path}: column {name!r}")
+            for name, layout in layouts.items()
+        }
         self.run(FileRead(self, [Part(name, wanted, array) for name, array in out.items()] if count else []))
         return out
 
@@ -451,6 +454,12 @@ class RowReader:
         """Return the work of a read of this file."""
         file = self.opened
         file.check_unchanged()
+        # Fast path: of whole columns of this file alone that were read before, nobody else is asked.
+        plain = [column for part in read.parts if (column := file.plain.get(part.address)) is not None]
+        if len(plain) == len(read.parts) and not self._expected:
+            parts = zip(plain, read.parts, strict=True)
+            jobs = [job for column, part in parts for job in column.jobs(part.request, part.out)]
+            return jobs if read.held is None else read.held.sharing(jobs, file)
         plan = FilePlan(file, read, self._expected)
         return plan.jobs() if file.held is None else replay(plan.jobs)
 

@@ -267,16 +267,16 @@ def test_threads_share_a_reader(tmp_path, storage, threads):
 def test_a_thread_lets_go_of_the_file_meanwhile(path, monkeypatch, other):
     reader = RowReader(path)
     reader.read(["x"])
-    plain_readers, left = OpenFile.plain_readers, [None]
+    check_unchanged, left = OpenFile.check_unchanged, [None]
 
-    def let_go_and_plan(opened, parts):
+    def let_go_and_check(opened, *sources):
         # The reader has its file in hand, and has read nothing yet.
         if left:
             left.clear()
             reader._reopen() if other == "opens it again" else reader.close()
-        return plain_readers(opened, parts)
+        check_unchanged(opened, *sources)
 
-    monkeypatch.setattr(OpenFile, "plain_readers", let_go_and_plan)
+    monkeypatch.setattr(OpenFile, "check_unchanged", let_go_and_check)
     try:
         assert_same(reader.read(["x"], [5])["x"], VALUES[[5]])
     except OptionError as exc:

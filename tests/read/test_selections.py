@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ray_h5.manifest.row_requests import request_of
 from ray_h5.read.arrays.selection import Selection, runs_of_positions
-from ray_h5.read.native import run_tables as steps
+from ray_h5.read.native import job_table as steps
 from ray_h5.read.read_parts import FileRead, Part
 from ray_h5.read.reader import RowReader
 from tests.properties import few

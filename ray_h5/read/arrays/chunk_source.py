@@ -196,7 +196,7 @@ class ChunkSource:
         written = offsets != UNALLOCATED
         if not written.all():
             numbers, offsets, sizes, masks = numbers[written], offsets[written], sizes[written], masks[written]
-        raw = self.decoder.stores_raw(masks)
+        raw = (masks & self.decoder.all_skipped) == self.decoder.all_skipped
         for at in (raw & (sizes != self.chunk_bytes)).nonzero()[0].tolist():
             number, size = int(numbers[at]), int(sizes[at])
             # Other libraries store no more of the last chunk than its rows, and no more is copied.

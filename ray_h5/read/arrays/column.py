@@ -135,18 +135,14 @@ class Column:
         """Whether rows are boxes of values as they are stored."""
         return self.conversion is None and isinstance(self.planner, BoxPlanner)
 
-    def lands_in_place(self, out: np.ndarray) -> bool:
-        """Return whether stored values are the bytes of `out`."""
-        return self.conversion is None and out.dtype == self.planner.dtype and bool(out.flags.c_contiguous)
-
     def jobs(self, request: Request, out: np.ndarray) -> list[Job]:
         """Return the work that fills ``out[request.places]`` with ``request.rows``."""
-        if not len(request) or not out.nbytes:
+        if not request.firsts.size or not out.nbytes:
             return []
         if not self.source.layout.direct:
             raise no_places(f"{self.source.path}: column {self.selection.array!r}")
         planner = self.planner
-        if planner.wide is None and self.lands_in_place(out):
+        if planner.wide is None and self.conversion is None and out.dtype == planner.dtype and out.flags.c_contiguous:
             return planner.jobs(request, out)
         shape, pick = out.shape[1:], None
         if isinstance(planner, BoxPlanner) and planner.wide is not None:

@@ -28,9 +28,9 @@ from ray_h5.read.native.job_table import (
     REQUESTS,
     Field,
     JobTable,
+    new_times,
 )
 from ray_h5.read.native.library import compiled_loop
-from ray_h5.read.native.run_tables import new_times, run_compiled
 
 if TYPE_CHECKING:
     from ray_h5.read.open_file import OpenFile
@@ -189,7 +189,7 @@ class JobsOfRows:
         if table is None or descriptor is None:
             return None
         table.jobs[Field.FILE] = descriptor
-        status, counts = run_compiled(table, self.times)
+        status, counts = table.run_compiled(self.times)
         return None if status.any() else ReadStats(int(counts[REQUESTS]), int(counts[BYTES_READ]))
 
 
@@ -256,7 +256,7 @@ class JointFiles:
         nbytes = 0
         for name, array in like.items():
             columns_alike = _alike(files, name)
-            if not columns_alike or not columns_alike[0].lands_in_place(array):
+            if not columns_alike or array.dtype != columns_alike[0].planner.dtype or not array.flags.c_contiguous:
                 continue
             nbytes += sum(column.source.nbytes for column in columns_alike)
             if nbytes > _MOST_INDEX_BYTES:
@@ -279,7 +279,7 @@ class JointFiles:
         """
         tables = self._tables(files, rows, places, out)
         planned = [table for table in tables if table is not None]
-        return len(planned) == len(tables) and not run_compiled(JobTable.join(planned), times)[0].any()
+        return len(planned) == len(tables) and not JobTable.join(planned).run_compiled(times)[0].any()
 
     def _tables(
         self, files: np.ndarray, rows: np.ndarray, places: np.ndarray, out: Mapping[str, np.ndarray]
@@ -297,7 +297,5 @@ class JointFiles:
 
 def _table(column: Column, files: np.ndarray, rows: np.ndarray, places: np.ndarray, out: np.ndarray) -> JobTable | None:
     """Return the jobs that fill ``out[places]`` with rows of files; None if the loop does not read all of them."""
-    if not column.lands_in_place(out):
-        return None
     jobs = column.jobs(request_of(parts_of(column).starts[files] + rows, places), out)
     return jobs[0] if len(jobs) == 1 and isinstance(jobs[0], JobTable) else None

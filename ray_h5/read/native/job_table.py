@@ -62,6 +62,12 @@ PLAIN = -1
 REQUESTS, BYTES_READ, CHUNKS_DECODED, HINTS, HINTED = range(5)
 """What a run counts; and up to which job hints were given."""
 
+DONE, NOT_RUN = 0, 3
+"""The status of a job; loop.c has the others."""
+
+COLD_ON, HINTS_OFF = 1, 2
+"""Of `new_times`: whether bytes come from a disk or a server, so that hints help; whether none are given."""
+
 MAX_BOX_AXES = 32
 """As many as HDF5 allows."""
 
@@ -77,6 +83,11 @@ NO_BOXES = np.empty((0, BOX_FIELDS), np.int64)
 _LOOP_CODECS = ("SHUFFLE", "FLETCHER32", "LZF", "DEFLATE", "ZSTD", "LZ4", "BLOSC", "BITSHUFFLE")
 _NUMBERS = {getattr(filter_ids, name): number for number, name in enumerate(_LOOP_CODECS, 1)}
 """HDF5 filter ids -> the codecs of loop.c."""
+
+
+def new_times() -> np.ndarray:
+    """Return how often reads of some files waited: nothing is known yet. See `count_cold` in loop.c."""
+    return np.zeros(3, np.int64)
 
 
 class _Pipelines:
@@ -207,6 +218,37 @@ class JobTable:
     def ranges(self) -> list[Span]:
         """The byte range of each job."""
         return list(zip(self.jobs[Field.OFFSET].tolist(), self.jobs[Field.SIZE].tolist(), strict=True))
+
+    def run_compiled(self, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Run the jobs by the compiled loop alone: the status of each, and what it counts.
+
+        `times` has how often reads of these files waited, from `new_times`. Threads may share it.
+        """
+        jobs, pieces, boxes, pipelines = self.jobs, self.pieces, self.boxes, PIPELINES.value.rows
+        count, loop = jobs.shape[1], compiled_loop()
+        status, counts = np.full(count, NOT_RUN, np.int8), np.zeros(HINTED + 1, np.int64)
+        if loop is None:
+            return status, counts
+        inside = np.array([(array.ctypes.data, array.nbytes) for array in self.keeps], np.int64)
+        tables = (
+            jobs.ctypes.data,
+            count,
+            pieces.ctypes.data if pieces.size else 0,
+            pieces.shape[1],
+            pipelines.ctypes.data,
+            boxes.ctypes.data if boxes.size else 0,
+            inside.ctypes.data,
+            len(inside),
+        )
+        state = status.ctypes.data, counts.ctypes.data, times.ctypes.data
+        run, context, at = loop.library.ray_h5_run, loop.of_thread.value.address, 0
+        while at < count:  # the call returns early now and then, so that signals are seen
+            done = run(context, *tables, at, count, *state)
+            if done < 0:  # a job is outside of its array, of which the steps in Python say more
+                status[at:] = NOT_RUN
+                break
+            at = done
+        return status, counts
 
     def in_memory(self, numbers: Sequence[int], data: Sequence[memoryview]) -> JobTable:
         """Return the table of some jobs whose bytes have arrived."""

@@ -1,7 +1,7 @@
 """The compiled loop: found beside this module, loaded once, and given the decoders that imagecodecs brings.
 
 `loop.c` is compiled when a wheel is built, or by ``pip install`` from a clone if there is a C compiler; see
-`ray_h5.read.native.build`. Without it, `ray_h5.read.native.run_tables` does the same in Python.
+`ray_h5.read.native.build`. Without it, `ray_h5.read.native.steps_in_python` does the same.
 """
 
 from __future__ import annotations
@@ -43,8 +43,12 @@ class Loop:
     ----------
     library : ctypes.CDLL
         Has ``ray_h5_run``; see loop.c.
+    codecs : ctypes.Array
+        The addresses of the functions that it calls.
     decodes : frozenset of int
         The HDF5 filter ids that it decodes.
+    of_thread : PerProcess
+        Its value has what the calling thread has of the loop; see `_OfThread`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -72,60 +76,37 @@ class Loop:
         plan.restype, plan.argtypes = ctypes.c_int, [void, number, void, number, number, *[void] * 5, number, void]
         codecs = {name: _functions(name) for name in _LIBRARIES}
         addresses = [address for name, names in _LIBRARIES.items() for address in codecs[name] or [0] * len(names)]
-        self._codecs = (void * len(addresses))(*addresses)
+        self.codecs = (void * len(addresses))(*addresses)
         filters = zip((DEFLATE, ZSTD, LZ4, BLOSC, BITSHUFFLE), codecs.values(), strict=True)
         self.decodes = frozenset({SHUFFLE, FLETCHER32, LZF, *(number for number, functions in filters if functions)})
-        self._contexts: PerProcess[threading.local] = PerProcess(threading.local)
-
-    @property
-    def context(self) -> int:
-        """The address of this thread's context: buffers and decoders that it keeps."""
-        mine = self._contexts.value
-        if not hasattr(mine, "context"):
-            mine.context = _Context(self)
-        address: int = mine.context.address
-        return address
-
-    def use(self, pool: Pool, number: int) -> None:
-        """Let the calling thread run jobs in a pool."""
-        context = self.context
-        self._contexts.value.pool = pool  # as long as the context
-        self.library.ray_h5_use_pool(context, pool.address, number)
-
-    def leave(self) -> None:
-        """Let the calling thread run jobs alone again."""
-        self.library.ray_h5_use_pool(self.context, None, 0)
-        self._contexts.value.pool = None
-
-    @property
-    def is_pooled(self) -> bool:
-        """Whether the calling thread runs jobs in a pool."""
-        return getattr(self._contexts.value, "pool", None) is not None
+        self.of_thread = PerProcess(functools.partial(_OfThread, self))
 
     def help(self, idle_ns: int) -> None:
         """Run jobs of other threads in the pool of this thread until there are none for so long, or it ends."""
-        self.library.ray_h5_help(self.context, idle_ns)
-
-    def new_pool(self, threads: int, helpers: int) -> int:
-        """Return the address of a new pool; raise `OutOfMemoryError` if there is no memory."""
-        return _there(self.library.ray_h5_pool(self._codecs, threads, helpers))
-
-    def new_context(self) -> int:
-        """Return the address of a new context; raise `OutOfMemoryError` if there is no memory."""
-        return _there(self.library.ray_h5_context(self._codecs))
+        self.library.ray_h5_help(self.of_thread.value.address, idle_ns)
 
 
 def _there(address: int | None) -> int:
+    """Return the address of a new object of the loop; raise if there was no memory for it."""
     if not address:
         raise OutOfMemoryError("there is no memory for a thread that decodes chunks. Read with fewer threads=.")
     return address
 
 
-class _Context:
-    """A context of the loop, freed with the thread that has it."""
+class _OfThread(threading.local):
+    """What a thread has of the loop: its context, and the pool in which it runs jobs, as long as the context."""
 
     def __init__(self, loop: Loop) -> None:
-        self.address, self._free = loop.new_context(), loop.library.ray_h5_free
+        self._context = _Context(loop)  # freed with the thread
+        self.address = self._context.address
+        self.pool: Pool | None = None
+
+
+class _Context:
+    """A context of the loop, with buffers and decoders that a thread keeps; freed with the thread that has it."""
+
+    def __init__(self, loop: Loop) -> None:
+        self.address, self._free = _there(loop.library.ray_h5_context(loop.codecs)), loop.library.ray_h5_free
 
     def __del__(self) -> None:
         if address := self.__dict__.pop("address", None):
@@ -150,11 +131,13 @@ class Pool:
 
     def __init__(self, loop: Loop, threads: int, helpers: int) -> None:
         self._loop, self._free = loop, loop.library.ray_h5_free_pool
-        self.address = loop.new_pool(threads, helpers)
+        self.address = _there(loop.library.ray_h5_pool(loop.codecs, threads, helpers))
 
     def enter(self, number: int = 0) -> None:
         """Let the calling thread run jobs in this pool from now on; those of tables with a lower number come first."""
-        self._loop.use(self, number)
+        mine = self._loop.of_thread.value
+        mine.pool = self
+        self._loop.library.ray_h5_use_pool(mine.address, self.address, number)
 
     def help(self) -> None:
         """Run jobs of other threads in this thread, which has entered, until there are none for a while, or `end`."""
@@ -179,14 +162,16 @@ def pool_of(threads: int, helpers: int) -> Pool | None:
 def threads_of_loop(threads: int) -> Iterator[None]:
     """Let so many threads run the jobs of the calling thread, if the loop is compiled, and it is in no pool."""
     loop = compiled_loop() if threads > 1 else None
-    if loop is None or loop.is_pooled:
+    if loop is None or loop.of_thread.value.pool is not None:
         yield
         return
     Pool(loop, threads, threads - 1).enter()
     try:
         yield
     finally:
-        loop.leave()
+        mine = loop.of_thread.value
+        loop.library.ray_h5_use_pool(mine.address, None, 0)
+        mine.pool = None
 
 
 @functools.cache

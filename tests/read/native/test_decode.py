@@ -68,8 +68,8 @@ def decoded(pipeline, mask, data, nbytes):
     assert number != IN_PYTHON
     stored = np.frombuffer(bytes(data), np.uint8)
     out = np.full(nbytes + 64, 0xA5, np.uint8)
-    row = PIPELINES.value.rows[number].ctypes.data
-    done = loop.library.ray_h5_decode(loop.context, row, mask, stored.ctypes.data, len(stored), out.ctypes.data, nbytes)
+    row, context = PIPELINES.value.rows[number].ctypes.data, loop.of_thread.value.address
+    done = loop.library.ray_h5_decode(context, row, mask, stored.ctypes.data, len(stored), out.ctypes.data, nbytes)
     assert (out[nbytes:] == 0xA5).all()
     return out[:nbytes].tobytes() if done else None
 

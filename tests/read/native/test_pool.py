@@ -20,6 +20,7 @@ from ray_h5.codecs.pipeline import ChunkDecoder
 from ray_h5.errors import CorruptChunkError
 from ray_h5.loading import read_calls
 from ray_h5.manifest.layout import FilterPipeline, FilterStep
+from ray_h5.read.jobs import Worker
 from ray_h5.read.native.job_table import (
     CHUNKS_DECODED,
     IN_MEMORY,
@@ -31,7 +32,6 @@ from ray_h5.read.native.job_table import (
     pipeline_number,
 )
 from ray_h5.read.native.library import compiled_loop, pool_of
-from ray_h5.read.native.run_tables import new_times, run_table
 from ray_h5.torch_data import h5_data_loader, loader
 from tests.hdf5.h5kit import write
 
@@ -64,7 +64,7 @@ def test_tables_of_a_pool_are_run_once_and_whole(threads, helpers, planners):
 
     def run(count):
         table, out, values = decoding(count)
-        counts = run_table(table, new_times())
+        counts = Worker().run_alone(table)
         assert counts[CHUNKS_DECODED] == count
         return (out == values).all()
 
@@ -82,7 +82,7 @@ def test_damaged_chunks_of_a_pool_are_named():
         stored = table.keeps[1]
         stored[len(stored) // 2 :] = 0  # of all chunks: the first one is named
         with pytest.raises(CorruptChunkError, match="chunk 0"):
-            run_table(table, new_times())
+            Worker().run_alone(table)
         return place
 
     with ThreadPoolExecutor(2, initializer=pool_of(2, 2).enter) as executor:
@@ -96,7 +96,7 @@ def test_a_fork_goes_on_without_the_threads_of_a_pool():
         child = os.fork()
         if child == 0:  # nothing may be raised here
             table, out, values = decoding(5)
-            run_table(table, new_times())
+            Worker().run_alone(table)
             is_right = (out == values).all()
             pool.end()
             del pool
@@ -104,7 +104,7 @@ def test_a_fork_goes_on_without_the_threads_of_a_pool():
             os._exit(0 if is_right else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     finally:
-        compiled_loop().library.ray_h5_use_pool(compiled_loop().context, None, 0)
+        compiled_loop().library.ray_h5_use_pool(compiled_loop().of_thread.value.address, None, 0)
 
 
 @pytest.mark.slow
