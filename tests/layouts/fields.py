@@ -8,7 +8,7 @@ import xarray
 from tests.layouts.kit import Want, layout, numbers, put
 
 
-@layout("ERA5", "warned", "decode_cf=True", extensions=("nc",))
+@layout("ERA5", "warned", "decode_cf=True")
 def era5(folder):
     time = pd.date_range("2020-01-01", periods=4, freq="6h")
     t2m = numbers(4, 3, 5) * 0.5 + 270
@@ -21,7 +21,7 @@ def era5(folder):
     return Want(4, {"t2m": (2, t2m[2]), "time": (1, time.values[1])})
 
 
-@layout("CF times beside values", "warned", "decode_cf=True", extensions=("nc",))
+@layout("CF times beside values", "warned", "decode_cf=True")
 def cf_times(folder):
     time = pd.date_range("2020-01-01", periods=4, freq="D")
     flow = xarray.Dataset({"flow": ("time", numbers(4))}, {"time": time})
@@ -31,66 +31,40 @@ def cf_times(folder):
 
 @layout("The Well", "refused", "rows=ray_h5.Grid(2)")
 def the_well(folder):
-    put(
-        folder / "a.hdf5",
-        {
-            "t0_fields/density": numbers(2, 5, 8, 4),
-            "t1_fields/velocity": numbers(2, 5, 8, 4, 2),
-            "dimensions/time": numbers(5),
-            "dimensions/x": numbers(8),
-            "dimensions/y": numbers(4),
-            "scalars/gamma": 1.5,
-            "boundary_conditions/x_periodic/mask": np.ones(8, bool),
-        },
-        n_trajectories=2,
-    )
+    fields = {"t0_fields/density": (2, 5, 8, 4), "t1_fields/velocity": (2, 5, 8, 4, 2)}
+    axes = {"dimensions/time": (5,), "dimensions/x": (8,), "dimensions/y": (4,)}
+    others = {"scalars/gamma": 1.5, "boundary_conditions/x_periodic/mask": np.ones(8, bool)}
+    put(folder / "a.hdf5", fields | axes | others, n_trajectories=2)
     return Want(10, {"t0_fields/density": (6, numbers(2, 5, 8, 4)[1, 1])})
 
 
 @layout("PDEBench, 1-D", "refused", "columns=['tensor']")
 def pdebench_1d(folder):
-    put(folder / "a.hdf5", {"tensor": numbers(6, 5, 8), "t-coordinate": numbers(6 + 1), "x-coordinate": numbers(8)})
+    put(folder / "a.hdf5", {"tensor": (6, 5, 8), "t-coordinate": (6 + 1,), "x-coordinate": (8,)})
     return Want(6, {"tensor": (2, numbers(6, 5, 8)[2])})
 
 
 @layout("PDEBench, 2-D: a simulation a group", "refused", "rows=ray_h5.Groups('*')")
 def pdebench_2d(folder):
     for i in range(4):
-        put(
-            folder / "a.h5",
-            {
-                f"{i:04d}/data": numbers(5, 8, 8, 1, start=i),
-                f"{i:04d}/grid/t": numbers(5),
-                f"{i:04d}/grid/x": numbers(8),
-                f"{i:04d}/grid/y": numbers(8),
-            },
-        )
+        simulation = {"data": numbers(5, 8, 8, 1, start=i), "grid/t": (5,), "grid/x": (8,), "grid/y": (8,)}
+        put(folder / "a.h5", simulation, below=f"{i:04d}")
     return Want(4, {"data": (3, numbers(5, 8, 8, 1, start=3))})
 
 
 @layout("DeepCAM", "warned", "rows=ray_h5.Files()")
 def deepcam(folder):
     for i in range(3):
-        put(
-            folder / f"data-2000-0{i}.h5",
-            {"climate/data": numbers(48, 72, 16, start=i), "climate/labels_0": np.zeros((48, 72), "i4")},
-        )
+        climate = {"data": numbers(48, 72, 16, start=i), "labels_0": np.zeros((48, 72), "i4")}
+        put(folder / f"data-2000-0{i}.h5", climate, below="climate")
     return Want(3, {"climate/data": (2, numbers(48, 72, 16, start=2))})
 
 
 @layout("GWOSC", "refused", "columns=['strain/Strain']")
 def gwosc(folder):
-    put(
-        folder / "H-H1.hdf5",
-        {
-            "strain/Strain": numbers(4096),
-            "quality/simple/DQmask": np.ones(4, int),
-            "quality/injections/Injmask": np.ones(4, int),
-            "quality/simple/DQShortnames": np.array([b"DATA", b"CBC"]),
-            "meta/GPSstart": 1126259447,
-            "meta/Detector": "H1",
-        },
-    )
+    quality = {"simple/DQmask": np.ones(4, int), "injections/Injmask": np.ones(4, int)}
+    put(folder / "H-H1.hdf5", quality | {"simple/DQShortnames": np.array([b"DATA", b"CBC"])}, below="quality")
+    put(folder / "H-H1.hdf5", {"strain/Strain": (4096,), "meta/GPSstart": 1126259447, "meta/Detector": "H1"})
     with h5py.File(folder / "H-H1.hdf5", "a") as file:
         file["strain/Strain"].attrs.update({"Xspacing": 1 / 1024, "Xstart": 1126259447})
     return Want(4096, {"strain/Strain": (7, np.float32(7))})
@@ -126,8 +100,7 @@ def seisbench(folder):
 
 @layout("JetClass-like tables")
 def jets(folder):
-    names = [("pt", "f4"), ("eta", "f4"), ("label", "i4")]
-    tables = np.zeros(9, names)
+    tables = np.zeros(9, [("pt", "f4"), ("eta", "f4"), ("label", "i4")])
     tables["pt"] = numbers(9)
     put(folder / "a.h5", {"jets": tables, "tracks": np.zeros((9, 4), [("d0", "f4"), ("valid", "?")])})
     return Want(9, {"jets": (3, tables[3])})
@@ -143,14 +116,8 @@ def top_tagging(folder):
 @layout("ANI-1x: a formula a group", "refused", "rows=ray_h5.Groups('*')")
 def ani(folder):
     for i, formula in enumerate(("C1H4", "C2H6", "C2H6O1", "C3N1O1H3", "H2O1", "N2H4")):
-        put(
-            folder / "ani1x.h5",
-            {
-                f"{formula}/atomic_numbers": np.ones(3 + i, "u1"),
-                f"{formula}/coordinates": numbers(4 + i, 3 + i, 3),
-                f"{formula}/wb97x_dz.energy": numbers(4 + i),
-            },
-        )
+        molecule = {"atomic_numbers": np.ones(3 + i, "u1"), "coordinates": (4 + i, 3 + i, 3)}
+        put(folder / "ani1x.h5", molecule | {"wb97x_dz.energy": (4 + i,)}, below=formula)
     return Want(6, {"coordinates": (1, numbers(5, 4, 3))})
 
 
@@ -158,149 +125,99 @@ def ani(folder):
 def ani1(folder):
     for size in ("01", "02"):
         for i in range(3):
-            name = f"gdb11_s{size}/gdb11_s{size}-{i}"
-            put(
-                folder / "ani.h5",
-                {
-                    f"{name}/coordinates": numbers(4 + i, 5, 3, start=i),
-                    f"{name}/energies": numbers(4 + i),
-                    f"{name}/species": np.array([b"C", b"H", b"H", b"H", b"H"]),
-                },
-            )
+            molecule = {"coordinates": numbers(4 + i, 5, 3, start=i), "energies": (4 + i,)}
+            molecule["species"] = np.array([b"C", b"H", b"H", b"H", b"H"])
+            put(folder / "ani.h5", molecule, below=f"gdb11_s{size}/gdb11_s{size}-{i}")
     return Want(6, {"energies": (4, numbers(5))})
 
 
 @layout("SPICE", "refused", "rows=ray_h5.Groups('*')")
 def spice(folder):
     for i, name in enumerate(("ala-ala", "103147721", "water dimer", "gly-trp", "Lithium Chloride", "98")):
-        put(
-            folder / "SPICE.hdf5",
-            {
-                f"{name}/atomic_numbers": np.ones(3 + i, "i2"),
-                f"{name}/conformations": numbers(2 + i, 3 + i, 3),
-                f"{name}/dft_total_energy": numbers(2 + i, dtype="f8"),
-                f"{name}/smiles": np.array(["C"], object),
-            },
-        )
+        molecule = {"atomic_numbers": np.ones(3 + i, "i2"), "conformations": (2 + i, 3 + i, 3)}
+        molecule |= {"dft_total_energy": numbers(2 + i, dtype="f8"), "smiles": np.array(["C"], object)}
+        put(folder / "SPICE.hdf5", molecule, below=name)
     return Want(6, {"dft_total_energy": (0, numbers(7, dtype="f8"))})
 
 
 @layout("QM7-X: conformers of molecules", "refused", "rows=ray_h5.Groups('*/Geom-m*-opt')")
 def qm7x(folder):
-    for molecule in range(1, 4):
+    for n in range(1, 4):
         for i in range(1, 4):
-            name = f"{molecule}/Geom-m{molecule}-i1-c{i}-opt"
-            put(
-                folder / "1000.hdf5",
-                {
-                    f"{name}/atXYZ": numbers(4 + molecule, 3, start=i),
-                    f"{name}/atNUM": np.ones(4 + molecule, int),
-                    f"{name}/ePBE0": numbers(1),
-                },
-            )
+            conformer = {"atXYZ": numbers(4 + n, 3, start=i), "atNUM": np.ones(4 + n, int), "ePBE0": (1,)}
+            put(folder / "1000.hdf5", conformer, below=f"{n}/Geom-m{n}-i1-c{i}-opt")
     return Want(9, {"atXYZ": (3, numbers(6, 3, start=1))})
 
 
 @layout("MD17-like: one molecule")
 def md17(folder):
-    put(folder / "aspirin.h5", {"R": numbers(7, 5, 3), "F": numbers(7, 5, 3), "E": numbers(7, 1)})
+    put(folder / "aspirin.h5", {"R": (7, 5, 3), "F": (7, 5, 3), "E": (7, 1)})
     return Want(7, {"R": (2, numbers(7, 5, 3)[2])})
 
 
 @layout("calorimeter showers")
 def showers(folder):
-    put(folder / "a.hdf5", {"incident_energies": numbers(6, 1), "showers": numbers(6, 12)})
+    put(folder / "a.hdf5", {"incident_energies": (6, 1), "showers": (6, 12)})
     return Want(6, {"showers": (2, numbers(6, 12)[2])})
 
 
 @layout("galaxy10")
 def galaxy10(folder):
-    put(
-        folder / "Galaxy10_DECals.h5",
-        {
-            "images": numbers(6, 8, 8, 3),
-            "ans": np.arange(6),
-            "ra": numbers(6),
-            "dec": numbers(6),
-            "redshift": numbers(6),
-            "pxscale": numbers(6),
-        },
-    )
+    galaxies = {
+        "images": (6, 8, 8, 3),
+        "ans": np.arange(6),
+        **dict.fromkeys(("ra", "dec", "redshift", "pxscale"), (6,)),
+    }
+    put(folder / "Galaxy10_DECals.h5", galaxies)
     return Want(6, {"images": (2, numbers(6, 8, 8, 3)[2])})
 
 
 @layout("spectra: a galaxy a file", "refused", "rows=ray_h5.Files()")
 def spectra(folder):
     for i in range(3):
-        put(
-            folder / f"spec_{i}.h5",
-            {"flux": numbers(30 + i, start=i), "wave": numbers(30 + i), "lines": numbers(3), "redshift": 0.1 * i},
-        )
+        spectrum = {"flux": numbers(30 + i, start=i), "wave": (30 + i,), "lines": (3,), "redshift": 0.1 * i}
+        put(folder / f"spec_{i}.h5", spectrum)
     return Want(3, {"flux": (1, numbers(31, start=1))})
 
 
 @layout("events of a camera", "refused", "rows=ray_h5.Files()")
 def event_camera(folder):
     for i in range(2):
-        put(
-            folder / f"rec_{i}.h5",
-            {
-                "events/x": numbers(20 + i, start=i),
-                "events/y": numbers(20 + i),
-                "events/t": numbers(20 + i),
-                "events/p": np.ones(20 + i, bool),
-                "ms_to_idx": np.arange(5),
-            },
-        )
+        seen = {"x": numbers(20 + i, start=i), "y": (20 + i,), "t": (20 + i,), "p": np.ones(20 + i, bool)}
+        put(folder / f"rec_{i}.h5", seen, below="events")
+        put(folder / f"rec_{i}.h5", {"ms_to_idx": np.arange(5)})
     return Want(2, {"events/x": (1, numbers(21, start=1))})
 
 
 @layout("XDMF: a function at several times", "refused", "rows=ray_h5.Groups('Function/u/*')")
 def xdmf(folder):
     put(folder / "a.h5", {f"Function/u/{i}": numbers(30, 2, start=i) for i in range(5)})
-    put(folder / "a.h5", {"Mesh/mesh/geometry": numbers(30, 2), "Mesh/mesh/topology": np.zeros((44, 3), int)})
+    put(folder / "a.h5", {"Mesh/mesh/geometry": (30, 2), "Mesh/mesh/topology": np.zeros((44, 3), int)})
     return Want(5, {"value": (2, numbers(30, 2, start=2))})
 
 
 @layout("openPMD: iterations", "refused", "rows=ray_h5.Groups('data/*')")
 def open_pmd(folder):
     for step in (0, 100, 200):
-        fields = {f"data/{step}/fields/E/{axis}": numbers(8, 9) for axis in "xyz"}
-        electrons = f"data/{step}/particles/electrons"
-        put(
-            folder / "a.h5",
-            fields | {f"{electrons}/position/x": numbers(40 + step), f"{electrons}/w": numbers(40 + step)},
-        )
+        put(folder / "a.h5", dict.fromkeys("xyz", (8, 9)), below=f"data/{step}/fields/E")
+        put(folder / "a.h5", {"position/x": (40 + step,), "w": (40 + step,)}, below=f"data/{step}/particles/electrons")
     return Want(3, {"particles/electrons/position/x": (1, numbers(140))})
 
 
 @layout("CAMELS: a basin a group", "refused", "rows=ray_h5.Groups('*')")
 def camels(folder):
-    for i, basin in enumerate(("01013500", "01022500", "01030500")):
-        put(
-            folder / "a.h5",
-            {
-                f"{basin}/streamflow": numbers(365, start=i),
-                f"{basin}/forcings": numbers(365, 5),
-                f"{basin}/attributes": numbers(27),
-            },
-        )
+    for i, name in enumerate(("01013500", "01022500", "01030500")):
+        basin = {"streamflow": numbers(365, start=i), "forcings": (365, 5), "attributes": (27,)}
+        put(folder / "a.h5", basin, below=name)
     return Want(3, {"streamflow": (1, numbers(365, start=1))})
 
 
 @layout("IMERG: a half hour a file", "refused", "columns=['Grid/precipitation', 'Grid/time', 'Grid/time_bnds']")
 def imerg(folder):
     for i in range(3):
-        put(
-            folder / f"3B-HHR.{i}.h5",
-            {
-                "Grid/precipitation": numbers(1, 12, 9, start=i),
-                "Grid/time": np.zeros(1, "i4"),
-                "Grid/time_bnds": np.zeros((1, 2), "i4"),
-                "Grid/lon": numbers(12),
-                "Grid/lat": numbers(9),
-            },
-        )
+        grid = {"precipitation": numbers(1, 12, 9, start=i), "lon": (12,), "lat": (9,)}
+        grid |= {"time": np.zeros(1, "i4"), "time_bnds": np.zeros((1, 2), "i4")}
+        put(folder / f"3B-HHR.{i}.h5", grid, below="Grid")
     return Want(3, {"Grid/precipitation": (1, numbers(12, 9, start=1))})
 
 
@@ -308,14 +225,7 @@ def imerg(folder):
 def mdcath(folder):
     for temperature in ("320", "348", "379"):
         for i in range(2):
-            name = f"1a02F00/{temperature}/{i}"
-            put(
-                folder / "mdcath.h5",
-                {
-                    f"{name}/coords": numbers(6 + i, 15, 3, start=int(temperature)),
-                    f"{name}/rmsd": numbers(6 + i),
-                    f"{name}/box": numbers(3, 3),
-                },
-            )
+            replica = {"coords": numbers(6 + i, 15, 3, start=int(temperature)), "rmsd": (6 + i,), "box": (3, 3)}
+            put(folder / "mdcath.h5", replica, below=f"1a02F00/{temperature}/{i}")
     put(folder / "mdcath.h5", {"1a02F00/z": np.ones(15, int), "1a02F00/resid": np.ones(15, int)})
     return Want(6, {"coords": (2, numbers(6, 15, 3, start=348))})

@@ -32,15 +32,9 @@ def images_as_bytes(folder):
 
 @layout("Federated EMNIST: a client a group", "refused")
 def emnist(folder):
-    lengths = (5, 7, 6)
-    put(
-        folder / "fed_emnist_train.h5",
-        {
-            f"examples/f{i:04d}_4{i}/{name}": values
-            for i, n in enumerate(lengths)
-            for name, values in (("pixels", numbers(n, 4, 4, start=100 * i)), ("label", np.arange(n) + 100 * i))
-        },
-    )
+    for i, n in enumerate((5, 7, 6)):
+        client = {"pixels": numbers(n, 4, 4, start=100 * i), "label": np.arange(n) + 100 * i}
+        put(folder / "fed_emnist_train.h5", client, below=f"examples/f{i:04d}_4{i}")
     return Want(18, {"label": (13, 201), "pixels": (13, numbers(6, 4, 4, start=200)[1])})
 
 
@@ -53,17 +47,10 @@ def masks(folder):
 
 @layout("NWB: units and their spikes", "refused", "ray_h5.ragged('units/spike_times', ends='units/spike_times_index')")
 def units(folder):
-    put(
-        folder / "session.nwb.h5",
-        {
-            "acquisition/speed/data": numbers(40),
-            "units/electrodes": np.arange(3),
-            "units/electrodes_index": np.array([1, 2, 3], "u1"),
-            "units/id": np.arange(3),
-            "units/spike_times": numbers(12),
-            "units/spike_times_index": np.array([4, 6, 12], "u1"),
-        },
-    )
+    spikes = {"id": np.arange(3), "spike_times": (12,), "spike_times_index": np.array([4, 6, 12], "u1")}
+    electrodes = {"electrodes": np.arange(3), "electrodes_index": np.array([1, 2, 3], "u1")}
+    put(folder / "session.nwb.h5", spikes | electrodes, below="units")
+    put(folder / "session.nwb.h5", {"acquisition/speed/data": (40,)})
     return Want(3, {"units/spike_times": (1, numbers(12)[4:6]), "units/electrodes": (2, [2]), "units/id": (2, 2)})
 
 
@@ -79,9 +66,9 @@ def metr_la(folder):
 
 @layout("splits by name, with a mean image", "refused", "columns=['train_img', 'train_labels']")
 def splits_with_a_mean(folder):
-    arrays = {"train_mean": numbers(6, 6)}
+    arrays = {"train_mean": (6, 6)}
     for split, n in (("train", 12), ("val", 4), ("test", 4)):
-        arrays |= {f"{split}_img": numbers(n, 6, 6), f"{split}_labels": np.arange(n)}
+        arrays |= {f"{split}_img": (n, 6, 6), f"{split}_labels": np.arange(n)}
     put(folder / "data.hdf5", arrays)
     return Want(12, {"train_labels": (7, 7)})
 
@@ -97,28 +84,27 @@ def brats_volumes(folder):
 @layout("CT with its spacing: a scan a file", "refused", "rows=ray_h5.Files()")
 def spacing(folder):
     for i in range(2):
-        put(folder / f"scan{i}.h5", {"ct": numbers(10 + i, 40, 40), "spacing": np.ones(3), "case_id": f"c{i}"})
+        put(folder / f"scan{i}.h5", {"ct": (10 + i, 40, 40), "spacing": np.ones(3), "case_id": f"c{i}"})
     return Want(2, {"ct": (1, numbers(11, 40, 40)), "case_id": (1, "c1")})
 
 
 @layout("splits of data, labels and windows of patients", "refused", "columns=['data/train', 'labels/train']")
 def splits_of_groups(folder):
-    arrays = {}
     for split, n in (("train", 12), ("val", 5)):
-        arrays |= {f"data/{split}": numbers(n, 5), f"labels/{split}": numbers(n, 2)}
-        arrays[f"patient_windows/{split}"] = np.array([[0, n, 1], [n, n, 2]])
-    put(folder / "icu.h5", arrays)
+        windows = np.array([[0, n, 1], [n, n, 2]])
+        arrays = {f"data/{split}": (n, 5), f"labels/{split}": (n, 2), f"patient_windows/{split}": windows}
+        put(folder / "icu.h5", arrays)
     return Want(12, {"labels/train": (3, numbers(12, 2)[3])})
 
 
 @layout("MATLAB: labels of shape (rows, 1) with axes as stored")
 def labels_with_an_axis(folder):
-    put(folder / "a.h5", {"x": numbers(9, 4), "y": np.arange(9).reshape(9, 1)})
+    put(folder / "a.h5", {"x": (9, 4), "y": np.arange(9).reshape(9, 1)})
     return Want(9, {"y": (3, [3])})
 
 
 @layout("a subject a file, in a group with its name", "refused", "columns=[ray_h5.joined('S*/eeg', name='eeg'), ")
 def subjects(folder):
     for i, n in ((1, 5), (2, 7), (12, 4)):
-        put(folder / f"s{i:02}.h5", {f"S{i:02}/eeg": numbers(n, 4, start=i), f"S{i:02}/label": np.arange(n)})
+        put(folder / f"s{i:02}.h5", {"eeg": numbers(n, 4, start=i), "label": np.arange(n)}, below=f"S{i:02}")
     return Want(16, {"eeg": (13, numbers(4, 4, start=12)[1]), "label": (6, 1)})

@@ -13,37 +13,21 @@ def tokens(folder):
 
 @layout("graphs end to end", "refused", "ray_h5.ragged('pos', offsets='ptr'), ray_h5.ragged('x', offsets='ptr'), 'y'")
 def graphs(folder):
-    put(
-        folder / "a.h5",
-        {"x": numbers(100, 7), "pos": numbers(100, 3), "ptr": np.array([0, 30, 55, 100]), "y": numbers(3)},
-    )
+    put(folder / "a.h5", {"x": (100, 7), "pos": (100, 3), "ptr": np.array([0, 30, 55, 100]), "y": (3,)})
     return Want(3, {"x": (1, numbers(100, 7)[30:55]), "y": (1, np.float32(1))})
 
 
 @layout("boxes of images, pairs", "refused", "ray_h5.ragged('image_bb', bounds='pos_boxes')")
 def boxes(folder):
-    put(
-        folder / "train.hdf5",
-        {
-            "image_features": numbers(100, 8),
-            "image_bb": numbers(100, 4),
-            "pos_boxes": np.array([[0, 30], [30, 55], [55, 100]]),
-        },
-    )
+    bounds = np.array([[0, 30], [30, 55], [55, 100]])
+    put(folder / "train.hdf5", {"image_features": (100, 8), "image_bb": (100, 4), "pos_boxes": bounds})
     return Want(3, {"image_bb": (1, numbers(100, 4)[30:55])})
 
 
 @layout("starts and lengths in a group", "refused", "starts='index/start', counts='index/length'), 'label']")
 def starts(folder):
-    put(
-        folder / "a.h5",
-        {
-            "events/x": numbers(100),
-            "index/start": np.array([0, 30, 55]),
-            "index/length": np.array([30, 25, 45]),
-            "label": np.arange(3),
-        },
-    )
+    put(folder / "a.h5", {"start": np.array([0, 30, 55]), "length": np.array([30, 25, 45])}, below="index")
+    put(folder / "a.h5", {"events/x": (100,), "label": np.arange(3)})
     return Want(3, {"events/x": (1, numbers(100)[30:55]), "label": (1, 1)})
 
 
@@ -54,33 +38,22 @@ def starts(folder):
 )
 def xfel(folder):
     counts = np.array([3, 0, 2, 4, 1])
-    put(
-        folder / "RAW-R0001.h5",
-        {
-            "INDEX/trainId": np.arange(10000, 10005),
-            "INDEX/A_XGM:output/data/first": np.arange(5),
-            "INDEX/A_XGM:output/data/count": np.ones(5, int),
-            "INDEX/DET:xtdf/image/first": np.cumsum(counts) - counts,
-            "INDEX/DET:xtdf/image/count": counts,
-            "INSTRUMENT/A_XGM:output/data/intensity": numbers(5),
-            "INSTRUMENT/DET:xtdf/image/data": numbers(10, 4, 4, dtype="u2"),
-        },
-    )
-    return Want(
-        5, {"INSTRUMENT/DET:xtdf/image/data": (3, numbers(10, 4, 4)[5:9]), "INDEX/trainId": (3, np.int64(10003))}
-    )
+    sources = {"A_XGM:output/data": np.ones(5, int), "DET:xtdf/image": counts}
+    for source, count in sources.items():
+        index = {"first": np.cumsum(count) - count, "count": count}
+        put(folder / "RAW-R0001.h5", index, below=f"INDEX/{source}")
+    put(folder / "RAW-R0001.h5", {"INDEX/trainId": np.arange(10000, 10005)})
+    data = {"A_XGM:output/data/intensity": (5,), "DET:xtdf/image/data": numbers(10, 4, 4, dtype="u2")}
+    put(folder / "RAW-R0001.h5", data, below="INSTRUMENT")
+    images = {"INSTRUMENT/DET:xtdf/image/data": (3, numbers(10, 4, 4)[5:9])}
+    return Want(5, images | {"INDEX/trainId": (3, np.int64(10003))})
 
 
 @layout("a world model: lengths and starts of episodes", "refused", "episode_lengths='ep_len')")
 def world_model(folder):
-    put(
-        folder / "a.h5",
-        {"action": numbers(20, 2), "pixels": numbers(20, 12), "ep_len": [7, 4, 9], "ep_offset": [0, 7, 11]},
-    )
-    return Want(
-        20,
-        {"action": (11, numbers(20, 2)[11:12].repeat(16, 0) + np.c_[np.r_[0:9, [8] * 7] * 2, np.r_[0:9, [8] * 7] * 2])},
-    )
+    put(folder / "a.h5", {"action": (20, 2), "pixels": (20, 12), "ep_len": [7, 4, 9], "ep_offset": [0, 7, 11]})
+    steps = np.r_[0:9, [8] * 7] * 2  # the last one again, to the end of the window
+    return Want(20, {"action": (11, numbers(20, 2)[11:12].repeat(16, 0) + steps[:, None])})
 
 
 @layout("SpliceAI: X0, Y0, X1, Y1", "refused")
@@ -93,15 +66,8 @@ def splice_ai(folder):
 @layout("d3rlpy: datasets of each episode", "refused")
 def d3rlpy(folder):
     for i in range(3):
-        put(
-            folder / "a.h5",
-            {
-                f"observations_{i}": numbers(5 + i, 4, start=i),
-                f"actions_{i}": numbers(5 + i, 2),
-                f"rewards_{i}": numbers(5 + i, 1),
-                f"terminated_{i}": False,
-            },
-        )
+        episode = {f"observations_{i}": numbers(5 + i, 4, start=i), f"actions_{i}": (5 + i, 2)}
+        put(folder / "a.h5", episode | {f"rewards_{i}": (5 + i, 1), f"terminated_{i}": False})
     put(folder / "a.h5", {"total_size": 3, "version": "2.0"})
     return Want(18, {"observations": (5, numbers(4, start=1)), "actions": (5, numbers(2))})
 
@@ -120,16 +86,9 @@ def transition1x(folder):
     for split, some in (("data", formulas), ("train", formulas[:2]), ("val", formulas[2:3]), ("test", formulas[3:])):
         for j, formula in enumerate(some):
             for i in range(2):
-                name = f"{split}/{formula}/rxn{100 * j + i:04d}"
-                put(
-                    folder / "a.h5",
-                    {
-                        f"{name}/atomic_numbers": np.ones(7 + j, int),
-                        f"{name}/positions": numbers(5 + i, 7 + j, 3, start=i),
-                        f"{name}/wB97x_6-31G(d).energy": numbers(5 + i),
-                        f"{name}/reactant/positions": numbers(1, 7 + j, 3),
-                    },
-                )
+                reaction = {"atomic_numbers": np.ones(7 + j, int), "positions": numbers(5 + i, 7 + j, 3, start=i)}
+                reaction |= {"wB97x_6-31G(d).energy": (5 + i,), "reactant/positions": (1, 7 + j, 3)}
+                put(folder / "a.h5", reaction, below=f"{split}/{formula}/rxn{100 * j + i:04d}")
     return Want(4, {"positions": (3, numbers(6, 8, 3, start=1))})
 
 
@@ -141,17 +100,9 @@ def pcam_files(folder):
 
 @layout("TROPOMI: a leading axis of one", "refused")
 def tropomi(folder):
-    put(
-        folder / "a.h5",
-        {
-            "PRODUCT/methane": numbers(1, 30, 8),
-            "PRODUCT/latitude": numbers(1, 30, 8),
-            "PRODUCT/delta_time": np.zeros((1, 30), "i4"),
-            "PRODUCT/time": np.zeros(1, "i4"),
-            "PRODUCT/scanline": np.arange(30),
-            "PRODUCT/ground_pixel": np.arange(8),
-        },
-    )
+    product = {"methane": (1, 30, 8), "latitude": (1, 30, 8), "scanline": np.arange(30), "ground_pixel": np.arange(8)}
+    product |= {"delta_time": np.zeros((1, 30), "i4"), "time": np.zeros(1, "i4")}
+    put(folder / "a.h5", product, below="PRODUCT")
     return Want(30, {"PRODUCT/methane": (3, numbers(30, 8)[3])})
 
 
