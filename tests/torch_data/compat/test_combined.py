@@ -135,7 +135,8 @@ def test_statistics_are_of_the_rows_in_memory(files):
     dataset.__getitems__([0, 1])
     dataset.__getitems__([1, 2])
     stats = dataset.get_stats()
-    assert stats["cache_size"] == 3
+    assert stats["cache_size"] == len(dataset._cache) == 3
+    assert stats["dtype"] == torch.float32
     assert stats["cache_capacity"] == stats["total_samples"] == 20
     assert stats["cache_bytes"] == 3 * dataset.row_bytes
     assert stats["cache_hits"] + stats["cache_misses"] == stats["access_count"] == 4
