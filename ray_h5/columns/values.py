@@ -19,7 +19,7 @@ from ray_h5.buffers import empty
 from ray_h5.columns.derived_columns import RowEntries
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.hash_and_permute import word_at
-from ray_h5.hdf5.columns.plain_dtypes import empty_record
+from ray_h5.hdf5.columns.value_types import empty_record
 from ray_h5.manifest.layout import ColumnLayout, Kind
 from ray_h5.manifest.row_requests import Request, request_of
 from ray_h5.read.arrays.selection import rows_in_order

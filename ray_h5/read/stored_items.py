@@ -11,8 +11,7 @@ import h5py
 import numpy as np
 
 from ray_h5.codecs.basic_codecs import DecodeError
-from ray_h5.hdf5.columns.plain_dtypes import split_array
-from ray_h5.hdf5.columns.value_types import dtype_of, item_bytes
+from ray_h5.hdf5.columns.value_types import dtype_of, item_bytes, split_array
 from ray_h5.hdf5.heap import DamagedHeapError, Heap
 from ray_h5.manifest.layout import ColumnLayout
 

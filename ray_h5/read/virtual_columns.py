@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 
 from ray_h5.errors import CorruptFileError, UnsupportedColumnError
-from ray_h5.hdf5.columns.plain_dtypes import empty_record
+from ray_h5.hdf5.columns.value_types import empty_record
 from ray_h5.hdf5.files.file_bytes import gather
 from ray_h5.manifest.known_columns import Elsewhere, OtherColumn
 from ray_h5.manifest.layout import ColumnLayout

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from functools import lru_cache
-from typing import cast
 
 import h5py
 import numpy as np
@@ -15,8 +14,7 @@ from ray_h5.errors import CodecUnavailableError, CorruptFileError
 from ray_h5.hdf5.columns.chunk_lists import layout_of
 from ray_h5.hdf5.columns.value_types import Shared, ValueType, without_rows
 from ray_h5.hdf5.files.file_bytes import filename_of
-from ray_h5.manifest.layout import ColumnLayout, FilterPipeline, FilterStep, Storage
-from ray_h5.storage.byte_source import Identity
+from ray_h5.manifest.layout import ColumnLayout, FilterPipeline, FilterStep, SourceStates, Storage
 
 _MAX_ITEM_BYTES = 1 << 20
 """A column keeps its fill value in memory. A string type in a file can claim 2 GiB."""
@@ -25,16 +23,22 @@ NO_FILL = np.zeros((), "V1")
 
 SINGLE_VALUE = "has a single value; a column needs a first axis of rows"
 
+_STORAGES: dict[int, Storage] = {
+    h5py.h5d.CHUNKED: "chunked",
+    h5py.h5d.CONTIGUOUS: "contiguous",
+    h5py.h5d.COMPACT: "compact",
+    h5py.h5d.VIRTUAL: "virtual",
+}
+
 
 def describe_column(
     dataset: h5py.h5d.DatasetID,
     name: str,
     *,
     path: str,
-    at_home: bool,
-    sources: tuple[tuple[str, Identity | None], ...],
+    shared: Shared | None,
+    sources: SourceStates = (),
     single_ok: bool = False,
-    shared: Shared | None = None,
     properties: h5py.h5p.PropDCID | None = None,
 ) -> ColumnLayout:
     """Describe a dataset as a column.
@@ -47,14 +51,12 @@ def describe_column(
         Name of the column.
     path : str
         The file that was opened, for messages.
-    at_home : bool
-        Whether the dataset is in that file and not in one that an external link leads to.
+    shared : Shared, optional
+        What the datasets of that file share. None for a dataset in another file, to which an external link leads.
     sources : tuple of (str, Identity or None)
         The other files that its values come from, as in `ColumnLayout`.
     single_ok : bool
         Whether a single value is described as one row. By default it is refused.
-    shared : Shared, optional
-        What is known of the file of the dataset, and of the types in it.
     properties : h5py.h5p.PropDCID, optional
         The creation properties of the dataset, if the caller has them.
 
@@ -69,29 +71,32 @@ def describe_column(
     # Each handle is asked for once: libhdf5 makes a new one each time, and a file may have thousands of columns.
     space = dataset.get_space()
     if not (shape := space.get_simple_extent_dims()):
-        _check_rows(space, where, single_ok=single_ok)
-    shared = Shared.of(h5py.h5i.get_file_id(dataset)) if shared is None else shared
+        if space.get_simple_extent_type() == h5py.h5s.NULL:
+            raise without_rows(f"{where} has an empty (null) dataspace; a column needs a first axis of rows")
+        if not single_ok:
+            raise without_rows(f"{where} {SINGLE_VALUE}", is_single=True)
+    at_home, shared = shared is not None, shared or Shared.of(h5py.h5i.get_file_id(dataset))
     properties = dataset.get_create_plist() if properties is None else properties
     values = shared.value_type(dataset.get_type(), where)
-    storage = _storage(properties)
-    is_chunked = storage == "chunked"
-    pipeline = pipeline_of(properties)
-    in_reach = at_home and (not shared.user_block or offsets_count_it())
-    is_decoded = in_reach and storage != "virtual"
+    storage, pipeline = storage_of(properties), pipeline_of(properties)
+    is_decoded = at_home and storage != "virtual" and (not shared.user_block or _offsets_count_it())
     direct = is_decoded and not values.dtype.hasobject and not values.odd_type
-    if not decodes(pipeline):
-        _check_by_h5py(pipeline, where)
-    fill = fill_of(properties, values) if is_decoded else None
+    for step in [] if decodes(pipeline) else pipeline.steps:
+        if not h5py.h5z.filter_avail(step.id):
+            raise CodecUnavailableError(
+                f"{where} was written with filter {step.id} ({step.name}), which neither ray_h5, h5py nor "
+                "hdf5plugin decodes here. Install the HDF5 plugin of that filter and point HDF5_PLUGIN_PATH to it."
+            )
     return ColumnLayout(
         name=name,
         kind=values.kind,
         shape=(*(shape or (1,)), *values.array_shape),
         stored_dtype=values.plain,
         storage=storage,
-        chunk_shape=properties.get_chunk() if is_chunked else None,
+        chunk_shape=properties.get_chunk() if storage == "chunked" else None,
         pipeline=pipeline,
         offset=offset_of(dataset, storage, shared.user_block),
-        fill=fill,
+        fill=fill_of(properties, values) if is_decoded else None,
         element=values.element,
         enum=values.enum,
         user_block=shared.user_block,
@@ -103,6 +108,17 @@ def describe_column(
         lost_fields=values.lost_fields,
         path=path,
     )
+
+
+def storage_of(properties: h5py.h5p.PropDCID) -> Storage:
+    """Return how the values of a dataset are stored, given its creation properties."""
+    storage = _STORAGES[properties.get_layout()]
+    return "external" if storage != "virtual" and properties.get_external_count() > 0 else storage
+
+
+def is_plain(properties: h5py.h5p.PropDCID) -> bool:
+    """Return whether the values of a dataset are in its own file, given its creation properties."""
+    return storage_of(properties) not in {"virtual", "external"}
 
 
 def offset_of(dataset: h5py.h5d.DatasetID, storage: Storage, user_block: int) -> int | None:
@@ -123,7 +139,7 @@ def offset_of(dataset: h5py.h5d.DatasetID, storage: Storage, user_block: int) ->
 
 
 @lru_cache(maxsize=1)
-def offsets_count_it() -> bool:
+def _offsets_count_it() -> bool:
     """Return whether the offsets that this libhdf5 gives out count the user block."""
     image = io.BytesIO()
     with h5py.File(image, "w", userblock_size=512) as file:
@@ -132,18 +148,6 @@ def offsets_count_it() -> bool:
         offsets = [file["contiguous"].id.get_offset()]
         file["chunked"].id.chunk_iter(lambda chunk: offsets.append(chunk.byte_offset))
     return all(image.getvalue()[offset] == 7 for offset in offsets)
-
-
-def is_plain(properties: h5py.h5p.PropDCID) -> bool:
-    """Return whether the values of a dataset are in its own file, given its creation properties."""
-    return properties.get_layout() != h5py.h5d.VIRTUAL and properties.get_external_count() <= 0
-
-
-def _check_rows(space: h5py.h5s.SpaceID, where: str, *, single_ok: bool) -> None:
-    if space.get_simple_extent_type() == h5py.h5s.NULL:
-        raise without_rows(f"{where} has an empty (null) dataspace; a column needs a first axis of rows")
-    if space.get_simple_extent_ndims() == 0 and not single_ok:
-        raise without_rows(f"{where} {SINGLE_VALUE}", is_single=True)
 
 
 def fill_of(properties: h5py.h5p.PropDCID, values: ValueType) -> np.ndarray | None:
@@ -165,16 +169,6 @@ def fill_of(properties: h5py.h5p.PropDCID, values: ValueType) -> np.ndarray | No
     return np.asarray(fill[0], dtype=values.zero.dtype)
 
 
-def _storage(properties: h5py.h5p.PropDCID) -> Storage:
-    layout = properties.get_layout()
-    if layout == h5py.h5d.VIRTUAL:
-        return "virtual"
-    if properties.get_external_count() > 0:
-        return "external"
-    layouts = {h5py.h5d.CHUNKED: "chunked", h5py.h5d.CONTIGUOUS: "contiguous", h5py.h5d.COMPACT: "compact"}
-    return cast("Storage", layouts[layout])
-
-
 def pipeline_of(properties: h5py.h5p.PropDCID) -> FilterPipeline:
     """Return the filter pipeline of a dataset, given its creation properties."""
     return _pipeline_of(tuple(properties.get_filter(i) for i in range(properties.get_nfilters())))
@@ -185,13 +179,3 @@ def _pipeline_of(filters: tuple[tuple[int, int, tuple[int, ...], bytes], ...]) -
     return FilterPipeline(
         tuple(FilterStep(number, filter_name(number, name), tuple(map(int, data))) for number, _, data, name in filters)
     )
-
-
-def _check_by_h5py(pipeline: FilterPipeline, where: str) -> None:
-    """Raise unless h5py reads the values."""
-    for step in pipeline.steps:
-        if not h5py.h5z.filter_avail(step.id):
-            raise CodecUnavailableError(
-                f"{where} was written with filter {step.id} ({step.name}), which neither ray_h5, h5py nor "
-                "hdf5plugin decodes here. Install the HDF5 plugin of that filter and point HDF5_PLUGIN_PATH to it."
-            )

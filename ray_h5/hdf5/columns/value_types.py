@@ -1,4 +1,7 @@
-"""The types of values. Many datasets and files share one, which is described once in a process."""
+"""The types of values: what libhdf5 or h5py says -> a kind, and a plain numpy dtype.
+
+Many datasets and files share a type, which is described once in a process.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +9,32 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import h5py
 import numpy as np
 
-from ray_h5.errors import CorruptFileError, UnsupportedColumnError
-from ray_h5.hdf5.columns.plain_dtypes import (
-    are_as_in_memory,
-    in_order,
-    kind_of,
-    numpy_lacks,
-    odd_type_of,
-    plain_dtype,
-    split_array,
-    without_lost,
-)
+from ray_h5.errors import CorruptFileError, OptionError, UnsupportedColumnError
 from ray_h5.hdf5.format import FormatError, superblock
 from ray_h5.lru import LRU
 from ray_h5.manifest.layout import Kind
+from ray_h5.messages import near_names
+
+HEAD_BYTES = 128
+"""Of a file, with its superblock."""
 
 _MEMBER_BYTES = 1 << 10
 """About how much memory the description of a type takes, and of each member of an enum."""
 
+_KINDS: dict[str, Kind] = {
+    "b": "bool", "i": "number", "u": "number", "f": "number", "c": "number", "S": "string", "M": "time",
+    "m": "time",
+}  # fmt: skip
 
-HEAD_BYTES = 128
-"""Of a file, with its superblock."""
+_NAMES = (
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
+    "complex64", "complex128",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,14 +108,10 @@ class Shared:
         UnsupportedColumnError
             If its values cannot be read as rows; `where` names the column.
         """
-        key = type_id.encode(), self.address_bytes, self.length_bytes
-        stored_type = _types.get(key)
-        if stored_type is None:
-            stored_type = self._described(type_id, where)
-            _types.put(key, stored_type)
-        return stored_type
-
-    def _described(self, type_id: h5py.h5t.TypeID, where: str) -> ValueType:
+        encoded = type_id.encode()
+        key = encoded, self.address_bytes, self.length_bytes
+        if (known := _types.get(key)) is not None:
+            return known
         if not _is_known(type_id):
             # libhdf5 (2.0) would end the process, or take any amount of memory.
             raise CorruptFileError(
@@ -121,50 +121,32 @@ class Shared:
         type_id = in_order(type_id)
         dtype, lost_fields = _dtype(type_id, where)
         element, array_shape = split_array(dtype)
-        kind = kind_of(element, where)
-        return ValueType(
+        kind, stored_bytes = kind_of(element, where), item_bytes(type_id, self.address_bytes)
+        odd_type = ""
+        if lost_fields and not dtype.hasobject:
+            # Values of varying length may take more bytes in memory than in the file.
+            is_wide = stored_bytes == type_id.get_size()
+            odd_type = "" if is_wide and _is_as_in_memory(type_id, dtype) else "compound values that libhdf5 converts"
+        elif not dtype.hasobject:
+            odd_type = _odd_type_of(type_id, dtype)
+        value_type = ValueType(
             dtype,
-            plain_dtype(element),
+            _plain_dtype(element),
             tuple(int(n) for n in array_shape),
-            np.zeros((), plain_dtype(dtype)),
+            np.zeros((), _plain_dtype(dtype)),
             kind,
             np.dtype(h5py.check_vlen_dtype(element)) if kind == "list" else None,
             tuple(_enum(element)),
-            "" if dtype.hasobject else self._odd_type(type_id, dtype, lost_fields),
-            item_bytes(type_id, self.address_bytes),
+            odd_type,
+            stored_bytes,
             bytes([self.length_bytes, self.address_bytes]) + bytes(type_id.encode()),
             lost_fields,
         )
-
-    def _odd_type(self, type_id: h5py.h5t.TypeID, dtype: np.dtype, lost_fields: tuple[str, ...]) -> str:
-        if not lost_fields:
-            return odd_type_of(type_id, dtype)
-        # Values of varying length may take more bytes in memory than in the file.
-        is_wide = item_bytes(type_id, self.address_bytes) == type_id.get_size()
-        return "" if is_wide and are_as_in_memory(type_id, dtype) else "compound values that libhdf5 converts"
+        _types.put(key, value_type)
+        return value_type
 
 
-_types: LRU[ValueType] = LRU(1024, 64 << 20, lambda stored_type: _MEMBER_BYTES * (1 + len(stored_type.enum)))
-
-
-@lru_cache(maxsize=256)
-def dtype_of(encoded: bytes) -> np.dtype:
-    """Return h5py's dtype of a type that libhdf5 encoded, without the fields that no row has."""
-    return _dtype(in_order(h5py.h5t.decode(encoded)), "")[0]
-
-
-def _dtype(type_id: h5py.h5t.TypeID, where: str) -> tuple[np.dtype, tuple[str, ...]]:
-    """Return the dtype of a type, and the fields that it leaves out: see `without_lost`."""
-    try:
-        dtype = type_id.dtype
-        kind_of(split_array(dtype)[0], where)
-    except (TypeError, ValueError, UnsupportedColumnError) as exc:
-        if (known := without_lost(type_id)) is not None:
-            return known
-        if isinstance(exc, UnsupportedColumnError):
-            raise
-        raise UnsupportedColumnError(f"{where}{numpy_lacks(type_id, exc)}") from exc
-    return dtype, ()
+_types: LRU[ValueType] = LRU(1024, 64 << 20, lambda value_type: _MEMBER_BYTES * (1 + len(value_type.enum)))
 
 
 def without_rows(message: str, *, is_single: bool = False) -> UnsupportedColumnError:
@@ -172,6 +154,14 @@ def without_rows(message: str, *, is_single: bool = False) -> UnsupportedColumnE
     error = UnsupportedColumnError(message)
     error.has_rows = None if is_single else False
     return error
+
+
+# Types of a file -----------------------------------------------------------------------------
+
+
+def are_references(type_id: h5py.h5t.TypeID) -> bool:
+    """Return whether values of a type are references to objects."""
+    return type_id.get_class() == h5py.h5t.REFERENCE and bool(type_id.equal(h5py.h5t.STD_REF_OBJ))
 
 
 def item_bytes(type_id: h5py.h5t.TypeID, address_bytes: int) -> int:
@@ -186,14 +176,6 @@ def item_bytes(type_id: h5py.h5t.TypeID, address_bytes: int) -> int:
         fields = [type_id.get_member_type(i) for i in range(type_id.get_nmembers())]
         return int(type_id.get_size()) + sum(item_bytes(field, address_bytes) - field.get_size() for field in fields)
     return int(type_id.get_size())
-
-
-def _enum(dtype: np.dtype, prefix: str = "") -> Iterator[tuple[str, int]]:
-    dtype = np.dtype(h5py.check_vlen_dtype(dtype) or split_array(dtype)[0])
-    for name, value in (h5py.check_enum_dtype(dtype) or {}).items():
-        yield prefix + name, int(value)
-    for field_name in dtype.names or ():
-        yield from _enum(dtype[field_name], f"{prefix}{field_name}.")
 
 
 def _is_known(type_id: h5py.h5t.TypeID) -> bool:
@@ -214,3 +196,261 @@ def character_bytes(stored: bytes) -> int:
     """Return the size of the characters of a text of varying length, whose type is stored so."""
     # Class and version, bits and size of the type; the same of the type of a character.
     return int.from_bytes(stored[12:16], "little")
+
+
+def in_order(type_id: h5py.h5t.TypeID) -> h5py.h5t.TypeID:
+    """Return a type whose fields of compound values are listed in the order in which they lie.
+
+    libhdf5 sorts the fields of the type of an open dataset, which all handles share, when it converts its values: how
+    h5py lists them depends on who read the dataset before.
+    """
+    if type_id.get_class() == h5py.h5t.ARRAY:
+        element = type_id.get_super()
+        ordered = in_order(element)
+        return type_id if ordered is element else h5py.h5t.array_create(ordered, type_id.get_array_dims())
+    if type_id.get_class() != h5py.h5t.COMPOUND:
+        return type_id
+    offsets = [type_id.get_member_offset(i) for i in range(type_id.get_nmembers())]
+    fields = [type_id.get_member_type(i) for i in range(len(offsets))]
+    ordered_fields = [in_order(field) for field in fields]
+    if offsets == sorted(offsets) and all(one is other for one, other in zip(fields, ordered_fields, strict=True)):
+        return type_id
+    made = h5py.h5t.create(h5py.h5t.COMPOUND, type_id.get_size())
+    for i in np.argsort(offsets, kind="stable").tolist():
+        made.insert(type_id.get_member_name(i), offsets[i], ordered_fields[i])
+    return made
+
+
+# Their dtypes ----------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=256)
+def dtype_of(encoded: bytes) -> np.dtype:
+    """Return h5py's dtype of a type that libhdf5 encoded, without the fields that no row has."""
+    return _dtype(in_order(h5py.h5t.decode(encoded)), "")[0]
+
+
+def _dtype(type_id: h5py.h5t.TypeID, where: str) -> tuple[np.dtype, tuple[str, ...]]:
+    """Return the dtype of a type, and the fields that it leaves out: see `_without_lost`."""
+    try:
+        dtype = type_id.dtype
+        kind_of(split_array(dtype)[0], where)
+    except (TypeError, ValueError, UnsupportedColumnError) as exc:
+        if (known := _without_lost(type_id)) is not None:
+            return known
+        if isinstance(exc, UnsupportedColumnError):
+            raise
+        raise UnsupportedColumnError(f"{where}{numpy_lacks(type_id, exc)}") from exc
+    return dtype, ()
+
+
+def _without_lost(type_id: h5py.h5t.TypeID) -> tuple[np.dtype, tuple[str, ...]] | None:
+    """Return a compound type without the fields that no row has.
+
+    These are HDF5's own time, as PyTables writes it, references, as of NWB, arrays of varying length, as ISMRMRD writes
+    them, numbers that numpy lacks, and fields whose names are not UTF-8. None if nothing else is left,
+    or a field has no name.
+    """
+    if type_id.get_class() != h5py.h5t.COMPOUND:
+        return None
+    kept: list[tuple[str, np.dtype, int]] = []
+    lost: list[str] = []
+    for i in range(type_id.get_nmembers()):
+        stored_name = type_id.get_member_name(i)
+        if not (name := stored_name.decode("utf-8", "backslashreplace")):
+            return None
+        try:
+            dtype = type_id.get_member_type(i).dtype
+            is_lost = kind_of(split_array(dtype)[0], "") == "list"
+        except (TypeError, ValueError, UnsupportedColumnError):
+            is_lost = True
+        if is_lost or name.encode() != stored_name:  # h5py looks fields up by their names in UTF-8
+            lost.append(name)
+        else:
+            kept.append((name, dtype, int(type_id.get_member_offset(i))))
+    if not kept:
+        return None
+    names, formats, offsets = map(list, zip(*kept, strict=True))
+    described: Any = {"names": names, "formats": formats, "offsets": offsets, "itemsize": int(type_id.get_size())}
+    return np.dtype(described), tuple(lost)
+
+
+def kind_of(dtype: np.dtype, where: str) -> Kind:
+    """Return the kind of values of `dtype`.
+
+    Raises
+    ------
+    UnsupportedColumnError
+        If they mean nothing outside of their file, such as references.
+    """
+    refers = h5py.check_ref_dtype(dtype)
+    shown = str(dtype) if refers is None else "reference" if refers is h5py.Reference else "region reference"
+    if h5py.check_string_dtype(dtype) is not None:
+        return "string"
+    if (element := h5py.check_vlen_dtype(dtype)) is not None:
+        shown = f"array of {element} of varying length"
+        if not np.dtype(element).isnative:
+            # h5py (3.16) returns their bytes in the order of the file, with a native dtype.
+            raise UnsupportedColumnError(
+                f"{where} has {shown}, whose byte order h5py loses: its values would be wrong. Write the "
+                "column again in the byte order of this machine."
+            )
+        if np.dtype(element).kind in "biufc":
+            return "list"
+    elif dtype.names is not None:
+        for name in dtype.names:
+            if not name:
+                raise UnsupportedColumnError(f"{where} has a field without a name, which h5py cannot read")
+            _check_field(split_array(dtype[name])[0], f"{where.removesuffix(',')}, field {name!r},")
+        return "struct"
+    elif dtype.kind == "V":
+        return "binary"
+    elif refers is h5py.Reference:
+        error = UnsupportedColumnError(
+            f"{where} has references to other objects. read_h5, H5Dataset and loader read what they refer to, as rows; "
+            "RowReader does not."
+        )
+        error.is_encoded = True
+        raise error
+    elif dtype.kind in _KINDS and refers is None:
+        return _KINDS[dtype.kind]
+    raise UnsupportedColumnError(
+        f"{where} has type {shown}, which cannot be read as rows. Numbers, booleans, enums, strings, times, "
+        "opaque and compound values, and arrays of numbers of varying length can be."
+    )
+
+
+def _check_field(element: np.dtype, where: str) -> None:
+    refers = h5py.check_ref_dtype(element)
+    if refers is not None or kind_of(element, where) == "list":
+        of = "arrays of varying length" if refers is None else "references"
+        held = "region references" if refers is h5py.RegionReference else of
+        raise UnsupportedColumnError(
+            f"{where} has {held} inside a compound type. Write that field as a column of its own."
+        )
+
+
+def _enum(dtype: np.dtype, prefix: str = "") -> Iterator[tuple[str, int]]:
+    dtype = np.dtype(h5py.check_vlen_dtype(dtype) or split_array(dtype)[0])
+    for name, value in (h5py.check_enum_dtype(dtype) or {}).items():
+        yield prefix + name, int(value)
+    for field_name in dtype.names or ():
+        yield from _enum(dtype[field_name], f"{prefix}{field_name}.")
+
+
+def _odd_type_of(type_id: h5py.h5t.TypeID, dtype: np.dtype) -> str:
+    """Return a description of the type in the file; "" if it is the numpy type `dtype`."""
+    element, shape = split_array(dtype)
+    if shape:
+        return f"arrays of {element}, of shape {shape}"
+    # h5py rounds types up to numpy's: 20-bit integers become int32. Their bytes cannot be read directly.
+    if type_id.equal(h5py.h5t.py_create(dtype, logical=True)):
+        return ""
+    kind, bits = type_id.get_class(), 8 * type_id.get_size()
+    if kind == h5py.h5t.BITFIELD:
+        return f"bit fields of {bits} bits"
+    if kind in {h5py.h5t.INTEGER, h5py.h5t.FLOAT}:
+        what = "integers" if kind == h5py.h5t.INTEGER else "floats"
+        return f"{what} of {type_id.get_precision()} bits in {bits}, unlike any of numpy's"
+    return f"values that libhdf5 converts to {dtype}"
+
+
+def _is_as_in_memory(type_id: h5py.h5t.TypeID, dtype: np.dtype) -> bool:
+    """Return whether the bytes of a value in the file are those in memory, so that it is read without libhdf5.
+
+    Of compound values, these are the bytes of the fields that `dtype` has.
+    """
+    if type_id.get_class() == h5py.h5t.ARRAY:
+        type_id, dtype = type_id.get_super(), dtype.base
+    if dtype.hasobject or dtype.itemsize != type_id.get_size():
+        return False
+    if dtype.fields is not None:
+        is_compound = type_id.get_class() == h5py.h5t.COMPOUND
+        members = {type_id.get_member_name(i): i for i in range(type_id.get_nmembers() if is_compound else 0)}
+        pairs = [(members.get(name.encode(), -1), *field[:2]) for name, field in dtype.fields.items()]
+        return all(
+            i >= 0 and type_id.get_member_offset(i) == offset and _is_as_in_memory(type_id.get_member_type(i), part)
+            for i, part, offset in pairs
+        )
+    if type_id.get_class() == h5py.h5t.STRING:
+        return True
+    if type_id.get_class() == h5py.h5t.BITFIELD:
+        return bool(type_id.equal(h5py.h5t.STD_B8LE) or type_id.equal(h5py.h5t.STD_B8BE))
+    return not _odd_type_of(type_id, dtype)
+
+
+def numpy_lacks(type_id: h5py.h5t.TypeID, error: TypeError | ValueError) -> str:
+    """Return the message that names the type, or the field, that numpy has no dtype for, and what to write instead."""
+    field, odd = _odd_field(type_id)
+    at = f", field {field!r}," if field else ""
+    if odd.get_class() == h5py.h5t.TIME:
+        return (
+            f"{at} has a type that numpy lacks: HDF5's own time (H5T_TIME), which h5py cannot read. Write it as int64, "
+            "such as seconds since 1970."
+        )
+    if odd.get_class() == h5py.h5t.FLOAT:
+        return f"{at} has floats of {odd.get_precision()} bits, which numpy lacks. Write them as float64."
+    return f"{at} has a type that numpy lacks: {error}. Write it as numbers or strings."
+
+
+def _odd_field(type_id: h5py.h5t.TypeID) -> tuple[str, h5py.h5t.TypeID]:
+    for i in range(type_id.get_nmembers() if type_id.get_class() == h5py.h5t.COMPOUND else 0):
+        field = type_id.get_member_type(i)
+        try:
+            field.dtype  # noqa: B018  a property that raises
+        except (TypeError, ValueError):
+            below, odd = _odd_field(field)
+            name = type_id.get_member_name(i).decode(errors="replace")
+            return f"{name}.{below}" if below else name, odd
+    return "", type_id
+
+
+# Dtypes of numpy -------------------------------------------------------------------------------
+
+
+def split_array(dtype: np.dtype) -> tuple[np.dtype, tuple[int, ...]]:
+    """Return the element type of an array type, also of arrays of arrays, and the axes that it adds to a row."""
+    shape: tuple[int, ...] = ()
+    while dtype.subdtype is not None:
+        dtype, more = dtype.subdtype
+        shape += more
+    return dtype, shape
+
+
+def _plain_dtype(dtype: np.dtype) -> np.dtype:
+    """Return `dtype` without the metadata that h5py adds: numpy warns when it pickles them."""
+    if dtype.names is None:
+        element, shape = split_array(dtype)
+        if shape:
+            return np.dtype((_plain_dtype(element), shape))
+        return np.dtype(object) if dtype.kind == "O" else np.dtype(dtype.str)
+    names: list[str] = list(dtype.names)
+    fields: Any = dtype.fields
+    formats, offsets = [_plain_dtype(dtype[name]) for name in names], [fields[name][1] for name in names]
+    return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": dtype.itemsize})
+
+
+def empty_record(dtype: np.dtype) -> Any:
+    """Return a compound value of zeros and empty texts."""
+    value = np.zeros((), dtype)
+    for name in dtype.names or ():
+        field = dtype[name].base
+        value[name] = b"" if field.kind == "O" else empty_record(field)
+    return value
+
+
+def as_dtype(wanted: Any, what: str) -> np.dtype:
+    """Return the numpy dtype that a user asks for; `what` names the thing it is for.
+
+    Raises
+    ------
+    OptionError
+        If numpy has no such dtype. A dtype of torch is refused; the message offers the numpy dtype of that name.
+    """
+    try:
+        return np.dtype(wanted)
+    except TypeError as exc:
+        name = str(wanted).removeprefix("torch.")
+        same = not isinstance(wanted, str) and name in _NAMES
+        advice = f" Write {name!r}." if same else near_names(name, _NAMES)
+        raise OptionError(f"{wanted!r} for {what} is no dtype of numpy.{advice}") from exc

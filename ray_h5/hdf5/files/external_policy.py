@@ -1,14 +1,12 @@
-"""Files that another file refers to: which file each name means, on a disk and in a store, and which may be read."""
+"""How a file is opened, and which other files may be read that it refers to."""
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
-from ray_h5.errors import ExternalDataError, MissingSourceError, OptionError
+from ray_h5.errors import ExternalDataError, OptionError
 from ray_h5.messages import printable
 from ray_h5.storage.addresses import (
     SCHEMES,
@@ -25,12 +23,6 @@ from ray_h5.storage.storage_of_path import InStore, Storage
 
 # Environment variables that libhdf5 puts before the names in a file.
 _REDIRECTIONS = ("HDF5_VDS_PREFIX", "HDF5_EXTFILE_PREFIX", "HDF5_EXT_PREFIX")
-
-_COPY = (
-    "Copy the values into the file (`h5repack`, or h5py's copy() with expand_external=True); or put both files into one"
-    " folder of the store, and write the link again with a relative name."
-)
-_DRIVE = re.compile(r"[A-Za-z]:[\\/]")
 
 
 def as_roots(allow_external: PathLike | Iterable[PathLike]) -> tuple[str, ...]:
@@ -52,7 +44,25 @@ def as_roots(allow_external: PathLike | Iterable[PathLike]) -> tuple[str, ...]:
         raise OptionError(f"allow_external={roots}: expected folders, found an empty name")
     for root in roots:
         check_slashes(root)
-    return tuple(as_remote_root(root) if is_url(root) else absolute_path(root) for root in roots)
+    return tuple(_as_remote_root(root) if is_url(root) else absolute_path(root) for root in roots)
+
+
+def _as_remote_root(url: str) -> str:
+    """Return a URL that files may be below, without what is secret and without the slash at its end."""
+    plain = without_secrets(url)[0].rstrip("/")
+    if scheme_of(plain) in SCHEMES:
+        # s3a:// is s3://; and a bucket with a key and its secret is refused.
+        address = Address.of(plain)
+        key = address.key
+        plain = address.url(key).rstrip("/")
+    else:
+        plain = shown(plain).rstrip("/")  # of a file system of fsspec
+        key = plain.partition("://")[2].partition("/")[2]
+    if key and any(part in {"", ".", ".."} for part in key.split("/")):
+        raise OptionError(
+            f"allow_external={shown(url)!r}: expected the URL of a folder, found an empty part, '.' or '..' in it"
+        )
+    return plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +71,18 @@ class ExternalPolicy:
 
     roots: tuple[str, ...] = ()
 
-    def check_name(self, name: str, *, home: str, where: str) -> None:
+    @classmethod
+    def of(cls, allow_external: PathLike | Iterable[PathLike]) -> ExternalPolicy:
+        urls, folders = split_urls(as_roots(allow_external))
+        return cls((*map(os.path.realpath, folders), *urls))
+
+    def admit_name(self, name: str, *, home: str, where: str) -> None:
         """Raise if a local file refers to a URL."""
         if is_url(name):
             raise ExternalDataError(
                 f"{home}: {where} leads to a file in a store, which is not read for a local one. Copy that file "
                 "next to it, and write the link again with its name; or read that file itself."
             )
-
-    @classmethod
-    def of(cls, allow_external: PathLike | Iterable[PathLike]) -> ExternalPolicy:
-        urls, folders = split_urls(as_roots(allow_external))
-        return cls((*map(os.path.realpath, folders), *urls))
 
     def admit(self, path: str, *, home: str, where: str, real: str | None = None) -> None:
         """Raise unless a file may be read that another file refers to; both are local.
@@ -93,12 +103,12 @@ class ExternalPolicy:
         ExternalDataError
             If it is outside the roots, or its name is relative to the current folder of a process.
         """
-        self.check_name(path, home=home, where=where)
-        shown, real = printable(path), os.path.realpath(path) if real is None else real
+        self.admit_name(path, home=home, where=where)
+        real = os.path.realpath(path) if real is None else real
         for variable in _REDIRECTIONS:
             if os.environ.get(variable):
                 raise ExternalDataError(
-                    f"{home}: {where} leads to {shown}, but {variable} makes libhdf5 look elsewhere; unset it"
+                    f"{home}: {where} leads to {printable(path)}, but {variable} makes libhdf5 look elsewhere; unset it"
                 )
         if not os.path.isabs(path):
             # Another process, with another current folder, would read another file than the one checked here.
@@ -111,16 +121,17 @@ class ExternalPolicy:
             raise self._outside(f"{home}: {where} leads to {printable(real)}", os.path.dirname(real))
 
     def admit_remote(self, url: str, *, home: str, where: str, storage: InStore) -> None:
-        """Raise unless a file in a store may be read that another file of the same store refers to.
-
-        Parameters and errors are those of `admit`.
-        """
+        """Raise unless a file in a store may be read that another file of the same store refers to; see `admit`."""
         address = storage.address(url)
         if address == storage.address(home):
             return
-        if not any(_is_below(address, storage.address(root)) for root in split_urls(self.roots)[0]):
-            folder = address.url(address.key.rpartition("/")[0] + "/" if "/" in address.key else "")
-            raise self._outside(f"{home}: {where} leads to {printable(url)}", folder)
+        for root in map(storage.address, split_urls(self.roots)[0]):
+            folder = root.key.rstrip("/")
+            is_below = not folder or address.key == folder or address.key.startswith(folder + "/")
+            if is_below and (address.kind, address.root) == (root.kind, root.root):
+                return
+        above = address.url(address.key.rpartition("/")[0] + "/" if "/" in address.key else "")
+        raise self._outside(f"{home}: {where} leads to {printable(url)}", above)
 
     def _outside(self, said: str, folder: str) -> ExternalDataError:
         return ExternalDataError(
@@ -155,113 +166,3 @@ class Access:
     swmr: bool = False
     storage: Storage = LOCAL
     beside: str = ""
-
-
-def places_of(name: str, source: str) -> list[str]:
-    """Return the paths where libhdf5 looks, in this order, for a file that `source` refers to by `name`.
-
-    A relative path is one in the current folder.
-    """
-    absolute = os.path.isabs(name)
-    tail = os.path.basename(name) if absolute else name
-    places = [name] if absolute else []
-    # Next to the file by the name it was opened with, then the current folder.
-    places += [os.path.join(os.path.dirname(os.path.abspath(source)), tail), tail]
-    if Path(source).is_symlink():
-        # Last: next to the file that a symbolic link leads to.
-        places.append(os.path.join(os.path.dirname(os.path.realpath(source)), tail))
-    return places
-
-
-# Names in stores --------------------------------------------------------------------------
-
-
-def as_remote_root(url: str) -> str:
-    """Return a URL that files may be below, without what is secret and without the slash at its end.
-
-    Raises
-    ------
-    OptionError
-        If no file can be below it.
-    """
-    plain = without_secrets(url)[0].rstrip("/")
-    if scheme_of(plain) in SCHEMES:
-        # s3a:// is s3://; and a bucket with a key and its secret is refused.
-        address = Address.of(plain)
-        key = address.key
-        plain = address.url(key).rstrip("/")
-    else:
-        plain = shown(plain).rstrip("/")  # of a file system of fsspec
-        key = plain.partition("://")[2].partition("/")[2]
-    if key and any(part in {"", ".", ".."} for part in key.split("/")):
-        raise OptionError(
-            f"allow_external={shown(url)!r}: expected the URL of a folder, found an empty part, '.' or '..' in it"
-        )
-    return plain
-
-
-def _is_below(address: Address, root: Address) -> bool:
-    """Return whether a file is in a folder of the same store, or in one below it."""
-    folder = root.key.rstrip("/")
-    same = (address.kind, address.root) == (root.kind, root.root)
-    return same and (not folder or address.key == folder or address.key.startswith(folder + "/"))
-
-
-def remote_name(name: str, source: str, *, home: str, where: str, storage: InStore) -> str:
-    """Return the URL of the file that `source`, a remote file, refers to by `name`; the others are for messages.
-
-    Raises
-    ------
-    ExternalDataError
-        If it is a local path, of another store, or above the top of the store.
-    MissingSourceError
-        If no file of a store can have that name.
-    """
-    begin, here = f"{home}: {where} leads to", storage.address(source)
-    parts = here.key.split("/")[:-1]
-    if is_url(name):
-        parts = _key_in(here, name, begin, storage).split("/")
-    elif os.path.isabs(name) or "://" in name or _DRIVE.match(name) or name.startswith("\\\\"):
-        raise ExternalDataError(
-            f"{begin} {printable(name)}, a path of a local disk. A file in a store leads to files of the same store "
-            f"only. {_COPY}"
-        )
-    for part in [] if is_url(name) else name.split("/"):
-        if part == ".." and not parts:
-            raise ExternalDataError(
-                f"{begin} {printable(name)}, which is above the top of {here.url('')}. Write the link again with "
-                "a name below it."
-            )
-        if part == "..":
-            parts.pop()
-        elif part not in {"", "."}:
-            parts.append(part)
-    key = "/".join(parts)
-    try:
-        key.encode()
-    except UnicodeEncodeError:
-        raise MissingSourceError(
-            f"{begin} {printable(name)!r}, a name that is not UTF-8, which no file in a store has"
-        ) from None
-    if not key:
-        raise MissingSourceError(f"{begin} {printable(name)!r}, which is a folder")
-    return here.url(key)
-
-
-def _key_in(here: Address, url: str, begin: str, storage: InStore) -> str:
-    """Return the key of a URL of the same store."""
-    try:
-        there = storage.address(without_secrets(url)[0])
-    except OptionError:
-        there = None
-    if there is None or (there.kind, there.root) != (here.kind, here.root):
-        raise ExternalDataError(
-            f"{begin} {printable(shown(url))}, which is not in {here.url('')}. A file in a store leads to files of "
-            f"the same bucket or host only. {_COPY}"
-        )
-    if any(part in {"", ".", ".."} for part in there.key.split("/")):
-        raise ExternalDataError(
-            f"{begin} {printable(shown(url))}, a URL with an empty part, '.' or '..' in it. Write the link again with "
-            "the URL without them, or with a relative name."
-        )
-    return there.key

@@ -6,13 +6,14 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
 import h5py
 
 from ray_h5.errors import CorruptFileError, MissingSourceError, RayH5Error, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.checks.changed_files import check_source
-from ray_h5.hdf5.files.external_policy import Access, places_of
+from ray_h5.hdf5.files.external_policy import Access
 from ray_h5.hdf5.files.file_bytes import filename_of
 from ray_h5.hdf5.files.opening import open_h5, translated
 from ray_h5.hdf5.files.other_files import OtherFiles
@@ -132,7 +133,8 @@ class Trail:
                 # libhdf5 is never asked to follow a link: it would open files that are not allowed.
                 value = None if kind == h5py.h5l.TYPE_HARD else links.get_val(name.encode())
             if value is not None:
-                return self._follow_link(group, ("", value) if isinstance(value, bytes) else value, name, counts)
+                file_name, target = ("", value) if isinstance(value, bytes) else value
+                return self._follow_link(group, file_name, target, name, counts)
         with translated(self.path, f"opening {path!r}"):
             identifier = h5py.h5o.open(group.id, name.encode())
             return h5py.Group(identifier) if isinstance(identifier, h5py.h5g.GroupID) else identifier
@@ -148,22 +150,23 @@ class Trail:
                     raise
                 return None
 
-    def _follow_link(self, group: h5py.Group, link: tuple[str | bytes, bytes], name: str, counts: _Counts) -> Any:
+    def _follow_link(self, group: h5py.Group, file_name: str | bytes, target: bytes, name: str, counts: _Counts) -> Any:
         """Return what a link leads to, given the name of another file, empty for this one, and a path in it."""
         counts.links += 1
         if counts.links > _MAX_LINKS:
             raise MissingSourceError(f"{self.path}: link {name!r} leads through more than {_MAX_LINKS} links: a loop")
         try:
-            path = link[1].decode()
+            path = target.decode()
         except UnicodeDecodeError:
             raise UnsupportedColumnError(
-                f"{self.path}: link {name!r} leads to {link[1]!r}, a name that is not UTF-8. Rename what it leads to "
+                f"{self.path}: link {name!r} leads to {target!r}, a name that is not UTF-8. Rename what it leads to "
                 "with h5py, by move(), and write the link again."
             ) from None
         try:
-            if not link[0]:
+            if not file_name:
                 return self.follow(group.file if path.startswith("/") else group, path, counts=counts)
-            file = self._open_linked(os.fsdecode(link[0]), filename_of(group.file), f"external link {name!r}")
+            where = f"external link {name!r}"
+            file = self.open_other(self.located(os.fsdecode(file_name), filename_of(group.file), where), where)
             return self.follow(file["/"], path, counts=counts)
         except UnknownColumnError as exc:
             error = MissingSourceError(f"{self.path}: link {name!r} leads to {_cut(path)!r}, which does not exist")
@@ -173,44 +176,42 @@ class Trail:
             exc.is_dangling = True
             raise
 
-    def _open_linked(self, name: str, source: str, where: str) -> h5py.File:
-        return self.open_other(self.located(name, source, where), where)
-
     def open_other(self, path: str, where: str) -> h5py.File:
         """Return another file, open, and record it; raise if it is missing, or not the one that it was."""
         state = self.look_at(path, where)
-        if path not in self.linked.opened:
-            if self.others is not None:
-                self.linked.opened[path] = self.others.open(path)
-            else:
-                self.linked.opened[path], state = self._opened(path, where)
-            self.linked.states.setdefault(path, state)
-        self.sources[path] = self.linked.states[path]
+        if path not in self.linked.opened and self.others is not None:
+            self.linked.opened[path] = self.others.open(path)
+        elif path not in self.linked.opened:
+            # Another file may have its name by now: what was opened is checked.
+            file = open_h5(path, self.access.swmr)
+            try:
+                descriptor = file.id.get_vfd_handle()
+                if path != self.access.beside:
+                    self.access.policy.admit(path, home=self.path, where=where, real=real_path_of(descriptor, path))
+                state = FileIdentity.of(os.fstat(descriptor))
+                leads = f"{self.path}: {where} leads to {printable(path)}"
+                check_source(leads, self.linked.states.get(path, state), state, swmr=self.access.swmr)
+            except RayH5Error:
+                file.close()
+                raise
+            self.linked.opened[path] = file
+        self.sources[path] = self.linked.states.setdefault(path, state)
         return self.linked.opened[path]
-
-    def _opened(self, path: str, where: str) -> tuple[h5py.File, Identity]:
-        """Open a local file and check what was opened: another file may have its name by now. Return its state, too."""
-        file = open_h5(path, self.access.swmr)
-        try:
-            descriptor = file.id.get_vfd_handle()
-            if path != self.access.beside:
-                self.access.policy.admit(path, home=self.path, where=where, real=real_path_of(descriptor, path))
-            state = FileIdentity.of(os.fstat(descriptor))
-            leads = f"{self.path}: {where} leads to {printable(path)}"
-            check_source(leads, self.linked.states.get(path, state), state, swmr=self.access.swmr)
-        except RayH5Error:
-            file.close()
-            raise
-        return file, state
 
     def located(self, name: str, source: str, where: str) -> str:
         """Return the path of the file that `source` links to by `name`; raise unless it may be read."""
         if self.others is not None:
             return self.others.located(name, source, where)
-        self.access.policy.check_name(name, home=self.path, where=where)
-        # libhdf5 takes the first place that exists. The missing ones before it are recorded too: a file that appears
-        # there later would be read instead.
-        places = places_of(name, source)
+        self.access.policy.admit_name(name, home=self.path, where=where)
+        absolute = os.path.isabs(name)
+        tail = os.path.basename(name) if absolute else name
+        # Where libhdf5 looks: next to the file by the name it was opened with, then in the current folder.
+        places = [*([name] if absolute else []), os.path.join(os.path.dirname(os.path.abspath(source)), tail), tail]
+        if Path(source).is_symlink():
+            # Last: next to the file that a symbolic link leads to.
+            places.append(os.path.join(os.path.dirname(os.path.realpath(source)), tail))
+        # It takes the first place that exists. The missing ones before it are recorded too: a file that appears there
+        # later would be read instead.
         absent = list(takewhile(lambda place: not os.path.exists(place), places))
         self.sources.update(dict.fromkeys(absent))
         path = (places[len(absent) :] or places)[0]
@@ -224,12 +225,11 @@ class Trail:
             raise MissingSourceError(f"{self.path}: {where} leads to {printable(path)}, which does not exist")
         return state
 
-    def source(
-        self, dataset: h5py.Dataset, file_name: str, name: str, where: str = "a virtual dataset"
-    ) -> h5py.Dataset:
+    def source(self, dataset: h5py.Dataset, file_name: str, name: str, where: str) -> h5py.Dataset:
         """Return the source dataset of a mapping of a virtual dataset."""
-        here = dataset.file
-        file = here if file_name == "." else self._open_linked(file_name, filename_of(here), where)
+        file = dataset.file
+        if file_name != ".":
+            file = self.open_other(self.located(file_name, filename_of(file), where), where)
         leads = f"{self.path}: {where} leads to {name!r} of {printable(filename_of(file))}"
         try:
             target = self.follow(file["/"], name)
@@ -266,12 +266,6 @@ def stored_name(name: str) -> bytes | None:
         return None if "\0" in name else name.encode()
     except UnicodeEncodeError:
         return None
-
-
-def open_object(group: h5py.Group, name: bytes) -> h5py.Group | h5py.Dataset | h5py.Datatype:
-    """Return the object of a hard link."""
-    # Like h5py's group[name], which also asks whether the file is open for writing, each time.
-    return as_object(h5py.h5o.open(group.id, name))
 
 
 def as_object(item: Any) -> Any:

@@ -63,8 +63,8 @@ class GroupColumn:
 
     path: str
     name: str
+    shared: Shared
     sources: SourceStates = ()
-    shared: Shared | None = None
     class_of: array[int] = field(default_factory=partial(array, "i"))
     shapes: array[int] = field(default_factory=partial(array, "q"))
     offsets: array[int] = field(default_factory=partial(array, "q"))
@@ -155,9 +155,7 @@ class GroupColumn:
 
     def _described(self, path: str, dataset: h5py.h5d.DatasetID, growing: tuple[bool, ...]) -> _Class:
         axes = len(growing)
-        layout = describe_column(
-            dataset, path, path=self.path, at_home=True, sources=(), single_ok=True, shared=self.shared
-        )
+        layout = describe_column(dataset, path, path=self.path, shared=self.shared, single_ok=True)
         if is_of_bytes := not axes and is_bytes(layout):
             axes, layout = 1, as_bytes(layout)
         array_shape = layout.shape[max(1, axes) :]

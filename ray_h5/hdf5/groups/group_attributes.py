@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 
 from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
-from ray_h5.hdf5.columns.plain_dtypes import numpy_lacks
+from ray_h5.hdf5.columns.value_types import numpy_lacks
 from ray_h5.hdf5.tree.attributes import TextGuard
 from ray_h5.manifest.joined_arrays import LACKS, Texts
 from ray_h5.messages import near_names

@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 
 from ray_h5.errors import CorruptFileError
-from ray_h5.hdf5.columns.plain_dtypes import are_references
+from ray_h5.hdf5.columns.value_types import are_references
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.tree.attributes import text_attribute
 from ray_h5.manifest.layout import Encoding, EncodingKind, Form

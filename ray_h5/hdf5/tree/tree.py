@@ -23,13 +23,11 @@ from ray_h5.errors import (
     UnsupportedColumnError,
 )
 from ray_h5.hdf5.columns.dataset_header import describe_column, is_plain
-from ray_h5.hdf5.columns.plain_dtypes import are_references
-from ray_h5.hdf5.columns.source_files import ValueSources
-from ray_h5.hdf5.columns.value_types import HEAD_BYTES, Shared
-from ray_h5.hdf5.columns.virtual_mappings import find_elsewhere
+from ray_h5.hdf5.columns.value_types import HEAD_BYTES, Shared, are_references
+from ray_h5.hdf5.columns.values_elsewhere import ValueSources, find_elsewhere
 from ray_h5.hdf5.files.external_policy import Access
 from ray_h5.hdf5.files.file_bytes import Address, address_of, bytes_of
-from ray_h5.hdf5.files.links import LinkedFiles, Sources, Trail, as_object, open_object
+from ray_h5.hdf5.files.links import LinkedFiles, Sources, Trail, as_object
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.files.other_files import OtherFiles
 from ray_h5.hdf5.tree.encodings import encoding_of, form_of
@@ -272,13 +270,7 @@ class H5Tree:
             sources = tuple(trail.sources.items())
             shared = self.shared if at_home else None
             layout = describe_column(
-                dataset,
-                name,
-                path=self.path,
-                at_home=at_home,
-                sources=sources,
-                shared=shared,
-                properties=properties,
+                dataset, name, path=self.path, shared=shared, sources=sources, properties=properties
             )
             if sources and self.others is not None:
                 self.elsewhere(as_object(dataset), layout)  # raises if they cannot be read
@@ -302,7 +294,7 @@ class H5Tree:
     def _root(self, trail: Trail) -> h5py.Group:
         with translated(self.path, f"opening group {self.group!r}"):
             try:
-                root = trail.follow(open_object(self.file, b"/"), self.group, where="in the file")
+                root = trail.follow(as_object(h5py.h5o.open(self.file.id, b"/")), self.group, where="in the file")
             except UnknownColumnError as exc:
                 groups = self._groups()
                 near = near_names(self.group.strip("/"), groups) if groups else ""

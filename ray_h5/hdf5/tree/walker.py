@@ -10,7 +10,7 @@ import h5py
 
 from ray_h5.errors import CorruptFileError, RayH5Error, TransientIOError, UnsupportedColumnError
 from ray_h5.hdf5.files.file_bytes import Address, address_of
-from ray_h5.hdf5.files.links import Trail, links_in, open_object
+from ray_h5.hdf5.files.links import Trail, as_object, links_in
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.messages import printable
 from ray_h5.storage.byte_source import MissingBytes
@@ -137,7 +137,7 @@ def not_utf8(group: h5py.Group, name: bytes, path: str, *, columns: bool = True)
     """
     with translated(path, f"looking up {name!r}"):
         is_hard = group.id.links.get_info(name).type == h5py.h5l.TYPE_HARD
-        item = open_object(group, name) if is_hard else None
+        item = as_object(h5py.h5o.open(group.id, name)) if is_hard else None
     if isinstance(item, h5py.Datatype) or (isinstance(item, h5py.Dataset) and not columns):
         return None
     what, cannot = "link", "it cannot be read"

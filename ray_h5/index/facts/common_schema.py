@@ -10,7 +10,7 @@ import numpy as np
 
 from ray_h5.columns.schema import NULLABLE_KINDS, TENSOR_KINDS, Cast, ColumnSpec, shown_shape
 from ray_h5.errors import SchemaMismatchError
-from ray_h5.hdf5.columns.plain_dtypes import as_dtype
+from ray_h5.hdf5.columns.value_types import as_dtype
 from ray_h5.index.facts.file_facts import FileFacts
 from ray_h5.index.facts.schema_errors import ENCODED_KINDS, Schema, disagreement, mismatch
 from ray_h5.index.file_opener import Scope
