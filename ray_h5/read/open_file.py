@@ -25,11 +25,10 @@ from ray_h5.hdf5.files.metadata_replay import HeldBytes, has_missed, trim
 from ray_h5.hdf5.files.open_library import OpenLibrary, now
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.files.other_files import OtherFiles
-from ray_h5.hdf5.files.plain_bytes import FormatError, PlainBytes
 from ray_h5.hdf5.groups.group_attributes import attributes_of, names_of_values
 from ray_h5.hdf5.groups.matching_groups import GroupPattern, read_group_table, read_single
 from ray_h5.hdf5.tree.attributes import notes_of, short_attributes
-from ray_h5.hdf5.tree.known_headers import KnownHeaders
+from ray_h5.hdf5.tree.known_headers import FormatError, KnownHeaders, PlainBytes
 from ray_h5.lru import LRU
 from ray_h5.manifest.chunk_index import ChunkIndex
 from ray_h5.manifest.file_manifest import Manifest
@@ -149,7 +148,7 @@ class OpenFile:
                 if self.held is None:
                     library.tree  # noqa: B018  opens it
                 else:
-                    library.tree.enter()
+                    library.tree.root  # noqa: B018  as above
         except (RayH5Error, OSError):
             self.forget()  # the cache would keep its descriptor
             raise
@@ -425,7 +424,7 @@ class OpenFile:
     def attribute_names(self, path: str = "") -> list[str]:
         """Return the names of attributes with one number or one text, of a group or dataset; of the whole for ""."""
         with self.library() as library, translated(self.path, "listing its attributes"):
-            group, trail = library.tree.enter()
+            group, trail = library.tree.root
             return names_of_values(as_object(trail.follow(group, path, where="below the group") if path else group))
 
     def attributes(self, names: Sequence[str]) -> dict[str, np.ndarray | bytes]:
@@ -434,7 +433,7 @@ class OpenFile:
         Errors as in `ray_h5.hdf5.groups.group_attributes.attributes_of`.
         """
         with self.library() as library, translated(self.path, "reading its attributes"):
-            return attributes_of(library.tree.enter()[0], self.path, names)
+            return attributes_of(library.tree.root[0], self.path, names)
 
     def stored_bytes(self, names: Iterable[str]) -> dict[str, int]:
         """Return how many bytes the values of columns take in the file."""

@@ -18,12 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_h5.errors import RayH5Error
-from ray_h5.hdf5.files import plain_bytes
 from ray_h5.hdf5.files.external_policy import Access, ExternalPolicy
 from ray_h5.hdf5.files.open_library import OpenLibrary
-from ray_h5.hdf5.files.plain_bytes import PlainBytes
 from ray_h5.hdf5.format import FormatError, MessageKind
-from ray_h5.hdf5.tree.known_headers import KnownHeaders
+from ray_h5.hdf5.tree import known_headers
+from ray_h5.hdf5.tree.known_headers import KnownHeaders, PlainBytes
 from ray_h5.hdf5.tree.tree import H5Tree
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.read.file_cache import forget_all
@@ -210,7 +209,7 @@ def test_nothing_is_learnt_from_a_file_that_changes_meanwhile(tmp_path, monkeypa
 
         return described
 
-    monkeypatch.setattr(plain_bytes, "_HEAD_BYTES", 128)  # the rest is read when it is asked for
+    monkeypatch.setattr(known_headers, "_HEAD_BYTES", 128)  # the rest is read when it is asked for
     monkeypatch.setattr(H5Tree, "describe", changed_at_the_end(H5Tree.describe))
     monkeypatch.setattr(H5Tree, "column", changed_at_the_end(H5Tree.column))
     for path in paths:

@@ -34,10 +34,7 @@ class _Class:
     layout: ColumnLayout
     array_shape: tuple[int, ...]
     number: int
-    is_of_bytes: bool = False
-
-    def holds(self, dataset: h5py.h5d.DatasetID, properties: h5py.h5p.PropDCID) -> bool:
-        return self.has_type(dataset.get_type()) and self.has(properties)
+    is_of_bytes: bool
 
     def has_type(self, type_id: h5py.h5t.TypeID) -> bool:
         """Return whether a type is that of the class; opaque values that are arrays of bytes may differ in length."""
@@ -51,6 +48,10 @@ class _Class:
             return False
         # H5Pequal does not compare the last dimension of a chunk.
         return self.layout.storage != "chunked" or properties.get_chunk() == self.layout.chunk_shape
+
+    def shown(self, axes: int) -> str:
+        array = f" of shape {self.array_shape}" if self.array_shape else ""
+        return f"{self.layout.dtype}{array} with {axes} {'axis' if axes == 1 else 'axes'}"
 
 
 _Alike = tuple[tuple[bool, ...], tuple[int, ...] | None]
@@ -85,9 +86,14 @@ class GroupColumn:
         """Add the next dataset."""
         properties = dataset.get_create_plist()
         # Most datasets are like the one before, and their properties say the same.
-        known = self.last if self.last is not None and self.last.has(properties) else None
-        if known is None:
-            self._check_here(path, properties)
+        class_ = self.last if self.last is not None and self.last.has(properties) else None
+        if class_ is None and not is_plain(properties):
+            # Before its shape is asked for: libhdf5 would open the other files.
+            raise UnsupportedColumnError(
+                f"{self.path}: column {self.name!r}: {path!r} has values in other datasets or files (virtual "
+                "dataset or external storage), which rows that are groups, and joined(...), cannot have. Copy them "
+                "into the file, or leave the column out."
+            )
         space = dataset.get_space()
         dims = space.get_simple_extent_dims()
         if not dims and space.get_simple_extent_type() == h5py.h5s.NULL:
@@ -95,46 +101,12 @@ class GroupColumn:
                 f"{self.path}: column {self.name!r}: {path!r} has an empty (null) dataspace, and no values"
             )
         growing = (False,) * len(dims)
-        if known is None or known.layout.storage == "chunked":
+        if class_ is None or class_.layout.storage == "chunked":
             growing = tuple(n == h5py.h5s.UNLIMITED for n in space.get_simple_extent_dims(maxdims=True))
-        if known is None or known.growing != growing or not known.has_type(dataset.get_type()):
-            known = self._class_of(path, dataset, properties, growing)
-        self._add((dataset.get_type().get_size(),) if known.is_of_bytes else dims, known, dataset)
-
-    def add_missing(self, count: int) -> None:
-        """Add groups that lack the column next."""
-        self.class_of.extend([MISSING] * count)
-        self.offsets.extend([UNALLOCATED] * count)
-
-    def add_empty(self) -> None:
-        """Add a dataset without values, whatever the dataset holds."""
-        self.empties.add(len(self))
-        self.add_missing(1)
-
-    def _check_here(self, path: str, properties: h5py.h5p.PropDCID) -> None:
-        if not is_plain(properties):
-            # Before its shape is asked for: libhdf5 would open the other files.
-            raise UnsupportedColumnError(
-                f"{self.path}: column {self.name!r}: {path!r} has values in other datasets or files (virtual "
-                "dataset or external storage), which rows that are groups, and joined(...), cannot have. Copy them "
-                "into the file, or leave the column out."
-            )
-
-    def _class_of(
-        self, path: str, dataset: h5py.h5d.DatasetID, properties: h5py.h5p.PropDCID, growing: tuple[bool, ...]
-    ) -> _Class:
-        chunked = properties.get_layout() == h5py.h5d.CHUNKED
-        if not chunked:
-            growing = (False,) * len(growing)
-        candidates = self.classes.setdefault((growing, properties.get_chunk() if chunked else None), [])
-        class_ = next((candidate for candidate in candidates if candidate.holds(dataset, properties)), None)
-        if class_ is None:
-            class_ = self._described(path, dataset, growing)
-            candidates.append(class_)
-        self.last = class_
-        return class_
-
-    def _add(self, dims: tuple[int, ...], class_: _Class, dataset: h5py.h5d.DatasetID) -> None:
+        if class_ is None or class_.growing != growing or not class_.has_type(dataset.get_type()):
+            self.last = class_ = self._class_of(path, dataset, properties, growing)
+        if class_.is_of_bytes:
+            dims = (dataset.get_type().get_size(),)
         shape = (*dims, *class_.array_shape)
         row_shape = shape[1:] if dims else shape
         unit = (class_.number, row_shape)
@@ -153,43 +125,60 @@ class GroupColumn:
             ) from None
         self.class_of.append(self.by_unit[unit])
 
-    def _described(self, path: str, dataset: h5py.h5d.DatasetID, growing: tuple[bool, ...]) -> _Class:
-        axes = len(growing)
-        layout = describe_column(dataset, path, path=self.path, shared=self.shared, single_ok=True)
-        if is_of_bytes := not axes and is_bytes(layout):
-            axes, layout = 1, as_bytes(layout)
+    def add_missing(self, count: int) -> None:
+        """Add groups that lack the column next."""
+        self.class_of.extend([MISSING] * count)
+        self.offsets.extend([UNALLOCATED] * count)
+
+    def add_empty(self) -> None:
+        """Add a dataset without values, whatever the dataset holds."""
+        self.empties.add(len(self))
+        self.add_missing(1)
+
+    def _class_of(
+        self, path: str, dataset: h5py.h5d.DatasetID, properties: h5py.h5p.PropDCID, growing: tuple[bool, ...]
+    ) -> _Class:
+        """Return the class of a dataset; describe one that is unlike all before, and check that it is alike enough."""
+        chunk, type_id = None, dataset.get_type()
+        if properties.get_layout() == h5py.h5d.CHUNKED:
+            chunk = properties.get_chunk()
+        else:
+            growing = (False,) * len(growing)
+        candidates = self.classes.setdefault((growing, chunk), [])
+        for candidate in candidates:
+            if candidate.has_type(type_id) and candidate.has(properties):
+                return candidate
+        layout, axes = describe_column(dataset, path, path=self.path, shared=self.shared, single_ok=True), len(growing)
+        # A single value that is the bytes of something, such as an image: np.void(data) as h5py writes it. Each is a
+        # type of its own, as long as the data, and is read as the array of its bytes.
+        is_of_bytes = not axes and layout.kind == "binary" and layout.direct and layout.storage != "chunked"
+        if is_of_bytes:
+            axes, size, byte = 1, layout.stored_dtype.itemsize, np.dtype("u1")
+            fill = np.zeros((), byte)
+            layout = replace(layout, kind="number", shape=(size,), stored_dtype=byte, item_bytes=1, fill=fill)
         array_shape = layout.shape[max(1, axes) :]
-        properties = dataset.get_create_plist()
-        class_ = _Class(dataset.get_type(), properties, growing, layout, array_shape, self.described, is_of_bytes)
+        class_ = _Class(type_id, properties, growing, layout, array_shape, self.described, is_of_bytes)
         self.described += 1
         if self.first is None:
             self.first, self.first_path, self.axes = class_, path, axes
-        self._check_same(class_, axes, path)
-        return class_
-
-    def _check_same(self, class_: _Class, axes: int, path: str) -> None:
-        assert self.first is not None
-        one, other = self.first.layout, class_.layout
+        first = self.first.layout
         # Texts of other lengths are texts.
-        alike = one.kind == other.kind and (one.dtype == other.dtype or one.kind == "string")
-        if alike and axes == self.axes and len(class_.array_shape) == len(self.first.array_shape):
-            self._check_enum(other, path)
-            return
-        raise SchemaMismatchError(
-            f"{self.path}: column {self.name!r}: expected {_described_type(self.first, self.axes)}, as in "
-            f"{self.first_path!r}, found {_described_type(class_, axes)} in {path!r}. Rows may differ in length, not "
-            "in dtype or number of axes: choose groups that agree with the pattern, or leave the column out with "
-            "columns=[...]."
-        )
-
-    def _check_enum(self, layout: ColumnLayout, path: str) -> None:
-        assert self.first is not None
-        if sorted(layout.enum) != sorted(self.first.layout.enum):
+        is_alike = first.kind == layout.kind and (first.dtype == layout.dtype or first.kind == "string")
+        if not is_alike or axes != self.axes or len(array_shape) != len(self.first.array_shape):
+            raise SchemaMismatchError(
+                f"{self.path}: column {self.name!r}: expected {self.first.shown(self.axes)}, as in "
+                f"{self.first_path!r}, found {class_.shown(axes)} in {path!r}. Rows may differ in length, not "
+                "in dtype or number of axes: choose groups that agree with the pattern, or leave the column out with "
+                "columns=[...]."
+            )
+        if sorted(layout.enum) != sorted(first.enum):
             raise SchemaMismatchError(
                 f"{self.path}: column {self.name!r}: the enum of {path!r} is {dict(layout.enum)}, that of "
-                f"{self.first_path!r} is {dict(self.first.layout.enum)}: their integers mean other things. Leave the "
+                f"{self.first_path!r} is {dict(first.enum)}: their integers mean other things. Leave the "
                 "column out with columns=[...], or write one enum."
             )
+        candidates.append(class_)
+        return class_
 
     def joined(self, paths: Paths) -> JoinedArray:
         """Return the column; `paths` are those of its datasets."""
@@ -206,33 +195,13 @@ class GroupColumn:
             shapes[empties] = self.layouts[0].shape
             shapes[empties, 0] = 0
         single = not self.axes
-        if not single and shapes[:, 0].astype(np.float64).sum() >= _MAX_VALUES:
+        if not single and (values := shapes[:, 0].astype(np.float64).sum()) >= _MAX_VALUES:
             raise CorruptFileError(
-                f"{self.path}: column {self.name!r}: its datasets have {shapes[:, 0].astype(np.float64).sum():.0f} "
-                "values along the first axis, more than a file can hold: its metadata is damaged"
+                f"{self.path}: column {self.name!r}: its datasets have {values:.0f} values along the first axis, more "
+                "than a file can hold: its metadata is damaged"
             )
         offsets = np.array(self.offsets, np.int64)
         return JoinedArray(self.name, paths, tuple(self.layouts), class_of, shapes, offsets, single)
-
-
-def is_bytes(layout: ColumnLayout) -> bool:
-    """Return whether a single value is the bytes of something, such as an image: ``np.void(data)`` as h5py writes it.
-
-    Each is a type of its own, as long as the data.
-    """
-    return layout.kind == "binary" and layout.direct and layout.storage != "chunked"
-
-
-def as_bytes(layout: ColumnLayout) -> ColumnLayout:
-    """Return an opaque value as the array of its bytes."""
-    size, byte = layout.stored_dtype.itemsize, np.dtype("u1")
-    fill = np.zeros((), byte)
-    return replace(layout, kind="number", shape=(size,), stored_dtype=byte, item_bytes=1, fill=fill)
-
-
-def _described_type(class_: _Class, axes: int) -> str:
-    array = f" of shape {class_.array_shape}" if class_.array_shape else ""
-    return f"{class_.layout.dtype}{array} with {axes} {'axis' if axes == 1 else 'axes'}"
 
 
 def check_places(path: str, table: GroupTable, file_bytes: int) -> None:

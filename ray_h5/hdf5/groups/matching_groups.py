@@ -120,7 +120,8 @@ def read_group_table(
         if not isinstance(pattern.pattern, str):
             table = _side_by_side(walks, pattern.pattern)
         else:
-            table = walks[0].table() if len(walks) == 1 else _by_name(walks, pattern, pattern.pattern)
+            glob = pattern.pattern
+            table = walks[0].table_of(walks[0].rows(glob)) if len(walks) == 1 else _by_name(walks, pattern, glob)
     for one in walks:
         own = {name: joined for name, joined in table.columns.items() if joined.layouts[0].sources == one.sources}
         check_places(one.path, replace(table, columns=own), one.file_bytes)
@@ -172,6 +173,9 @@ def _bounded_cache(file: h5py.File, names: Sequence[str]) -> Iterator[None]:
 _Parent: TypeAlias = tuple[h5py.Group, Trail]
 """A group in which names match, and the trail to it."""
 
+_Rows: TypeAlias = Sequence[tuple[str, _Parent | None]]
+"""The paths of what is rows, each with the group that has its last name; None for one that the file lacks."""
+
 
 class _Walk:
     """What matches in one file: that of the tree, or the one beside it."""
@@ -193,10 +197,17 @@ class _Walk:
         self._said: list[bytes] = []
         self.refused: dict[str, RayH5Error] = {}
 
-    def table(self) -> GroupTable:
-        """Return the groups that match a pattern, in the order of rows."""
-        referred = self._referred(self._parts(str(self._pattern.pattern)))
-        return self.table_of(*(self.found() if referred is None else referred))
+    # Which groups match -------------------------------------------------------------------
+
+    def rows(self, pattern: str) -> _Rows:
+        """Return what matches a pattern, in the order of rows; what a dataset of references refers to, if it is one."""
+        if (referred := self._referred(self._parts(pattern))) is not None:
+            return referred
+        matches = dict(self.matches(pattern))  # '**' may find a group twice
+        if not matches:
+            raise self.nothing(pattern)
+        names = sorted(matches, key=natural_key) if self._pattern.order == "name" else [*matches]
+        return [(name, matches[name]) for name in names]
 
     def matches(self, pattern: str) -> list[tuple[str, _Parent]]:
         """Return the paths that match, each with the group that has its last name."""
@@ -208,112 +219,6 @@ class _Walk:
         if len(parts) > _MAX_DEPTH:
             raise UnknownColumnError(f"{self.path}: a pattern of {len(parts)} levels; expected at most {_MAX_DEPTH}")
         return parts
-
-    def joined(
-        self, column: str, pattern: str, rows: Sequence[tuple[str, Mapping[str, tuple[str, _Parent]]]]
-    ) -> JoinedArray | None:
-        """Return the datasets of a column in rows; None if they are not wanted, or cannot be read."""
-        if self._wanted is not None and column not in self._wanted:
-            return None
-        builder = self._builders[column] = GroupColumn(self.path, column, self._shared, self.sources)
-        paths = [by_column[column][0] if column in by_column else "" for _, by_column in rows]
-        with _bounded_cache(self.root.file, paths):
-            for number, (path, (_, by_column)) in enumerate(zip(paths, rows, strict=True)):
-                if path:
-                    self._add(column, path, self._open(by_column[column][1], path, datasets=True), number)
-                elif self._pattern.missing == "null":
-                    builder.add_missing(1)
-                else:
-                    raise SchemaMismatchError(
-                        f"{self.path}: {few([path for path, _ in by_column.values()])}: no dataset {pattern!r} has "
-                        f"this name, and a row has one of each pattern of {self._pattern.said}. Choose patterns of "
-                        f"datasets that are all there{self._pattern.or_null(f', and {column} is None')}"
-                    )
-        return None if column in self.refused else builder.joined(Paths.of(paths))
-
-    def table_of(self, names: Sequence[str], parents: Sequence[_Parent | None]) -> GroupTable:
-        """Return the groups of these names; None stands for one that the file lacks."""
-        with _bounded_cache(self.root.file, names):
-            return self._table_of(names, parents)
-
-    def _table_of(self, names: Sequence[str], parents: Sequence[_Parent | None]) -> GroupTable:
-        attrs, may_lack = () if self.sources else self._pattern.attrs, self._pattern.missing == "null"
-        attributes = GroupAttribute.of(self.root.file, self.path, attrs, missing_ok=may_lack)
-        datasets = self.are_datasets(names, parents)
-        for number, (name, parent) in enumerate(zip(names, parents, strict=True)):
-            if parent is None:
-                self._check_complete(name, number)
-                for attribute in attributes:
-                    attribute.add_missing()
-                continue
-            opened = self._open(parent, name, datasets=datasets)
-            if datasets and self._refers:
-                self._add_referred(name, opened, number)
-            elif datasets:
-                self._add(self._pattern.name, name, opened, number)
-            else:
-                self._add_group(name, opened, number)
-            for attribute in attributes:
-                attribute.add(name, opened)
-        paths = Paths.of(names)
-        columns = {
-            name: builder.joined(Paths(paths.groups, "" if datasets else f"/{name}"))
-            for name, builder in self._builders.items()
-            if name not in self.refused
-        }
-        attributes_by_name = {name: of for attribute in attributes for name, of in attribute.values().items()}
-        if any(self._said):
-            attributes_by_name[OF_VALUES] = Texts.of(self._said)
-        return GroupTable(paths, columns, attributes_by_name)
-
-    def found(self) -> tuple[list[str], list[_Parent]]:
-        """Return the paths that match, in the order of rows, and for each the group that has its last name."""
-        matches = dict(self.matches(str(self._pattern.pattern)))  # '**' may find a group twice
-        if not matches:
-            raise self.nothing(str(self._pattern.pattern))
-        names = sorted(matches, key=natural_key) if self._pattern.order == "name" else [*matches]
-        return names, [matches[name] for name in names]
-
-    def _referred(self, parts: Sequence[str]) -> tuple[list[str], list[_Parent]] | None:
-        """Return what a dataset of references refers to, in its order; None if the pattern names no such dataset."""
-        if any(map(_is_glob, parts)):
-            return None
-        trail, name = self._trail.branch(), "/".join(parts)
-        try:
-            dataset = trail.follow(self.root, name)
-        except UnknownColumnError:
-            return None  # reported for the pattern
-        if not isinstance(dataset, h5py.h5d.DatasetID) or trail.sources or not are_references(dataset.get_type()):
-            return None
-        self._refers, targets = True, targets_of(self._tree, name, as_object(dataset), self.file_bytes)
-        if not targets:
-            raise UnsupportedColumnError(f"{self.path}: column {name!r} has no references, and so no rows")
-        return [path for path, _ in targets], [(group, trail) for _, group in targets]
-
-    def _add_referred(self, path: str, dataset: h5py.h5d.DatasetID, number: int) -> None:
-        """Add a dataset that an entry refers to. MATLAB says of each what it holds, and which ones are empty."""
-        name, where = self._pattern.name, f"{self.path}: column {self._pattern.name!r}, row {number}"
-        opened = h5py.Dataset(dataset, readonly=True)
-        if are_references(dataset.get_type()):
-            raise UnsupportedColumnError(
-                f"{where}: {path!r} has references itself, such as a cell array in a cell array: a row would be a list "
-                f"of arrays. Read the arrays of one row as rows, by its own name: columns=[{path!r}]"
-            )
-        if h5py.h5a.exists(dataset, _EMPTY) and name not in self.refused:
-            self._builders.setdefault(name, GroupColumn(self.path, name, self._shared)).add_empty()
-            self._said.append(b"")
-            return
-        said = text_attribute(opened, OF_VALUES).encode()
-        if (first := next(filter(None, self._said), said)) != said:
-            raise UnsupportedColumnError(
-                f"{where}: {path!r} holds {said.decode() or 'values of no class'}, and rows before it hold "
-                f"{first.decode()}: no column of one type"
-            )
-        self._said.append(said)
-        self._builders.setdefault(name, GroupColumn(self.path, name, self._shared))
-        self._add(name, path, dataset, number)
-
-    # Which groups match -------------------------------------------------------------------
 
     def _matches(
         self, group: h5py.Group, trail: Trail, prefix: str, parts: Sequence[str], above: frozenset[Address]
@@ -358,10 +263,8 @@ class _Walk:
         for name, kind, address in links:
             # Bytes that are not UTF-8 are surrogates, as in paths of Python.
             text = name if isinstance(name, str) else name.decode(errors="surrogateescape")
-            if not fnmatch.fnmatchcase(text, part):
-                continue
             is_hard = kind == h5py.h5l.TYPE_HARD
-            if is_hard and (file, address) in above:
+            if not fnmatch.fnmatchcase(text, part) or (is_hard and (file, address) in above):
                 continue
             if isinstance(name, str):
                 matching.append((name, is_hard))
@@ -369,40 +272,69 @@ class _Walk:
                 raise error
         return matching
 
-    def nothing(self, pattern: str) -> UnknownColumnError:
-        """Return the error for a pattern that matches nothing."""
-        there: list[str] = []
+    def _referred(self, parts: Sequence[str]) -> _Rows | None:
+        """Return what a dataset of references refers to, in its order; None if the pattern names no such dataset."""
+        if any(map(_is_glob, parts)):
+            return None
+        trail, name = self._trail.branch(), "/".join(parts)
+        try:
+            dataset = trail.follow(self.root, name)
+        except UnknownColumnError:
+            return None  # reported for the pattern
+        if not isinstance(dataset, h5py.h5d.DatasetID) or trail.sources or not are_references(dataset.get_type()):
+            return None
+        self._refers, targets = True, targets_of(self._tree, name, as_object(dataset), self.file_bytes)
+        if not targets:
+            raise UnsupportedColumnError(f"{self.path}: column {name!r} has no references, and so no rows")
+        return [(path, (group, trail)) for path, group in targets]
 
-        def note(name: bytes) -> int | None:
-            if name.split(b"/", 1)[0].decode(errors="replace") in OF_MATLAB:
+    def nothing(self, pattern: str) -> UnknownColumnError:
+        """Return the error for a pattern that matches nothing. It has a glob for names that differ in a number."""
+        names: dict[str, list[str]] = {}
+
+        def note(stored: bytes) -> int | None:
+            name = stored.decode("utf-8", "backslashreplace")
+            if name.split("/", 1)[0] in OF_MATLAB:
                 return None
-            there.append(name.decode("utf-8", "backslashreplace"))
-            return 1 if len(there) >= _PROBED_NAMES else None
+            names.setdefault(re.sub(r"\d+", "*", name), []).append(name)
+            return 1 if sum(map(len, names.values())) >= _PROBED_NAMES else None
 
         h5py.h5o.visit(self.root.id, note)
+        near = near_names(pattern, [glob if len(alike) > 1 else alike[0] for glob, alike in names.items()])
         return UnknownColumnError(
-            f"{self.path}: nothing matches the pattern {pattern!r} below group {self._tree.group!r}."
-            f"{near_names(pattern, _patterns(there))}"
+            f"{self.path}: nothing matches the pattern {pattern!r} below group {self._tree.group!r}.{near}"
         )
 
     # What is in them ----------------------------------------------------------------------
 
-    def are_datasets(self, names: Sequence[str], parents: Sequence[_Parent | None]) -> bool:
+    def are_datasets(self, rows: _Rows) -> bool:
         """Return whether these paths are of datasets, as the first one says."""
-        pairs = zip(names, parents, strict=True)
-        name, (group, trail) = next((name, parent) for name, parent in pairs if parent is not None)
-        return isinstance(self._at_home(group, trail, name), h5py.h5d.DatasetID)
+        path, parent = next((path, parent) for path, parent in rows if parent is not None)
+        return isinstance(self._open(parent, path), h5py.h5d.DatasetID)
 
-    def _at_home(self, group: h5py.Group, trail: Trail, path: str) -> Any:
-        """Return what a link leads to, of whatever kind; raise if it is in another file."""
-        to_it = trail.branch()
-        try:
-            item = to_it.take(group, path.rsplit("/", 1)[-1], path)
-        except MissingSourceError:
-            self._tree.sought.update(to_it.sources)
-            raise
-        self._check_here(path, to_it)
-        return item
+    def _open(self, parent: _Parent, path: str, *, datasets: bool | None = None) -> Any:
+        """Return the identifier of what a link leads to; raise if it is in another file, or not of the kind wanted."""
+        group, trail = parent
+        name = path.rpartition("/")[2]
+        if not trail.sources and group.id.links.get_info(name.encode()).type == h5py.h5l.TYPE_HARD:
+            opened = h5py.h5o.open(group.id, name.encode())
+        else:
+            to_it = trail.branch()
+            try:
+                item = to_it.take(group, name, path)
+            except MissingSourceError:
+                self._tree.sought.update(to_it.sources)
+                raise
+            self._check_here(path, to_it)
+            opened = item.id if isinstance(item, h5py.Group) else item
+        if datasets is None:
+            return opened
+        if isinstance(opened, h5py.h5d.DatasetID) != datasets or isinstance(opened, h5py.h5t.TypeID):
+            raise SchemaMismatchError(
+                f"{self.path}: the pattern {self._pattern.said} matches groups and datasets, such as {path!r}. "
+                "Choose one kind with a narrower pattern."
+            )
+        return opened
 
     def _check_here(self, path: str, trail: Trail) -> None:
         if trail.sources:
@@ -411,31 +343,121 @@ class _Walk:
                 "cannot be rows: read those files themselves."
             )
 
-    def _open(self, parent: _Parent, path: str, *, datasets: bool) -> Any:
-        group, trail = parent
-        name = path.rsplit("/", 1)[-1].encode()
-        if not trail.sources and group.id.links.get_info(name).type == h5py.h5l.TYPE_HARD:
-            opened = h5py.h5o.open(group.id, name)
-        else:
-            opened = self._at_home(group, trail, path)
-            opened = opened.id if isinstance(opened, h5py.Group) else opened
-        if isinstance(opened, h5py.h5d.DatasetID) != datasets or isinstance(opened, h5py.h5t.TypeID):
-            raise SchemaMismatchError(
-                f"{self.path}: the pattern {self._pattern.said} matches groups and datasets, such as {path!r}. "
-                "Choose one kind with a narrower pattern."
+    def table_of(self, rows: _Rows) -> GroupTable:
+        """Return the table of some rows."""
+        names, may_lack = [name for name, _ in rows], self._pattern.missing == "null"
+        attrs = () if self.sources else self._pattern.attrs
+        with _bounded_cache(self.root.file, names):
+            attributes = GroupAttribute.of(self.root.file, self.path, attrs, missing_ok=may_lack)
+            datasets = self.are_datasets(rows)
+            for number, (name, parent) in enumerate(rows):
+                if parent is None:
+                    self._check_complete(name, number)
+                    for attribute in attributes:
+                        attribute.add_missing()
+                    continue
+                opened = self._open(parent, name, datasets=datasets)
+                if datasets and self._refers:
+                    self._add_referred(name, opened, number)
+                elif datasets:
+                    self._add(self._pattern.name, name, opened, number)
+                else:
+                    self._add_group(name, opened, number)
+                for attribute in attributes:
+                    attribute.add(name, opened)
+        paths = Paths.of(names)
+        columns = {
+            name: builder.joined(Paths(paths.groups, "" if datasets else f"/{name}"))
+            for name, builder in self._builders.items()
+            if name not in self.refused
+        }
+        attributes_by_name = {name: of for attribute in attributes for name, of in attribute.values().items()}
+        if any(self._said):
+            attributes_by_name[OF_VALUES] = Texts.of(self._said)
+        return GroupTable(paths, columns, attributes_by_name)
+
+    def joined(
+        self, column: str, pattern: str, rows: Sequence[tuple[str, Mapping[str, tuple[str, _Parent]]]]
+    ) -> JoinedArray | None:
+        """Return the datasets of a column in rows; None if they are not wanted, or cannot be read."""
+        if self._wanted is not None and column not in self._wanted:
+            return None
+        builder = self._builders[column] = GroupColumn(self.path, column, self._shared, self.sources)
+        paths = [by_column[column][0] if column in by_column else "" for _, by_column in rows]
+        with _bounded_cache(self.root.file, paths):
+            for number, (path, (_, by_column)) in enumerate(zip(paths, rows, strict=True)):
+                if path:
+                    self._add(column, path, self._open(by_column[column][1], path, datasets=True), number)
+                elif self._pattern.missing == "null":
+                    builder.add_missing(1)
+                else:
+                    raise SchemaMismatchError(
+                        f"{self.path}: {few([path for path, _ in by_column.values()])}: no dataset {pattern!r} has "
+                        f"this name, and a row has one of each pattern of {self._pattern.said}. Choose patterns of "
+                        f"datasets that are all there{self._pattern.or_null(f', and {column} is None')}"
+                    )
+        return None if column in self.refused else builder.joined(Paths.of(paths))
+
+    def _add_referred(self, path: str, dataset: h5py.h5d.DatasetID, number: int) -> None:
+        """Add a dataset that an entry refers to. MATLAB says of each what it holds, and which ones are empty."""
+        name, where = self._pattern.name, f"{self.path}: column {self._pattern.name!r}, row {number}"
+        if are_references(dataset.get_type()):
+            raise UnsupportedColumnError(
+                f"{where}: {path!r} has references itself, such as a cell array in a cell array: a row would be a list "
+                f"of arrays. Read the arrays of one row as rows, by its own name: columns=[{path!r}]"
             )
-        return opened
+        if not number:
+            self._builders[name] = GroupColumn(self.path, name, self._shared)
+        if h5py.h5a.exists(dataset, _EMPTY) and name not in self.refused:
+            self._builders[name].add_empty()
+            self._said.append(b"")
+            return
+        said = text_attribute(h5py.Dataset(dataset, readonly=True), OF_VALUES).encode()
+        if (first := next(filter(None, self._said), said)) != said:
+            raise UnsupportedColumnError(
+                f"{where}: {path!r} holds {said.decode() or 'values of no class'}, and rows before it hold "
+                f"{first.decode()}: no column of one type"
+            )
+        self._said.append(said)
+        self._add(name, path, dataset, number)
 
     def _add_group(self, name: str, group: h5py.h5g.GroupID, number: int) -> None:
-        count = 0
-        for column, dataset in self._members(name, group):
-            self._add(column, f"{name}/{column}", dataset, number)
-            count += 1
+        """Add the datasets below a group that is a row."""
+        row, count = h5py.Group(group), 0
+        above = self._above.get("".join(name.rpartition("/")[:2]), frozenset())
+        listed = walk(row, self._trail, self._bounds, above) if self._wanted is None else self._named(row)
+        for path, item, trail in listed:
+            if isinstance(item, MissingBytes):
+                raise item
+            if isinstance(item, RayH5Error):
+                self._tree.sought.update(trail.sources)
+                if not isinstance(item, UnsupportedColumnError) and not getattr(item, "is_dangling", False):
+                    raise item
+                self.refuse(path, item)
+                continue
+            self._check_here(path, trail)
+            if isinstance(item, h5py.h5d.DatasetID):
+                self._add(path, f"{name}/{path}", item, number)
+                count += 1
         if not count and self._wanted is None:
             raise UnsupportedColumnError(
                 f"{self.path}: group {name!r} has no dataset. Choose groups that have some with the pattern."
             )
         self._check_complete(name, number)
+
+    def _named(self, row: h5py.Group) -> Iterator[tuple[str, Found, Trail]]:
+        """Yield what the columns that are asked for by name are below a group; not those that it lacks."""
+        for path in sorted(self._wanted or ()):
+            if not {"", "."}.isdisjoint(path.split("/")):
+                continue  # no listing has such a name
+            trail = self._trail.branch()
+            try:
+                yield path, trail.follow(row, path), trail
+            except UnknownColumnError:
+                continue
+            except (MissingSourceError, UnsupportedColumnError) as exc:
+                if not getattr(exc, "is_encoded", False):  # a field of compound values
+                    yield path, exc, trail
 
     def _add(self, column: str, path: str, dataset: h5py.h5d.DatasetID, number: int) -> None:
         if column in self.refused:
@@ -465,38 +487,6 @@ class _Walk:
             + self._pattern.or_null(", and values are None where a group lacks a column")
         )
 
-    def _members(self, name: str, group: h5py.h5g.GroupID) -> Iterator[tuple[str, h5py.h5d.DatasetID]]:
-        """Yield the datasets below a group that is a row, with their names."""
-        row, above = h5py.Group(group), self._above.get("".join(name.rpartition("/")[:2]), frozenset())
-        listed = walk(row, self._trail, self._bounds, above) if self._wanted is None else self._named(row)
-        for path, item, trail in listed:
-            if isinstance(item, MissingBytes):
-                raise item
-            if isinstance(item, RayH5Error):
-                self._tree.sought.update(trail.sources)
-                is_left_out = isinstance(item, UnsupportedColumnError) or getattr(item, "is_dangling", False)
-                if not is_left_out:
-                    raise item
-                self.refuse(path, item)
-                continue
-            self._check_here(path, trail)
-            if isinstance(item, h5py.h5d.DatasetID):
-                yield path, item
-
-    def _named(self, row: h5py.Group) -> Iterator[tuple[str, Found, Trail]]:
-        """Yield what the columns that are asked for by name are below a group; not those that it lacks."""
-        for path in sorted(self._wanted or ()):
-            if not {"", "."}.isdisjoint(path.split("/")):
-                continue  # no listing has such a name
-            trail = self._trail.branch()
-            try:
-                yield path, trail.follow(row, path), trail
-            except UnknownColumnError:
-                continue
-            except (MissingSourceError, UnsupportedColumnError) as exc:
-                if not getattr(exc, "is_encoded", False):  # a field of compound values
-                    yield path, exc, trail
-
     def refuse(self, column: str, error: RayH5Error) -> None:
         """Leave out a column; raise the error of one that is asked for by its name."""
         if self._wanted is not None and column in self._wanted:
@@ -509,14 +499,15 @@ def _by_name(walks: Sequence[_Walk], pattern: GroupPattern, glob: str) -> GroupT
 
     Datasets are those of the file that has some.
     """
-    there = [walk for walk in walks if walk.matches(glob)] or walks[:1]
-    if len(of := [walk for walk in there if walk.are_datasets(*walk.found())]) > 1:
-        raise _in_two_files(glob, "datasets, which would be one column,", of)
-    if of:
-        return of[0].table()
+    with_datasets = [one for one in walks if (matches := one.matches(glob)) and one.are_datasets(matches)]
+    if len(with_datasets) > 1:
+        raise _in_two_files(glob, "datasets, which would be one column,", walks)
+    if with_datasets:
+        return with_datasets[0].table_of(with_datasets[0].rows(glob))
     one, other = walks
-    by_name = [dict(zip(*walk.found(), strict=True)) for walk in walks]
-    alone = [name for name in {**by_name[0], **by_name[1]} if name not in by_name[0] or name not in by_name[1]]
+    by_name = [dict(one.rows(glob)), dict(other.rows(glob))]
+    names = [*{**by_name[0], **by_name[1]}]
+    alone = [name for name in names if name not in by_name[0] or name not in by_name[1]]
     if alone and pattern.missing != "null":
         lacks, has = (other, one) if alone[0] in by_name[0] else (one, other)
         raise SchemaMismatchError(
@@ -524,10 +515,11 @@ def _by_name(walks: Sequence[_Walk], pattern: GroupPattern, glob: str) -> GroupT
             "Choose groups that both have with the pattern"
             + pattern.or_null(", and values are None where a file lacks a group")
         )
-    names = [*{**by_name[0], **by_name[1]}]
     if alone and pattern.order == "name":
         names.sort(key=natural_key)
-    first, second = (walk.table_of(names, [*map(of.get, names)]) for walk, of in zip(walks, by_name, strict=True))
+    first, second = (
+        of.table_of([(name, rows.get(name)) for name in names]) for of, rows in zip(walks, by_name, strict=True)
+    )
     for name in sorted(first.columns.keys() & second.columns.keys()):
         one.refuse(name, in_both(one.path, name, other.path))
         del first.columns[name], second.columns[name]
@@ -535,12 +527,21 @@ def _by_name(walks: Sequence[_Walk], pattern: GroupPattern, glob: str) -> GroupT
 
 
 def _side_by_side(walks: Sequence[_Walk], patterns: Sequence[tuple[str, str]]) -> GroupTable:
-    """Return a row for each text that the stars of several patterns stand for, with a dataset of each pattern."""
+    """Return a row for each text that the stars of several patterns stand for, with a dataset of each pattern.
+
+    Each pattern matches in one file. Two columns of one pattern are of one file each.
+    """
     datasets: dict[tuple[str, ...], dict[str, tuple[str, _Parent]]] = {}
     names: dict[tuple[str, ...], str] = {}
     walk_of: dict[str, _Walk] = {}
     for column, pattern in patterns:
-        walk_of[column], matches = _file_of(column, pattern, walks, patterns)
+        matching = [(one, matches) for one in walks if (matches := one.matches(pattern))]
+        alike = [name for name, other in patterns if other == pattern]
+        if not matching:
+            raise walks[0].nothing(pattern)
+        if len(matching) > 1 and len(alike) != len(matching):
+            raise _in_two_files(pattern, f"datasets of column {column!r}", walks)
+        walk_of[column], matches = matching[alike.index(column) if len(matching) > 1 else 0]
         parts = [part for part in pattern.split("/") if part]
         globs = [(place, _captures(part)) for place, part in enumerate(parts) if _is_glob(part)]
         for path, parent in matches:
@@ -555,38 +556,12 @@ def _side_by_side(walks: Sequence[_Walk], patterns: Sequence[tuple[str, str]]) -
     return GroupTable(Paths.of([name for name, _ in rows]), columns, {})
 
 
-def _file_of(
-    column: str, pattern: str, walks: Sequence[_Walk], patterns: Sequence[tuple[str, str]]
-) -> tuple[_Walk, list[tuple[str, _Parent]]]:
-    """Return the file whose datasets match the pattern of a column, and what matches.
-
-    Two columns of one pattern are of one file each.
-    """
-    matching = [(walk, matches) for walk in walks if (matches := walk.matches(pattern))]
-    alike = [name for name, other in patterns if other == pattern]
-    if len(matching) > 1 and len(alike) == len(matching):
-        return matching[alike.index(column)]
-    if len(matching) > 1:
-        raise _in_two_files(pattern, f"datasets of column {column!r}", [walk for walk, _ in matching])
-    if not matching:
-        raise walks[0].nothing(pattern)
-    return matching[0]
-
-
 def _in_two_files(pattern: str, what: str, walks: Sequence[_Walk]) -> SchemaMismatchError:
     both = {"x": pattern, "y": pattern}
     return SchemaMismatchError(
         f"the pattern {pattern!r} matches {what} in {walks[0].path} and in {walks[1].path}. Choose a pattern that "
         f"matches in one of them; or name the column of each file: rows=Groups({both!r}); the first is of the first."
     )
-
-
-def _patterns(names: Sequence[str]) -> list[str]:
-    """Return names, with a glob instead of those that differ in a number: ``demo_*`` for demo_1 and demo_2."""
-    alike: dict[str, list[str]] = {}
-    for name in names:
-        alike.setdefault(re.sub(r"\d+", "*", name), []).append(name)
-    return [pattern if len(of) > 1 else of[0] for pattern, of in alike.items()]
 
 
 def _captures(glob: str) -> re.Pattern[str]:

@@ -117,7 +117,7 @@ def _named(tree: H5Tree, wanted: set[int]) -> dict[int, Named]:
 
     Links have the addresses of what they lead to, so that objects need not be opened.
     """
-    root, to_root = tree.enter()
+    root, to_root = tree.root
     todo: deque[tuple[h5py.Group, str, int]] = deque([(root, "", 0)])
     if not to_root.sources:
         todo.append((tree.file["/"], FROM_ROOT, 0))

@@ -32,11 +32,22 @@ CF_TIME = re.compile(r"(?P<unit>[A-Za-z]+) since (?P<date>\d+-\d+-\d+)(?:(?: ?T 
 
 def notes_of(dataset: h5py.Dataset) -> ColumnNotes:
     """Return what the file says about the values of `dataset`."""
-    packing = {name: text for name in PACKING if (text := _number(dataset, name))}
+    packing: dict[str, str] = {}
+    for name in PACKING:
+        value = _attribute(dataset, name)
+        # xarray gives every float column the fill value NaN. That needs no advice.
+        if value is not None and value.dtype.kind in "iuf" and not np.isnan(value).any():
+            packing[name] = str(value.reshape(-1)[0])
     kind = dataset.id.get_type()  # h5py has no dtype for some
     members = (h5py.check_enum_dtype(kind.dtype) or {} if isinstance(kind, h5py.h5t.TypeEnumID) else {}).items()
     enum = dict(sorted(((str(name), int(value)) for name, value in members), key=lambda member: member[1]))
-    return ColumnNotes(packing, enum, is_bare_dimension(dataset), _time_units(dataset))
+    units = ""
+    if kind.get_class() in {h5py.h5t.INTEGER, h5py.h5t.FLOAT}:
+        units = " ".join(text_attribute(dataset, "units").split())
+        match = CF_TIME.fullmatch(units)
+        # Months and years have no fixed length.
+        units = "" if match is None or match["unit"].lower().startswith(("month", "year")) else units
+    return ColumnNotes(packing, enum, is_bare_dimension(dataset), units)
 
 
 def short_attributes(dataset: h5py.Dataset, names: Sequence[str]) -> dict[str, Any]:
@@ -91,12 +102,9 @@ class TextGuard:
             ) from None
 
     def _check(self, attribute: Attribute, body: bytes) -> None:
-        stored_type, width = body[attribute.type_at : attribute.value_at], self._widths.address
-        if (
-            not attribute.is_shared
-            and number(stored_type, 0, 1) & 0xF == _VARYING
-            and character_bytes(stored_type) != 1
-        ):
+        type_bytes, width = body[attribute.type_at : attribute.value_at], self._widths.address
+        is_varying = not attribute.is_shared and number(type_bytes, 0, 1) & 0xF == _VARYING
+        if is_varying and character_bytes(type_bytes) != 1:
             raise FormatError("its type is of varying length, and no text of bytes")
         if len(body) >= attribute.value_at + 8 + width:
             parts = (0, 4), (4, width), (4 + width, 4)
@@ -118,23 +126,6 @@ def text_attribute(item: h5py.Group | h5py.Dataset, name: str) -> str:
     value: Any = item.attrs[name]
     value = value.reshape(-1)[0] if isinstance(value, np.ndarray) else value
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
-
-
-def _number(dataset: h5py.Dataset, name: str) -> str:
-    value = _attribute(dataset, name)
-    if value is None or value.dtype.kind not in "iuf":
-        return ""
-    # xarray gives every float column the fill value NaN. That needs no advice.
-    return "" if np.isnan(value).any() else str(value.reshape(-1)[0])
-
-
-def _time_units(dataset: h5py.Dataset) -> str:
-    """Return what a dataset counts, if its values are times; months and years have no fixed length."""
-    if dataset.id.get_type().get_class() not in {h5py.h5t.INTEGER, h5py.h5t.FLOAT}:
-        return ""
-    units = " ".join(text_attribute(dataset, "units").split())
-    match = CF_TIME.fullmatch(units)
-    return "" if match is None or match["unit"].lower().startswith(("month", "year")) else units
 
 
 def is_bare_dimension(dataset: h5py.Dataset) -> bool:

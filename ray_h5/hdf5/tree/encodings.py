@@ -1,24 +1,33 @@
-"""Groups and datasets that encode something: sparse matrices, categories, missing values, as AnnData and 10x write it.
+"""What libraries write: sparse matrices, categories and missing values, as AnnData and 10x do, and tables of pandas.
 
-What a file says of itself is material to check: shapes and lengths are compared where the values are read.
+It also says which datasets hold no rows, as libraries write them for themselves. What a file says of itself is material
+to check: shapes and lengths are compared where the values are read.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import pickletools
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import h5py
 import numpy as np
 
-from ray_h5.errors import CorruptFileError
-from ray_h5.hdf5.columns.value_types import are_references
+from ray_h5.errors import CorruptFileError, UnsupportedColumnError
+from ray_h5.hdf5.columns.value_types import are_references, without_rows
 from ray_h5.hdf5.files.opening import translated
-from ray_h5.hdf5.tree.attributes import text_attribute
+from ray_h5.hdf5.tree.attributes import is_bare_dimension, text_attribute
 from ray_h5.manifest.layout import Encoding, EncodingKind, Form
+from ray_h5.storage.byte_source import MissingBytes
+
+_INDEX, _BLOCK = re.compile("_i_."), re.compile(r"(?:axis|block)\d+(?:_\w+)?")
+"""Names of groups and of datasets that PyTables and pandas may have written for themselves."""
+
+_MOST_REFERENCES = 1 << 16
 
 _MAX_TEXT = 1 << 20
 _MAX_BLOCKS = 1 << 10
@@ -231,37 +240,31 @@ def form_of(root: h5py.Group, below: Iterable[object]) -> Form:
         return "anndata"
     if said == "ray_h5":
         return "ray_h5"
-    if _has(root, ("obs", "var", "X")) and _is_table(root, b"obs"):
+    obs = _at(root, b"obs") if _has(root, ("obs", "var", "X")) else None
+    if isinstance(obs, h5py.h5g.GroupID) and text_attribute(h5py.Group(obs), "encoding-type") == "dataframe":
         return "anndata"
-    if has_attributes and _has_pandas(root, below):
+    # Before version 0.8, AnnData wrote tables as compound values.
+    if isinstance(obs, h5py.h5d.DatasetID) and obs.get_type().get_class() == h5py.h5t.COMPOUND:
+        return "anndata"
+    if has_attributes and text_attribute(root, "pandas_type") in _PANDAS:
         return "pandas"
+    if has_attributes and h5py.h5a.exists(root.id, b"PYTABLES_FORMAT_VERSION"):
+        groups = (item for item in itertools.islice(below, _MAX_BLOCKS) if isinstance(item, h5py.Group))
+        if any(text_attribute(group, "pandas_type") in _PANDAS for group in groups):
+            return "pandas"
     if not _has(root, ("matrix",)):
         return ""
     if _has(root, ("row_attrs", "col_attrs")):
         return "loom"
-    is_hard = root.id.links.get_info(b"matrix").type == h5py.h5l.TYPE_HARD
-    matrix = root["matrix"] if is_hard else None
-    return "10x" if isinstance(matrix, h5py.Group) and _has(matrix, ("barcodes", "shape", *_PARTS)) else ""
+    matrix = _at(root, b"matrix")
+    is_10x = isinstance(matrix, h5py.h5g.GroupID) and _has(h5py.Group(matrix), ("barcodes", "shape", *_PARTS))
+    return "10x" if is_10x else ""
 
 
-def _has_pandas(root: h5py.Group, below: Iterable[object]) -> bool:
-    """Return whether a group is, or has, a table of pandas. PyTables marks its files."""
-    if text_attribute(root, "pandas_type") in _PANDAS:
-        return True
-    if not h5py.h5a.exists(root.id, b"PYTABLES_FORMAT_VERSION"):
-        return False
-    groups = (item for item in itertools.islice(below, _MAX_BLOCKS) if isinstance(item, h5py.Group))
-    return any(text_attribute(group, "pandas_type") in _PANDAS for group in groups)
-
-
-def _is_table(root: h5py.Group, name: bytes) -> bool:
-    """Return whether a name is a table, as AnnData before 0.8 wrote it: a group that says so, or compound values."""
-    if root.id.links.get_info(name).type != h5py.h5l.TYPE_HARD:
-        return False
-    identifier = h5py.h5o.open(root.id, name)
-    if isinstance(identifier, h5py.h5g.GroupID):
-        return text_attribute(h5py.Group(identifier), "encoding-type") == "dataframe"
-    return isinstance(identifier, h5py.h5d.DatasetID) and identifier.get_type().get_class() == h5py.h5t.COMPOUND
+def _at(group: h5py.Group, name: bytes) -> object:
+    """Return what a hard link leads to; None for a link of another kind."""
+    is_hard = group.id.links.get_info(name).type == h5py.h5l.TYPE_HARD
+    return h5py.h5o.open(group.id, name) if is_hard else None
 
 
 def _has(group: h5py.Group, names: Iterable[str]) -> bool:
@@ -286,3 +289,84 @@ def matrix_shape(values: Sequence[Any] | np.ndarray, where: str) -> tuple[int, .
     if len(shape) != 2 or any(not 0 <= length < 1 << 62 for length in shape):
         raise CorruptFileError(f"{where} is {shape}; expected two lengths from 0 on")
     return shape
+
+
+# Datasets that hold no rows --------------------------------------------------------------
+
+
+class Libraries:
+    """Says of the datasets of a file which ones hold no rows.
+
+    Parameters
+    ----------
+    path : str
+        The file, for messages.
+    root : h5py.Group
+        The group that names are relative to.
+    """
+
+    def __init__(self, path: str, root: h5py.Group) -> None:
+        self._path, self._root = path, root
+        self._frames: dict[str, bool] = {}  # frames of pandas in the fixed format, and whether their error is listed
+        self.enters("", root)
+
+    def enters(self, name: str, group: h5py.Group) -> bool:
+        """Return whether a group is listed: one that is an index of PyTables, which pandas writes, is not."""
+        with contextlib.suppress(MissingBytes):  # the listing is made again
+            if text_attribute(group, "pandas_type") in {"frame", "wide"}:
+                self._frames.setdefault(name, False)
+            return not (_INDEX.match(name.rpartition("/")[2]) and text_attribute(group, "CLASS") == "TINDEX")
+        return True
+
+    def instead_of(self, name: str) -> list[tuple[str, UnsupportedColumnError]] | None:
+        """Return what is listed instead of a dataset: an error for a frame of pandas; None for a dataset of its own."""
+        frame, _, last = name.rpartition("/")
+        if frame not in self._frames or not _BLOCK.fullmatch(last):
+            return None
+        if self._frames[frame]:
+            return []
+        self._frames[frame] = True
+        shown, block = frame or self._root.name.strip("/"), f"{frame}/block0_values".lstrip("/")
+        error = UnsupportedColumnError(
+            f"{self._path}: column {shown!r} is a DataFrame that pandas wrote in the fixed format: its columns are in "
+            "blocks by type, and those of text are pickled. Write it with to_hdf(..., format='table', "
+            f"data_columns=True); or read the numbers of a block with columns=[{block!r}]."
+        )
+        return [(frame or name, error)]
+
+    def why_no_rows(self, name: str, item: object) -> UnsupportedColumnError | None:
+        """Return the error of a dataset that is described, and holds no rows; None for others."""
+        if not isinstance(item, h5py.h5d.DatasetID) or not h5py.h5a.get_num_attrs(item):
+            return None
+        dataset = h5py.Dataset(item, readonly=True)
+        where = f"{self._path}: column {name!r}"
+        if text_attribute(dataset, "CLASS") == "DIMENSION_SCALE" and not _is_of_rows(dataset):
+            if is_bare_dimension(dataset):
+                return without_rows(
+                    f"{where} is a dimension of netCDF without a coordinate: it has a length and no values"
+                )
+            return without_rows(
+                f"{where} is a dimension scale: coordinates of an axis that is not the row axis. Name it in "
+                "columns=[...] to read it by itself."
+            )
+        if text_attribute(dataset, "PSEUDOATOM") == "object":
+            return UnsupportedColumnError(
+                f"{where} holds Python objects that PyTables pickled, which are never loaded. Write them as numbers "
+                "or text."
+            )
+        return None
+
+
+def _is_of_rows(scale: h5py.Dataset) -> bool:
+    """Return whether a dimension scale is that of the first axis of a dataset."""
+    if is_bare_dimension(scale):
+        return False
+    try:
+        if not h5py.h5a.exists(scale.id, b"REFERENCE_LIST"):
+            return True  # no dataset has it: it is a column of its own
+        references = scale.attrs.get_id("REFERENCE_LIST")
+        if len(references.shape) != 1 or references.shape[0] > _MOST_REFERENCES or not references.dtype.names:
+            return False
+        return bool((scale.attrs["REFERENCE_LIST"][references.dtype.names[1]] == 0).any())
+    except (OSError, KeyError, RuntimeError, ValueError, TypeError):
+        return False

@@ -2,13 +2,19 @@
 
 Files of one folder are mostly written by one program. Their headers then differ in names, lengths and addresses alone.
 What type, fill value and filters mean is learnt from libhdf5, once in a process for all datasets with the same bytes.
+
+Files are read that are as h5py writes them by default: superblock 0 or 1, groups with symbol tables, headers of version
+1. Whatever else a file has, or what is not as it should be, raises `FormatError`: libhdf5 reads it, or says what is
+wrong with it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
@@ -16,12 +22,12 @@ from ray_h5.errors import CorruptFileError, RayH5Error
 from ray_h5.hdf5.columns.chunk_lists import checked_index, chunks_in_tree
 from ray_h5.hdf5.columns.dataset_header import SINGLE_VALUE
 from ray_h5.hdf5.columns.value_types import without_rows
-from ray_h5.hdf5.files.file_bytes import gather
-from ray_h5.hdf5.files.plain_bytes import PlainBytes
+from ray_h5.hdf5.files.file_bytes import ReadBytes, gather
 from ray_h5.hdf5.format import (
     CHUNKED,
     COMPACT,
     CONTIGUOUS,
+    UNDEFINED,
     USUAL_ENTRIES,
     USUAL_WIDTHS,
     Attribute,
@@ -31,7 +37,10 @@ from ray_h5.hdf5.format import (
     MessageKind,
     data_layout,
     dataspace,
+    group_entries,
     number,
+    object_header,
+    superblock,
 )
 from ray_h5.hdf5.heap import DamagedHeapError, Heap
 from ray_h5.hdf5.tree.attributes import PACKING
@@ -40,6 +49,13 @@ from ray_h5.hdf5.tree.walker import OF_MATLAB
 from ray_h5.lru import LRU
 from ray_h5.manifest.chunk_index import ChunkIndex
 from ray_h5.manifest.layout import LAYOUT_BYTES, ColumnLayout, ColumnNotes
+
+__all__ = ["FormatError", "KnownHeaders", "PlainBytes"]
+
+_HEAD_BYTES = 4096
+_MOST_BYTES = 1 << 20
+_MOST_BYTES_OF_FILE = 1 << 24
+"""Read of one file. A damaged file may lead to the same bytes again and again."""
 
 _SAY_NOTHING = frozenset(
     {MessageKind.NOTHING, MessageKind.CONTINUATION, MessageKind.COMMENT, MessageKind.TIME, MessageKind.OLD_TIME}
@@ -76,7 +92,84 @@ _NOTED = frozenset(name.encode() for name in (*PACKING, "NAME", "units"))
 Key = tuple[object, ...]
 
 
-class DatasetHeader(NamedTuple):
+class PlainBytes:
+    """The bytes of a file whose superblock is known, by their address.
+
+    Parameters
+    ----------
+    read_at : callable
+        Returns the bytes of the file; an OSError of it is left to libhdf5, which meets it too.
+    nbytes : int
+        The size of the file.
+
+    Raises
+    ------
+    FormatError
+        If the superblock is another one, or the file is cut short.
+    """
+
+    def __init__(self, read_at: ReadBytes, nbytes: int) -> None:
+        self._read_at = read_at
+        block = superblock(read_at(0, _HEAD_BYTES))
+        if block.version > 1 or block.widths != USUAL_WIDTHS or block.tables[0] > 1 or block.end > nbytes:
+            raise FormatError("a superblock of another version, or a file that is cut short")
+        *versions, leaf, node, tree, driver = block.rest
+        usual = 0, 0, UNDEFINED, UNDEFINED, USUAL_ENTRIES // 2
+        if any(versions) or (block.flags, block.base, block.extension, driver, tree) != usual:
+            raise FormatError("a superblock that h5py does not write by default")
+        self.end, self.root = block.end, block.root
+        self._most_symbols, self._most_leaves = 2 * leaf, 2 * node
+        self._bytes_left = _MOST_BYTES_OF_FILE
+
+    @classmethod
+    def on_disk(cls, descriptor: int, nbytes: int) -> PlainBytes:
+        """Return the bytes of an open file; raise `FormatError` also if a writer may have it open."""
+        head = os.pread(descriptor, _HEAD_BYTES, 0)
+
+        def read_at(address: int, count: int) -> bytes:
+            is_there = address + count <= len(head)
+            return head[address : address + count] if is_there else os.pread(descriptor, count, address)
+
+        plain = cls(read_at, nbytes)
+        try:
+            # libhdf5 would refuse to open a file whose lock a writer holds.
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        except OSError as exc:
+            raise FormatError(str(exc)) from None
+        return plain
+
+    def read(self, address: int, count: int) -> bytes:
+        """Return bytes, fewer at the end of the file."""
+        if address + count > self.end:
+            count = self.end - address
+        if count <= 0:
+            return b""
+        self._bytes_left -= count
+        if self._bytes_left < 0 or count > _MOST_BYTES:
+            raise FormatError(f"{count} bytes at once, or more metadata than a file has")
+        try:
+            return self._read_at(address, count)
+        except OSError as exc:
+            raise FormatError(str(exc)) from None
+
+    def messages(self, address: int) -> list[Message]:
+        """Return the messages of the object header at an address."""
+        claimed, messages = object_header(self.read, address, USUAL_WIDTHS)
+        if len(messages) != claimed:
+            raise FormatError("a header of another version, or of more messages than it says")
+        # A shared message is elsewhere; some that are not known forbid to read on.
+        for kind, flags, body, _ in messages:
+            if flags > 1 or kind > MessageKind.FILE_SPACE or len(body) & 7:
+                raise FormatError("a message that h5py does not write by default")
+        return messages
+
+    def entries(self, table: bytes) -> Iterator[tuple[str, int]]:
+        """Yield name and address of each object of a group, given its symbol table message, in the order of names."""
+        return group_entries(self.read, table, self._most_symbols, self._most_leaves)
+
+
+class _DatasetHeader(NamedTuple):
     """What the header of a dataset says.
 
     Attributes
@@ -95,6 +188,24 @@ class DatasetHeader(NamedTuple):
     shape: tuple[int, ...]
     stored: Layout
     attributes: tuple[bytes, ...]
+
+    @classmethod
+    def of(cls, messages: list[Message], *, strict: bool = False) -> _DatasetHeader:
+        """Return what messages say; with `strict`, one whose attributes may say that it has no rows is not known."""
+        kinds = [kind for kind, _, _, _ in messages]
+        if not _OF_DATASETS.issuperset(kinds) or [*map(kinds.count, _ONCE)] != [1, 1, 1]:
+            raise FormatError("no dataset, or one that is described in another way")
+        bodies = {kind: body for kind, _, body, _ in messages}
+        alike = [(kind, body) for kind, _, body, _ in messages if kind in _ALIKE]
+        attributes = [body for kind, _, body, _ in messages if kind == _ATTRIBUTE]
+        if strict and attributes and any(_attribute(body).name in _ROLES for body in attributes):
+            raise FormatError("a dataset that may have no rows")
+        shape, growing = dataspace(bodies[MessageKind.SPACE])
+        stored = data_layout(bodies[MessageKind.LAYOUT], USUAL_WIDTHS)
+        is_of_chunks = stored.kind == CHUNKED and len(stored.chunk_shape) == len(shape) + 1
+        if stored.version != 3 or not (is_of_chunks or stored.kind in {COMPACT, CONTIGUOUS}):
+            raise FormatError("values that are stored in another way")
+        return cls((*alike, stored.kind, len(shape), growing), shape, stored, tuple(attributes))
 
     def layout(self, name: str, path: str, end: int) -> ColumnLayout:
         """Describe the dataset as a column of a file that ends at `end`."""
@@ -117,12 +228,6 @@ class DatasetHeader(NamedTuple):
         shape = self.shape + array_shape
         return ColumnLayout(name=name, shape=shape, chunk_shape=chunk_shape, offset=offset, path=path, **like)
 
-    def learn(self, layout: ColumnLayout) -> None:
-        """Take what libhdf5 says of the dataset for all that are like it."""
-        if not layout.sources and layout.storage in {"contiguous", "chunked"}:
-            like = {field.name: getattr(layout, field.name) for field in fields(layout) if field.name not in _OWN}
-            _known.put(self.key, (layout.shape[len(self.shape) :], like))
-
 
 class KnownHeaders:
     """The datasets of one file, described without libhdf5. Whatever is not known raises `FormatError`.
@@ -140,29 +245,38 @@ class KnownHeaders:
     def __init__(self, path: str, group: str, plain: PlainBytes) -> None:
         self._path = path
         self.plain = plain
-        self._groups: dict[int, dict[str, int]] = {}
-        self._found: dict[str, DatasetHeader] = {}
-        top = self.plain.root
-        for part in _parts(group):
-            top = _found(self._entries(top), part)
-        self._top = dict(self.plain.entries(_table(self.plain.messages(top), _CONVENTIONS)))
-        if self._may_follow_a_convention():
+        self._entries: dict[int, dict[str, int]] = {}
+        self._found: dict[str, _DatasetHeader] = {}
+        self._top = self._address_of(plain.root, group)
+        entries = self._entries[self._top] = dict(plain.entries(_table(plain.messages(self._top), _CONVENTIONS)))
+        # `ray_h5.hdf5.tree.encodings.form_of` may know the group that is read by the names in it.
+        top = entries.keys()
+        known = {"obs", "var", "X"}, {"matrix", "row_attrs", "col_attrs"}
+        may_follow = not top.isdisjoint(OF_MATLAB) or any(top >= names for names in known)
+        if not may_follow and "matrix" in top:
+            table = _table_in(plain.messages(entries["matrix"]))
+            may_follow = table is not None and "barcodes" in dict(plain.entries(table))
+        if may_follow:
             raise FormatError("a file whose groups may encode columns")
 
-    def _may_follow_a_convention(self) -> bool:
-        """Return whether `ray_h5.hdf5.tree.encodings.form_of` may know the group that is read by its names."""
-        top = self._top.keys()
-        if not top.isdisjoint(OF_MATLAB) or top >= {"obs", "var", "X"} or top >= {"matrix", "row_attrs", "col_attrs"}:
-            return True
-        table = _table_in(self.plain.messages(self._top["matrix"])) if "matrix" in top else None
-        return table is not None and "barcodes" in dict(self.plain.entries(table))
+    def _address_of(self, address: int, path: str) -> int:
+        """Return the address of what is at a path below the group at an address."""
+        for part in path.split("/"):
+            if part in {"", "."}:
+                continue
+            if address not in self._entries:
+                self._entries[address] = dict(self.plain.entries(_table(self.plain.messages(address))))
+            if part not in self._entries[address]:
+                raise FormatError
+            address = self._entries[address][part]
+        return address
 
     def describe(self) -> tuple[dict[str, ColumnLayout], dict[str, RayH5Error]]:
         """Return what `ray_h5.hdf5.tree.tree.H5Tree.describe` does."""
         columns: dict[str, ColumnLayout] = {}
         refused: dict[str, RayH5Error] = {}
-        headers: dict[str, DatasetHeader] = {}
-        self._list(self._top.items(), "", set(), headers)
+        headers: dict[str, _DatasetHeader] = {}
+        self._list(self._entries[self._top].items(), "", set(), headers)
         for name, header in headers.items():
             if header.shape:
                 self._found[name] = header
@@ -172,69 +286,8 @@ class KnownHeaders:
                 refused[name] = without_rows(f"{self._path}: column {name!r} {SINGLE_VALUE}", is_single=True)
         return columns, refused
 
-    def learn(self, columns: Mapping[str, ColumnLayout], is_unchanged: Callable[[], bool]) -> None:
-        """Take what libhdf5 says of datasets, if the file is still as libhdf5 found it once their headers are read."""
-        headers: dict[str, DatasetHeader] = {}
-        for name in columns:
-            with contextlib.suppress(FormatError):
-                headers[name] = self.header(name)
-        if is_unchanged():
-            for name, header in headers.items():
-                header.learn(columns[name])
-
-    def column(self, name: str) -> ColumnLayout:
-        """Return the layout of one column."""
-        return self.header(name).layout(name, self._path, self.plain.end)
-
-    def header(self, name: str) -> DatasetHeader:
-        """Return what the header of a column says."""
-        if name in self._found:
-            return self._found[name]
-        parts = _parts(name)
-        if not parts or name.startswith("//"):
-            raise FormatError
-        entries = self._top
-        for part in parts[:-1]:
-            entries = self._entries(_found(entries, part))
-        header = _dataset(self.plain.messages(_found(entries, parts[-1])))
-        if not header.shape:
-            raise FormatError
-        self._found[name] = header
-        return header
-
-    def notes(self, name: str) -> ColumnNotes:
-        """Return what libhdf5 said of a dataset with such a type and such attributes."""
-        if (known := _known_notes.get(self._noted(name))) is None:
-            raise FormatError("a dataset unlike those that are known")
-        return known
-
-    def learn_notes(self, name: str, notes: ColumnNotes) -> None:
-        """Take what libhdf5 says of a dataset for all that are like it."""
-        _known_notes.put(self._noted(name), notes)
-
-    def _noted(self, name: str) -> Key:
-        header = self.header(name)
-        return (*header.key, *(_alike(attribute, self.plain) for attribute in header.attributes))
-
-    def chunk_index(self, name: str, layout: ColumnLayout) -> ChunkIndex:
-        """Return where the chunks of a dataset are; `FormatError` if libhdf5 has to list them, or to refuse them."""
-        stored = self.header(name).stored
-        if stored.kind != CHUNKED:
-            raise FormatError("values that are not in chunks")
-        listed = chunks_in_tree(self.plain.read, self.plain.end, USUAL_WIDTHS, stored, USUAL_ENTRIES)
-        try:
-            return checked_index(listed, layout, layout.where, self.plain.end)
-        except CorruptFileError as exc:
-            raise FormatError(str(exc)) from None
-
-    def _entries(self, address: int) -> dict[str, int]:
-        """Return name and address of each object of the group at an address, in the order of their names."""
-        if address not in self._groups:
-            self._groups[address] = dict(self.plain.entries(_table(self.plain.messages(address))))
-        return self._groups[address]
-
     def _list(
-        self, entries: Iterable[tuple[str, int]], prefix: str, seen: set[int], headers: dict[str, DatasetHeader]
+        self, entries: Iterable[tuple[str, int]], prefix: str, seen: set[int], headers: dict[str, _DatasetHeader]
     ) -> None:
         """Add the datasets below a group, in the order of `ray_h5.hdf5.tree.tree.H5Tree`."""
         if len(prefix) > _MOST_PREFIX or prefix.count("/") > _MOST_DEPTH:
@@ -249,11 +302,62 @@ class KnownHeaders:
                 raise FormatError
             messages = self.plain.messages(address)
             if (table := _table_in(messages)) is None:
-                headers[prefix + name] = _dataset(messages, strict=True)
+                headers[prefix + name] = _DatasetHeader.of(messages, strict=True)
             else:
                 self._list(self.plain.entries(table), f"{prefix}{name}/", seen, headers)
 
         gather(add, entries)
+
+    def learn(self, columns: Mapping[str, ColumnLayout], is_unchanged: Callable[[], bool]) -> None:
+        """Take what libhdf5 says of datasets, if the file is still as libhdf5 found it once their headers are read."""
+        headers: dict[str, _DatasetHeader] = {}
+        for name in columns:
+            with contextlib.suppress(FormatError):
+                headers[name] = self._header(name)
+        for name, header in headers.items() if is_unchanged() else ():
+            layout = columns[name]
+            if not layout.sources and layout.storage in {"contiguous", "chunked"}:
+                like = {field.name: getattr(layout, field.name) for field in fields(layout) if field.name not in _OWN}
+                _known.put(header.key, (layout.shape[len(header.shape) :], like))
+
+    def column(self, name: str) -> ColumnLayout:
+        """Return the layout of one column."""
+        return self._header(name).layout(name, self._path, self.plain.end)
+
+    def _header(self, name: str) -> _DatasetHeader:
+        if name not in self._found:
+            if name.startswith("//"):
+                raise FormatError
+            header = _DatasetHeader.of(self.plain.messages(self._address_of(self._top, name)))
+            if not header.shape:
+                raise FormatError
+            self._found[name] = header
+        return self._found[name]
+
+    def chunk_index(self, name: str, layout: ColumnLayout) -> ChunkIndex:
+        """Return where the chunks of a dataset are; `FormatError` if libhdf5 has to list them, or to refuse them."""
+        stored = self._header(name).stored
+        if stored.kind != CHUNKED:
+            raise FormatError("values that are not in chunks")
+        listed = chunks_in_tree(self.plain.read, self.plain.end, USUAL_WIDTHS, stored, USUAL_ENTRIES)
+        try:
+            return checked_index(listed, layout, layout.where, self.plain.end)
+        except CorruptFileError as exc:
+            raise FormatError(str(exc)) from None
+
+    def notes(self, name: str) -> ColumnNotes:
+        """Return what libhdf5 said of a dataset with such a type and such attributes."""
+        if (known := _known_notes.get(self._noted(name))) is None:
+            raise FormatError("a dataset unlike those that are known")
+        return known
+
+    def learn_notes(self, name: str, notes: ColumnNotes) -> None:
+        """Take what libhdf5 says of a dataset for all that are like it."""
+        _known_notes.put(self._noted(name), notes)
+
+    def _noted(self, name: str) -> Key:
+        header = self._header(name)
+        return (*header.key, *(_alike(attribute, self.plain) for attribute in header.attributes))
 
 
 def _table_in(messages: Sequence[Message]) -> bytes | None:
@@ -264,74 +368,39 @@ def _table_in(messages: Sequence[Message]) -> bytes | None:
 def _table(messages: Sequence[Message], forbidden: frozenset[bytes] = frozenset()) -> bytes:
     """Return the symbol table message of a group that has none of some attributes."""
     kinds = [kind for kind, _, _, _ in messages]
-    names = [_name_of(body) for kind, _, body, _ in messages if kind == _ATTRIBUTE] if forbidden else []
+    names = [_attribute(body).name for kind, _, body, _ in messages if kind == _ATTRIBUTE] if forbidden else []
     if not _OF_GROUPS.issuperset(kinds) or kinds.count(_SYMBOL_TABLE) != 1 or not forbidden.isdisjoint(names):
         raise FormatError("no group, or one that may encode a column")
     return messages[kinds.index(_SYMBOL_TABLE)][2]
 
 
-def _found(entries: Mapping[str, int], name: str) -> int:
-    if name not in entries:
-        raise FormatError
-    return entries[name]
-
-
-def _parts(name: str) -> list[str]:
-    return [part for part in name.split("/") if part not in {"", "."}]
-
-
-def _dataset(messages: list[Message], *, strict: bool = False) -> DatasetHeader:
-    """Read the header of a dataset; with `strict`, one whose attributes may say that it has no rows is not known."""
-    kinds = [kind for kind, _, _, _ in messages]
-    if not _OF_DATASETS.issuperset(kinds) or [*map(kinds.count, _ONCE)] != [1, 1, 1]:
-        raise FormatError("no dataset, or one that is described in another way")
-    bodies = {kind: body for kind, _, body, _ in messages}
-    alike = [(kind, body) for kind, _, body, _ in messages if kind in _ALIKE]
-    attributes = [body for kind, _, body, _ in messages if kind == _ATTRIBUTE]
-    if strict and attributes and any(_name_of(body) in _ROLES for body in attributes):
-        raise FormatError("a dataset that may have no rows")
-    shape, growing = dataspace(bodies[MessageKind.SPACE])
-    stored = data_layout(bodies[MessageKind.LAYOUT], USUAL_WIDTHS)
-    is_of_chunks = stored.kind == CHUNKED and len(stored.chunk_shape) == len(shape) + 1
-    if stored.version != 3 or not (is_of_chunks or stored.kind in {COMPACT, CONTIGUOUS}):
-        raise FormatError("values that are stored in another way")
-    return DatasetHeader((*alike, stored.kind, len(shape), growing), shape, stored, tuple(attributes))
-
-
-def _name_of(body: bytes) -> bytes:
+def _attribute(body: bytes) -> Attribute:
     attribute = Attribute.of(body)
     if attribute.is_shared:
         raise FormatError("an attribute whose type is elsewhere")
-    return attribute.name
+    return attribute
 
 
 def _alike(body: bytes, plain: PlainBytes) -> tuple[bytes, int]:
     """Return what is the same in attributes that notes do not tell from each other."""
-    attribute = Attribute.of(body)
-    if attribute.is_shared:
-        raise FormatError("an attribute whose type is elsewhere")
+    attribute = _attribute(body)
     before = body[: attribute.value_at]
     if attribute.name not in _NOTED:
         return before, len(body)
     if not attribute.type_at + _LEAST_TYPE_BYTES <= attribute.value_at <= len(body):
         raise FormatError("an attribute whose type is cut off")
     of = body[attribute.type_at] & 15
-    if of == _VARYING and (attribute.name != _UNITS or body[attribute.type_at + 1] & 15 == _TEXT):
-        # Of values outside of the attribute, notes have the text of its units alone.
-        text = _text_at(body[attribute.value_at :], plain) if attribute.name == _UNITS else b""
+    if of == _VARYING and attribute.name != _UNITS:
+        return before, len(body)  # of values outside of the attribute, notes have the text of its units alone
+    if of == _VARYING and body[attribute.type_at + 1] & 15 == _TEXT:
+        length, address, at = (number(body, attribute.value_at + i, width) for i, width in ((0, 4), (4, 8), (12, 4)))
+        try:
+            (text,) = Heap(plain.read, plain.end, 8).values([(length, address, at)], 1)
+        except DamagedHeapError as exc:
+            raise FormatError(str(exc)) from None
+        if not text:
+            raise FormatError("an attribute without a text")
         return before + text, len(body)
     if of not in _IN_PLACE:
         raise FormatError("an attribute of another type")
     return body, len(body)
-
-
-def _text_at(reference: bytes, plain: PlainBytes) -> bytes:
-    """Return the text in the global heap that a reference leads to."""
-    length, address, at = (number(reference, begin, width) for begin, width in ((0, 4), (4, 8), (12, 4)))
-    try:
-        (text,) = Heap(plain.read, plain.end, 8).values([(length, address, at)], 1)
-    except DamagedHeapError as exc:
-        raise FormatError(str(exc)) from None
-    if not text:
-        raise FormatError("an attribute without a text")
-    return text

@@ -30,8 +30,7 @@ from ray_h5.hdf5.files.file_bytes import Address, address_of, bytes_of
 from ray_h5.hdf5.files.links import LinkedFiles, Sources, Trail, as_object
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.files.other_files import OtherFiles
-from ray_h5.hdf5.tree.encodings import encoding_of, form_of
-from ray_h5.hdf5.tree.hidden_datasets import Libraries
+from ray_h5.hdf5.tree.encodings import Libraries, encoding_of, form_of
 from ray_h5.hdf5.tree.walker import Bounds, names_in, walk
 from ray_h5.manifest.known_columns import Elsewhere
 from ray_h5.manifest.layout import ColumnLayout, Encoding, Form, SourceStates
@@ -77,8 +76,6 @@ class H5Tree:
     linked: LinkedFiles = field(default_factory=LinkedFiles)
     _value_sources: ValueSources = field(default_factory=ValueSources)
     _layouts: dict[Address, ColumnLayout] = field(default_factory=dict)
-    _entered: tuple[h5py.Group, Trail] | None = None
-    _beside: tuple[h5py.Group, Trail] | None = None
 
     @cached_property
     def shared(self) -> Shared:
@@ -132,7 +129,7 @@ class H5Tree:
     def describe(self) -> tuple[dict[str, ColumnLayout], dict[str, RayH5Error]]:
         """Return the layouts of the columns that can be read, in file order, and the errors of others and of links."""
         listed: dict[str, ColumnLayout | RayH5Error] = {}
-        for root in [self.enter(), *([self._enter_beside()] if self.access.beside else [])]:
+        for root in [self.root, *([self._root_beside] if self.access.beside else [])]:
             columns_of_one = dict(self._columns_of(*root))
             both = listed.keys() & columns_of_one.keys()
             listed |= columns_of_one | {name: in_both(self.path, name, self.access.beside) for name in both}
@@ -162,28 +159,46 @@ class H5Tree:
                 except MissingBytes:
                     missed = True  # go on, to miss the bytes of the other columns too
                     continue
-                if isinstance(described, RayH5Error):
-                    self.sought.update(trail.sources)
-                yield name, _advised(name, described)
                 if isinstance(described, ColumnLayout):
+                    yield name, described
                     yield from lost_fields(described)
+                    continue
+                self.sought.update(trail.sources)
+                if isinstance(described, (MissingSourceError, ExternalDataError, CodecUnavailableError)):
+                    # It concerns one column: the others can be read.
+                    dot = "" if str(described).endswith(".") else "."
+                    advised = type(described)(f"{described}{dot} columns=[...] without {name!r} reads the others.")
+                    advised.__dict__.update(described.__dict__)
+                    described = advised
+                yield name, described
             if missed:
                 raise MissingBytes
 
     def find(self, name: str) -> tuple[h5py.h5d.DatasetID, Trail]:
         """Return the identifier of the dataset of column `name`, and the trail to it."""
         identifier, trail = self._located(name)
-        if not isinstance(identifier, h5py.h5d.DatasetID):
-            raise self._no_column(name)
-        return identifier, trail
+        if isinstance(identifier, h5py.h5d.DatasetID):
+            return identifier, trail
+        encoding = self.encoding(name)
+        if encoding is None or encoding.kind == "frame":
+            raise UnsupportedColumnError(f"{self.path}: {name!r} is a group, not a column; its columns are below it")
+        error = UnsupportedColumnError(
+            f"{self.path}: {name!r} is a group that encodes a column ({encoding.said}). read_h5, H5Dataset and loader "
+            "read it, where rows lie along the first axis; RowReader does not."
+        )
+        error.is_encoded = True
+        raise error
 
     def _located(self, name: str) -> tuple[Any, Trail]:
         """Return the group, or the identifier of the dataset, of a name in the file, or in the one beside it."""
-        root, to_root = self._start(name)
-        trail = to_root.branch()
+        if name.startswith(FROM_ROOT):
+            root, trail = self.file["/"], Trail(self.access, self.linked, others=self.others)
+        else:
+            root, to_root = self.root
+            trail = to_root.branch()
         if not self.access.beside:
             return trail.follow(root, name), trail
-        root_beside, to_it = self._enter_beside()
+        root_beside, to_it = self._root_beside
         trail_beside = to_it.branch()
         try:
             identifier = trail.follow(root, name)
@@ -195,52 +210,50 @@ class H5Tree:
                 raise in_both(self.path, name, self.access.beside)
         return identifier, trail
 
-    def _enter_beside(self) -> tuple[h5py.Group, Trail]:
-        """Return the group in the file that is read beside this one, and the trail to it."""
-        if self._beside is None:
-            trail = Trail(self.access, self.linked, others=self.others)
-            file = trail.open_other(self.access.beside, "zip_files")
+    @cached_property
+    def root(self) -> tuple[h5py.Group, Trail]:
+        """The group that names are relative to, and the trail to it."""
+        trail = Trail(self.access, self.linked, others=self.others)
+        with translated(self.path, f"opening group {self.group!r}"):
+            top = as_object(h5py.h5o.open(self.file.id, b"/"))
             try:
-                root = trail.follow(file["/"], self.group)
-            except UnknownColumnError:
-                root = None
-            if not isinstance(root, h5py.Group):
-                raise SchemaMismatchError(
-                    f"zip_files: {self.access.beside} has no group {self.group!r}, which is read of {self.path}"
-                )
-            self._beside = root, trail
-        return self._beside
+                root = trail.follow(top, self.group, where="in the file")
+            except UnknownColumnError as exc:
+                # Links are not followed.
+                hard = [name for name, kind, _ in names_in(top) if isinstance(name, str) and kind == h5py.h5l.TYPE_HARD]
+                groups = [name for name in hard if top.get(name, getclass=True) is h5py.Group]
+                near = near_names(self.group.strip("/"), groups) if groups else ""
+                raise UnknownColumnError(f"{exc}; group={self.group!r} names no group.{near}") from exc
+        if not isinstance(root, h5py.Group):
+            raise UnknownColumnError(f"{self.path}: group={self.group!r} is a dataset; name the group above it")
+        return root, trail
+
+    @cached_property
+    def _root_beside(self) -> tuple[h5py.Group, Trail]:
+        """The group in the file that is read beside this one, and the trail to it."""
+        trail = Trail(self.access, self.linked, others=self.others)
+        file = trail.open_other(self.access.beside, "zip_files")
+        try:
+            root = trail.follow(file["/"], self.group)
+        except UnknownColumnError:
+            root = None
+        if not isinstance(root, h5py.Group):
+            raise SchemaMismatchError(
+                f"zip_files: {self.access.beside} has no group {self.group!r}, which is read of {self.path}"
+            )
+        return root, trail
 
     def roots(self) -> list[Root]:
         """Return the group, in the file and in the one that is read beside it."""
-        root, trail = self.enter()
-        roots: list[Root] = [(root, trail, ())]
+        roots: list[Root] = [(*self.root, ())]
         if self.access.beside:
-            root, to_it = self._enter_beside()
+            root, to_it = self._root_beside
             self.sought.update(to_it.sources)
             others = dict(to_it.sources)
             state = others.pop(path := self.access.beside)
             trail = Trail(replace(self.access, path=path, beside=""), self.linked, others, self.others)
             roots.append((root, trail, ((path, state),)))
         return roots
-
-    def _start(self, name: str) -> tuple[h5py.Group, Trail]:
-        """Return the group that a name is relative to, and the trail to it."""
-        if not name.startswith(FROM_ROOT):
-            return self.enter()
-        return self.file["/"], Trail(self.access, self.linked, others=self.others)
-
-    def _no_column(self, name: str) -> UnsupportedColumnError:
-        """Return the error for a group."""
-        encoding = self.encoding(name)
-        if encoding is None or encoding.kind == "frame":
-            return UnsupportedColumnError(f"{self.path}: {name!r} is a group, not a column; its columns are below it")
-        error = UnsupportedColumnError(
-            f"{self.path}: {name!r} is a group that encodes a column ({encoding.said}). read_h5, H5Dataset and loader "
-            "read it, where rows lie along the first axis; RowReader does not."
-        )
-        error.is_encoded = True
-        return error
 
     def _described(self, name: str, dataset: h5py.h5d.DatasetID, trail: Trail) -> ColumnLayout | RayH5Error:
         try:
@@ -284,31 +297,6 @@ class H5Tree:
         self.file.close()
         self.linked.close()
 
-    def enter(self) -> tuple[h5py.Group, Trail]:
-        """Return the group, and the trail to it."""
-        if self._entered is None:
-            trail = Trail(self.access, self.linked, others=self.others)
-            self._entered = self._root(trail), trail
-        return self._entered
-
-    def _root(self, trail: Trail) -> h5py.Group:
-        with translated(self.path, f"opening group {self.group!r}"):
-            try:
-                root = trail.follow(as_object(h5py.h5o.open(self.file.id, b"/")), self.group, where="in the file")
-            except UnknownColumnError as exc:
-                groups = self._groups()
-                near = near_names(self.group.strip("/"), groups) if groups else ""
-                raise UnknownColumnError(f"{exc}; group={self.group!r} names no group.{near}") from exc
-        if not isinstance(root, h5py.Group):
-            raise UnknownColumnError(f"{self.path}: group={self.group!r} is a dataset; name the group above it")
-        return root
-
-    def _groups(self) -> list[str]:
-        """Return the names of the groups directly below the root. Links are not followed."""
-        root = self.file["/"]
-        at_home = [name for name, kind, _ in names_in(root) if isinstance(name, str) and kind == h5py.h5l.TYPE_HARD]
-        return [name for name in at_home if root.get(name, getclass=True) is h5py.Group]
-
     def bounds(self, where: str = "", advice: str = _ADVICE, **options: Any) -> Bounds:
         """Return what bounds a walk through the groups of the file, and of those that it leads to."""
 
@@ -337,13 +325,3 @@ def lost_fields(layout: ColumnLayout) -> Iterator[tuple[str, UnsupportedColumnEr
                 "Time64Col, as int64 or float64, and such arrays as a column of their own."
             ),
         )
-
-
-def _advised(name: str, column: ColumnLayout | RayH5Error) -> ColumnLayout | RayH5Error:
-    """Add to an error that concerns one column how to read the other columns."""
-    if not isinstance(column, (MissingSourceError, ExternalDataError, CodecUnavailableError)):
-        return column
-    dot = "" if str(column).endswith(".") else "."
-    advised = type(column)(f"{column}{dot} columns=[...] without {name!r} reads the others.")
-    advised.__dict__.update(column.__dict__)
-    return advised
