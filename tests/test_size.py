@@ -50,7 +50,7 @@ LIMITS: dict[str, Size] = {
     "content_equality": Size(70, 1, 0, 0, 0, 0),
     "errors": Size(216, 1, 0, 0, 0, 0),
     "hash_and_permute": Size(204, 1, 0, 0, 0, 0),
-    "hdf5": Size(6714, 35, 0, 0, 6, 3),
+    "hdf5": Size(6375, 31, 0, 0, 5, 3),
     "index": Size(3981, 22, 2, 0, 6, 5),
     "inspect": Size(1529, 9, 8, 0, 5, 0),
     "likely_rows": Size(945, 7, 0, 0, 1, 0),
@@ -65,7 +65,7 @@ LIMITS: dict[str, Size] = {
     "plots": Size(366, 1, 0, 0, 0, 0),
     "predicates": Size(1061, 6, 0, 0, 0, 0),
     "ray_data": Size(4404, 26, 5, 0, 7, 7),
-    "read": Size(6242, 32, 0, 0, 9, 3),
+    "read": Size(6240, 32, 0, 0, 9, 3),
     "rows": Size(4001, 17, 1, 0, 4, 1),
     "shown_values": Size(105, 1, 0, 0, 0, 0),
     "source": Size(272, 1, 8, 0, 0, 0),
@@ -77,7 +77,7 @@ LIMITS: dict[str, Size] = {
 }
 """Today's numbers."""
 
-COMMENTS = 1.0
+COMMENTS = 1.03
 """Per cent of lines that are comments, over all packages: this one may only rise."""
 
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_h5.errors import RayH5Error, StaleIndexError
-from ray_h5.hdf5.files import metadata_replay
+from ray_h5.hdf5.files import metadata_replay, opening
 from ray_h5.read.file_cache import forget_all
 from ray_h5.read.open_file import OpenFile
 from ray_h5.read.reader import RowReader
@@ -193,7 +193,7 @@ def test_texts_outside_of_attributes_are_read_for_each_file(tmp_path, monkeypatc
     """The attribute has the address of a text: it is the same in both files."""
     files = [with_units(tmp_path / "a.h5", f"days since 2000-01-0{day}") for day in (1, 2)]
     expected = [both(data)[1] for data in files]
-    monkeypatch.setattr(metadata_replay, "open_held", None)
+    monkeypatch.setattr(opening, "open_held", None)
     for data, planned in zip(files, expected, strict=True):
         assert_same(plan(data), planned)
     assert [each[3].columns["x"].notes.time for each in expected] == ["days since 2000-01-01", "days since 2000-01-02"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from ray_h5.hdf5.format import (
     CHUNKED,
@@ -18,9 +18,9 @@ from ray_h5.hdf5.format import (
     USUAL_ENTRIES,
     USUAL_WIDTHS,
     FormatError,
-    Layout,
     Message,
     MessageKind,
+    Superblock,
     data_layout,
     header_block,
     local_heap,
@@ -40,6 +40,12 @@ _MAX_DEPTH = 64
 _PAGED = 1
 """The strategy of file space that puts metadata and values into pages of their own."""
 
+_INDEXES = frozenset({b"TREE", b"BTHD", b"BTIN", b"FAHD", b"EAHD", b"EAIB", b"EASB"})
+"""Signatures of nodes of groups and chunk indexes."""
+
+_OF_PAIRS = {MessageKind.SYMBOL_TABLE: 0, MessageKind.LINK_INFO: 8, MessageKind.ATTRIBUTE_INFO: 2}
+"""Messages with two addresses, and the bytes of the largest number before them, if it is there."""
+
 _CHUNK_TREE, _CHUNK_TREES_2 = b"\1", (b"\12", b"\13")
 """What B-trees of versions 1 and 2 are of."""
 
@@ -55,7 +61,7 @@ class Hints:
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._base = self._offset = 0
+        self._base = 0
         self._known: dict[tuple[int, int], list[Span]] = {}
         self._headers: set[int] = set()
         self._blocks: set[int] = set()
@@ -87,14 +93,62 @@ class Hints:
         return offset in self._headers
 
     def _follow(self, offset: int, data: bytes) -> Iterator[Span]:
-        follow = _FOLLOW.get(data[:4])
-        if follow is not None:
-            self._offset = offset  # h5py lets one thread at a time read
-            yield from follow(self, data)
-        elif offset in self._headers:
-            yield from self._header(data)
+        """Yield what follows a structure, which begins with its signature; an old object header has none."""
+        signature = data[:4]
+        if signature == SIGNATURE[:4]:
+            yield from self._superblock(superblock(data))
+        elif signature in _INDEXES:
+            yield from self._node(signature, offset, data)
+        elif signature == b"OCHK":
+            yield from self._messages(data[4:], 4)
+        elif signature == b"SNOD":
+            for _, header, kept, *tables in symbols(data):
+                yield self._header_at(header)
+                if kept == 1:
+                    yield from ((self._offset_of(address), _GUESS_BYTES) for address in tables)
+        elif signature == b"HEAP":
+            size, _, at = local_heap(data)
+            yield self._offset_of(at), size
+        elif signature == b"GCOL":
+            yield offset, number(data, 8, 8)
+        elif signature == b"OHDR" or offset in self._headers:
+            begin, _, prefix, _ = header_block(data)
+            yield from self._messages(data[begin:], prefix)
         elif offset in self._blocks:
             yield from self._messages(data, 8)
+
+    def _superblock(self, block: Superblock) -> Iterator[Span]:
+        self._base = block.base
+        yield self._header_at(block.root)
+        if block.version >= 2:
+            yield self._header_at(block.extension)
+        elif block.tables[0] == 1:
+            yield from ((self._offset_of(table), _GUESS_BYTES) for table in block.tables[1:])
+
+    def _node(self, signature: bytes, offset: int, data: bytes) -> Iterator[Span]:
+        if signature == b"TREE":
+            kind, level, count = tree_node(data)
+            key, child = 8, HEADER_BYTES if level == 0 else len(data)
+            if kind:  # of chunks
+                key, child = (len(data) - 24 - 8 * USUAL_ENTRIES) // (USUAL_ENTRIES + 1), len(data)
+            for i in range(_fitting(count, key + 8, data, 24 + key - 8) if level or not kind else 0):
+                yield self._at(data, 24 + key + i * (key + 8)), child
+        elif signature == b"BTHD":
+            root = self._at(data, 16)
+            self._trees[root] = number(data, 6, 4), number(data, 10, 2), number(data, 12, 2), number(data, 24, 2)
+            yield root, number(data, 6, 4)
+        elif signature == b"BTIN":
+            yield from self._tree2_node(offset, data)
+        elif signature == b"FAHD":
+            entry, page_bits, count = data[6], data[7], number(data, 8, 8)
+            yield self._at(data, 16), count * entry + 5 * (count // (1 << page_bits) + 1) + 64
+        elif signature == b"EAHD":
+            self._arrays[offset] = data
+            yield self._at(data, 60), _GUESS_BYTES
+        elif signature == b"EAIB":
+            yield from self._array_index(data)
+        else:
+            yield from self._array_super(data)
 
     def _at(self, data: bytes, begin: int) -> int:
         """Return the offset that an address leads to; -1 if it leads nowhere."""
@@ -103,93 +157,37 @@ class Hints:
     def _offset_of(self, address: int | None) -> int:
         return -1 if address in {None, UNDEFINED} else int(address or 0) + self._base
 
-    def _pair(self, data: bytes, begin: int) -> Iterator[Span]:
-        """Yield what two addresses of a group, or of links or attributes, lead to."""
-        yield self._at(data, begin), _GUESS_BYTES
-        yield self._at(data, begin + 8), _GUESS_BYTES
-
     def _header_at(self, address: int | None) -> Span:
         at = self._offset_of(address)
         self._headers.add(at)
         return at, HEADER_BYTES
-
-    def _superblock(self, data: bytes) -> Iterator[Span]:
-        block = superblock(data)
-        self._base = block.base
-        yield self._header_at(block.root)
-        if block.version >= 2:
-            yield self._header_at(block.extension)
-        elif block.tables[0] == 1:
-            yield from ((self._offset_of(table), _GUESS_BYTES) for table in block.tables[1:])
-
-    def _tree1(self, data: bytes) -> Iterator[Span]:
-        kind, level, count = tree_node(data)
-        key, child = 8, HEADER_BYTES if level == 0 else len(data)
-        if kind:  # of chunks
-            key, child = (len(data) - 24 - 8 * USUAL_ENTRIES) // (USUAL_ENTRIES + 1), len(data)
-        for i in range(_fitting(count, key + 8, data, 24 + key - 8) if level or not kind else 0):
-            yield self._at(data, 24 + key + i * (key + 8)), child
-
-    def _symbols(self, data: bytes) -> Iterator[Span]:
-        for _, header, kept, tree, heap in symbols(data):
-            yield self._header_at(header)
-            if kept == 1:
-                yield from ((self._offset_of(address), _GUESS_BYTES) for address in (tree, heap))
-
-    def _local_heap(self, data: bytes) -> Iterator[Span]:
-        size, _, at = local_heap(data)
-        yield self._offset_of(at), size
-
-    def _heap_collection(self, data: bytes) -> Iterator[Span]:
-        yield self._offset, number(data, 8, 8)
-
-    def _header(self, data: bytes) -> Iterator[Span]:
-        begin, _, prefix, _ = header_block(data)
-        yield from self._messages(data[begin:], prefix)
-
-    def _more_header(self, data: bytes) -> Iterator[Span]:
-        yield from self._messages(data[4:], 4)
 
     def _messages(self, data: bytes, prefix: int) -> Iterator[Span]:
         messages: list[Message] = []
         with contextlib.suppress(FormatError):  # the last one may be cut off here
             messages_in(data, 0, prefix, messages)
         for kind, _, body, _ in messages:
-            yield from self._message(kind, body, prefix)
-
-    def _message(self, kind: int, body: bytes, prefix: int) -> Iterator[Span]:
-        if kind == MessageKind.LAYOUT:
-            yield from self._layout(data_layout(body, USUAL_WIDTHS))
-        elif kind == MessageKind.CONTINUATION:
-            at = self._at(body, 0)
-            if prefix == 8:
-                self._blocks.add(at)
-            yield at, number(body, 8, 8)
-        elif kind == MessageKind.SYMBOL_TABLE:
-            yield from self._pair(body, 0)
-        elif kind == MessageKind.LINK and len(body) > 12:
-            yield self._header_at(number(body, len(body) - 8, 8))  # a hard link ends in the address
-        elif kind == MessageKind.FILE_SPACE and len(body) >= 19 and body[1] == _PAGED:
-            # The first page holds the metadata, if they fit.
-            yield max(1, self._base), number(body, 11, 8) - 1
-        elif kind in {MessageKind.LINK_INFO, MessageKind.ATTRIBUTE_INFO} and len(body) >= 18:
-            yield from self._pair(body, 2 + (8 if kind == MessageKind.LINK_INFO else 2) * (body[1] & 1))
-
-    def _layout(self, layout: Layout) -> Iterator[Span]:
-        if layout.version == 3 and layout.kind == CHUNKED:
-            key = 8 + 8 * len(layout.chunk_shape)
-            yield self._offset_of(layout.address), 24 + 8 * USUAL_ENTRIES + (USUAL_ENTRIES + 1) * key
-        elif layout.kind == CHUNKED:  # without an address: no index, or one that libhdf5 does not know
-            yield self._offset_of(layout.address), HEADER_BYTES
-
-    def _fixed_array(self, data: bytes) -> Iterator[Span]:
-        entry, page_bits, count = data[6], data[7], number(data, 8, 8)
-        pages = count // (1 << page_bits) + 1
-        yield self._at(data, 16), count * entry + 5 * pages + 64
-
-    def _extensible_array(self, data: bytes) -> Iterator[Span]:
-        self._arrays[self._offset] = data
-        yield self._at(data, 60), _GUESS_BYTES
+            if kind == MessageKind.LAYOUT:
+                layout = data_layout(body, USUAL_WIDTHS)
+                key = 8 + 8 * len(layout.chunk_shape)
+                tree_bytes = 24 + 8 * USUAL_ENTRIES + (USUAL_ENTRIES + 1) * key
+                if layout.kind == CHUNKED:  # without an address: no index, or one that libhdf5 does not know
+                    yield self._offset_of(layout.address), tree_bytes if layout.version == 3 else HEADER_BYTES
+            elif kind == MessageKind.CONTINUATION:
+                at = self._at(body, 0)
+                if prefix == 8:
+                    self._blocks.add(at)
+                yield at, number(body, 8, 8)
+            elif kind == MessageKind.LINK and len(body) > 12:
+                yield self._header_at(number(body, len(body) - 8, 8))  # a hard link ends in the address
+            elif kind == MessageKind.FILE_SPACE and len(body) >= 19 and body[1] == _PAGED:
+                # The first page holds the metadata, if they fit.
+                yield max(1, self._base), number(body, 11, 8) - 1
+            elif kind in _OF_PAIRS and len(body) >= 16:
+                # Two addresses: of a group, or of many links or attributes.
+                begin = 0 if kind == MessageKind.SYMBOL_TABLE else 2 + _OF_PAIRS[kind] * (body[1] & 1)
+                yield self._at(body, begin), _GUESS_BYTES
+                yield self._at(body, begin + 8), _GUESS_BYTES
 
     def _array_index(self, data: bytes) -> Iterator[Span]:
         header = self._arrays.get(self._at(data, 6), b"")
@@ -226,14 +224,8 @@ class Hints:
         for i in range(_fitting(count, 8, data, at)):
             yield self._at(data, at + 8 * i), elements * entry + 64 + 4 * (elements // page + 1)
 
-    def _tree2(self, data: bytes) -> Iterator[Span]:
-        node, record, depth, records = (number(data, at, width) for at, width in ((6, 4), (10, 2), (12, 2), (24, 2)))
-        root = self._at(data, 16)
-        self._trees[root] = node, record, depth, records
-        yield root, node
-
-    def _tree2_node(self, data: bytes) -> Iterator[Span]:
-        node, record, depth, records = self._trees.get(self._offset, (0, 0, 0, 0))
+    def _tree2_node(self, offset: int, data: bytes) -> Iterator[Span]:
+        node, record, depth, records = self._trees.get(offset, (0, 0, 0, 0))
         if depth < 1:
             return
         most = (node - 10) // record
@@ -259,21 +251,3 @@ def _fitting(count: int, nbytes: int, data: bytes, begin: int) -> int:
 def _width(most: int) -> int:
     """Return how many bytes libhdf5 takes for numbers up to `most`."""
     return (max(1, most).bit_length() - 1) // 8 + 1
-
-
-_Follow = Callable[[Hints, bytes], Iterator[Span]]
-_FOLLOW: dict[bytes, _Follow] = {
-    SIGNATURE[:4]: Hints._superblock,
-    b"GCOL": Hints._heap_collection,
-    b"TREE": Hints._tree1,
-    b"SNOD": Hints._symbols,
-    b"HEAP": Hints._local_heap,
-    b"OHDR": Hints._header,
-    b"OCHK": Hints._more_header,
-    b"FAHD": Hints._fixed_array,
-    b"EAHD": Hints._extensible_array,
-    b"EAIB": Hints._array_index,
-    b"EASB": Hints._array_super,
-    b"BTHD": Hints._tree2,
-    b"BTIN": Hints._tree2_node,
-}

@@ -90,16 +90,13 @@ class HeldBytes:
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
         """Fill a buffer; raise `MissingBytes` unless all bytes are held."""
-        first, last = offset // BLOCK_BYTES, (offset + len(buffer) - 1) // BLOCK_BYTES
-        blocks = [self._blocks.get(number) for number in range(first, last + 1)]
-        if None in blocks:
-            missed = self._missed(offset, len(buffer))
-            blocks = [missed[number] for number in range(first, last + 1)]
+        numbers, blocks = range(offset // BLOCK_BYTES, (offset + len(buffer) - 1) // BLOCK_BYTES + 1), self._blocks
+        if not all(number in blocks for number in numbers):
+            blocks = self._missed(offset, len(buffer))
         at = 0
-        for number, block in zip(range(first, last + 1), blocks, strict=True):
-            assert block is not None
+        for number in numbers:
             begin = offset + at - number * BLOCK_BYTES
-            part = block[begin : begin + len(buffer) - at]
+            part = blocks[number][begin : begin + len(buffer) - at]
             buffer[at : at + len(part)] = part
             at += len(part)
 
@@ -168,11 +165,8 @@ class HeldBytes:
             last = -(-end // self.block_bytes) * unit
             numbers.update(number for number in range(first, last) if number not in self._blocks)
         top = -(-self.size // BLOCK_BYTES)
-        return self._joined(sorted(number for number in numbers if number < top))
-
-    def _joined(self, numbers: list[int]) -> list[Span]:
         parts: list[list[int]] = []
-        for number in numbers:
+        for number in sorted(number for number in numbers if number < top):
             if (
                 parts
                 and (number - parts[-1][1]) * BLOCK_BYTES <= _GAP_BYTES + BLOCK_BYTES
@@ -197,14 +191,6 @@ class HeldBytes:
     def drop(self) -> None:
         """Drop all blocks."""
         self._blocks = {}
-
-    def found_pages(self, file: h5py.File) -> None:
-        """Take whole pages of a paged file from now on: each is full of metadata, or of data."""
-        strategy = file.id.get_create_plist().get_file_space_strategy()[0]
-        if strategy == h5py.h5f.FSPACE_STRATEGY_PAGE:
-            page = int(file.id.get_create_plist().get_file_space_page_size())
-            if BLOCK_BYTES < page <= _PART_BYTES and page % BLOCK_BYTES == 0:
-                self.block_bytes = page
 
 
 def replay(action: Callable[[], Result]) -> Result:
@@ -302,7 +288,12 @@ def open_held(held: HeldBytes, url: str) -> h5py.File:
     file = h5py.File(_HeldFile(held), "r")
     try:
         HELD[address_of(file.id)[0]] = held
-        held.found_pages(file)
+        made = file.id.get_create_plist()
+        if made.get_file_space_strategy()[0] == h5py.h5f.FSPACE_STRATEGY_PAGE:
+            # Whole pages from now on: each is full of metadata, or of data.
+            page = int(made.get_file_space_page_size())
+            if BLOCK_BYTES < page <= _PART_BYTES and page % BLOCK_BYTES == 0:
+                held.block_bytes = page
     except BaseException:
         file.close()
         raise
