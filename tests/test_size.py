@@ -45,7 +45,7 @@ LIMITS: dict[str, Size] = {
     "buffers": Size(72, 1, 0, 0, 0, 0),
     "call_errors": Size(88, 1, 0, 0, 1, 0),
     "cli": Size(198, 1, 3, 0, 0, 0),
-    "codecs": Size(875, 8, 0, 0, 0, 0),
+    "codecs": Size(836, 6, 0, 0, 0, 0),
     "columns": Size(4935, 25, 0, 0, 1, 3),
     "content_equality": Size(70, 1, 0, 0, 0, 0),
     "errors": Size(216, 1, 0, 0, 0, 0),
@@ -73,11 +73,11 @@ LIMITS: dict[str, Size] = {
     "tables": Size(1305, 9, 0, 0, 2, 2),
     "torch_data": Size(4751, 26, 2, 0, 2, 0),
     "transforms": Size(1799, 11, 0, 0, 1, 0),
-    "writing": Size(2740, 14, 0, 0, 5, 2),
+    "writing": Size(2677, 14, 0, 0, 5, 2),
 }
 """Today's numbers."""
 
-COMMENTS = 1.03
+COMMENTS = 1.04
 """Per cent of lines that are comments, over all packages: this one may only rise."""
 
 

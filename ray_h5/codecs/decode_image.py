@@ -149,14 +149,14 @@ def _check_whole(data: bytes, image: Any) -> None:
 
 
 def _jpeg(data: bytes, image: Any) -> np.ndarray:
-    pixels = imagecodecs.jpeg8_decode(data, out=_room(image, len(image.getbands())))
+    pixels = imagecodecs.jpeg8_decode(data, out=_room(image))
     is_inverted = image.mode == "CMYK" and "adobe" in image.info  # Adobe stores how much light is left
     return 255 - pixels if is_inverted else pixels
 
 
-def _room(image: Any, channels: int) -> np.ndarray:
-    shape = (image.height, image.width, channels)
-    return np.empty(shape if channels > 1 else shape[:2], np.uint8)
+def _room(image: Any) -> np.ndarray:
+    channels = len(image.getbands())
+    return np.empty((image.height, image.width, channels)[: 3 if channels > 1 else 2], np.uint8)
 
 
 def _png(data: bytes, image: Any) -> np.ndarray:
@@ -176,7 +176,7 @@ def _png(data: bytes, image: Any) -> np.ndarray:
 
 
 def _webp(data: bytes, image: Any) -> np.ndarray:
-    return imagecodecs.webp_decode(data, hasalpha=image.mode == "RGBA", out=_room(image, len(image.getbands())))
+    return imagecodecs.webp_decode(data, hasalpha=image.mode == "RGBA", out=_room(image))
 
 
 def _tiff(data: bytes, image: Any) -> np.ndarray:
@@ -198,14 +198,19 @@ def _as_mode(pixels: np.ndarray, image: Any, mode: Mode) -> np.ndarray:
     pixels = _as_bytes(pixels, image)
     channels = pixels.shape[2]
     if image.format == "JPEG" and channels == 4:
-        pixels = _without_ink(pixels)
+        light = 255 - pixels[..., 3:].astype(np.int32)  # without ink, rounded as Pillow does
+        product = pixels[..., :3] * light + 128
+        pixels = np.clip(light - ((product >> 8) + product >> 8), 0, 255).astype(np.uint8)
     elif channels in {2, 4}:
         pixels = pixels[..., : channels - 1]  # without alpha
     elif channels not in {1, 3}:
         raise HeaderError(f"it has {channels} channels; mode='unchanged' delivers them")
     if mode == "RGB":
         return np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels
-    return pixels if pixels.shape[2] == 1 else _grey(pixels)
+    if pixels.shape[2] == 1:
+        return pixels
+    weights = np.array([19595, 38470, 7471], np.uint32)  # the luma of ITU-R 601-2, as Pillow computes it
+    return ((pixels @ weights + 0x8000) >> 16).astype(np.uint8)[..., None]
 
 
 def _as_bytes(pixels: np.ndarray, image: Any) -> np.ndarray:
@@ -218,16 +223,3 @@ def _as_bytes(pixels: np.ndarray, image: Any) -> np.ndarray:
         raise HeaderError(f"its values are {pixels.dtype}, of which no colours follow; mode='unchanged' delivers them")
     bits = max(image.tag_v2.get(_BITS, (1,))) if image.format == "TIFF" else 8 * pixels.dtype.itemsize
     return (pixels >> np.array(max(bits - 8, 0), pixels.dtype)).astype(np.uint8)
-
-
-def _without_ink(pixels: np.ndarray) -> np.ndarray:
-    """Return cyan, magenta, yellow and black as red, green and blue, rounded as Pillow does."""
-    light = 255 - pixels[..., 3:].astype(np.int32)
-    product = pixels[..., :3] * light + 128
-    return np.clip(light - ((product >> 8) + product >> 8), 0, 255).astype(np.uint8)
-
-
-def _grey(pixels: np.ndarray) -> np.ndarray:
-    """Return the luma of ITU-R 601-2, as Pillow computes it."""
-    weights = np.array([19595, 38470, 7471], np.uint32)
-    return ((pixels @ weights + 0x8000) >> 16).astype(np.uint8)[..., None]

@@ -91,7 +91,8 @@ class Encoder:
                 numthreads=1,
             )
             return (encoded, 0) if len(encoded) < len(data) else (data, 1)
-        planes = self._planes(data) if self._shuffles else data
+        # The first bytes of all values, then their second bytes, and so on.
+        planes = np.ascontiguousarray(data.reshape(-1, self.item_bytes).T).reshape(-1) if self._shuffles else data
         if self.codec == "zstd":
             encoded = imagecodecs.zstd_encode(planes, level=_ZSTD_LEVEL)
         elif self.codec == "lz4":
@@ -99,10 +100,6 @@ class Encoder:
         else:
             encoded = imagecodecs.deflate_encode(planes, level=_GZIP_LEVEL)
         return (encoded, 0) if len(encoded) < len(data) else (data, (1 << len(self._codec_steps)) - 1)
-
-    def _planes(self, data: Bytes) -> Bytes:
-        """Return the first bytes of all values, then their second bytes, and so on."""
-        return np.ascontiguousarray(data.reshape(-1, self.item_bytes).T).reshape(-1)
 
 
 def as_codec(value: object, *others: str) -> str:

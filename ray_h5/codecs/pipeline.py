@@ -1,27 +1,28 @@
 """Decodes chunks: filter id -> codec, and the codecs of a whole filter pipeline; without libhdf5 and the GIL.
 
-To add a codec, write its class and register it in `CODECS`; one in a module of its own is imported when a file needs
-it. Pipelines with other filters are decoded by what the caller of `ChunkDecoder` passes.
+To add a codec, write its class and register it in `CODECS`. Pipelines with other filters are decoded by what the caller
+of `ChunkDecoder` passes.
 """
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 import numpy as np
 
 from ray_h5.codecs import filter_ids
 from ray_h5.codecs.basic_codecs import (
+    Bitshuffle,
+    Blosc,
     Bytes,
     ByteShuffle,
     Codec,
     DecodeError,
     Deflate,
     Fletcher32,
+    Lz4,
     Lzf,
     Zstd,
 )
@@ -29,14 +30,14 @@ from ray_h5.manifest.layout import FilterPipeline, FilterStep
 
 __all__ = ["ChunkDecoder", "DecodeError", "decodes"]
 
-CODECS: dict[int, type[Codec] | str] = {
+CODECS: dict[int, type[Codec]] = {
     filter_ids.DEFLATE: Deflate,
     filter_ids.SHUFFLE: ByteShuffle,
     filter_ids.FLETCHER32: Fletcher32,
     filter_ids.LZF: Lzf,
-    filter_ids.BLOSC: "ray_h5.codecs.blosc:Blosc",
-    filter_ids.LZ4: "ray_h5.codecs.bitshuffle:Lz4",
-    filter_ids.BITSHUFFLE: "ray_h5.codecs.bitshuffle:Bitshuffle",
+    filter_ids.BLOSC: Blosc,
+    filter_ids.LZ4: Lz4,
+    filter_ids.BITSHUFFLE: Bitshuffle,
     filter_ids.ZSTD: Zstd,
 }
 
@@ -59,17 +60,7 @@ def decodes(pipeline: FilterPipeline) -> bool:
 
 def _codec_of(step: FilterStep) -> Codec | None:
     codec = CODECS.get(step.id)
-    if isinstance(codec, str):
-        codec = cast("type[Codec]", pkgutil.resolve_name(codec))
     return codec(step) if codec is not None and codec.takes(step.client_data) else None
-
-
-@dataclass(frozen=True, slots=True)
-class _Stage:
-    """A codec, and the size of its output in bytes."""
-
-    codec: Codec
-    size: int
 
 
 class ChunkDecoder:
@@ -90,7 +81,7 @@ class ChunkDecoder:
         self._others = others
         self._chunk_bytes = chunk_bytes
         self.all_skipped = pipeline.all_skipped
-        self._stages: dict[int, tuple[_Stage, ...]] = {}
+        self._stages: dict[int, list[tuple[Codec, int]] | None] = {}
 
     def decode(self, data: Bytes, mask: int, out: Bytes) -> None:
         """Decode one chunk.
@@ -111,21 +102,22 @@ class ChunkDecoder:
             If the data do not decode to `chunk_bytes` bytes.
         """
         mask &= self.all_skipped
-        if self._others is not None and not decodes(used := self._used(mask)):
-            self._others(used.steps, data, out)
-            return
-        stages = self._stages.get(mask)
+        if mask not in self._stages:
+            self._stages[mask] = self._plan(mask)
+        stages = self._stages[mask]
         if stages is None:
-            stages = self._stages[mask] = self._plan(mask)
-        for stage in stages[:-1]:
-            if isinstance(stage.codec, Fletcher32):  # checks, and returns a view without the checksum: no buffer
-                data = stage.codec.check(data)
+            assert self._others is not None
+            self._others(self._steps(mask), data, out)
+            return
+        for codec, size in stages[:-1]:
+            if isinstance(codec, Fletcher32):  # checks, and returns a view without the checksum: no buffer
+                data = codec.check(data)
             else:
-                between = np.empty(stage.size, np.uint8)
-                stage.codec.decode(data, between)
+                between = np.empty(size, np.uint8)
+                codec.decode(data, between)
                 data = between
         if stages:
-            stages[-1].codec.decode(data, out)
+            stages[-1][0].decode(data, out)
         elif len(data) == len(out):
             out[:] = data
         else:
@@ -150,22 +142,23 @@ class ChunkDecoder:
                 return
             raise
 
-    def _used(self, mask: int) -> FilterPipeline:
+    def _steps(self, mask: int) -> tuple[FilterStep, ...]:
         """Return the filters that a filter mask leaves."""
-        if not mask:
-            return self.pipeline
-        return FilterPipeline(tuple(step for i, step in enumerate(self.pipeline.steps) if not mask >> i & 1))
+        return tuple(step for i, step in enumerate(self.pipeline.steps) if not mask >> i & 1)
 
-    def _plan(self, mask: int) -> tuple[_Stage, ...]:
-        """Return the stages of a chunk in decoding order: the last filter first."""
-        size, stages = self._chunk_bytes, list[_Stage]()
-        for i, step in enumerate(self.pipeline.steps):
-            if mask >> i & 1:
-                continue
+    def _plan(self, mask: int) -> list[tuple[Codec, int]] | None:
+        """Return the codecs of a chunk in decoding order, the last filter first, and the sizes of their output.
+
+        Return None for filters that `others` undoes.
+        """
+        steps, size, stages = self._steps(mask), self._chunk_bytes, list[tuple[Codec, int]]()
+        if self._others is not None and not decodes(FilterPipeline(steps)):
+            return None
+        for step in steps:
             codec = _codec_of(step)
             if codec is None:
                 raise DecodeError(f"{step.name} with parameters {step.client_data} is not decoded here")
-            stages.append(_Stage(codec, size))
+            stages.append((codec, size))
             if isinstance(codec, Fletcher32):
                 size += 4  # filters after it were applied to the checksum as well
-        return tuple(reversed(stages))
+        return stages[::-1]

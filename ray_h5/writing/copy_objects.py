@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import h5py
@@ -54,8 +53,11 @@ def copy_object(item: h5py.Dataset | h5py.Datatype, out: h5py.File, path: str, t
     if isinstance(item, h5py.Datatype):
         item.id.copy().commit(out.id, path.encode(), lcpl=new_links())
         return
-    is_made = types.names_one_of(item) or _has_plain_chunks(item) or _has_fill_on_heap(item)
-    if not (is_made and _copy_dataset(item, out, path, types)):
+    plist, is_heap = item.id.get_create_plist(), item.dtype.hasobject
+    has_plain_chunks = item.chunks is not None and not is_heap and not item.file.userblock_size
+    has_plain_chunks = has_plain_chunks and plist.get_alloc_time() == h5py.h5d.ALLOC_TIME_INCR
+    has_fill = is_heap and not refers(item.dtype) and plist.fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED
+    if not ((types.names_one_of(item) or has_plain_chunks or has_fill) and _copy_dataset(item, out, path, types)):
         # libhdf5 copies chunks without decoding them. Of a fill value on the heap it copies the address.
         h5py.h5o.copy(item.file.id, str(item.name).encode(), out.id, path.encode(), lcpl=new_links())
 
@@ -96,13 +98,6 @@ def copy_references(dataset: h5py.Dataset, made: h5py.Dataset) -> None:
         made.id.write(*_spaces(made, part, values.shape), values)
 
 
-def _has_plain_chunks(dataset: h5py.Dataset) -> bool:
-    """Return whether the chunks of an array can be copied one by one."""
-    if dataset.chunks is None or dataset.dtype.hasobject or dataset.file.userblock_size:
-        return False
-    return bool(dataset.id.get_create_plist().get_alloc_time() == h5py.h5d.ALLOC_TIME_INCR)
-
-
 def _copy_chunks(dataset: h5py.Dataset, made: h5py.Dataset) -> None:
     """Copy the stored bytes of chunks, one after the other: by itself, libhdf5 keeps memory for all of them."""
     chunks: list[h5py.h5d.StoreInfo] = []
@@ -115,12 +110,6 @@ def _copy_chunks(dataset: h5py.Dataset, made: h5py.Dataset) -> None:
             )
         mask, data = dataset.id.read_direct_chunk(chunk.chunk_offset)
         made.id.write_direct_chunk(chunk.chunk_offset, data, mask)
-
-
-def _has_fill_on_heap(dataset: h5py.Dataset) -> bool:
-    if not dataset.dtype.hasobject or refers(dataset.dtype):
-        return False
-    return dataset.id.get_create_plist().fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED
 
 
 def copy_userblock(file: h5py.File, path: str, nbytes: int) -> None:
@@ -172,20 +161,18 @@ class NamedTypes:
     ----------
     names : mapping of object to str
         Their paths, by `address_of`.
-    out : h5py.File, optional
-        The copy; without one, types have no names.
+    out : h5py.File
+        The copy.
     """
 
-    def __init__(self, names: Mapping[Any, str] = MappingProxyType({}), out: h5py.File | None = None) -> None:
+    def __init__(self, names: Mapping[Any, str], out: h5py.File) -> None:
         self._names, self._out = names, out
 
     def of(self, id_: h5py.h5a.AttrID | h5py.h5d.DatasetID) -> h5py.h5t.TypeID:
         """Return the type of an attribute or a dataset, for its copy."""
         type_ = id_.get_type()
         path = self._path_of(type_)
-        if path is None or self._out is None or path not in self._out:
-            return type_.copy()
-        return self._out[path].id
+        return type_.copy() if path is None or path not in self._out else self._out[path].id
 
     def names_one_of(self, dataset: h5py.Dataset) -> bool:
         """Return whether a dataset, or one of its attributes, has a type with a name."""

@@ -190,15 +190,12 @@ class ColumnWriter:
         if self._form.kind == "sparse":
             said |= {"encoding-type": "csr_matrix", "shape": np.array([rows, *self._form.shape])}
         else:
-            content: dict[str, Any] = {"class": "NumpyArray", "primitive": _primitive(self._form.dtype)}
+            dtype = self._form.dtype
+            names = {"O": "string", "?": "bool", "c8": "complex64", "c16": "complex128"}
+            primitive = names.get(dtype.str.lstrip("<>|="), dtype.name)
+            content: dict[str, Any] = {"class": "NumpyArray", "primitive": primitive}
             content |= {"inner_shape": list(self._form.shape), "parameters": {}, "form_key": "node1"}
             form = {"class": "ListOffsetArray", "offsets": "i64", "content": content}
             form |= {"parameters": {}, "form_key": "node0"}
             said |= {"encoding-type": "awkward-array", "form": json.dumps(form), "length": rows}
         self._file.group(self._name, said)
-
-
-def _primitive(dtype: np.dtype) -> str:
-    if dtype.hasobject:
-        return "string"
-    return {"?": "bool", "c8": "complex64", "c16": "complex128"}.get(dtype.str.lstrip("<>|="), dtype.name)

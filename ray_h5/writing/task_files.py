@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -169,8 +169,9 @@ def publish(folder: Destination, parts: Sequence[Part], mode: str) -> None:
         return
     for part in parts[1:]:
         check_same(parts[0].forms, part.forms, f"task {part.task}")
-    present = folder.names()
-    first = _next_task(present) if mode == "append" else 0
+    present, first = folder.names(), 0
+    if mode == "append":
+        first = max((int(match[1]) + 1 for name in present if (match := _PART.fullmatch(name))), default=0)
     names = {part.token: f"part-{first + part.task}-{part.number}.h5" for part in parts}
     try:
         folder.publish(names, present if mode == "overwrite" else ())
@@ -179,7 +180,3 @@ def publish(folder: Destination, parts: Sequence[Part], mode: str) -> None:
             raise
         publish(folder, parts, mode)
     folder.abandon()
-
-
-def _next_task(names: Iterable[str]) -> int:
-    return max((int(match[1]) + 1 for name in names if (match := _PART.fullmatch(name))), default=0)

@@ -101,6 +101,10 @@ class ArrayFacts:
         codecs = [step.id for step in self.pipeline.steps if step.id not in {SHUFFLE, FLETCHER32}]
         return "none" if not codecs else _CODECS.get(codecs[0]) if len(codecs) == 1 else None
 
+    def is_laid_out(self, new: NewLayout) -> bool:
+        """Return whether it has a layout already. Levels of codecs do not count."""
+        return self.chunks == (min(new.chunk_rows, self.shape[0]), *self.shape[1:]) and self.codec == new.codec
+
 
 @dataclass(frozen=True, slots=True)
 class NewLayout:
@@ -155,32 +159,23 @@ class FileCopy:
         self.result = Copied()
         self._layouts: dict[str, NewLayout] = {}
         self._verbatim: list[str] = []
-        self._named_types: dict[Any, str] = {}
-        self._types = NamedTypes()
+        self._types_by_address: dict[Address, str] = {}
         self._progress: Callable[[int], object] = lambda _: None
 
-    def survey(self) -> Copied:
-        """Decide about each array; raise, or note, what cannot be kept. Nothing is written."""
-        with open_h5(self._source) as file, translated(self._source, "listing what it holds"):
-            for _ in self._entries(file):
-                pass
-        if self.result.dropped and not self._drop:
-            raise UnsupportedColumnError(
-                f"{self._source}: a copy cannot keep {few(self.result.dropped)}. Pass drop=True to leave it out."
-            )
-        return self.result
+    def survey(self) -> None:
+        """Decide about each array; raise for what cannot be kept. Nothing is written."""
+        with open_h5(self._source) as file:
+            self._entries(file)
 
     def write(self, out: OutputFile, progress: Callable[[int], object] = lambda _: None) -> None:
         """Write the copy. `progress` is called with the bytes of the input that are done."""
-        self.result, self._progress = Copied(), progress
-        self._verbatim.clear()
+        self._progress = progress
         with open_h5(self._source) as file, RowReader(self._source, threads=self._threads) as reader:
-            with translated(self._source, "reading it"):
-                entries = list(self._entries(file))
-            if self._named_types:
-                self._types = NamedTypes(self._named_types, out.file)
-                if not file["/"].id.get_create_plist().get_link_creation_order():  # in that order, types come first
-                    entries.sort(key=lambda one: one.what not in {"group", "type"})
+            entries = self._entries(file)
+            self._types = NamedTypes(self._types_by_address, out.file)
+            # In the order of their creation, types come first.
+            if self._types_by_address and not file["/"].id.get_create_plist().get_link_creation_order():
+                entries.sort(key=lambda one: one.what not in {"group", "type"})
             with out.writing():
                 copy_userblock(file, out.path, out.file.userblock_size)
             for entry in entries:
@@ -206,9 +201,19 @@ class FileCopy:
 
     # What there is ---------------------------------------------------------------------------------
 
-    def _entries(self, file: h5py.File) -> Iterator[_Entry]:
-        """Yield all that is in a file, each object once, groups before what is in them."""
-        root_size = Path(self._source).stat().st_size
+    def _entries(self, file: h5py.File) -> list[_Entry]:
+        """Return all that is in a file, each object once, groups before what is in them."""
+        self.result = Copied()
+        with translated(self._source, "listing what it holds"):
+            entries = list(self._listed(file))
+        if self.result.dropped and not self._drop:
+            raise UnsupportedColumnError(
+                f"{self._source}: a copy cannot keep {few(self.result.dropped)}. Pass drop=True to leave it out."
+            )
+        return entries
+
+    def _listed(self, file: h5py.File) -> Iterator[_Entry]:
+        root_size, lose = Path(self._source).stat().st_size, self.result.dropped.append
         self._survey_attributes("/", file)
         seen: dict[Address, str] = {address_of(file.id): "/"}
         lost: set[Address] = set()
@@ -218,11 +223,11 @@ class FileCopy:
             for name in group:
                 path = f"{prefix}{name}"
                 if isinstance(name, bytes):
-                    self._lost(f"{name!r} in {prefix or '/'!r}, a name that is not UTF-8")
+                    lose(f"{name!r} in {prefix or '/'!r}, a name that is not UTF-8")
                     continue
                 link = group.get(name, getlink=True)
                 if isinstance(link, h5py.ExternalLink):
-                    self._lost(f"{path!r}, a link to another file ({link.filename})")
+                    lose(f"{path!r}, a link to another file ({link.filename})")
                     continue
                 if isinstance(link, h5py.SoftLink):
                     yield _Entry(path, "soft", link.path)
@@ -240,7 +245,7 @@ class FileCopy:
                     yield _Entry(path, "group")
                     groups.append((f"{path}/", item))
                 elif isinstance(item, h5py.Datatype):
-                    self._named_types[key] = path
+                    self._types_by_address[key] = path
                     yield _Entry(path, "type")
                 elif self._can_copy(path, item, root_size):
                     yield _Entry(path, "array")
@@ -248,18 +253,16 @@ class FileCopy:
                     lost.add(key)
 
     def _can_copy(self, path: str, dataset: h5py.Dataset, file_bytes: int) -> bool:
-        plist = dataset.id.get_create_plist()
-        if plist.get_layout() == h5py.h5d.VIRTUAL:
-            self._lost(f"{path!r}, a virtual dataset of other files")
+        """Decide how an array is laid out, or return False, and note it, if a copy cannot keep it."""
+        plist, dtype, stored = dataset.id.get_create_plist(), dtype_of(dataset.id), dataset.id.get_storage_size()
+        layout, why = plist.get_layout(), "whose type h5py cannot read" if dtype is None else ""
+        if layout == h5py.h5d.VIRTUAL:
+            why = "a virtual dataset of other files"
+        elif layout == h5py.h5d.CONTIGUOUS and plist.get_external_count():
+            why = "whose values are in other files"
+        if why or dtype is None:
+            self.result.dropped.append(f"{path!r}, {why}")
             return False
-        if plist.get_layout() == h5py.h5d.CONTIGUOUS and plist.get_external_count():
-            self._lost(f"{path!r}, whose values are in other files")
-            return False
-        dtype = dtype_of(dataset.id)
-        if dtype is None:
-            self._lost(f"{path!r}, whose type h5py cannot read")
-            return False
-        stored = dataset.id.get_storage_size()
         if stored > file_bytes and dtype.kind != "O":
             raise CorruptFileError(
                 f"{self._source}: {path!r} takes {stored} bytes, and the file has {file_bytes}. Restore it from a copy."
@@ -268,9 +271,14 @@ class FileCopy:
         self.result.chunks_before += facts.num_chunks
         new = None
         has_rows = bool(dataset.shape) and all(dataset.shape) and not dtype.hasobject
-        if has_rows and _is_written(dataset, facts, stored) and not _has_unused_bits(dataset):
-            new = self._rule(facts) if facts.row_bytes < _MOST_ROW_BYTES else None
-        if new is not None and not _is_laid_out(facts, new):
+        # An array that was not written takes no bytes, and all of them in other chunks. libhdf5 makes no new arrays of
+        # integers that have many bits less than their bytes.
+        is_written = stored > 0 and (facts.chunks is None or 2 * dataset.id.get_num_chunks() >= facts.num_chunks)
+        type_ = dataset.id.get_type()
+        has_unused_bits = isinstance(type_, h5py.h5t.TypeIntegerID) and type_.get_precision() != 8 * type_.get_size()
+        if has_rows and is_written and not has_unused_bits and facts.row_bytes < _MOST_ROW_BYTES:
+            new = self._rule(facts)
+        if new is not None and not facts.is_laid_out(new):
             self._layouts[path] = new
             self.result.rewritten += 1
             self.result.chunks_after += -(-dataset.shape[0] // new.chunk_rows)
@@ -283,13 +291,10 @@ class FileCopy:
         for name in item.attrs:
             dtype = dtype_of(item.attrs.get_id(name))
             if dtype is None:
-                self._lost(f"attribute {name!r} of {path!r}, whose type h5py cannot read")
+                self.result.dropped.append(f"attribute {name!r} of {path!r}, whose type h5py cannot read")
             elif h5py.check_string_dtype(dtype) is not None and dtype.hasobject and isinstance(name, str):
                 guard = guard or TextGuard(item.file)
                 guard.check(item.id, path, name)
-
-    def _lost(self, what: str) -> None:
-        self.result.dropped.append(what)
 
     # Writing it ------------------------------------------------------------------------------------
 
@@ -392,23 +397,6 @@ def as_keepable(facts: ArrayFacts) -> CodecName:
             f"of {', '.join(CODEC_NAMES)}: pass codec= to encode it in another way."
         )
     return facts.codec
-
-
-def _is_written(dataset: h5py.Dataset, facts: ArrayFacts, stored_bytes: int) -> bool:
-    """Return whether most of an array was written. One that was not takes no bytes, and all of them in other chunks."""
-    return stored_bytes > 0 and (facts.chunks is None or 2 * dataset.id.get_num_chunks() >= facts.num_chunks)
-
-
-def _has_unused_bits(dataset: h5py.Dataset) -> bool:
-    """Return whether integers have fewer bits than their bytes; libhdf5 makes no new arrays of many unused bits."""
-    type_ = dataset.id.get_type()
-    return isinstance(type_, h5py.h5t.TypeIntegerID) and bool(type_.get_precision() != 8 * type_.get_size())
-
-
-def _is_laid_out(facts: ArrayFacts, new: NewLayout) -> bool:
-    """Return whether an array has a layout already. Levels of codecs do not count."""
-    rows = min(new.chunk_rows, facts.shape[0])
-    return facts.chunks is not None and facts.chunks == (rows, *facts.shape[1:]) and facts.codec == new.codec
 
 
 def _stored_alike(one: h5py.Dataset, other: h5py.Dataset) -> bool:

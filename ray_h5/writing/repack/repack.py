@@ -155,7 +155,11 @@ def repack(
         raise OptionError(
             f"out={folder.place(name)!r}: {len(readable.paths)} files would be written; expected the name of a folder"
         )
-    _check_apart(readable, folder, names)
+    inputs = {storage_of(path, readable.scope.storage).real_path(path) for path in readable.paths}
+    if shared := next((name for name in names if folder.real_path(name) in inputs), None):
+        raise OptionError(
+            f"out: {folder.place(shared)} is an input, too. Write to another place, and rename it when you are content."
+        )
     work.survey()
     with Outputs(folder, names, work.fingerprint(options)) as outputs:
         outputs.begin(resume=bool(resume), overwrite=bool(overwrite))
@@ -201,12 +205,3 @@ def _shuffled_rate(files: FileOptions) -> float:
         if seconds > (_SAMPLED_SECONDS if number < len(starts) else _LEAST_SECONDS):
             break
     return count / max(seconds, 1e-9)
-
-
-def _check_apart(files: FileOptions, folder: Destination, names: Sequence[str]) -> None:
-    """Raise if an output is an input."""
-    inputs = {storage_of(path, files.scope.storage).real_path(path) for path in files.paths}
-    if name := next((name for name in names if folder.real_path(name) in inputs), None):
-        raise OptionError(
-            f"out: {folder.place(name)} is an input, too. Write to another place, and rename it when you are content."
-        )

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -150,11 +149,9 @@ class Work:
     def __init__(self, files: FileOptions, layout: Layout, drop: bool, verify: bool, threads: int) -> None:
         self._paths, self._storage = files.paths, files.scope.storage
         self._layout, self._drop, self._verify, self._threads = layout, drop, verify, threads
-        self._states = {path: files.states.get(path) or self._storage_of(path).check(path) for path in files.paths}
-        self._on_disk = [path for path in files.paths if not self._storage_of(path).is_fetched]
-
-    def _storage_of(self, path: str) -> Any:
-        return storage_of(path, self._storage)
+        storages = {path: storage_of(path, self._storage) for path in files.paths}
+        self._states = {path: files.states.get(path) or storages[path].check(path) for path in files.paths}
+        self._on_disk = [path for path in files.paths if not storages[path].is_fetched]
 
     def names(self) -> list[str]:
         """Return a name for each output: the path of its input below the folder that all of them share."""
@@ -189,7 +186,10 @@ class Work:
                     path if path in self._on_disk else self._fetched(path, outputs.folder.temporary(f"{name}.source"))
                 )
                 try:
-                    advance = partial(_advance, progress, before, total)
+
+                    def advance(nbytes: int, before: int = before) -> None:
+                        progress(min(before + nbytes, total), total)
+
                     copies.append(self._copy_file(path, local, outputs, name, advance))
                 finally:
                     if local != path:
@@ -229,7 +229,6 @@ class Work:
     ) -> Copied:
         """Write an output, look at it, and give it its name."""
         copy = self._copy(local)
-        copy.survey()
         temporary = outputs.folder.temporary(name)
         page = cast("int | None", self._layout.page)
         with OutputFile(temporary, threads=self._threads, page=page, **self._creation(local)) as file:
@@ -275,7 +274,3 @@ def is_slow(facts: ArrayFacts) -> bool:
     is_encoded = bool(facts.pipeline.steps)
     faults = chunk_faults(facts.chunks[0], facts.chunk_bytes, facts.num_chunks, is_encoded, facts.is_split)
     return bool(faults) or not decodes(facts.pipeline)
-
-
-def _advance(progress: Progress, before: int, total: int, done: int) -> None:
-    progress(min(before + done, total), total)
