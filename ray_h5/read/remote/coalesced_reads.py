@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple
 
 from ray_h5.read.jobs import ReadStats, Worker
 from ray_h5.read.native.job_table import JobTable
@@ -19,38 +19,23 @@ _WHOLE_BYTES = IN_FLIGHT_BYTES // 2
 """Most bytes of large ranges that are put together at the same time: their parts are in memory, too."""
 
 
-@dataclass(slots=True, eq=False)
-class _Member:
-    """A byte range that a job needs, or a part of it, and where it is in a request.
+class _Range(NamedTuple):
+    """Bytes that a job needs: its table, and its number there."""
 
-    Attributes
-    ----------
-    of : JobTable
-        The table of the job.
-    number : int
-        The number of the job there.
-    begin, nbytes : int
-        Where its bytes, or those of the part, are in the request, and how many there are.
-    place, whole_bytes : int
-        Of a part: where it is in the range, and the size of the range.
-    """
-
-    of: JobTable
-    number: int
-    begin: int
+    offset: int
     nbytes: int
-    place: int = 0
-    whole_bytes: int = 0
+    table: JobTable
+    number: int
 
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    """A request for a part of a file, and what it is for."""
+    """A request for bytes of a file, and the ranges that are in it; or the one large range that it is a part of."""
 
     byte_source: ByteSource
     offset: int
     nbytes: int
-    members: list[_Member]
+    ranges: list[_Range]
 
 
 class _Arrivals:
@@ -72,30 +57,30 @@ class _Arrivals:
     def arrive(self, request: _Request, data: memoryview) -> None:
         """Run the jobs that have all of their bytes now."""
         ready: dict[int, tuple[JobTable, list[int], list[memoryview]]] = {}
-        for member in request.members:
-            if (whole := self._whole(member, data[member.begin : member.begin + member.nbytes])) is not None:
-                _, numbers, ranges = ready.setdefault(id(member.of), (member.of, [], []))
-                numbers.append(member.number)
+        for needed in request.ranges:
+            at = needed.offset - request.offset
+            whole = data[at : at + needed.nbytes] if needed.nbytes <= request.nbytes else self._put(needed, -at, data)
+            if whole is not None:
+                _, numbers, ranges = ready.setdefault(id(needed.table), (needed.table, [], []))
+                numbers.append(needed.number)
                 ranges.append(whole)
-        request.members = []
+        request.ranges = []
         for key, (job, numbers, ranges) in ready.items():
             self._worker.run_alone(job.in_memory(numbers, ranges))
             self.left[key] -= len(numbers)
             for then in () if self.left[key] else job.then:
                 then()
 
-    def _whole(self, member: _Member, part: memoryview) -> memoryview | None:
-        """Return the range of a member, given its bytes; None while parts of it are missing."""
-        if not member.whole_bytes:
-            return part
-        key = id(member.of), member.number
+    def _put(self, needed: _Range, place: int, part: memoryview) -> memoryview | None:
+        """Put a part of a large range to its place; return the range once no part is missing."""
+        key = id(needed.table), needed.number
         if key not in self.parts:
-            self.parts[key] = memoryview(bytearray(member.whole_bytes)), member.whole_bytes
+            self.parts[key] = memoryview(bytearray(needed.nbytes)), needed.nbytes
         whole, missing = self.parts.pop(key)
-        whole[member.place : member.place + member.nbytes] = part
-        if missing == member.nbytes:
+        whole[place : place + len(part)] = part
+        if missing == len(part):
             return whole
-        self.parts[key] = whole, missing - member.nbytes
+        self.parts[key] = whole, missing - len(part)
         return None
 
 
@@ -119,75 +104,56 @@ def _cost(requests: Sequence[_Request]) -> ReadStats:
     return ReadStats(len(requests), sum(request.nbytes for request in requests))
 
 
-_Range: TypeAlias = tuple[int, int, JobTable, int]
-"""The offset and the size of bytes that a job needs, its table, and its number there."""
-
-
 def _requests(jobs: Sequence[JobTable]) -> list[_Request]:
     """Join the byte ranges of jobs into requests, and part those that are larger than one."""
-    by_source: dict[int, list[_Range]] = {}
+    by_source: dict[int, tuple[ByteSource, list[_Range]]] = {}
     for job in jobs:
-        ranges = by_source.setdefault(id(job.byte_source), [])
-        ranges += [(*span, job, number) for number, span in enumerate(job.ranges)]
-    apart = [parts_of_source for ranges in by_source.values() for parts_of_source in _on_disk(ranges)]
+        _, ranges = by_source.setdefault(id(job.byte_source), (job.byte_source, []))
+        ranges += [_Range(*span, job, number) for number, span in enumerate(job.ranges)]
+    # Those that a cache on a disk has, and the others. They are not joined: bytes of both would be fetched.
+    apart: list[tuple[ByteSource, list[_Range], list[_Range]]] = []
+    for source, ranges in by_source.values():
+        ranges.sort(key=lambda needed: needed[:2])
+        split: tuple[list[_Range], list[_Range]] = [], []
+        for needed, is_stored in zip(ranges, source.on_disk([needed[:2] for needed in ranges]), strict=True):
+            split[not is_stored].append(needed)
+        apart.append((source, *split))
     # With what is on a disk: otherwise a cache made requests of its own, for gaps that are fetched without one.
-    count = sum(_count_apart(there) + _count_apart(missing) for there, missing in apart)
-    total = sum(nbytes for _, missing in apart for _, nbytes, *_ in missing)
+    count = sum(_count_apart(there) + _count_apart(missing) for _, there, missing in apart)
+    total = sum(needed.nbytes for *_, missing in apart for needed in missing)
     requests: list[_Request] = []
-    for there, missing in apart:
-        costs = _source_of(there or missing).costs
+    for source, there, missing in apart:
+        costs = source.costs
         gap = costs.gap_bytes if count >= _FEW_RANGES else costs.few_gap_bytes
         # No block is between two that are as close as this.
-        requests += _joined(there, BLOCK_BYTES - 1, *costs.part_bytes)
-        requests += _joined(missing, gap, costs.parts_of(total), costs.part_bytes[1])
+        requests += _joined(source, there, BLOCK_BYTES - 1, *costs.part_bytes)
+        requests += _joined(source, missing, gap, costs.parts_of(total), costs.part_bytes[1])
     return requests
-
-
-def _source_of(ranges: list[_Range]) -> ByteSource:
-    return ranges[0][2].byte_source
 
 
 def _count_apart(ranges: list[_Range]) -> int:
     """Return how many byte ranges remain if those are joined that follow each other; they ascend."""
-    ends = [offset + nbytes for offset, nbytes, *_ in ranges]
-    return sum(at == 0 or offset - ends[at - 1] > _NEXT_BYTES for at, (offset, *_) in enumerate(ranges))
+    ends = [needed.offset + needed.nbytes for needed in ranges]
+    return sum(at == 0 or needed.offset - ends[at - 1] > _NEXT_BYTES for at, needed in enumerate(ranges))
 
 
-def _on_disk(ranges: list[_Range]) -> Iterator[tuple[list[_Range], list[_Range]]]:
-    """Yield the byte ranges of a file that a cache on a disk has, and the others; ascending.
-
-    They are not joined: where one of two neighbours is there, bytes of both would be fetched.
-    """
-    ranges.sort(key=lambda byte_range: (byte_range[0], byte_range[1]))
-    is_there = _source_of(ranges).on_disk([(offset, nbytes) for offset, nbytes, *_ in ranges]) if ranges else []
-    there = [byte_range for byte_range, is_stored in zip(ranges, is_there, strict=True) if is_stored]
-    if ranges:
-        yield there, [byte_range for byte_range, is_stored in zip(ranges, is_there, strict=True) if not is_stored]
-
-
-def _joined(ranges: list[_Range], gap: int, part_bytes: int, most: int) -> list[_Request]:
+def _joined(source: ByteSource, ranges: list[_Range], gap: int, part_bytes: int, most: int) -> list[_Request]:
     requests: list[_Request] = []
     last: _Request | None = None
-    for offset, nbytes, of, number in ranges:
+    for needed in ranges:
+        offset, nbytes = needed[:2]
         if nbytes > most:
-            requests += _parted(offset, nbytes, of, number, part_bytes)
+            begins = range(0, nbytes, part_bytes)
+            requests += [_Request(source, offset + at, min(part_bytes, nbytes - at), [needed]) for at in begins]
             last = None
             continue
         end = offset + nbytes
         if last is None or offset - (last.offset + last.nbytes) > gap or end - last.offset > max(part_bytes, nbytes):
-            last = _Request(of.byte_source, offset, nbytes, [])
+            last = _Request(source, offset, nbytes, [])
             requests.append(last)
         last.nbytes = max(last.nbytes, end - last.offset)
-        last.members.append(_Member(of, number, offset - last.offset, nbytes))
+        last.ranges.append(needed)
     return requests
-
-
-def _parted(offset: int, nbytes: int, of: JobTable, number: int, part_bytes: int) -> Iterator[_Request]:
-    """Yield requests for the parts of one large range: it is put together as they arrive."""
-    for begin in range(0, nbytes, part_bytes):
-        size = min(part_bytes, nbytes - begin)
-        member = _Member(of, number, 0, size, begin, nbytes)
-        yield _Request(of.byte_source, offset + begin, size, [member])
 
 
 def _batches(requests: Sequence[_Request]) -> Iterator[list[_Request]]:
@@ -195,12 +161,12 @@ def _batches(requests: Sequence[_Request]) -> Iterator[list[_Request]]:
     batch: list[_Request] = []
     held = 0
     for request in requests:
-        first = request.members[0]
-        if first.whole_bytes and first.place == 0:
-            if held and held + first.whole_bytes > _WHOLE_BYTES:
+        first = request.ranges[0]
+        if first.nbytes > request.nbytes and first.offset == request.offset:
+            if held and held + first.nbytes > _WHOLE_BYTES:
                 yield batch
                 batch, held = [], 0
-            held += first.whole_bytes
+            held += first.nbytes
         batch.append(request)
     if batch:
         yield batch
