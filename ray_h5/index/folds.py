@@ -17,8 +17,8 @@ from ray_h5.index.folds_of_rows import digest_of_folds, fold_of_rows
 from ray_h5.index.row_index import RowIndex
 from ray_h5.index.scan_files import Spread, read_ahead
 from ray_h5.options import as_integer, takes_options_of
+from ray_h5.predicates.comparisons import comparable_type
 from ray_h5.predicates.criteria import where
-from ray_h5.predicates.evaluate import comparable_type
 from ray_h5.predicates.virtual_names import Fold
 from ray_h5.rows.row_view import EPISODE
 from ray_h5.source import OptionsOfFolds, Source

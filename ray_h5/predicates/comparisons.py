@@ -1,4 +1,4 @@
-"""Comparisons of the values of a column, exact for each type, and why there is none.
+"""Comparisons of the values of a column, exact for each type.
 
 pyarrow casts both sides to a common type, which loses digits.
 """
@@ -6,6 +6,7 @@ pyarrow casts both sides to a common type, which loses digits.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from functools import reduce
@@ -15,7 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ray_h5.errors import PredicateError
 from ray_h5.messages import few
+from ray_h5.predicates.virtual_names import Compared, criterion_in_words
 
 _MAX_SHOWN = 3
 _BY: dict[bool, tuple[Callable[..., pa.ChunkedArray], Callable[[Any], int]]] = {
@@ -25,13 +28,78 @@ _BY: dict[bool, tuple[Callable[..., pa.ChunkedArray], Callable[[Any], int]]] = {
 """How values are compared with the lower end of a range, and which integer is that end; the same for the upper end."""
 
 
-def one_of(values: pa.ChunkedArray, wanted: Sequence[Any]) -> pa.ChunkedArray:
-    """Return for each value whether it is one of others; null for a null, unless None is one of them.
+_MONTH = re.compile(r"\d{4}-\d\d")
+_DATED = re.compile(r"\d{4}-\d\d(-\d\d([T ]\d\d(:\d\d(:\d\d(\.\d{1,9})?)?)?Z?)?)?")
+"""Text that numpy reads as a time. A year alone is more often a name."""
+
+
+def compared(column: str, wanted: Compared, values: Any) -> pa.ChunkedArray:
+    """Return for each value of a column whether it passes: text is compared as times, if they are times.
 
     Raises
     ------
-    pyarrow.ArrowException, TypeError
-        If the types cannot be compared.
+    PredicateError
+        If the types cannot be compared, or text is a month, in a column of times.
+    """
+    stored = pa.table({column: values})[0]
+    kind, others = stored.type, [*wanted.values]
+    held = stored.cast(comparable_type(kind))
+    compared_with = [value for value in others if value is not None]
+    are_times = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
+    if are_times and compared_with and all(map(_is_dated, compared_with)):
+        for text in filter(_MONTH.fullmatch, compared_with):
+            raise _month(column, text, kind)
+        others = [None if text is None else _time(text) for text in others]
+    try:
+        return _between(held, *others) if wanted.how == "between" else _one_of(held, others)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError) as exc:  # one of Arrow is a TypeError, too
+        why, words = _why_not(column, held.type, wanted.values, exc), criterion_in_words(column, wanted)
+        raise PredicateError(f"predicate: ({words}) cannot be evaluated on {column}: {kind}: {why}") from exc
+
+
+def comparable_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type in which values are compared exactly.
+
+    pyarrow does not compare float16. `isin` casts what it looks up to the type of the column; dictionaries, and
+    decimals of few digits, refuse that.
+    """
+    if pa.types.is_dictionary(kind):
+        return comparable_type(kind.value_type)
+    if pa.types.is_decimal(kind):
+        # With the digits of any integer of 64 bits; sums have one more.
+        return pa.decimal256(min(max(kind.precision, 20 + kind.scale), 75), kind.scale)
+    return pa.float32() if pa.types.is_float16(kind) else kind
+
+
+def _is_dated(text: Any) -> bool:
+    try:
+        return isinstance(text, str) and bool(_DATED.fullmatch(text)) and _time(text) is not None
+    except ValueError:  # such as the 31st of February
+        return False
+
+
+def _time(text: str) -> Any:
+    """Return the time that text stands for, as a value that pyarrow compares."""
+    time = np.datetime64(text.removesuffix("Z"))
+    plain = time.item()
+    return time if isinstance(plain, int) else plain  # Python's times have no nanoseconds
+
+
+def _month(column: str, text: str, kind: pa.DataType) -> PredicateError:
+    """Return the error for a month: pandas and xarray take all of it, and numpy its first moment."""
+    unit: Any = kind.unit if pa.types.is_timestamp(kind) else "D"
+    first = np.datetime64(text, "D")
+    last = (np.datetime64(text, "M") + np.timedelta64(1, "M")).astype(f"M8[{unit}]") - np.timedelta64(1, unit)
+    return PredicateError(
+        f"predicate: {text!r} is a month, and column {column!r} holds times; expected a day, such as '{first}', or a "
+        f"moment of it. For all of the month, write between('{first}', '{last}')."
+    )
+
+
+def _one_of(values: pa.ChunkedArray, wanted: Sequence[Any]) -> pa.ChunkedArray:
+    """Return for each value whether it is one of others; null for a null, unless None is one of them.
+
+    Raises a `pyarrow.ArrowException` or TypeError if the types cannot be compared.
     """
     kind, others = values.type, [value for value in wanted if value is not None]
     if _is_number(kind):
@@ -57,8 +125,8 @@ def one_of(values: pa.ChunkedArray, wanted: Sequence[Any]) -> pa.ChunkedArray:
     return pc.if_else(pc.is_valid(values), is_equal, of_null)
 
 
-def between(values: pa.ChunkedArray, low: Any, high: Any) -> pa.ChunkedArray:
-    """Return for each value whether it is in a range, of which None leaves an end open; errors as `one_of`."""
+def _between(values: pa.ChunkedArray, low: Any, high: Any) -> pa.ChunkedArray:
+    """Return for each value whether it is in a range, of which None leaves an end open; errors as `_one_of`."""
     ends = [(end, is_low) for end, is_low in ((low, True), (high, False)) if end is not None]
     return reduce(pc.and_kleene, (_beyond(values, end, is_low=is_low) for end, is_low in ends))
 
@@ -90,10 +158,6 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
 def _number(value: Any) -> Any:
     value = value.as_py() if isinstance(value, pa.Scalar) else value
     if not isinstance(value, (int, float, Decimal)):
@@ -118,20 +182,8 @@ def _range_of(kind: pa.DataType) -> tuple[int, int]:
     return int(held.min), int(held.max)
 
 
-def why_not_compared(name: str, kind: pa.DataType, values: Sequence[Any], error: Exception) -> str:
-    """Return why a column of some type is not compared with values.
-
-    Parameters
-    ----------
-    name : str
-        The column.
-    kind : pyarrow.DataType
-        Its type.
-    values : sequence
-        The values.
-    error : Exception
-        What pyarrow says.
-    """
+def _why_not(name: str, kind: pa.DataType, values: Sequence[Any], error: Exception) -> str:
+    """Return why a column of some type is not compared with values; `error` is what pyarrow says."""
     if pa.types.is_nested(kind):
         return (
             f"column {name!r} holds {'a structure' if pa.types.is_struct(kind) else 'a list'} a row, and a predicate "
@@ -146,7 +198,11 @@ def why_not_compared(name: str, kind: pa.DataType, values: Sequence[Any], error:
 
 
 _HELD: tuple[tuple[Callable[[pa.DataType], bool], str, str], ...] = (
-    (_is_text, "text, which is", "text only, such as '3'"),
+    (
+        lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind),
+        "text, which is",
+        "text only, such as '3'",
+    ),
     (pa.types.is_boolean, "booleans, which are", "True and False only"),
     (pa.types.is_duration, "time spans, which are", "datetime.timedelta or numpy.timedelta64 only"),
     (pa.types.is_temporal, "times, which are", "times: a datetime, or text such as '2024-01-31' or '2024-01-31T12:00'"),

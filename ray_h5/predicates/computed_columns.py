@@ -57,13 +57,10 @@ def occurs(values: np.ndarray, valid: np.ndarray | None, column: str, criterion:
     PredicateError
         As `compute` does.
     """
-    forms = [_form(values_or_valid) for values_or_valid in (values, valid) if values_or_valid is not None]
+    arrays = [array for array in (values, valid) if array is not None]
+    forms = [("number" if array.dtype.kind in "biuf" else str(array.dtype), array.shape[1:]) for array in arrays]
     _check_shapes(f"any_equal({criterion.value!r}): column {column!r}", forms, criterion)
     return _occurs(values, valid, criterion.value)
-
-
-def _form(values: np.ndarray) -> _Form:
-    return "number" if values.dtype.kind in "biuf" else str(values.dtype), values.shape[1:]
 
 
 def _any_equal(reader: FileReader, num_rows: int, column: str, criterion: AnyEqual) -> np.ndarray:
@@ -90,16 +87,12 @@ def _any_equal(reader: FileReader, num_rows: int, column: str, criterion: AnyEqu
 
 
 def _occurs(values: np.ndarray, valid: np.ndarray | None, wanted: float) -> np.ndarray:
-    values, valid = _by_step(values), None if valid is None else _by_step(valid)
+    values = values.reshape(len(values), *step_shape(values.shape[1:]))
     with np.errstate(over="ignore"):  # a value that is too large for the dtype becomes infinite
         hits = values[:, :, int(wanted)] != 0 if values.ndim == 3 else values == wanted
     if valid is not None:
-        hits = hits & (valid > 0)
+        hits = hits & (valid.reshape(len(valid), *step_shape(valid.shape[1:])) > 0)
     return hits.any(axis=1) if hits.ndim == 2 else hits
-
-
-def _by_step(values: np.ndarray) -> np.ndarray:
-    return values.reshape(len(values), *step_shape(values.shape[1:]))
 
 
 def step_shape(shape: tuple[_Length, ...]) -> tuple[_Length, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -16,14 +15,10 @@ import pyarrow.compute as pc
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import PredicateError
 from ray_h5.options import names_options
-from ray_h5.predicates import comparisons
 from ray_h5.predicates.virtual_names import AnyEqual, Compared, Derived, Fold, RowMask, virtual_name
 
-_MONTH = re.compile(r"\d{4}-\d\d")
 _MAX_BITS = 1 << 13
 """Integers of more bits cannot be printed: Python refuses it."""
-_DATED = re.compile(r"\d{4}-\d\d(-\d\d([T ]\d\d(:\d\d(:\d\d(\.\d{1,9})?)?)?Z?)?)?")
-"""Text that numpy reads as a time. A year alone is more often a name."""
 
 
 @names_options
@@ -173,50 +168,6 @@ def as_criteria(criteria: Mapping[str, Any], unnamed: Sequence[object] = ()) -> 
     if not criteria:
         raise PredicateError("where(): expected at least one criterion, such as where(label=1)")
     return [Criterion(name, _checked(name, wanted)) for name, wanted in criteria.items()]
-
-
-def _is_dated(text: Any) -> bool:
-    if not isinstance(text, str) or not _DATED.fullmatch(text):
-        return False
-    try:
-        return not np.isnat(_as_time(text))
-    except ValueError:  # such as the 31st of February
-        return False
-
-
-def _as_time(text: str) -> np.datetime64:
-    return np.datetime64(text.removesuffix("Z"))
-
-
-def _month(name: str, text: str, kind: pa.DataType) -> PredicateError:
-    """Return the error for a month: pandas and xarray take all of it, and numpy its first moment."""
-    unit: Any = kind.unit if pa.types.is_timestamp(kind) else "D"
-    first = np.datetime64(text, "D")
-    last = (np.datetime64(text, "M") + np.timedelta64(1, "M")).astype(f"M8[{unit}]") - np.timedelta64(1, unit)
-    return PredicateError(
-        f"predicate: {text!r} is a month, and column {name!r} holds times; expected a day, such as '{first}', or a "
-        f"moment of it. For all of the month, write between('{first}', '{last}')."
-    )
-
-
-def passes(name: str, wanted: Compared, values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """Return for each value of a column of some type whether it passes: text is compared as times, if they are times.
-
-    Raises
-    ------
-    PredicateError
-        If text is a month, in a column of times.
-    pyarrow.ArrowException, TypeError
-        If the types cannot be compared.
-    """
-    others = [*wanted.values]
-    compared = [value for value in others if value is not None]
-    if (pa.types.is_timestamp(kind) or pa.types.is_date(kind)) and compared and all(map(_is_dated, compared)):
-        for text in compared:
-            if _MONTH.fullmatch(text):
-                raise _month(name, text, kind)
-        others = [None if text is None else _plain(_as_time(text)) for text in others]
-    return comparisons.between(values, *others) if wanted.how == "between" else comparisons.one_of(values, others)
 
 
 def _checked(name: str, wanted: Any) -> Derived:

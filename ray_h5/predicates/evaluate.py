@@ -14,10 +14,9 @@ import pyarrow.compute as pc
 from ray_h5.columns.schema import TENSOR_KINDS, ColumnSpec, shown_shape
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
 from ray_h5.messages import no_column
-from ray_h5.predicates.comparisons import why_not_compared
+from ray_h5.predicates.comparisons import comparable_type, compared
 from ray_h5.predicates.computed_columns import step_shape
-from ray_h5.predicates.criteria import passes
-from ray_h5.predicates.virtual_names import Compared, comparison_of, criterion_in_words, in_words, names_in, read_for
+from ray_h5.predicates.virtual_names import comparison_of, in_words, names_in, read_for
 
 
 def as_expression(predicate: Any) -> pc.Expression:
@@ -124,71 +123,35 @@ def evaluate(expression: pc.Expression, columns: Mapping[str, Any], num_rows: in
 
     A row passes where the expression is true: not where it is false and not where it is null.
     Comparisons with NaN are false.
-    """
-    return np.flatnonzero(passing(expression, columns, num_rows).fill_null(False).to_numpy())
-
-
-def passing(expression: pc.Expression, columns: Mapping[str, Any], num_rows: int) -> pa.ChunkedArray:
-    """Return for each row whether it passes; null if that depends on a null.
 
     Raises
     ------
     PredicateError
         If the types of the columns cannot be compared.
     """
-    names = names_in(expression)
-    parts = {name: compared(*parsed, columns) for name in names if (parsed := comparison_of(name)) is not None}
-    parts |= {name: columns[name] for name in names if name not in parts and name in columns}
+    from pyarrow.acero import Declaration, ProjectNodeOptions, TableSourceNodeOptions  # imports pandas
+
+    parts = {}
+    for name in names_in(expression):
+        if (comparison := comparison_of(name)) is not None:
+            parts[name] = compared(*comparison, columns[comparison[0]])
+        elif name in columns:
+            parts[name] = columns[name]
     # A table without columns would have no rows; an expression such as a constant names none.
     table = pa.table(parts or {"": pa.nulls(num_rows)})
     try:
-        return _mask(expression, _comparable(table))
+        comparable = table.cast(pa.schema([(field.name, comparable_type(field.type)) for field in table.schema]))
+        # `Table.filter` would copy the rows that pass.
+        source = Declaration("table_source", TableSourceNodeOptions(comparable))
+        computed = Declaration("project", ProjectNodeOptions([expression], ["value"]), [source])
+        passes = computed.to_table(use_threads=False)["value"]  # threads would not keep the order
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as exc:
-        types = ", ".join(f"{field.name}: {field.type}" for field in table.schema)
-        said = str(exc).splitlines()[0]
-        raise PredicateError(f"predicate: {in_words(expression)} cannot be evaluated on {types}: {said}") from exc
-
-
-def compared(column: str, wanted: Compared, columns: Mapping[str, Any]) -> pa.ChunkedArray:
-    """Return for each value of a column whether it passes a comparison; errors as `passing`."""
-    table = pa.table({column: columns[column]})
-    comparable = _comparable(table)
-    try:
-        return passes(column, wanted, comparable[0], table.schema[0].type)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError) as exc:  # one of Arrow is a TypeError, too
-        why = why_not_compared(column, comparable.schema[0].type, wanted.values, exc)
-        words = criterion_in_words(column, wanted)
-        raise PredicateError(
-            f"predicate: ({words}) cannot be evaluated on {column}: {table.schema[0].type}: {why}"
-        ) from exc
-
-
-def _mask(expression: pc.Expression, table: pa.Table) -> pa.ChunkedArray:
-    """Return the value of the expression for each row. `Table.filter` would copy the rows that pass."""
-    from pyarrow.acero import Declaration, ProjectNodeOptions, TableSourceNodeOptions  # imports pandas
-
-    source = Declaration("table_source", TableSourceNodeOptions(table))
-    computed = Declaration("project", ProjectNodeOptions([expression], ["value"]), [source])
-    passes = computed.to_table(use_threads=False)["value"]  # threads would not keep the order
+        raise _not_evaluated(expression, table, str(exc).splitlines()[0]) from exc
     if not pa.types.is_boolean(passes.type):
-        raise pa.ArrowTypeError(f"expected a boolean a row, found {passes.type}")
-    return passes
+        raise _not_evaluated(expression, table, f"expected a boolean a row, found {passes.type}")
+    return np.flatnonzero(passes.fill_null(False).to_numpy())
 
 
-def comparable_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type in which values are compared exactly.
-
-    pyarrow does not compare float16. `isin` casts what it looks up to the type of the column; dictionaries, and
-    decimals of few digits, refuse that.
-    """
-    if pa.types.is_dictionary(kind):
-        return comparable_type(kind.value_type)
-    if pa.types.is_decimal(kind):
-        # With the digits of any integer of 64 bits; sums have one more.
-        return pa.decimal256(min(max(kind.precision, 20 + kind.scale), 75), kind.scale)
-    return pa.float32() if pa.types.is_float16(kind) else kind
-
-
-def _comparable(table: pa.Table) -> pa.Table:
-    kinds = [(field.name, comparable_type(field.type)) for field in table.schema]
-    return table.cast(pa.schema(kinds))
+def _not_evaluated(expression: pc.Expression, table: pa.Table, why: str) -> PredicateError:
+    types = ", ".join(f"{field.name}: {field.type}" for field in table.schema)
+    return PredicateError(f"predicate: {in_words(expression)} cannot be evaluated on {types}: {why}")

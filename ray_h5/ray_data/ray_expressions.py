@@ -14,9 +14,10 @@ from ray.data.datatype import DataType
 from ray.data.expressions import ColumnExpr, Expr, PyArrowComputeUDFExpr, UDFExpr, col
 
 from ray_h5.errors import PredicateError
+from ray_h5.predicates.comparisons import compared
 from ray_h5.predicates.computed_columns import occurs
 from ray_h5.predicates.criteria import Criterion
-from ray_h5.predicates.evaluate import compared, no_scalar
+from ray_h5.predicates.evaluate import no_scalar
 from ray_h5.predicates.virtual_names import AnyEqual, Compared, Fold, RowMask
 from ray_h5.ray_data.preprocessing.batch_formats import as_array
 
@@ -44,8 +45,7 @@ class RowChooser:
             return _like(pa.chunked_array([pa.array(occurring)]), columns[0])
         assert isinstance(criterion.wanted, Compared)
         values = _scalars(columns[0], criterion.column)
-        passes = compared(criterion.column, criterion.wanted, {criterion.column: values})
-        return _like(passes, columns[0])
+        return _like(compared(criterion.column, criterion.wanted, values), columns[0])
 
     def pushed(self, *columns: pc.Expression) -> pc.Expression:
         """Return the predicate for a datasource. Columns may have been renamed."""

@@ -22,7 +22,7 @@ from ray_h5.messages import few
 from ray_h5.order.draws.chunk_groups import ChunkGroups
 from ray_h5.order.draws.shuffle import UnusableRowsError
 from ray_h5.order.draws.weights_and_class_balance import Balance, Weights, first_wrong, shown
-from ray_h5.predicates.evaluate import comparable_type
+from ray_h5.predicates.comparisons import comparable_type
 from ray_h5.tables.table_columns import one_array
 
 _INDEPENDENT, _SLOTS, _GROUPS = range(100, 103)
