@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from ray_h5.columns.derived_columns import Columns, split_columns
+import numpy as np
+
+from ray_h5.columns.column_functions import csr, joined, ragged
+from ray_h5.columns.derived_columns import Columns, Ragged, split_columns
 from ray_h5.columns.labels import Classes, Value, classes_of
 from ray_h5.columns.schema import Cast
-from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError
+from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError
 from ray_h5.index.facts.file_facts import Question
 from ray_h5.index.facts.left_out import UNREADABLE
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.row_index import RowIndex, build_index, find_cast
 from ray_h5.index.scan_files import Lookup, Spread, read_ahead
 from ray_h5.index.stored.index_files import check_index_dir
-from ray_h5.index.suggested_calls import suggestions_that_run
 from ray_h5.likely_rows.suggestions import Suggestion
 from ray_h5.lru import first_time
 from ray_h5.manifest.layout import FileLayout, FileState
 from ray_h5.messages import ensure_handler, few, near_names, no_column
-from ray_h5.rows.row_kind_options import naming_files
+from ray_h5.rows.patches_option import Patches
+from ray_h5.rows.row_kind_options import Files, Grid, Groups, naming_files
+from ray_h5.rows.windows_option import Windows
 from ray_h5.source import Source, SourceOptions
 from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.find_files import PathLike, find_files, is_local_only, list_paths
@@ -42,6 +47,13 @@ logger = logging.getLogger(__name__)
 _MAX_ADVICE = 3
 _KEPT = ("group", "allow_external", "ignore_unreadable_files", "axes")
 """The options of the user with which a suggestion is tried, unless it says others."""
+
+_MAX_ROW_BYTES = 64 << 20
+"""A column with larger rows is planned and not read."""
+
+_MAKERS: Mapping[str, Callable[..., Any]] = {
+    maker.__name__: maker for maker in (Files, Grid, Groups, Patches, Windows, csr, joined, ragged, range)
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,15 +147,25 @@ class FileOptions:
         return FileState(self.states[path]) if path in self.states else None
 
     def that_run(self, suggestions: Iterable[Suggestion], paths: Sequence[str]) -> Iterator[Suggestion]:
-        """Yield the suggestions whose call reads some of the files, and those without a call."""
-        return suggestions_that_run(suggestions, replace(self, paths=list(dict.fromkeys(paths)))._plan_as)
+        """Yield the suggestions whose call reads some of the files, and those without a call.
 
-    def _plan_as(self, **options: Any) -> RowIndex:
-        """Plan the same files with other options that say what their rows are."""
-        kept = {name: getattr(self.source, name) for name in _KEPT}
-        source = Source(self.paths, **{**kept, **options})
-        scope = replace(Scope.of(source, self.scope.storage), zipped=self.scope.zipped)
-        return replace(self, source=source, scope=scope, index_dir=None, cast=source.cast).plan()
+        The files are planned as each of them says, and the first and the last row is read.
+        """
+        kept, chosen = {name: getattr(self.source, name) for name in _KEPT}, [*dict.fromkeys(paths)]
+        for suggestion in suggestions:
+            try:
+                if suggestion.options:
+                    call = ast.parse(f"read_h5({suggestion.options})", mode="eval").body
+                    assert isinstance(call, ast.Call)
+                    source = Source(chosen, **{**kept, **_arguments_of(call)})
+                    scope = replace(Scope.of(source, self.scope.storage), zipped=self.scope.zipped)
+                    _read_ends(
+                        replace(self, source=source, paths=chosen, scope=scope, index_dir=None, cast=source.cast).plan()
+                    )
+            except RayH5Error as exc:
+                logger.debug("not suggested: %s: %s", suggestion.options, exc)
+            else:
+                yield suggestion
 
     def index(self, columns: Columns | None = None, spread: Spread = read_ahead) -> RowIndex:
         """Return the index of some columns; by default of those that the source names, or of all.
@@ -295,3 +317,55 @@ def _of_files(index: RowIndex, asked: Classes) -> Classes:
             f"the predicate ~where(**{{{name!r}: None}})."
         )
     return classes_of(name, (value for value in values if value is not None), asked.others)
+
+
+# Suggested calls are run before they are printed -----------------------------------------------------------------
+
+
+def _arguments_of(call: ast.Call) -> dict[str, Any]:
+    return {str(keyword.arg): _value_of(keyword.value) for keyword in call.keywords}
+
+
+def _value_of(node: ast.expr) -> Any:
+    """Return what an expression stands for: values, row kinds, windows and columns that are made.
+
+    Raises
+    ------
+    ValueError, KeyError
+        If it has anything else.
+    """
+    if isinstance(node, ast.Call):
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else ast.unparse(node.func)
+        return _MAKERS[name](*map(_value_of, node.args), **_arguments_of(node))
+    if isinstance(node, ast.List):
+        return [*map(_value_of, node.elts)]
+    if isinstance(node, ast.Dict):
+        keys = [ast.literal_eval(key) for key in node.keys if key is not None]
+        return dict(zip(keys, map(_value_of, node.values), strict=True))
+    return ast.literal_eval(node)
+
+
+def _read_ends(index: RowIndex) -> None:
+    """Read the first and the last row.
+
+    Raises
+    ------
+    RayH5Error
+        If there is no row, or one cannot be read, or bounds leave out values.
+    """
+    counts = np.diff(index.files.starts)
+    filled = np.flatnonzero(counts)
+    if not len(filled):
+        raise SchemaMismatchError("expected rows, found none")
+    names = [name for name, spec in index.columns.items() if spec.row_bytes <= _MAX_ROW_BYTES]
+    ranges = [column for column in index.scope.columns if isinstance(column, Ragged) and index.scope.rows is None]
+    for file, row in ((int(filled[0]), 0), (int(filled[-1]), int(counts[filled[-1]]) - 1)):
+        table = index.tables[file] if index.tables else None
+        with index.open(file) as reader:
+            reader.read(names, np.array([row]))
+            for made in ranges:
+                # Offsets and ends are of all values: planning has compared them.
+                bounds = None if table is None else table.bounds.get(made.bounds_key)
+                length = reader.base.column(made.content).num_rows
+                if bounds is not None and (total := bounds.total) != length:
+                    raise SchemaMismatchError(f"{made}: its rows have {total} of {length} values")

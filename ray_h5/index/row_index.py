@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -24,7 +25,6 @@ from ray_h5.index.facts.left_out import (
     empty_files,
     error_of_unreadable,
     unreadable_files,
-    warn_of_empty,
     warn_of_left_out,
     warn_of_unreadable,
 )
@@ -57,6 +57,10 @@ from ray_h5.storage.byte_source import Identity
 from ray_h5.storage.request_pool import each_waiting
 from ray_h5.storage.storage_of_path import storage_of
 from ray_h5.tables.table_columns import TableColumns
+
+logger = logging.getLogger(__name__)
+
+_MAX_LISTED = 5
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -259,19 +263,15 @@ class RowIndex(ComparedByContent):
         try:
             return evaluate(predicate, {**self.values(names, stored=stored), **(added or {})}, self.num_rows)
         except PredicateError as exc:
-            raise PredicateError(f"{exc}{self._names_of_enums(names)}") from exc
-
-    def _names_of_enums(self, names: Sequence[str]) -> str:
-        """Return sentences, to be appended, with the names of enums, whose integers predicates compare."""
-        (facts,) = self.lookup.ask([self.files.path(0)], Question(tuple(names)))
-        enums = {
-            name: column.enum for name, column in facts.columns.items() if column.enum and column.spec.kind == "number"
-        }
-        return "".join(
-            f". {name!r} is an enum, whose integers are compared: {few([f'{label}={value}' for label, value in enum])}"
-            for name, enum in enums.items()
-            if name in {*names}
-        )
+            # Predicates compare the integers of enums.
+            (facts,) = self.lookup.ask([self.files.path(0)], Question(tuple(names)))
+            enums = {
+                name: few([f"{label}={value}" for label, value in facts.columns[name].enum])
+                for name in names
+                if name in facts.columns and facts.columns[name].enum and facts.columns[name].spec.kind == "number"
+            }
+            said = (f". {name!r} is an enum, whose integers are compared: {enum}" for name, enum in enums.items())
+            raise PredicateError("".join([str(exc), *said])) from exc
 
     def _check_not_drawn(self, names: Iterable[str]) -> None:
         drawn = self.scope.drawn_columns
@@ -295,17 +295,20 @@ class RowIndex(ComparedByContent):
         return virtual_spec(virtual_name(column, replace(criterion, casts=casts)))
 
     def _of_tables(self, columns: Sequence[ColumnSpec]) -> dict[ColumnSpec, pa.ChunkedArray]:
-        beside = self.beside
-        return {spec: beside.of_all_rows(spec, self.files) for spec in columns if spec.name in beside.columns}
+        beside = {spec: self.beside.columns[spec.name] for spec in columns if spec.name in self.beside.columns}
+        return {
+            spec: pa.chunked_array([column.cast(spec, column.of(self.files, None))]) for spec, column in beside.items()
+        }
 
     def _of_folds(self, columns: Sequence[ColumnSpec]) -> dict[ColumnSpec, pa.ChunkedArray]:
-        parsed = {spec: criterion for spec in columns for _, criterion in filter(None, [parse_virtual(spec.name)])}
+        def labels_of(name: str) -> pa.ChunkedArray:
+            return self.values([name], stored=True)[name]
+
+        folds = {spec: (parse_virtual(spec.name) or ("", None))[1] for spec in columns}
         return {
-            spec: pa.chunked_array(
-                [passing_rows(self.files, self.kept, lambda name: self.values([name], stored=True)[name], criterion)]
-            )
-            for spec, criterion in parsed.items()
-            if isinstance(criterion, Fold)
+            spec: pa.chunked_array([passing_rows(self.files, self.kept, labels_of, fold)])
+            for spec, fold in folds.items()
+            if isinstance(fold, Fold)
         }
 
     def _of_files(self, columns: Sequence[ColumnSpec]) -> dict[ColumnSpec, pa.ChunkedArray]:
@@ -317,7 +320,9 @@ class RowIndex(ComparedByContent):
         self._add_sources(sources_of([facts.sources for facts in answers], read))
         for column, _ in filter(None, (parse_virtual(spec.name) for spec in columns)):
             check_enums(answers, column)
-        return {spec: _joined(answers, spec) for spec in columns}
+        # Copied into memory of their own.
+        whole = {spec: pa.chunked_array([facts.values[spec] for facts in answers], spec.kept_type) for spec in columns}
+        return {spec: pa.chunked_array([array.combine_chunks()], spec.kept_type) for spec, array in whole.items()}
 
     @property
     def looked_up(self) -> list[str]:
@@ -404,7 +409,23 @@ def build_index(
         if lookup.leaves_out and errors and rest:
             warn_of_unreadable(errors, len(paths))
             return build_index(rest, columns, lookup, cast)
-        return _without_empty(paths, wanted, lookup, cast, error_of_unreadable(errors, exc, len(paths)))
+        error = error_of_unreadable(errors, exc, len(paths))
+        # The cause may be files that hold nothing, which are left out with a warning.
+        empty = empty_files(paths, lookup)
+        filled = [path for path in paths if path not in empty]
+        if not filled or not empty:
+            raise error from error.__cause__
+        try:
+            index = _build(filled, wanted, lookup, cast)
+        except (*UNREADABLE, SchemaMismatchError):
+            raise error from None
+        logger.warning(
+            "left out %d of %d files, which are empty: %s; write them again, or leave them out",
+            len(empty),
+            len(paths),
+            few([f"{path} ({why})" for path, why in empty.items()], _MAX_LISTED),
+        )
+        return index
 
 
 def find_cast(index: RowIndex, names: Sequence[str]) -> None:
@@ -440,15 +461,18 @@ def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup
     if not files.num_rows and lookup.scope.rows is not None and lookup.scope.rows.is_block:
         check_any_block(paths, lookup.scope.rows)
     chunk_rows = {name: max(file_facts.columns[name].chunk_rows for file_facts in facts) for name in common}
-    tables = (
-        tuple(file_facts.table for file_facts in facts)
-        if any(file_facts.table is not None for file_facts in facts)
-        else ()
+    tables = tuple(file_facts.table for file_facts in facts)
+    varying = frozenset(
+        name
+        for name, spec in common.items()
+        if lookup.scope.by_axis and spec.kind == "ragged"
+        if any(file_facts.columns[name].spec.kind != "ragged" for file_facts in facts)
     )
-    varying = frozenset(name for name in common if lookup.scope.by_axis and _varies(facts, common[name]))
     if varying:  # rows are arrays of their own, which readers without a table do not deliver
         nothing = RowTable()
-        tables = tuple(nothing if file_facts.table is None else file_facts.table for file_facts in facts)
+        tables = tuple(nothing if table is None else table for table in tables)
+    elif all(table is None for table in tables):
+        tables = ()
     if lookup.scope.windows is not None:
         check_any_row(paths, tables, lookup.scope.windows)
     known = tuple(
@@ -463,13 +487,6 @@ def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup
     )
 
 
-def _varies(facts: Sequence[FileFacts], common: ColumnSpec) -> bool:
-    """Return whether rows of a column differ in shape from file to file, and not in each file."""
-    return common.kind == "ragged" and any(
-        file_facts.columns[common.name].spec.kind != "ragged" for file_facts in facts
-    )
-
-
 def _num_rows(facts: FileFacts, columns: tuple[str, ...] | None, scope: Scope) -> int:
     try:
         return facts.num_rows(columns)
@@ -478,26 +495,6 @@ def _num_rows(facts: FileFacts, columns: tuple[str, ...] | None, scope: Scope) -
             with scope.open(facts.path, facts.state) as reader:
                 reader.base.rows_of(chosen, facts.sources)
         raise
-
-
-def _without_empty(
-    paths: Sequence[str], wanted: tuple[str, ...] | None, lookup: Lookup, cast: Cast, refused: RayH5Error
-) -> RowIndex:
-    """Return the index of the files that hold something, with a warning about the others.
-
-    A file is empty without a byte, or without a dataset. Raises `refused` if none is, or the others cannot be read
-    either.
-    """
-    empty = empty_files(paths, lookup)
-    filled = [path for path in paths if path not in empty]
-    if not filled or not empty:
-        raise refused
-    try:
-        index = _build(filled, wanted, lookup, cast)
-    except (*UNREADABLE, SchemaMismatchError):
-        raise refused from None
-    warn_of_empty(empty, len(paths))
-    return index
 
 
 def _check_same_rows(index: RowIndex, files: FileTable, names: Sequence[str]) -> None:
@@ -512,9 +509,3 @@ def _check_same_rows(index: RowIndex, files: FileTable, names: Sequence[str]) ->
             f"{expected.path(file)}: expected {wanted[file]} rows, as its other columns have, found {has[file]} in "
             f"{', '.join(names)}. If it lists the rows of a split, choose them with row_mask()."
         )
-
-
-def _joined(answers: Sequence[FileFacts], spec: ColumnSpec) -> pa.ChunkedArray:
-    """Return a column of all files, copied into memory of its own."""
-    whole = pa.chunked_array([facts.values[spec] for facts in answers], spec.kept_type)
-    return pa.chunked_array([whole.combine_chunks()], spec.kept_type)

@@ -109,24 +109,21 @@ class Lookup:
         """Return the facts of each file. Facts that this process knows are not looked up again, only stored."""
         known: dict[str, FileFacts] = {}
         begun: dict[str, FileFacts] = {}
-        progress = _Progress(len(paths))
         store = FactsStore(self.scope, self.index_dir)
         for path in paths:
             facts = store.get(path, question, self.states.get(path))
-            if facts is None:
-                continue
-            if not facts.answers(question):
+            if facts is not None and facts.answers(question):
+                store.add(facts)
+                known[path] = facts
+            elif facts is not None:
                 # The task that looks at the file goes on from here: it asks a store for less.
                 begun[path] = facts
-                continue
-            store.add(facts)
-            known[path] = facts
-            progress.add(1)
         unknown = [path for path in paths if path not in known]
         size = max(_BATCH_FILES, _TURNS * self.scope.storage.opened_at_once)
         batches = [unknown[i : i + size] for i in range(0, len(unknown), size)]
         work = partial(answer_files, question, self.scope, self.states, begun)
         columns: dict[tuple[tuple[str, ColumnFacts], ...], Mapping[str, ColumnFacts]] = {}
+        said = time.monotonic()
         for answers in self.spread(work, batches) if len(batches) > 1 else map(work, batches):
             for facts in answers:
                 # Equal facts of many files share one object, to save memory.
@@ -134,7 +131,9 @@ class Lookup:
                 known[facts.path] = shared_facts = replace(facts, columns=shared)
                 store.remember(shared_facts)
                 store.add(shared_facts)
-            progress.add(len(answers))
+            if time.monotonic() - said > _PROGRESS_S:
+                said = time.monotonic()
+                logger.info("index: %d of %d files", len(known), len(paths))
         store.save()
         return [known[path] for path in paths]
 
@@ -156,19 +155,6 @@ def answer_files(
         with fetching_threads(at_once, "ray_h5_index") as pool:  # each waits for its requests
             return list(pool.map(answer, paths))
     return list(map(answer, paths))
-
-
-class _Progress:
-    """Logs the progress of a long look-up."""
-
-    def __init__(self, total: int) -> None:
-        self._total, self._done, self._said = total, 0, time.monotonic()
-
-    def add(self, count: int) -> None:
-        self._done += count
-        if time.monotonic() - self._said > _PROGRESS_S:
-            self._said = time.monotonic()
-            logger.info("index: %d of %d files", self._done, self._total)
 
 
 _MAX_CARRIED_BYTES = 32 << 20

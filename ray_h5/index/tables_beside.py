@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -19,11 +20,10 @@ from ray_h5.index.scan_files import Lookup
 from ray_h5.messages import counted, few
 from ray_h5.read.arguments import as_names
 from ray_h5.rows.row_view import GROUP
-from ray_h5.tables.column_types import spec_of
 from ray_h5.tables.keys import RowKeys, lines_of
 from ray_h5.tables.sidecar import Sidecar
 from ray_h5.tables.slices import LENGTH, Slices, slices_of
-from ray_h5.tables.table_columns import Lines, TableColumn, TableColumns, one_array
+from ray_h5.tables.table_columns import Lines, TableColumn, TableColumns, one_array, spec_of
 from ray_h5.tables.table_files import Table, open_table
 
 logger = logging.getLogger(__name__)
@@ -49,7 +49,24 @@ class _Beside:
     @classmethod
     def of(cls, sidecar: Sidecar, lookup: Lookup, wanted: Sequence[str] | None) -> _Beside:
         table = open_table(sidecar, lookup.scope.storage)
-        columns = _columns_of(sidecar, table, wanted)
+        columns, left_out = dict[str, tuple[str, ColumnSpec]](), []
+        # The files have such a key under the same name; pandas writes an index without a name.
+        same = {"", *(key for key, on in zip(sidecar.keys, sidecar.row_keys, strict=True) if key == on)}
+        for stored, kind in table.types.items():
+            name = sidecar.prefix + stored
+            if stored in same:
+                continue
+            if (spec := spec_of(name, kind)) is not None:
+                columns[name] = stored, spec
+            elif name in (wanted or ()):
+                raise UnsupportedColumnError(
+                    f"{table.name}: column {stored!r} has type {kind}, which numpy and torch lack. Write it as numbers "
+                    "or as text, or leave it out of columns=[...]."
+                )
+            else:
+                left_out.append(f"{stored} ({kind})")
+        if left_out and wanted is None:
+            logger.warning("%s: left out columns of types that numpy and torch lack: %s", table.name, few(left_out))
         keys = {name for name, (stored, _) in columns.items() if stored in sidecar.keys}
         return cls(sidecar, table, columns, keys.difference(wanted or ()), slices_of(sidecar, table))
 
@@ -58,9 +75,6 @@ class _Beside:
         """The columns that are delivered by default: those with one value a line, except the key."""
         others = {name: spec for name, (stored, spec) in self.columns.items() if stored not in self.sidecar.keys}
         return [name for name, spec in others.items() if spec.is_scalar and not spec.as_bytes]
-
-    def with_lines(self, lines: Lines) -> dict[str, TableColumn]:
-        return {name: TableColumn(self.table, stored, spec, lines) for name, (stored, spec) in self.columns.items()}
 
 
 def index_with_tables(
@@ -83,8 +97,12 @@ def index_with_tables(
     wanted = None if columns is None else list(dict.fromkeys(as_names(columns)))
     tables = [_Beside.of(sidecar, lookup, wanted) for sidecar in sidecars]
     lengths = [name + LENGTH for table in tables if table.slices for name in table.slices.columns_of(wanted or ())]
-    shown = [[name for name in table.columns if name not in table.hidden] for table in tables]
-    named = _all_names([*shown, dict.fromkeys(attrs), lengths])
+    named = [name for table in tables for name in table.columns if name not in table.hidden] + [*attrs, *lengths]
+    if twice := sorted(name for name, count in Counter(named).items() if count > 1):
+        raise OptionError(
+            f"sidecar: the columns {few([repr(name) for name in twice])} are in more than one table or in attrs=; pass "
+            "Sidecar(..., prefix='...') for different names"
+        )
     try:
         # If no column of the files is wanted, one that is a key says what rows are.
         joining = [key for table in tables if table.slices is None for key in table.sidecar.row_keys]
@@ -97,14 +115,20 @@ def index_with_tables(
         for table in tables:
             _check_sliced(table.slices, paths, lookup)
         raise
-    _check_not_in_files(index, named, tables)
+    if there := _in_files(index, named):
+        raise OptionError(
+            f"columns {few([repr(name) for name in there])} are in the files and in "
+            f"{few([one.table.name for one in tables]) or 'attrs='}. Give those of the table other names: "
+            "Sidecar(..., prefix='table/'), or attrs={'new name': 'attribute'}."
+        )
     hidden = [key for table in tables for key in table.hidden]
     taken = {*named, *(key for key in hidden if hidden.count(key) > 1 or _in_files(index, [key]))}
     by_name, defaults, kept = dict[str, TableColumn](), list[str](), list[np.ndarray]()
     for table in tables:
         table.columns = {name: column for name, column in table.columns.items() if name not in table.hidden & taken}
         lines, of_slices = _lines_of_table(index, table)
-        by_name |= table.with_lines(lines) | of_slices
+        by_name |= {name: TableColumn(table.table, *column, lines) for name, column in table.columns.items()}
+        by_name |= of_slices
         defaults += [*table.defaults, *of_slices]
         if table.sidecar.missing == "drop":
             kept.append(np.flatnonzero(lines.of(index.files, None) >= 0))
@@ -113,50 +137,6 @@ def index_with_tables(
     names = tuple(wanted) if wanted is not None else (*index.columns, *defaults, *of_attributes)
     beside = TableColumns(by_name | of_attributes, None if rows is None or len(rows) == index.num_rows else rows)
     return replace(index, beside=beside, chosen=names)
-
-
-def _columns_of(sidecar: Sidecar, table: Table, wanted: Sequence[str] | None) -> dict[str, tuple[str, ColumnSpec]]:
-    """Return the columns of a table by the names that they get."""
-    columns, left_out = {}, []
-    # The files have such a key under the same name; pandas writes an index without a name.
-    keys = {"", *(key for key, on in zip(sidecar.keys, sidecar.row_keys, strict=True) if key == on)}
-    for stored, kind in table.types.items():
-        name = sidecar.prefix + stored
-        if stored in keys:
-            continue
-        if (spec := spec_of(name, kind)) is not None:
-            columns[name] = stored, spec
-        elif name in (wanted or ()):
-            raise UnsupportedColumnError(
-                f"{table.name}: column {stored!r} has type {kind}, which numpy and torch lack. Write it as numbers or "
-                "as text, or leave it out of columns=[...]."
-            )
-        else:
-            left_out.append(f"{stored} ({kind})")
-    if left_out and wanted is None:
-        logger.warning("%s: left out columns of types that numpy and torch lack: %s", table.name, few(left_out))
-    return columns
-
-
-def _all_names(parts: Sequence[Collection[str]]) -> list[str]:
-    names = [name for part in parts for name in part]
-    if len(set(names)) < len(names):
-        twice = sorted({name for name in names if names.count(name) > 1})
-        raise OptionError(
-            f"sidecar: the columns {few([repr(name) for name in twice])} are in more than one table or in attrs=; pass "
-            "Sidecar(..., prefix='...') for different names"
-        )
-    return names
-
-
-def _check_not_in_files(index: RowIndex, named: Sequence[str], beside: Sequence[_Beside]) -> None:
-    """Raise if a column of a table has the name of a column of the files, or of something else in them."""
-    if there := _in_files(index, named):
-        tables = few([one.table.name for one in beside]) or "attrs="
-        raise OptionError(
-            f"columns {few([repr(name) for name in there])} are in the files and in {tables}. Give those of the table "
-            "other names: Sidecar(..., prefix='table/'), or attrs={'new name': 'attribute'}."
-        )
 
 
 def _in_files(index: RowIndex, names: Sequence[str]) -> list[str]:
@@ -175,12 +155,13 @@ def _in_files(index: RowIndex, names: Sequence[str]) -> list[str]:
 def _lines_of_table(index: RowIndex, beside: _Beside) -> tuple[Lines, dict[str, TableColumn]]:
     """Return the line of each row; and, of keys that name rows of a dataset, a column of where its last axis ends."""
     sidecar, table, slices = beside.sidecar, beside.table, beside.slices
-    column = slices.column_of(index.columns) if slices is not None and index.scope.by_axis else None
-    if slices is None or column is None or len(index.files) > 1:
+    named = slices.columns_of(index.columns) if slices is not None and index.scope.by_axis else []
+    if slices is None or len(named) != 1 or len(index.files) > 1:
         _check_sliced(slices, index.files.all_paths(), index.lookup)
         lines = _lines(index, sidecar, table)
         _check_missing(index, sidecar, table, lines)
         return lines, {}
+    (column,) = named
     lines = Lines(slices.lines(column, index.num_rows))
     _check_missing(index, replace(sidecar, on="row", key=sidecar.keys), table, lines)
     if not (shape := index.columns[column].row_shape):
@@ -202,17 +183,31 @@ def _check_sliced(slices: Slices | None, paths: Sequence[str], lookup: Lookup) -
 
 
 def _lines(index: RowIndex, sidecar: Sidecar, table: Table) -> Lines:
-    (first, *others), files = sidecar.row_keys, index.files
-    if not others and first in {"row", "row_id"} and sidecar.keys[0] not in table.types:
-        return _in_order(index, first, table)
+    first, files = sidecar.row_keys[0], index.files
+    if sidecar.row_keys in {("row",), ("row_id",)} and sidecar.keys[0] not in table.types:
+        # A table without a key has a line for each row of the files.
+        count = len(table.column(next(iter(table.types))))
+        rows, starts = index.rows_of_files()
+        if first == "row" and len(files) > 1:
+            raise UnknownColumnError(
+                f"{table.name}: no column 'row', and there are {len(files)} files. Pass on=['path', 'row'] and a "
+                "table with both columns; or on='row_id' for lines in the order of the rows of all files."
+            )
+        if count != starts[-1]:
+            what = "" if index.scope.windows is None else ", one for each step"
+            raise SchemaMismatchError(
+                f"{table.name}: has no column {first!r}, so its lines are the rows in order; expected {starts[-1]} "
+                f"lines{what}, found {count}"
+            )
+        return Lines(rows)
     parts = [_row_keys(index, name) for name in sidecar.row_keys]
     keys = [one_array(table.column(name)) for name in sidecar.keys]
-    by_file = all(part.kind == "path" for part in parts)
-    if not by_file and all(part.kind in {"path", "number"} for part in parts):
+    kinds = {part.kind for part in parts}
+    if kinds == {"path"}:
+        return Lines(lines_of(parts, keys, sidecar.keys, table.name), True)
+    if kinds <= {"path", "number"}:
         return _by_place(index, parts, keys, sidecar, table)
-    if not by_file:
-        parts = _of_rows(parts, files.starts)
-    return Lines(lines_of(parts, keys, sidecar.keys, table.name), by_file)
+    return Lines(lines_of(_of_rows(parts, files.starts), keys, sidecar.keys, table.name))
 
 
 def _of_rows(parts: Sequence[RowKeys], starts: np.ndarray) -> list[RowKeys]:
@@ -254,24 +249,6 @@ def _numbers(rows: np.ndarray, starts: np.ndarray) -> dict[str, np.ndarray]:
     return {"row_id": rows, "row": rows - starts[np.searchsorted(starts, rows, side="right") - 1]}
 
 
-def _in_order(index: RowIndex, on: str, table: Table) -> Lines:
-    """Return the lines of a table without a key, which has a line for each row of the files."""
-    count = len(table.column(next(iter(table.types))))
-    rows, starts = index.rows_of_files()
-    if on == "row" and len(index.files) > 1:
-        raise UnknownColumnError(
-            f"{table.name}: no column 'row', and there are {len(index.files)} files. Pass on=['path', 'row'] and a "
-            "table with both columns; or on='row_id' for lines in the order of the rows of all files."
-        )
-    if count != starts[-1]:
-        what = "" if index.scope.windows is None else ", one for each step"
-        raise SchemaMismatchError(
-            f"{table.name}: has no column {on!r}, so its lines are the rows in order; expected {starts[-1]} "
-            f"lines{what}, found {count}"
-        )
-    return Lines(rows)
-
-
 def _row_keys(index: RowIndex, name: str) -> RowKeys:
     """Return a part of the keys of rows: a column of the files or, if they have none of this name, a place."""
     files, kind = index.files, index.scope.rows
@@ -301,33 +278,25 @@ def _check_missing(index: RowIndex, sidecar: Sidecar, table: Table, lines: Lines
         has_rows = np.diff(index.files.starts) > 0
         absent, total = absent & has_rows, int(has_rows.sum())
     count = int(absent.sum())
-    if not count:
-        return
-    if sidecar.missing != "error" and count < total:
+    if not count or (sidecar.missing != "error" and count < total):
         return
     what = "files" if lines.by_file else "rows"
-    first = np.flatnonzero(absent)
-    keys = _shown_keys(index, sidecar, first)
-    among = f"{len(keys)} of their keys" if len(keys) == _MAX_LISTED else "their keys"
+    parts = [_row_keys(index, name) for name in sidecar.row_keys]
+    if not all(part.kind == "path" for part in parts):
+        parts = _of_rows(parts, index.files.starts)
+    first = np.flatnonzero(absent)[:_MAX_SHOWN].tolist()
+    keys = [*dict.fromkeys(_shown([part.values[row] for part in parts]) for row in first)][:_MAX_LISTED]
     if count == total:
         columns = [one_array(table.column(key)).slice(0, 3) for key in sidecar.keys]
         raise SchemaMismatchError(
             f"{table.name}: none of the {count} {what} has a line. Keys of the {what}: {few(keys)}. Keys of the table: "
             f"{few([_shown(column) for column in zip(*columns, strict=True)])}."
         )
+    among = f"{len(keys)} of their keys" if len(keys) == _MAX_LISTED else "their keys"
     raise SchemaMismatchError(
         f"{table.name}: {count} of {total} {what} have no line; {among}: {few(keys)}. Add lines for them; or "
         "pass Sidecar(..., missing='drop') to leave these rows out, or missing='null' for rows without values."
     )
-
-
-def _shown_keys(index: RowIndex, sidecar: Sidecar, rows: np.ndarray) -> list[str]:
-    """Return the first different keys of some rows, or of files, as text."""
-    columns = [_row_keys(index, name) for name in sidecar.row_keys]
-    if not all(part.kind == "path" for part in columns):
-        columns = _of_rows(columns, index.files.starts)
-    keys_shown = dict.fromkeys(_shown([part.values[row] for part in columns]) for row in rows[:_MAX_SHOWN].tolist())
-    return list(keys_shown)[:_MAX_LISTED]
 
 
 def _shown(key: Sequence[pa.Scalar]) -> str:

@@ -35,6 +35,9 @@ _WITHIN_WINDOW, _CHUNK_GROUPS, _ROWS, _ROW_KEYS = range(4)
 """The purposes of round keys: no two draws share a key."""
 
 
+_words_of_keys = lru_cache(maxsize=8)(make_key)
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Order(ComparedByContent):
     """The order of an epoch.
@@ -306,12 +309,6 @@ def _window(index: RowIndex, num_rows: int, *, are_ranges: bool) -> int:
     return window if window >= chunks or 2 * window > min(most, num_rows) else 2 * window
 
 
-@lru_cache(maxsize=8)
-def _of_epoch(seed: int, epoch: int) -> RoundKeys:
-    """Return the words that the keys of all rows of an epoch are made from. Plain datasets need them batch by batch."""
-    return make_key(seed, epoch, _ROW_KEYS)
-
-
 def row_keys(row_ids: np.ndarray, seed: int, epoch: int) -> np.ndarray:
     """Return a key for the randomness of each row in an epoch.
 
@@ -327,7 +324,8 @@ def row_keys(row_ids: np.ndarray, seed: int, epoch: int) -> np.ndarray:
     numpy.ndarray
         uint64: a hash of (seed, epoch, row id), the same in every task and worker.
     """
-    first, second = _of_epoch(seed, epoch)[:2]
+    # Plain datasets need them batch by batch.
+    first, second, *_ = _words_of_keys(seed, epoch, _ROW_KEYS)
     keys = np.asarray(row_ids).astype(np.uint64)
     keys += np.uint64(first)
     mix_in_place(keys)

@@ -8,10 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from ray_h5.columns.schema import Cast
 from ray_h5.errors import PositionError
-from ray_h5.manifest.file_table import FileTable, digest_of
+from ray_h5.index.row_index import RowIndex
+from ray_h5.manifest.file_table import FileTable, digest_of, digest_of_names
 from ray_h5.options import check_count
 from ray_h5.order.epoch_order import Order
+
+_MOST_CHARACTERS = 300
+"""Longer texts end in a digest: `take=` of `csr` may list thousands of genes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +115,9 @@ class Fingerprint:
             mine, theirs = (
                 f"{'' if fingerprint.selection else 'all '}{fingerprint.num_rows} rows" for fingerprint in (self, other)
             )
-            theirs = "but not the same" if mine == theirs else f"not {theirs}"
-            found.append(f"a predicate that selects {mine}, {theirs}")
+            found.append(
+                f"a predicate that selects {mine}, {'but not the same' if mine == theirs else f'not {theirs}'}"
+            )
         return found + [
             f"{name} {_apart(self.data.get(name, 'not said'), other.data.get(name, ''))}, not "
             f"{_apart(other.data.get(name, 'said'), self.data.get(name, ''))}"
@@ -163,10 +169,7 @@ def _apart(one: str, other: str) -> str:
 
 
 def fingerprint(
-    files: FileTable | None,
-    selection: np.ndarray | None,
-    order: Order,
-    data: Mapping[str, str] | None = None,
+    files: FileTable | None, selection: np.ndarray | None, order: Order, data: Mapping[str, str] | None = None
 ) -> Fingerprint:
     """Return the fingerprint of the files, the selected rows and the order of a plan."""
     return Fingerprint(
@@ -185,3 +188,44 @@ def fingerprint(
         chunk_groups="" if order.chunk_groups is None else digest_of(order.chunk_groups.to_bytes()),
         data=dict(data or {}),
     )
+
+
+def data_of_rows(index: RowIndex) -> dict[str, str]:
+    """Return what decides the values of a row of given files, by the name of the option that says it.
+
+    Options that change no value stay out, such as threads and caches. Files themselves are compared by their names and
+    rows: they may have been moved, or written with other chunks.
+    """
+    scope, paths = index.scope, index.files.all_paths()
+    # Columns: how they are made, and their types with the casts of the user. H5Dataset casts types that torch lacks,
+    # and Ray does not: a run may go on in the other one.
+    cast, made, specs = (
+        Cast(index.cast.dtypes),
+        {column.name: column for column in scope.columns},
+        index.find(index.names),
+    )
+    beside = [scope.beside(path).encode("utf-8", "surrogateescape") for path in paths]
+    # What blocks are drawn in, in each file: of arrays of other lengths, the same draws are other blocks.
+    is_drawn, cut = scope.rows is not None and scope.rows.is_drawn, len(index.files.folder)
+    pairs = zip(paths, index.tables, strict=True) if is_drawn else []
+    entries = [f"{path[cut:]} {entry}" for path, table in pairs if table is not None for entry in table.entries]
+    of_tables = sorted(index.beside.columns.keys() & {*index.names})
+    data = {
+        "columns": ", ".join(f"{made.get(name, name)!r} {cast(specs[name])}" for name in sorted(index.names)),
+        "group": scope.group.strip("/"),
+        "rows": "" if scope.rows is None else repr(scope.rows),
+        "windows": "" if scope.windows is None else scope.windows.in_steps(),
+        "decode_cf": "True" if scope.decode_cf else "",
+        "axes": scope.axes if scope.axes != "stored" else "",
+        "labels": ", ".join(f"{label.name!r}: {label.by_value}" for label in index.labels),
+        "zip_files": f"with names of digest {digest_of_names(beside)}" if scope.zipped else "",
+        "drawn in": "; ".join(entries),
+        "tables": ", ".join(f"{name!r} of digest {index.beside.digest(name)}" for name in of_tables),
+    }
+    return {option: _cut_off(text) for option, text in data.items() if text}
+
+
+def _cut_off(text: str) -> str:
+    if len(text) <= _MOST_CHARACTERS:
+        return text
+    return f"{text[: _MOST_CHARACTERS - 50]} ... (of digest {digest_of(text.encode('utf-8', 'surrogateescape'))})"

@@ -74,7 +74,8 @@ class Position:
         """Return the position as plain values, for JSON or a checkpoint; `load_state_dict` of a sampler takes them."""
         state = {field.name: getattr(self, field.name) for field in fields(self)}
         left = None if self.left is None else self.left.to_dict()
-        return {**state, "left": left, "tail": _listed(self.tail), "plan": self.plan.to_dict()}
+        tail = None if self.tail is None else [self.tail.rule, self.tail.rows]
+        return {**state, "left": left, "tail": tail, "plan": self.plan.to_dict()}
 
     @classmethod
     def from_dict(cls, found: PositionLike) -> Position:
@@ -102,7 +103,10 @@ class Position:
             )
         others = {name: found[name] for name in ("seed", "epoch", "rows", "world_size", "block_rows")}
         plan = Fingerprint.from_dict(found["plan"])
-        tail = _tail_of(found["tail"])
+        try:
+            tail = None if found["tail"] is None else Tail(*found["tail"])
+        except (TypeError, OptionError) as exc:
+            raise PositionError(f"Position: tail={found['tail']!r}: expected None, or [rule, rows]: {exc}") from exc
         left = None if found["left"] is None else Left.from_dict(found["left"], tail)
         return cls(**others, plan=plan, left=left, tail=tail)
 
@@ -132,16 +136,3 @@ class Position:
 
 PositionLike: TypeAlias = Position | Mapping[str, Any]
 """A position, or its dict."""
-
-
-def _listed(tail: Tail | None) -> list[Any] | None:
-    return None if tail is None else [tail.rule, tail.rows]
-
-
-def _tail_of(listed: Any) -> Tail | None:
-    if listed is None:
-        return None
-    try:
-        return Tail(*listed)
-    except (TypeError, OptionError) as exc:
-        raise PositionError(f"Position: tail={listed!r}: expected None, or [rule, rows]: {exc}") from exc

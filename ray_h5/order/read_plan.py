@@ -15,7 +15,6 @@ from ray_h5.errors import OptionError, StaleIndexError
 from ray_h5.index.facts.scan_file import wrong_index
 from ray_h5.index.facts.source_table import SourceTable
 from ray_h5.index.file_opener import Scope
-from ray_h5.index.row_fingerprint import data_of_rows
 from ray_h5.index.row_index import RowIndex
 from ray_h5.manifest.file_table import FileTable
 from ray_h5.manifest.layout import FileState
@@ -23,7 +22,7 @@ from ray_h5.order.block_layout import MAX_BLOCK_BYTES, RANGE_WINDOW_BYTES, Tail,
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.draws.weights_and_class_balance import named_columns
 from ray_h5.order.epoch_order import Order, make_order
-from ray_h5.order.fingerprint import Fingerprint, fingerprint
+from ray_h5.order.fingerprint import Fingerprint, data_of_rows, fingerprint
 from ray_h5.tables.table_columns import TableColumns
 
 if TYPE_CHECKING:
@@ -117,11 +116,6 @@ class ReadPlan(ComparedByContent):
         """Options of `RowReader.read_into`: how columns are cast, if not all casts are checked."""
         casting = {column.name: column.casting for column in self.of_files if column.casting != "checked"}
         return {"casting": casting} if casting else {}
-
-    @property
-    def seed(self) -> int:
-        """The seed of the order; 0 without a shuffle."""
-        return self.order.seed
 
     def state(self, file: int) -> FileState:
         """Return the state of a file when the plan was made."""
@@ -229,10 +223,10 @@ def make_plan(
         If rows are selected, and the tail drops all of them.
     """
     columns = tuple(columns)
-    selection = index.beside.restricted(selection)
+    if (kept := index.beside.kept) is not None:  # tables leave out other rows
+        selection = kept if selection is None else np.intersect1d(selection, kept, assume_unique=True)
     order = make_order(index, selection, shuffle)
     num_rows = order.epoch_rows
-    row_bytes = sum(column.row_bytes for column in columns)
     positions = num_rows if tail is None else tail.apply(num_rows)
     if tail is not None and num_rows and not positions:
         chosen = "selected" if num_rows == order.num_rows else "in an epoch"
@@ -240,12 +234,14 @@ def make_plan(
             f"tail='drop', tail_rows={tail.rows}: only {num_rows} rows are {chosen}, and all of them are dropped. "
             "Lower tail_rows (workers * batch size), or pass tail='pad'."
         )
-    rows = block_rows_of(order, row_bytes, positions, block_rows, num_blocks)
+    rows = block_rows_of(order, sum(column.row_bytes for column in columns), positions, block_rows, num_blocks)
     named = () if selection is None else index.looked_up if selected_by is None else selected_by
     if shuffle is not None and (shuffle.weights is not None or shuffle.by_length is not None):
         named = [*named, *named_columns(shuffle.weights), *named_columns(shuffle.by_length)]
     sources = index.sources_of([*(column.name for column in columns), *named])
-    cast = _cast_columns(index, columns)
+    # Columns that are cast, or may be: their dtypes in the files do not matter. A subclass may cast any column.
+    changed = (c.name for c in columns if c.name not in index.columns or index.columns[c.name].dtype != c.dtype)
+    cast = {*index.cast.dtypes, *changed} if type(index.cast) is Cast else {column.name for column in columns}
     beside = index.beside.planned(columns, index.files, selection, index.labels)
     scope = replace(index.scope, labels=index.labels)
     unread = index.scope.unread(index.columns, [column.name for column in columns])
@@ -260,7 +256,7 @@ def make_plan(
         rows,
         tail,
         sources,
-        cast,
+        frozenset(cast),
         index.tables,
         beside,
         known,
@@ -285,14 +281,3 @@ def block_rows_of(
     if window is None or block_rows is not None or num_blocks is not None or window * row_bytes > most:
         return rows
     return -(-max(rows, window) // window) * window
-
-
-def _cast_columns(index: RowIndex, columns: Sequence[ColumnSpec]) -> frozenset[str]:
-    """Return the columns that are cast, or may be: their dtypes in the files do not matter."""
-    if type(index.cast) is not Cast:  # a subclass may cast any column
-        return frozenset(column.name for column in columns)
-    stored = index.columns
-    changed = {
-        column.name for column in columns if column.name not in stored or stored[column.name].dtype != column.dtype
-    }
-    return frozenset(changed | index.cast.dtypes.keys())

@@ -100,4 +100,4 @@ def read_block(
     plan = plan.with_drawn_seed(start.seed)
     positions, epoch = positions_of(start, block, limit), start.epoch
     rows = read(plan, plan.at(positions, epoch), plan.order.draw_numbers(positions, epoch) if plan.is_drawn else None)
-    return Block(rows, positions, epoch, plan.seed)
+    return Block(rows, positions, epoch, plan.order.seed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -55,32 +55,40 @@ def shuffle_effect(plan: ReadPlan, chunk_group_rows: int) -> ShuffleEffect | Non
     chunk_group_rows : int
         Rows of a chunk of the widest column.
     """
-    effect, runs = _effect(plan, chunk_group_rows), plan.order.runs
-    if effect is None or runs is None:
-        return effect
-    window = min(runs.window_rows, plan.epoch_rows)
-    return replace(effect, sorted_rows=window, run_rows=min(runs.run_rows, window))
-
-
-def _effect(plan: ReadPlan, chunk_group_rows: int) -> ShuffleEffect | None:
-    shuffle, rows = plan.order.shuffle, plan.num_rows
+    order, shuffle, rows = plan.order, plan.order.shuffle, plan.num_rows
     if shuffle is None:  # as where there are no rows
         return None
+    sorted_rows = run_rows = 0
+    if order.runs is not None:
+        sorted_rows = min(order.runs.window_rows, plan.epoch_rows)
+        run_rows = min(order.runs.run_rows, sorted_rows)
     chunks = _chunks_with_rows(plan, chunk_group_rows)
-    block, of_chunk = min(plan.block_rows, rows), rows / chunks
+    block, of_chunk, window = min(plan.block_rows, rows), rows / chunks, min(shuffle.window_rows or rows, rows)
     if shuffle.unit == "files":
-        return ShuffleEffect("files", 1, 1, 1.0)
-    if shuffle.unit == "rows":
-        # The rows of a block are drawn from all chunks. This is the expected number of different chunks.
-        touched = chunks * (1 - (1 - 1 / chunks) ** block)
-        return ShuffleEffect("rows", rows, min(chunks, rows), max(1.0, touched * (rows / chunks) / block))
-    window = min(shuffle.window_rows or rows, rows)
-    if plan.order.range_chunks is not None:
-        return _of_ranges(plan, window, chunk_group_rows, plan.order.range_chunks)
-    mixed = min(max(1, round(window / of_chunk)), chunks)
-    # A window that is spread over several blocks is read by each of them.
-    in_block = mixed * (1 - (1 - 1 / mixed) ** block) if window > block else max(1, block / of_chunk)
-    return ShuffleEffect("chunks", window, mixed, max(1.0, in_block * of_chunk / block))
+        window, mixed, reads = 1, 1, 1.0
+    elif shuffle.unit == "rows":
+        # The rows of a block are drawn from all chunks.
+        window, mixed, reads = rows, min(chunks, rows), _different(chunks, block) * of_chunk / block
+    elif order.range_chunks is None:
+        mixed = min(max(1, round(window / of_chunk)), chunks)
+        # A window that is spread over several blocks is read by each of them.
+        in_block = _different(mixed, block) if window > block else max(1, block / of_chunk)
+        reads = in_block * of_chunk / block
+    else:
+        # The rows of a chunk group begin in some chunks: its last row ends in a further one.
+        of_files, block = max(1.0, plan.files.num_rows / chunk_group_rows), min(plan.block_rows, window)
+        groups = max(1.0, window / max(order.chunk_group_rows or 1, 1))
+        mixed = max(1, round(min(groups * order.range_chunks, of_files)))
+        touched = min(groups * (order.range_chunks + 1), of_files)  # chunks that a window touches
+        # A smaller block than a window has rows of most of its chunks.
+        in_block = _different(touched, block) if window > block else touched
+        reads = in_block * chunk_group_rows / block
+    return ShuffleEffect(shuffle.unit, window, mixed, max(1.0, reads), sorted_rows, run_rows)
+
+
+def _different(chunks: float, rows: int) -> float:
+    """Return the expected number of different chunks that rows have which are drawn from all of some chunks."""
+    return chunks * (1 - (1 - 1 / chunks) ** rows)
 
 
 def _chunks_with_rows(plan: ReadPlan, size: int) -> int:
@@ -92,18 +100,6 @@ def _chunks_with_rows(plan: ReadPlan, size: int) -> int:
         windows = np.unique(plan.selection[first : first + _MOST_ROWS] // size)
         count, last = count + len(windows) - int(windows[0] == last), int(windows[-1])
     return count
-
-
-def _of_ranges(plan: ReadPlan, window: int, chunk_rows: int, range_chunks: int) -> ShuffleEffect:
-    """Return the cost where the rows of a group begin in some chunks: its last row ends in a further one."""
-    chunks = max(1.0, plan.files.num_rows / chunk_rows)
-    groups = max(1.0, window / max(plan.order.chunk_group_rows or 1, 1))
-    mixed = max(1, round(min(groups * range_chunks, chunks)))
-    touched = min(groups * (range_chunks + 1), chunks)  # chunks that a window touches
-    block = min(plan.block_rows, window)
-    # A smaller block than a window has rows of most of its chunks.
-    in_block = touched * (1 - (1 - 1 / touched) ** block) if window > block else touched
-    return ShuffleEffect("chunks", window, mixed, max(1.0, in_block * chunk_rows / block))
 
 
 def describe(plan: ReadPlan, chunk_group_rows: int) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from ray_h5.order.epoch_order import Order
 from ray_h5.order.read_plan import ReadPlan
 from ray_h5.rows.kinds.clock import Clock
-from ray_h5.rows.windows_option import WindowColumn, Windows
+from ray_h5.rows.windows_option import WindowColumn
 from ray_h5.tables.table_columns import TableColumns
 
 
@@ -27,38 +27,32 @@ def steps_plan(plan: ReadPlan, names: Collection[str]) -> ReadPlan:
     windows = plan.scope.windows
     assert windows is not None
     (offsets,) = {column.offsets for column in windows.columns if column.name in names}
-    starts = plan.files.starts
-    selected = plan.selection
-    lengths = [np.empty(0, np.int64) if table is None else table.lengths for table in plan.tables]
-    step_starts = np.cumsum([0, *(length.sum() for length in lengths)], dtype=np.int64)
-    numbers = []
-    for file, of_episodes in enumerate(lengths):
-        if selected is None:
-            rows = np.arange(starts[file + 1] - starts[file])
+    column = WindowColumn("", "", offsets)
+    # Zeros are no values of the file. The first and last step, which stand for padding otherwise, are.
+    before, after = (pad == "zero" for pad in windows.pad)
+    step_starts, numbers = [0], [np.empty(0, np.int64)]
+    for file, table in enumerate(plan.tables):
+        start, stop = plan.files.starts[file : file + 2].tolist()
+        lengths = np.empty(0, np.int64) if table is None else table.lengths
+        if plan.selection is None:
+            rows = np.arange(stop - start)
         else:
-            low, high = np.searchsorted(selected, starts[file : file + 2])
-            rows = selected[low:high] - starts[file]
-        numbers.append(_steps(rows, of_episodes, windows, offsets) + step_starts[file])
-    steps = np.concatenate([*numbers, np.empty(0, np.int64)])
+            rows = plan.selection[slice(*np.searchsorted(plan.selection, [start, stop]))] - start
+        episodes, steps, side = Clock.of_steps(lengths, windows).samples(column, rows)
+        is_held = ~((before & (side < 0)) | (after & (side > 0)))
+        firsts = np.cumsum(lengths) - lengths
+        numbers.append(np.unique((firsts[episodes][:, None] + steps)[is_held]) + step_starts[-1])
+        step_starts.append(step_starts[-1] + int(lengths.sum()))
+    steps = np.concatenate(numbers)
     columns = tuple(
         replace(spec, row_shape=(1, *spec.row_shape[1:])) if spec.name in names else spec for spec in plan.of_files
     )
     return replace(
         plan,
-        files=replace(plan.files, starts=step_starts),
+        files=replace(plan.files, starts=np.array(step_starts, np.int64)),
         columns=columns,
         scope=replace(plan.scope, windows=windows.single_steps()),
         selection=steps,
         order=Order(len(steps)),
         beside=TableColumns(),
     )
-
-
-def _steps(rows: np.ndarray, lengths: np.ndarray, windows: Windows, offsets: tuple[int, ...]) -> np.ndarray:
-    """Return the ordinals of the steps that rows of a file hold, ascending."""
-    episodes, steps, side = Clock.of_steps(lengths, windows).samples(WindowColumn("", "", offsets), rows)
-    # Zeros are no values of the file. The first and last step, which stand for padding otherwise, are.
-    before, after = (pad == "zero" for pad in windows.pad)
-    held = ~((before & (side < 0)) | (after & (side > 0)))
-    firsts = np.cumsum(lengths) - lengths
-    return np.unique((firsts[episodes][:, None] + steps)[held])

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from ray_h5.errors import SchemaMismatchError
 from ray_h5.messages import few
-from ray_h5.tables.column_types import is_text
+from ray_h5.tables.table_columns import is_text
 
 _MAX_LISTED = 10
 _MAX_SHOWN = 60

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ray_h5.errors import SchemaMismatchError
-from ray_h5.tables.column_types import is_text
 from ray_h5.tables.keys import RowKeys, lines_of
 from ray_h5.tables.sidecar import Sidecar
+from ray_h5.tables.table_columns import is_text
 from ray_h5.tables.table_files import Table
 
 _SLICE = r"^(?P<name>[^$]+)\$(?P<row>[0-9]{1,18})(?P<crop>,[^$]*)?$"
@@ -46,24 +46,15 @@ class Slices:
     rows: pa.Array
     stops: pa.Array
 
-    @property
-    def datasets(self) -> list[str]:
-        """The datasets that are named, sorted."""
-        return sorted(self.names.unique().to_pylist())
-
-    def column_of(self, columns: Iterable[str]) -> str | None:
-        """Return the one column that is named; None if there are none or several."""
-        matching = self.columns_of(columns)
-        return matching[0] if len(matching) == 1 else None
-
     def columns_of(self, columns: Iterable[str]) -> list[str]:
         """Return the columns that are named. The table may leave out the groups that they are in."""
-        names = set(self.datasets)
+        names = {*self.names.unique().to_pylist()}
         return [column for column in columns if any(part in names for part in _ends(column))]
 
     def lines(self, column: str, num_rows: int) -> np.ndarray:
         """Return the line of each row of a column: integers, -1 where the table has none."""
-        name = next(part for part in _ends(column) if part in set(self.datasets))
+        names = {*self.names.unique().to_pylist()}
+        name = next(part for part in _ends(column) if part in names)
         parts = [RowKeys("dataset", pa.repeat(name, num_rows)), RowKeys("row", pa.array(np.arange(num_rows)))]
         return lines_of(parts, [self.names, self.rows], (*self.sidecar.keys, "row"), self.table.name)
 
@@ -91,9 +82,7 @@ def slices_of(sidecar: Sidecar, table: Table) -> Slices | None:
     if len(sidecar.keys) != 1 or sidecar.keys[0] not in table.types:
         return None
     keys = table.column(sidecar.keys[0]).combine_chunks()
-    if not len(keys) or not is_text(keys.type):
-        return None
-    if not pc.all(pc.match_substring_regex(keys[:1], _SLICE)).as_py():
+    if not len(keys) or not is_text(keys.type) or not pc.all(pc.match_substring_regex(keys[:1], _SLICE)).as_py():
         return None
     matches = pc.extract_regex(keys, _SLICE)
     if matches.null_count:

@@ -121,14 +121,14 @@ def find_tables(path: Any, storage: Storage) -> list[TableFile]:
     """Return the files of a table; `storage` is that of files with a URL."""
     paths = [on_hub(table_path, listed=True) for table_path in list_paths(path)]
     files = find_files(paths, _EXTENSIONS, ignore_missing_paths=None, storage=storage)
-    return [_file(path, files.states.get(path), storage_of(path, storage)) for path in files.paths]
-
-
-def _file(path: str, state: Identity | None, storage: Storage) -> TableFile:
-    state = state or storage.identity(path)
-    if state is not None and not state.size:
-        raise TableError(f"{path}: is empty; expected a header and a line for each key")
-    return TableFile(path, state, storage)
+    tables = []
+    for table_path in files.paths:
+        place = storage_of(table_path, storage)
+        state = files.states.get(table_path) or place.identity(table_path)
+        if state is not None and not state.size:
+            raise TableError(f"{table_path}: is empty; expected a header and a line for each key")
+        tables.append(TableFile(table_path, state, place))
+    return tables
 
 
 def check_names(file: TableFile, names: Sequence[str]) -> None:

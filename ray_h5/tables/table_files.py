@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,10 +15,10 @@ from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import TableError, UnknownColumnError
 from ray_h5.messages import few, near_names
 from ray_h5.storage.storage_of_path import Storage
-from ray_h5.tables.column_types import is_text
 from ray_h5.tables.csv_files import read_csv
 from ray_h5.tables.sidecar import Sidecar
 from ray_h5.tables.table_bytes import TableFile, Taken, check_names, find_tables
+from ray_h5.tables.table_columns import is_text
 
 _PARQUET = b"PAR1"
 _BATCH_ROWS = 1 << 16
@@ -66,7 +66,13 @@ class Table(ComparedByContent):
             chunks: list[pa.Array] = []
             for file, table in self.parts:
                 column = _read_parquet(file, name, taken) if table is None else table[name]
-                chunks += _as_type(column, name, wanted, file).chunks
+                try:
+                    chunks += column.cast(wanted).chunks
+                except pa.ArrowInvalid as exc:
+                    raise TableError(
+                        f"{file}: column {name!r} holds {column.type} here, and other tables make it {wanted}, which "
+                        f"cannot hold its values: {exc}. Write it with one type in all tables."
+                    ) from exc
             for file, table in self.parts:
                 if table is None:
                     file.check_unchanged()
@@ -106,7 +112,15 @@ def open_table(sidecar: Sidecar, storage: Storage) -> Table:
         part = None if is_parquet else read_csv(file, sidecar, taken)
         parts.append((file, part))
         schemas.append(_parquet_schema(file, taken) if part is None else part.schema)
-    table = Table(name, _common_schema(name, files, schemas), tuple(parts), taken.max_bytes)
+    for file, schema in zip(files, schemas, strict=True):
+        if set(schema.names) != set(schemas[0].names):
+            differ = sorted(set(schema.names) ^ set(schemas[0].names))
+            raise TableError(f"{file}: expected the columns of {files[0]}; only one of them has {few(differ)}")
+    try:
+        common = pa.unify_schemas([schema.remove_metadata() for schema in schemas], promote_options="permissive")
+    except pa.ArrowException as exc:
+        raise TableError(f"{name}: the types of a column differ from table to table: {exc}") from exc
+    table = Table(name, common, tuple(parts), taken.max_bytes)
     _check_keys(table, sidecar)
     return table
 
@@ -179,25 +193,3 @@ def _decoded_bytes(column: pa.Array) -> int:
 
 def _has_lengths(kind: pa.DataType) -> bool:
     return is_text(kind) or bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
-
-
-def _common_schema(name: str, files: Sequence[TableFile], schemas: Sequence[pa.Schema]) -> pa.Schema:
-    for file, schema in zip(files, schemas, strict=True):
-        if set(schema.names) != set(schemas[0].names):
-            differ = sorted(set(schema.names) ^ set(schemas[0].names))
-            raise TableError(f"{file}: expected the columns of {files[0]}; only one of them has {few(differ)}")
-    try:
-        return pa.unify_schemas([schema.remove_metadata() for schema in schemas], promote_options="permissive")
-    except pa.ArrowException as exc:
-        raise TableError(f"{name}: the types of a column differ from table to table: {exc}") from exc
-
-
-def _as_type(column: pa.ChunkedArray, name: str, kind: pa.DataType, file: TableFile) -> pa.ChunkedArray:
-    """Return a column in the type that it has in all tables."""
-    try:
-        return column.cast(kind)
-    except pa.ArrowInvalid as exc:
-        raise TableError(
-            f"{file}: column {name!r} holds {column.type} here, and other tables make it {kind}, which cannot hold its "
-            f"values: {exc}. Write it with one type in all tables."
-        ) from exc

@@ -59,7 +59,10 @@ class Augmentation(ABC):
         if isinstance(batch, pa.Table):
             own = (self.column, ROW_KEY)
             arrays = {name: _array_of(batch, name) if name in own else None for name in batch.column_names}
-            return _with_array(batch, self.column, self(arrays)[self.column])
+            # Tensors are of Ray's or of Arrow's class.
+            kind, array = type(batch[self.column].combine_chunks()), self(arrays)[self.column]
+            make = getattr(kind, "from_numpy", getattr(kind, "from_numpy_ndarray", pa.array))
+            return batch.set_column(batch.column_names.index(self.column), self.column, make(array))
         if not isinstance(batch, Mapping):
             raise self._not_a_batch(type(batch).__name__)
         if self.column not in batch:
@@ -185,17 +188,9 @@ def _array_of(table: pa.Table, name: str) -> np.ndarray[Any, Any]:
     column = table[name].combine_chunks()
     if column.null_count:
         raise SchemaMismatchError(f"column {name!r} lacks {column.null_count} values; leave such rows out before")
-    # Tensors are of Ray's or of Arrow's class.
     to_numpy = getattr(column, "to_numpy_ndarray", None)
     array: np.ndarray[Any, Any] = to_numpy() if to_numpy else column.to_numpy(zero_copy_only=False)
     return array
-
-
-def _with_array(table: pa.Table, name: str, array: np.ndarray[Any, Any]) -> pa.Table:
-    """Return a table with another array of the same type in a column."""
-    kind = type(table[name].combine_chunks())
-    make = getattr(kind, "from_numpy", getattr(kind, "from_numpy_ndarray", pa.array))
-    return table.set_column(table.column_names.index(name), name, make(array))
 
 
 def on_device_of(tensor: Any, *drawn: np.ndarray[Any, Any]) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -82,7 +83,14 @@ class Scaler:
             raise NonFiniteError(f"all values are NaN at {_places(self.moments, empty)}; leave these out of the column")
         constant = self.moments.constant()
         if self.constant == "raise" and constant.any():
-            raise ConstantColumnError(_constant_message(self.moments, constant))
+            value = float(self.moments.mean[constant].flat[0])
+            where = f"all values are {value:g}"
+            if constant.size > 1:
+                where = f"all values are the same at {_places(self.moments, constant)}; the first is {value:g}"
+            raise ConstantColumnError(
+                f"standard deviation 0: {where}; expected values that differ; leave these out, reduce over more axes, "
+                "or use constant='one', which makes them 0"
+            )
         object.__setattr__(self, "mean", self.moments.mean)
         object.__setattr__(self, "scale", np.where(constant, 1.0, self.moments.std() + self.epsilon))
 
@@ -106,11 +114,11 @@ class Scaler:
         SchemaMismatchError
             If the rows have another shape than those it was fitted on.
         """
-        return self._scaled(self._checked(array, batched), forward=True)
+        return self._scaled(array, batched, forward=True)
 
     def inverse(self, array: Any, *, batched: bool = False) -> Any:
         """Return array * (std + epsilon) + mean; arguments, result and errors as in `transform`."""
-        return self._scaled(self._checked(array, batched), forward=False)
+        return self._scaled(array, batched, forward=False)
 
     @property
     def summary(self) -> str:
@@ -120,37 +128,47 @@ class Scaler:
     def __repr__(self) -> str:
         return f"Scaler({self.summary}, axis={self.moments.axis})"
 
-    def _checked(self, array: Any, batched: bool) -> Any:
-        """Return the argument, which may be a number, as an array or a tensor whose shape fits."""
-        array = array if is_tensor(array) else np.asarray(array)
-        expected, shape = self.mean.shape, tuple(array.shape)
+    def _check_shape(self, shape: tuple[int, ...], batched: bool) -> None:
+        """Raise unless an array has a shape of the rows that it was fitted on."""
+        expected, reduced = self.mean.shape, self.moments.axis
         # An axis that was reduced has length 1 in `expected`, and may have any length here.
         row = shape[len(shape) - len(expected) :]
-        same = all(size in (1, length) for size, length in zip(expected, row, strict=False))
-        kept = all(
-            length == size
+        fits = all(
+            length == size if axis not in reduced else size in (1, length)
             for axis, (size, length) in enumerate(zip(expected, row, strict=False), 1)
-            if axis not in self.moments.axis
         )
-        if len(shape) - len(expected) not in ((1,) if batched else (0, 1)) or not (same and kept):
-            wanted = ["any" if axis in self.moments.axis else str(size) for axis, size in enumerate(expected, 1)]
+        if len(shape) - len(expected) not in ((1,) if batched else (0, 1)) or not fits:
+            wanted = ["any" if axis in reduced else str(size) for axis, size in enumerate(expected, 1)]
             either = "one axis more, for a batch of them" if batched else "that, or one axis more for a batch of them"
             raise SchemaMismatchError(
                 f"shape {shape} does not fit: fitted on rows of shape ({', '.join(wanted)}), so expected {either}; fit "
                 "again if the rows have changed"
             )
-        return array
 
-    def _scaled(self, array: Any, *, forward: bool) -> Any:
-        if is_tensor(array):
-            return _tensor_scaled(array, self, forward)
-        if array.dtype.kind not in "biuf":
-            raise _not_real(array)
-        # float32 holds float16 and integers of up to 16 bits exactly, and other integers not.
-        is_short = array.dtype in (np.float16, np.float32) or array.dtype.itemsize <= 2
-        work = np.float32 if is_short and _fit_in_float32(self) else np.float64
+    def _scaled(self, array: Any, batched: bool, *, forward: bool) -> Any:
+        """Return an array or a tensor, or a number as one, scaled or with the scaling undone."""
+        of_torch = is_tensor(array)
+        array = array if of_torch else np.asarray(array)
+        self._check_shape(tuple(array.shape), batched)
+        kind = "c" if of_torch and array.is_complex() else "f" if of_torch else array.dtype.kind
+        if kind not in "biuf":
+            raise UnsupportedColumnError(f"dtype {array.dtype}: expected real numbers or booleans")
+        # float32 holds float16 and integers of up to 16 bits exactly, and other integers not. A scale that becomes 0
+        # or infinite in it makes all values NaN.
+        limits = np.finfo(np.float32)
+        is_short = array.dtype.itemsize <= 2 or str(array.dtype).removeprefix("torch.") == "float32"
+        fits = ((self.scale >= limits.tiny) & (self.scale <= limits.max)).all() and (abs(self.mean) <= limits.max).all()
+        work = np.float32 if is_short and fits else np.float64
+        # The mean in two parts: rounding to float32 is off by 6e-8 of it, which is several units for a mean of 1e8.
+        upper: Any = self.mean.astype(work)
+        parts: list[Any] = [upper, np.asarray(self.mean - upper, dtype=work), self.scale.astype(work)]
+        if of_torch:
+            import torch
+
+            parts = [torch.from_numpy(part).to(array.device) for part in parts]
+            values = _step(array.to(parts[0].dtype, copy=True), parts, forward)
+            return values.to(array.dtype if array.is_floating_point() else torch.float32)
         out = np.empty(array.shape, dtype=array.dtype if array.dtype.kind == "f" else np.float32)
-        parts = _parts(self, np.dtype(work))
         if array.ndim == self.mean.ndim:
             out[...] = _step(array.astype(work), parts, forward)
             return out
@@ -166,28 +184,8 @@ def _range_of(values: np.ndarray[Any, Any]) -> str:
     return f"{low:.4g}" if values.size == 1 else f"{low:.4g} to {high:.4g} at {values.size} places"
 
 
-def _fit_in_float32(scaler: Scaler) -> bool:
-    """Return whether mean and scale fit in float32; a scale that becomes 0 or infinite makes all values NaN."""
-    limits = np.finfo(np.float32)
-    scales = (scaler.scale >= limits.tiny) & (scaler.scale <= limits.max)
-    return bool(scales.all() and (np.abs(scaler.mean) <= limits.max).all())
-
-
-def _parts(scaler: Scaler, work: np.dtype[Any]) -> tuple[Any, Any, Any]:
-    """Return the mean in two parts and the scale.
-
-    Rounding to float32 is off by 6e-8 of the mean, which is several units for a mean of 1e8.
-    """
-    upper = scaler.mean.astype(work)
-    return upper, np.asarray(scaler.mean - upper, dtype=work), scaler.scale.astype(work)
-
-
-def _not_real(array: Any) -> UnsupportedColumnError:
-    return UnsupportedColumnError(f"dtype {array.dtype}: expected real numbers or booleans")
-
-
-def _step(values: Any, parts: tuple[Any, Any, Any], forward: bool) -> Any:
-    """Scale values in place, or undo it."""
+def _step(values: Any, parts: Sequence[Any], forward: bool) -> Any:
+    """Scale values in place, or undo it, by the two parts of the mean and the scale."""
     upper, lower, scale = parts
     if forward:
         values -= upper
@@ -198,31 +196,6 @@ def _step(values: Any, parts: tuple[Any, Any, Any], forward: bool) -> Any:
         values += lower
         values += upper
     return values
-
-
-def _tensor_scaled(tensor: Any, scaler: Scaler, forward: bool) -> Any:
-    import torch
-
-    if tensor.is_complex():
-        raise _not_real(tensor)
-    # As for arrays: float32 holds these exactly.
-    is_short = tensor.dtype.itemsize <= 2 or tensor.dtype == torch.float32
-    work = torch.float32 if is_short and _fit_in_float32(scaler) else torch.float64
-    arrays = _parts(scaler, np.dtype(str(work).removeprefix("torch.")))
-    parts: Any = [torch.from_numpy(part).to(tensor.device) for part in arrays]
-    values = _step(tensor.to(work, copy=True), parts, forward)
-    return values.to(tensor.dtype if tensor.is_floating_point() else torch.float32)
-
-
-def _constant_message(moments: Moments, constant: np.ndarray[Any, Any]) -> str:
-    value = float(moments.mean[constant].flat[0])
-    where = f"all values are {value:g}"
-    if constant.size > 1:
-        where = f"all values are the same at {_places(moments, constant)}; the first is {value:g}"
-    return (
-        f"standard deviation 0: {where}; expected values that differ; leave these out, reduce over more axes, or use "
-        "constant='one', which makes them 0"
-    )
 
 
 def _places(moments: Moments, mask: np.ndarray[Any, Any]) -> str:

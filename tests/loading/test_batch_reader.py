@@ -61,7 +61,7 @@ def test_each_row_comes_once_as_h5py_reads_it(paths, shuffle, threads):
         for name in ("x", "label", "name"):
             values = np.concatenate([block.rows.arrays[name] for block in blocks])
             assert np.array_equal(values, stored(paths, name)[row_ids]), name
-        assert {(block.epoch, block.seed) for block in blocks} == {(epoch, plan.seed)}
+        assert {(block.epoch, block.seed) for block in blocks} == {(epoch, plan.order.seed)}
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 5])

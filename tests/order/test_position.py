@@ -225,7 +225,7 @@ def test_what_differs_is_named(written, before, now, expected):
     with pytest.raises(PositionError) as caught:
         resume(plan_with(**now), Position.from_dict(state), 1)
     assert f"What differs: {expected}" in str(caught.value)
-    assert f"with shuffle={plan.fingerprint.shuffle(plan.seed)}, or start the epoch again" in str(caught.value)
+    assert f"with shuffle={plan.fingerprint.shuffle(plan.order.seed)}, or start the epoch again" in str(caught.value)
 
 
 def test_a_drawn_seed_gives_way_to_that_of_a_position(written):

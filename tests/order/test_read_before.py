@@ -116,7 +116,7 @@ def order_of(paths, columns, index_dir=None, **options):
     specs = [index.delivered[name] for name in index.names]
     plans = [make_plan(index, specs, None, Shuffle(unit, 7)) for unit in ("auto", "chunks")]
     steps = plans[0].step_starts.tolist() if "windows" in options else []
-    return [(plan.seed, plan.fingerprint, plan.block_rows, plan.row_bytes, steps) for plan in plans]
+    return [(plan.order.seed, plan.fingerprint, plan.block_rows, plan.row_bytes, steps) for plan in plans]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -42,9 +42,7 @@ def common_columns(
         If no file has a column.
     """
     # Most files share one mapping of columns. Of those that do, the first one stands for all.
-    firsts = list(
-        {(id(file_facts.columns), file_facts.listing): file_facts for file_facts in reversed(facts)}.values()
-    )[::-1]
+    firsts = [*{(id(one.columns), one.listing): one for one in reversed(facts)}.values()][::-1]
     for name in columns or ():
         if not any(name in file_facts.columns for file_facts in firsts):
             with scope.open(facts[0].path, facts[0].state) as reader:
@@ -66,14 +64,13 @@ def common_columns(
         raise mismatch(facts, list(map(schema, facts)), columns)
     names = list(schemas[0]) if columns is None else columns
     for name in names:
-        check_enums(
-            [
-                file_facts
-                for file_facts in firsts
-                if not _is_by_value(agreed[name][file_facts.columns[name].spec], cast)
-            ],
-            name,
-        )
+        # Files may have other codes for a column that is delivered as values.
+        by_value = {
+            stored
+            for stored, spec in agreed[name].items()
+            if spec.kind in NULLABLE_KINDS and cast(spec).dtype.kind not in "iu"
+        }
+        check_enums([one for one in firsts if one.columns[name].spec not in by_value], name)
     return {name: _common(list(agreed[name].values())) for name in names}
 
 
@@ -82,16 +79,7 @@ def _agreed(
 ) -> dict[ColumnSpec, ColumnSpec]:
     """Return for each spec that files have for a column the one that it is compared as; files may store it otherwise.
 
-    Parameters
-    ----------
-    name : str
-        The column.
-    paths : mapping of ColumnSpec to str
-        The specs that files have, and the first file with each.
-    facts : sequence of FileFacts
-        The files.
-    cast : Cast
-        The casts of the user.
+    `paths` has the first file with each spec.
     """
     if len(paths) == 1 and all(path.kind != "ragged" for path in paths):
         return {spec: spec for spec in paths}
@@ -125,12 +113,14 @@ def _with_common_shape(specs: Sequence[ColumnSpec]) -> Sequence[ColumnSpec]:
     if None not in shape and all(spec.kind != "ragged" for spec in shaped):
         return specs
     size = max(spec.row_bytes for spec in shaped)
-
-    def as_ragged(spec: ColumnSpec) -> ColumnSpec:
-        element = spec.dtype if spec.element is None else spec.element
-        return ColumnSpec(spec.name, "ragged", np.dtype(object), (), element, ragged_shape=shape, mean_bytes=size)
-
-    return [as_ragged(spec) if spec in shaped else spec for spec in specs]
+    return [
+        ColumnSpec(
+            spec.name, "ragged", np.dtype(object), (), spec.element or spec.dtype, ragged_shape=shape, mean_bytes=size
+        )
+        if spec in shaped
+        else spec
+        for spec in specs
+    ]
 
 
 def _with_common_values(
@@ -195,11 +185,6 @@ def check_enums(facts: Sequence[FileFacts], column: str) -> None:
             name_there, other = meant.setdefault((field, value), (name, file_facts))
             if (value_there, name_there) != (value, name):
                 raise disagreement(column, one if value_there != value else other, file_facts)
-
-
-def _is_by_value(spec: ColumnSpec, cast: Cast) -> bool:
-    """Return whether a column is delivered as values, so that the files may have other codes for them."""
-    return spec.kind in NULLABLE_KINDS and cast(spec).dtype.kind not in "iu"
 
 
 def _delivered(spec: ColumnSpec, cast: Cast) -> ColumnSpec:

@@ -202,10 +202,8 @@ class FileFacts(Facts):
         """
         if not self.values:
             return self
-        there = {} if known is None else known.values
-        values = {spec: array if array is there.get(spec) else _copied(array) for spec, array in self.values.items()}
+        values, there = dict(self.values), {} if known is None else known.values
+        for spec, array in self.values.items():
+            if array is not there.get(spec):
+                values[spec] = pa.concat_arrays([array[:0], array])  # of one array alone, it would return a view
         return replace(self, values=values)
-
-
-def _copied(array: pa.Array) -> pa.Array:
-    return pa.concat_arrays([array[:0], array])  # of one array alone, it would return a view

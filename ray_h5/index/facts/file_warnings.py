@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -15,7 +15,6 @@ from ray_h5.likely_rows.shapes import block_of
 from ray_h5.likely_rows.suggestions import suggestions
 from ray_h5.likely_rows.tree import FileTree, Seen
 from ray_h5.lru import first_time
-from ray_h5.manifest.layout import ColumnNotes
 from ray_h5.messages import counted, few, printable
 from ray_h5.rows.windows_option import IS_PAD
 from ray_h5.storage.storage_of_path import storage_of
@@ -76,11 +75,12 @@ def _of_padding(index: RowIndex) -> str:
     if windows is None or windows.at is not None or not windows.marks_padding:
         return ""
     marked = {column.offsets for column in windows.columns if column.name + IS_PAD in index.names}
+    before, after = (pad != "drop" for pad in windows.pad)
     unmarked = [
         column.name
-        for column, least, most in ((column, min(column.offsets), max(column.offsets)) for column in windows.columns)
+        for column in windows.columns
         if column.name in index.names and column.offsets not in marked
-        if (least < 0 and windows.pad[0] != "drop") or (most > 0 and windows.pad[1] != "drop")
+        if (before and min(column.offsets) < 0) or (after and max(column.offsets) > 0)
     ]
     if not unmarked:
         return ""
@@ -126,26 +126,25 @@ def _of_shapes(index: RowIndex) -> str:
         return ""
     spec, listed = index.columns[names[0]], ", ".join(map(repr, names[:_MAX_LISTED]))
     shown = " x ".join("?" if n is None else str(n) for n in spec.ragged_shape)
+    if index.scope.rows is not None or index.scope.windows is not None:
+        rows = ""
+    else:  # files of other shapes may have other rows
+        blocks = block_of(_tree(index).columns, differ=True)
+        of_blocks = f"; for blocks of one shape, pass rows=ray_h5.Patches({blocks!r})" if blocks else ""
+        rows = f" If each file is a sample, such as a volume, pass rows=ray_h5.Files(){of_blocks}."
     return (
         f"{index.files.path(0)}: rows of {listed} differ in shape from file to file: {names[0]!r} has rows of {shown}. "
-        f"Each row is an array of its own, and batches are lists: pass pad=True to pad them.{_other_rows(index)} "
-        "If all files should agree, leave out those that differ."
+        f"Each row is an array of its own, and batches are lists: pass pad=True to pad them.{rows} If all files should "
+        "agree, leave out those that differ."
     )
-
-
-def _other_rows(index: RowIndex) -> str:
-    """Return which rows files of other shapes may have, if that is not said already."""
-    if index.scope.rows is not None or index.scope.windows is not None:
-        return ""
-    tree = _tree(index)
-    blocks = block_of(tree.columns, differ=True)
-    of_blocks = f"; for blocks of one shape, pass rows=ray_h5.Patches({blocks!r})" if blocks else ""
-    return f" If each file is a sample, such as a volume, pass rows=ray_h5.Files(){of_blocks}."
 
 
 def _of_packing(index: RowIndex) -> str:
     names = [name for name, spec in index.columns.items() if spec.kind == "number"][:_MAX_COLUMNS]
-    by_file = [_notes(index, file, names) for file in sorted({0, len(index.files) - 1})]
+    by_file = []
+    for file in sorted({0, len(index.files) - 1}):
+        with index.open(file) as reader:
+            by_file.append(reader.notes(names))
     said = {name: text for name in names if (text := by_file[0][name].conversion or by_file[-1][name].conversion)}
     if not said:
         return ""
@@ -159,18 +158,26 @@ def _of_packing(index: RowIndex) -> str:
     )
 
 
-def _notes(index: RowIndex, file: int, names: Sequence[str]) -> Mapping[str, ColumnNotes]:
-    with index.open(file) as reader:
-        return reader.notes(names)
-
-
 # AnnData files whose variables have other names, or another order: the same position means another gene.
 
 
 def _of_names(index: RowIndex) -> str:
     """Return what to say of matrices whose columns mean other variables in some of the files."""
-    matrix = _matrix_of_variables(index)
-    if matrix is None or len(index.files) < 2:
+    named = {
+        made.name
+        for made in index.scope.columns
+        if getattr(made, "names", None) is not None
+        or bool(getattr(made, "axes", ()))
+        or bool(getattr(made, "take", ()))
+    }
+    # A matrix of observations and variables, unless the user says which variables are read, by name or by position.
+    of_variables = (
+        name
+        for name, spec in index.columns.items()
+        if (name == "X" or name.startswith("layers/")) and name not in named
+        if spec.kind == "sparse" or (spec.kind == "number" and len(spec.row_shape) == 1)
+    )
+    if (matrix := next(of_variables, None)) is None:
         return ""
     is_fetched = storage_of(index.files.path(0), index.scope.storage).is_fetched
     count = min(len(index.files), _MAX_REMOTE if is_fetched else _MAX_FILES)
@@ -179,37 +186,30 @@ def _of_names(index: RowIndex) -> str:
     if first is None:
         return ""
     name, texts = first
-    shared, other = dict.fromkeys(texts), ""
+    shared, other = texts, ""
     for file in files[1:]:
         variables = _names_of_variables(index, file)
         if variables is None or variables[1] == texts:
             continue
         other = other or index.files.path(file)
         here = {*variables[1]}
-        shared = {text: None for text in shared if text in here}
+        shared = [text for text in shared if text in here]
     if not other:
         return ""
-    return (
+    shared = [*dict.fromkeys(shared)]
+    said = (
         f"{index.files.path(0)}: the positions of a row of {matrix!r} are variables of other names, or in another "
-        f"order, in {other} ({name!r}). Rows are delivered as stored. {_how(index, matrix, name, list(shared))}"
+        f"order, in {other} ({name!r}). Rows are delivered as stored. "
     )
-
-
-def _matrix_of_variables(index: RowIndex) -> str | None:
-    """Return the matrix of observations and variables that is read without the names of variables; None if none is."""
-    named = {column.name for column in index.scope.columns if _has_names(column)}
-    for name, spec in index.columns.items():
-        is_matrix = spec.kind == "sparse" or (spec.kind == "number" and len(spec.row_shape) == 1)
-        if (name == "X" or name.startswith("layers/")) and is_matrix and name not in named:
-            return name
-    return None
-
-
-def _has_names(made: object) -> bool:
-    """Return whether a user says which variables are read, by name or by position."""
-    return (
-        getattr(made, "names", None) is not None or bool(getattr(made, "axes", ())) or bool(getattr(made, "take", ()))
-    )
+    if not shared:
+        return f"{said}They have no names in common: read the files by themselves."
+    names = repr(shared) if len(shared) <= _MAX_COPIED else "genes"
+    is_sparse = index.columns[matrix].kind == "sparse"
+    chosen = f"ray_h5.csr({matrix!r}, take={names}" if is_sparse else f"ray_h5.part({matrix!r}, {{0: {names}}}"
+    others = [repr(column) for column in index.columns if column != matrix]
+    listed = ", ".join([f"{chosen}, names={name!r})", *(others if len(others) < _MAX_NAMED else [])])
+    what = f" where genes is a list of names; {len(shared)} are in all: {few(shared, 3)}." if names == "genes" else ""
+    return f"{said}To read the same ones in one order, pass columns=[{listed}]{',' if what else '.'}{what}"
 
 
 def _names_of_variables(index: RowIndex, file: int) -> tuple[str, list[str]] | None:
@@ -226,15 +226,3 @@ def _names_of_variables(index: RowIndex, file: int) -> tuple[str, list[str]] | N
     return name, [
         value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value) for value in values
     ]
-
-
-def _how(index: RowIndex, matrix: str, name: str, shared: Sequence[str]) -> str:
-    if not shared:
-        return "They have no names in common: read the files by themselves."
-    names = repr(list(shared)) if len(shared) <= _MAX_COPIED else "genes"
-    is_sparse = index.columns[matrix].kind == "sparse"
-    chosen = f"ray_h5.csr({matrix!r}, take={names}" if is_sparse else f"ray_h5.part({matrix!r}, {{0: {names}}}"
-    others = [repr(column) for column in index.columns if column != matrix]
-    listed = ", ".join([f"{chosen}, names={name!r})", *(others if len(others) < _MAX_NAMED else [])])
-    what = f" where genes is a list of names; {len(shared)} are in all: {few(shared, 3)}." if names == "genes" else ""
-    return f"To read the same ones in one order, pass columns=[{listed}]{',' if what else '.'}{what}"

@@ -29,26 +29,17 @@ UNREADABLE = NotHDF5Error, TruncatedFileError, CorruptFileError
 
 def empty_files(paths: Sequence[str], lookup: Lookup) -> dict[str, str]:
     """Return those of the first files that are without a byte, or without a dataset, and which of both."""
-    return {path: why for path in paths[:_MAX_LOOKED_AT] if (why := _why_empty(path, lookup))}
-
-
-def warn_of_empty(empty: Mapping[str, str], count: int) -> None:
-    """Log the files that are left out of `count` files."""
-    shown = few([f"{path} ({why})" for path, why in empty.items()], _MAX_LISTED)
-    logger.warning(
-        "left out %d of %d files, which are empty: %s; write them again, or leave them out", len(empty), count, shown
-    )
-
-
-def _why_empty(path: str, lookup: Lookup) -> str:
-    listed = lookup.states.get(path)
-    with contextlib.suppress(RayH5Error, OSError):  # what else is wrong with a file is reported for all files
-        if (os.stat(path).st_size if listed is None else listed.size) == 0:
-            return "0 bytes"
-        with lookup.scope.open(path, None if listed is None else FileState(listed)) as reader:
-            if not reader.layout.columns and not reader.layout.refused:
-                return "no dataset"
-    return ""
+    empty = {}
+    for path in paths[:_MAX_LOOKED_AT]:
+        listed = lookup.states.get(path)
+        with contextlib.suppress(RayH5Error, OSError):  # what else is wrong with a file is reported for all files
+            if (os.stat(path).st_size if listed is None else listed.size) == 0:
+                empty[path] = "0 bytes"
+                continue
+            with lookup.scope.open(path, None if listed is None else FileState(listed)) as reader:
+                if not reader.layout.columns and not reader.layout.refused:
+                    empty[path] = "no dataset"
+    return empty
 
 
 def unreadable_files(paths: Sequence[str], lookup: Lookup, question: Question) -> dict[str, RayH5Error]:

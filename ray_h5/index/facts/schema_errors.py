@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 import numpy as np
@@ -20,25 +20,22 @@ from ray_h5.messages import common_pattern, few
 _MAX_LISTED = 10
 ENCODED_KINDS = frozenset({"category", "optional"})
 
-Enum = tuple[tuple[str, int], ...]
 Schema = Mapping[str, ColumnSpec]
 
 
 def disagreement(column: str, one: FileFacts, other: FileFacts) -> SchemaMismatchError:
     """Return the error of an enum whose integers mean other things in another file."""
-    enums = [(file_facts, file_facts.columns[column].enum) for file_facts in (one, other)]
+    enums = [(file_facts.path, file_facts.columns[column].enum) for file_facts in (one, other)]
     common = {*enums[0][1]} & {*enums[1][1]}
-    listed = "\n".join(f"  {file_facts.path}: {_shown(enum, common)}" for file_facts, enum in enums)
+    lines = []
+    for path, enum in enums:
+        ordered = sorted(enum, key=lambda member: (member in common, member[1]))  # those that differ first
+        lines.append(f"  {path}: {few([f'{name}={value}' for name, value in ordered])}")
+    listed = "\n".join(lines)
     ways = "Write the column of one of them again with the integers of the other, or read the files separately."
     if one.columns[column].spec.kind == "category":
         ways = f"Pass labels={{{column!r}: 'auto'}} instead of dtypes for this column: numbers that all files share."
     return SchemaMismatchError(f"column {column!r}: the files disagree on what its integers mean:\n{listed}\n{ways}")
-
-
-def _shown(enum: Enum, common: Collection[tuple[str, int]]) -> str:
-    """Return an enum as text, differences from the other one first."""
-    ordered = sorted(enum, key=lambda member: (member in common, member[1]))
-    return few([f"{name}={value}" for name, value in ordered])
 
 
 def mismatch(
@@ -58,14 +55,11 @@ def mismatch(
         + (f" Numbers can be cast while they are read: pass dtypes={casts}." if casts else "")
         + _pairs(facts, schemas, columns)
     )
-    error.suggestions = (*_groups_of_files(schemas), *_samples(facts))
+    # Groups may be rows, which each file may have others of.
+    columns_seen = {name: column for file in facts[_MAX_LISTED::-1] for name, column in file.columns.items()}
+    tree = FileTree({name: Seen(str(column.dtype), column.shape) for name, column in columns_seen.items()})
+    error.suggestions = (*_groups_of_files(schemas), *samples(tree))
     return error
-
-
-def _samples(facts: Sequence[FileFacts]) -> Iterator[Suggestion]:
-    """Yield what reads groups as rows, which each file may have others of."""
-    columns = {name: column for file in facts[_MAX_LISTED::-1] for name, column in file.columns.items()}
-    return samples(FileTree({name: Seen(str(column.dtype), column.shape) for name, column in columns.items()}))
 
 
 def _groups_of_files(schemas: Sequence[Schema]) -> Iterator[Suggestion]:
@@ -91,9 +85,8 @@ def _pairs(facts: Sequence[FileFacts], schemas: Sequence[Schema], columns: Seque
     if len(by_names) != 2:
         return ""
     (names, first), (others, second) = by_names.items()
-    if names & others or [file_facts.num_rows(columns) for file_facts in first] != [
-        file_facts.num_rows(columns) for file_facts in second
-    ]:
+    rows = [[file_facts.num_rows(columns) for file_facts in some] for some in (first, second)]
+    if names & others or rows[0] != rows[1]:
         return ""
     paths = [[file_facts.path for file_facts in some] for some in (first, second)]
     globs = [some[0] if len(some) == 1 else common_pattern(some) for some in paths]
@@ -108,28 +101,24 @@ def _usual(schemas: Sequence[Schema], columns: Sequence[str] | None) -> Schema:
     for schema in schemas:
         for name, spec in schema.items():
             counts.setdefault(name, Counter())[spec] += 1
-
-    def is_usual(name: str) -> bool:
+    usual = {}
+    for name, specs in counts.items():
         # If half of the files have it, the first one decides.
-        more = 2 * counts[name].total() - len(schemas)
-        return columns is not None or more > 0 or (more == 0 and name in schemas[0])
-
-    return {name: specs.most_common(1)[0][0] for name, specs in counts.items() if is_usual(name)}
+        more = 2 * specs.total() - len(schemas)
+        if columns is not None or more > 0 or (more == 0 and name in schemas[0]):
+            usual[name] = specs.most_common(1)[0][0]
+    return usual
 
 
 def _difference(expected: Schema, schema: Schema, left_out: Mapping[str, str]) -> str:
-    notes = [
-        f"column {name!r} cannot be read: {left_out[name]}" if name in left_out else f"column {name!r} is missing"
-        for name in expected
-        if name not in schema
-    ]
-    notes += [f"column {name!r} is not in the others" for name in schema if name not in expected]
-    notes += [
-        f"column {name!r}: expected {expected[name]}, found {schema[name]}"
-        for name in expected
-        if name in schema and expected[name] != schema[name]
-    ]
-    return "; ".join(notes)
+    notes = []
+    for name, spec in expected.items():
+        if name in schema and schema[name] != spec:
+            notes.append(f"column {name!r}: expected {spec}, found {schema[name]}")
+        elif name not in schema:
+            what = f"cannot be read: {left_out[name]}" if name in left_out else "is missing"
+            notes.append(f"column {name!r} {what}")
+    return "; ".join(notes + [f"column {name!r} is not in the others" for name in schema if name not in expected])
 
 
 def _casts(expected: Schema, wrong: Sequence[Schema]) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -142,11 +142,9 @@ class FactsReader:
         return array.reshape(shape)
 
 
-def _ext(code: int, data: memoryview) -> Any:
-    return os.fsdecode(bytes(data)) if code == _TEXT else Ext(code, bytes(data))
-
-
-_DECODER = msgspec.msgpack.Decoder(ext_hook=_ext)
+_DECODER = msgspec.msgpack.Decoder(
+    ext_hook=lambda code, data: os.fsdecode(bytes(data)) if code == _TEXT else Ext(code, bytes(data))
+)
 
 
 def _is_utf8(text: str) -> bool:
@@ -195,14 +193,10 @@ def check_ranges(facts: FileFacts) -> None:
         _check_column(known, sizes[path])
         others = () if known.elsewhere is None else known.elsewhere.columns
         todo += [(source.path, source.known) for source in others if source.known is not None]
-    for joined in _joined_arrays(facts.table):
+    table = facts.table
+    groups = [] if table is None else [*([] if table.groups is None else [table.groups]), *table.joined.values()]
+    for joined in (column for group in groups for column in group.columns.values()):
         _check_joined_array(joined, facts.identity.size)
-
-
-def _joined_arrays(table: RowTable | None) -> Iterator[JoinedArray]:
-    if table is not None:
-        for group in (*([] if table.groups is None else [table.groups]), *table.joined.values()):
-            yield from group.columns.values()
 
 
 def _check_column(known: KnownColumn, size: int) -> None:

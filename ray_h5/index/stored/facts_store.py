@@ -22,12 +22,7 @@ from ray_h5.errors import NotFoundError, RayH5Error
 from ray_h5.index.facts.file_facts import FileFacts, Question
 from ray_h5.index.file_opener import Scope, how_opened
 from ray_h5.index.stored import index_files
-from ray_h5.index.stored.facts_as_bytes import (
-    FOREIGN,
-    FactsReader,
-    FactsWriter,
-    check_ranges,
-)
+from ray_h5.index.stored.facts_as_bytes import FOREIGN, FactsReader, FactsWriter, check_ranges
 from ray_h5.lru import LRU, first_time
 from ray_h5.storage.byte_source import Identity
 from ray_h5.storage.local import LOCAL, identity_now
@@ -110,19 +105,15 @@ def _batch_of(scope: str, facts_by_key: Mapping[str, FileFacts]) -> pa.RecordBat
         for key, array in facts.values.items():
             values.setdefault((key, array.type), {})[number] = array
     facts_of_files = pa.DictionaryArray.from_arrays(pa.array(numbers, pa.int32()), binary_array([*common]))
-    lists = [_lists(arrays, len(facts_by_key)) for arrays in values.values()]
-    columns = [binary_array([os.fsencode(key) for key in facts_by_key]), binary_array(states), facts_of_files, *lists]
+    columns = [binary_array([os.fsencode(key) for key in facts_by_key]), binary_array(states), facts_of_files]
+    for arrays in values.values():  # as lists of all files; null for those without
+        lengths, is_there = np.zeros(len(states), np.int64), np.zeros(len(states), bool)
+        lengths[[*arrays]], is_there[[*arrays]] = [len(array) for array in arrays.values()], True
+        ends, held = pa.array(np.concatenate([[0], np.cumsum(lengths)])), pa.concat_arrays([*arrays.values()])
+        columns.append(pa.LargeListArray.from_arrays(ends, held, mask=pa.array(~is_there)))
     names = [writer.value(key) for key, _ in values]
     shared = {"scope": scope, "pool": msgspec.msgpack.encode(writer.pool), "lists": msgspec.msgpack.encode(names)}
     return pa.record_batch(columns, [str(place) for place in range(len(columns))], metadata=shared)
-
-
-def _lists(arrays: Mapping[int, pa.Array], count: int) -> pa.LargeListArray:
-    """Return the values of some files as lists of `count` files; null for the others."""
-    lengths, is_there = np.zeros(count, np.int64), np.zeros(count, bool)
-    lengths[[*arrays]], is_there[[*arrays]] = [len(array) for array in arrays.values()], True
-    ends = pa.array(np.concatenate([[0], np.cumsum(lengths)]))
-    return pa.LargeListArray.from_arrays(ends, pa.concat_arrays([*arrays.values()]), mask=pa.array(~is_there))
 
 
 class FactsStore:
@@ -170,7 +161,7 @@ class FactsStore:
             if not entry.name.endswith(index_files.ENDING):
                 continue
             if "-" not in entry.name and first_time("index", self._index_dir):
-                index_files.distrust(entry.path, "an earlier version wrote it; it may be deleted")
+                _warn_of(entry.path, "an earlier version wrote it; it may be deleted")
             # Without a state, another process took what it held.
             if entry.name.startswith(f"{self._digest}-") and (state := identity_now(entry.path)) is not None:
                 states[entry.path] = state
@@ -207,9 +198,7 @@ class FactsStore:
 
     def _distrust(self, where: str, exc: Exception) -> None:
         self._useless.append(where)
-        index_files.distrust(
-            where, str(exc) if isinstance(exc, (OSError, ValueError)) else f"{type(exc).__name__}: {exc}"
-        )
+        _warn_of(where, str(exc) if isinstance(exc, (OSError, ValueError)) else f"{type(exc).__name__}: {exc}")
 
     def get(self, path: str, question: Question | None = None, listed: Identity | None = None) -> FileFacts | None:
         """Return what is known of a file in its present state, if anything; `listed` as in `is_current`.
@@ -298,6 +287,11 @@ class FactsStore:
                 index_files.remove(useless)
             self._opened, self._useless = [*(file for file in self._files if file not in old), new], []
         self._found = {}
+
+
+def _warn_of(where: str, why: str) -> None:
+    """Warn of an index file that is not used."""
+    logger.warning("%s: not used, and made again: %s", where, why)
 
 
 def is_current(facts: FileFacts, listed: Identity | None = None, storage: Storage = LOCAL) -> bool:

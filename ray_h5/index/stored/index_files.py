@@ -71,12 +71,8 @@ def _warn_of_others(folder: str) -> None:
         why = f"it belongs to another user (uid {state.st_uid})"
     else:
         return
-    logger.warning(
-        "index_dir=%r: %s. Its contents decide which rows predicates select. Use a folder in which only you, and "
-        "people whom you trust, can write.",
-        folder,
-        why,
-    )
+    advice = "Use a folder in which only you, and people whom you trust, can write."
+    logger.warning("index_dir=%r: %s. Its contents decide which rows predicates select. %s", folder, why, advice)
 
 
 def write_body(where: str, body: bytes) -> bool:
@@ -102,9 +98,13 @@ def write_body(where: str, body: bytes) -> bool:
 
 def read_body(where: str, index_dir: str) -> memoryview:
     """Return the body of an index file; raise an OSError or a ValueError if there is none that can be trusted."""
-    with open(where, "rb", opener=_open_at_once) as file:
-        state = os.fstat(file.fileno())
-        _check_owner(state, os.stat(index_dir))
+    # O_NONBLOCK: if the path is a pipe, a plain open would wait for its writer.
+    with open(where, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)) as file:
+        state, folder = os.fstat(file.fileno()), os.stat(index_dir)
+        if not stat.S_ISREG(state.st_mode):
+            raise ValueError("expected a file, found a pipe or a device")
+        if folder.st_mode & stat.S_IWOTH and state.st_uid not in {os.geteuid(), folder.st_uid, 0}:
+            raise ValueError(f"another user put it there (uid {state.st_uid}), in a folder that everybody can write to")
         _check_size(state.st_size)
         return _checked_body(file.read())
 
@@ -122,11 +122,6 @@ def _check_size(size: int) -> None:
         raise ValueError(f"it has {size} bytes; at most {_MAX_BODY_BYTES} are read")
 
 
-def _open_at_once(where: str, flags: int) -> int:
-    # O_NONBLOCK: if the path is a pipe, a plain open would wait for its writer.
-    return os.open(where, flags | os.O_NONBLOCK | os.O_CLOEXEC)
-
-
 def _checked_body(content: bytes | bytearray) -> memoryview:
     if len(content) < _HEADER.size:
         raise ValueError("it is cut short")
@@ -141,22 +136,10 @@ def _checked_body(content: bytes | bytearray) -> memoryview:
     return body
 
 
-def _check_owner(state: os.stat_result, folder: os.stat_result) -> None:
-    if not stat.S_ISREG(state.st_mode):
-        raise ValueError("expected a file, found a pipe or a device")
-    if folder.st_mode & stat.S_IWOTH and state.st_uid not in {os.geteuid(), folder.st_uid, 0}:
-        raise ValueError(f"another user put it there (uid {state.st_uid}), in a folder that everybody can write to")
-
-
 def remove(where: str) -> None:
     """Remove an index file that is used no more, or an empty folder in its place."""
     with contextlib.suppress(OSError):
         Path(where).rmdir() if os.path.isdir(where) else Path(where).unlink()
-
-
-def distrust(where: str, why: str) -> None:
-    """Warn of an index file that is not used."""
-    logger.warning("%s: not used, and made again: %s", where, why)
 
 
 def _checksum(body: bytes | memoryview) -> bytes:

@@ -212,19 +212,18 @@ def _of_shapes(index: RowIndex, name: str) -> np.ndarray | None:
 
 def _range_lengths(index: RowIndex, name: str) -> np.ndarray | None:
     """Return the lengths of rows that are ranges of a longer array; None if those of a file are none."""
-    lengths_of_files = []
+    made = next((column for column in index.scope.columns if column.name == name and isinstance(column, RowPart)), None)
+    entries = None if made is None else made.entries(f"column {name!r}")
+    lengths = []
     for table in index.tables:
         chunked = None if table is None else table.chunked_by.get(name)
         if table is None or chunked is None or chunked.key not in table.bounds:
             return None
         bounds = table.bounds[chunked.key]
-        lengths_of_files.append(bounds.stops - bounds.starts)
-    made = next((column for column in index.scope.columns if column.name == name and isinstance(column, RowPart)), None)
-    entries = None if made is None else made.entries(f"column {name!r}")
-    if not lengths_of_files:
+        lengths.append(bounds.stops - bounds.starts)
+    if not lengths:
         return None
-    lengths = np.concatenate(lengths_of_files)
-    return lengths if entries is None else entries.counts(lengths)
+    return np.concatenate(lengths) if entries is None else entries.counts(np.concatenate(lengths))
 
 
 def _dataset_lengths(index: RowIndex, name: str) -> np.ndarray | None:

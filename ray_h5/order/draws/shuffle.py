@@ -6,8 +6,6 @@ import secrets
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
-import numpy as np
-
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import OptionError
 from ray_h5.options import as_integer, is_number, takes_options
@@ -15,6 +13,7 @@ from ray_h5.order.draws.weights_and_class_balance import as_row_values, as_weigh
 
 Unit = Literal["auto", "rows", "chunks", "files"]
 
+_OPTIONS = ("weights", "rows_per_epoch", "by_length", "run_rows", "batch_values")
 _UNITS = ("auto", "rows", "chunks", "files")
 _LENGTHS = "expected the name of a column with the length of each row, or an array with a number for each row"
 
@@ -142,17 +141,13 @@ class Shuffle(ComparedByContent):
         """Return the shuffle that has each selected row once an epoch, and knows no lengths; of another unit."""
         unit = unit or self.unit
         window = None if unit in ("rows", "files") else self.window_rows
-        options: dict[str, Any] = {"weights": None, "rows_per_epoch": None, "by_length": None, "run_rows": None}
-        options["batch_values"] = None
-        return replace(self, unit=unit, window_rows=window, **options)
+        others: dict[str, Any] = dict.fromkeys(_OPTIONS)
+        return replace(self, unit=unit, window_rows=window, **others)
 
     def __repr__(self) -> str:
-        parts = [f"unit={self.unit!r}, seed={self.seed}, window_rows={self.window_rows}"]
-        for name in ("weights", "rows_per_epoch", "by_length", "run_rows", "batch_values"):
-            value = getattr(self, name)
-            if value is not None:
-                parts.append(f"{name}={f'<{len(value)} numbers>' if isinstance(value, np.ndarray) else repr(value)}")
-        return f"Shuffle({', '.join(parts)})"
+        values = {name: value for name in _OPTIONS if (value := getattr(self, name)) is not None}
+        others = "".join(f", {name}={shown(value)}" for name, value in values.items())
+        return f"Shuffle(unit={self.unit!r}, seed={self.seed}, window_rows={self.window_rows}{others})"
 
 
 def as_shuffle(shuffle: bool | str | Shuffle | None, seed: int | None = 0) -> Shuffle | None:

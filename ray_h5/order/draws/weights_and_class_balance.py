@@ -101,9 +101,15 @@ def as_weights(weights: Any) -> Weights:
     """
     if weights is None or isinstance(weights, Balance):
         return weights
-    if isinstance(weights, Mapping):
-        return _as_file_shares(weights)
-    return as_row_values("weights", weights, _EXPECTED)
+    if not isinstance(weights, Mapping):
+        return as_row_values("weights", weights, _EXPECTED)
+    if not weights or not all(isinstance(pattern, str) for pattern in weights):
+        raise OptionError(f"Shuffle: weights={weights!r}: expected patterns of paths, such as {{'a/*.h5': 0.3}}")
+    shares = {pattern: _as_share(f"Shuffle: weights: {pattern!r}", share) for pattern, share in weights.items()}
+    total = math.fsum(shares.values())
+    if abs(total - 1) > _SUM_TOLERANCE:
+        raise OptionError(f"Shuffle: weights={dict(weights)!r}: expected shares with the sum 1, found {total:g}")
+    return shares
 
 
 def as_row_values(option: str, values: Any, expected: str) -> RowValues:
@@ -149,18 +155,6 @@ def named_columns(weights: Weights) -> tuple[str, ...]:
 def shown(weights: Weights) -> str:
     """Return weights, or lengths, as a user writes them; an array by its length."""
     return f"<{len(weights)} numbers>" if isinstance(weights, np.ndarray) else repr(weights)
-
-
-def _as_file_shares(shares: Mapping[Any, Any]) -> dict[str, float]:
-    if not shares or not all(isinstance(pattern, str) for pattern in shares):
-        raise OptionError(f"Shuffle: weights={shares!r}: expected patterns of paths, such as {{'a/*.h5': 0.3}}")
-    shares_by_pattern = {
-        pattern: _as_share(f"Shuffle: weights: {pattern!r}", share) for pattern, share in shares.items()
-    }
-    total = math.fsum(shares_by_pattern.values())
-    if abs(total - 1) > _SUM_TOLERANCE:
-        raise OptionError(f"Shuffle: weights={dict(shares)!r}: expected shares with the sum 1, found {total:g}")
-    return shares_by_pattern
 
 
 def _as_share(what: str, share: Any) -> float:
