@@ -26,7 +26,7 @@ from ray_h5.index.scan_files import Lookup, Spread, read_ahead
 from ray_h5.index.stored.index_files import check_index_dir
 from ray_h5.likely_rows.suggestions import Suggestion
 from ray_h5.lru import first_time
-from ray_h5.manifest.layout import FileLayout, FileState
+from ray_h5.manifest.layout import FileState
 from ray_h5.messages import ensure_handler, few, near_names, no_column
 from ray_h5.rows.patches_option import Patches
 from ray_h5.rows.row_kind_options import Files, Grid, Groups, naming_files
@@ -123,28 +123,23 @@ class FileOptions:
         """
         if names is None or not any(_is_pattern(name) for name in names) or not self.paths:
             return None if names is None else list(names)
-        if (first := self._first_readable()) is None:
+        # `plan` reports files that cannot be read, or leaves them out.
+        for path in self.paths:
+            state = FileState(self.states[path]) if path in self.states else None
+            with contextlib.suppress(*UNREADABLE), self.scope.open(path, state) as reader:
+                layout = reader.layout
+                break
+        else:
             return list(names)
-        path, layout = first
         known = [*layout.columns, *layout.refused]
         chosen: dict[str, None] = {}
         for name in names:
             is_name = not _is_pattern(name) or name in known
-            matching = [name] if is_name else [column for column in known if matches(column, name)]
+            matching = [name] if is_name else [column for column in known if _matches(column, name)]
             if not matching:
                 raise UnknownColumnError(f"{path}: no column matches {name!r}.{near_names(name, known)}")
             chosen.update(dict.fromkeys(matching))
         return list(chosen)
-
-    def _first_readable(self) -> tuple[str, FileLayout] | None:
-        """Return the first file that can be read, and its layout. `plan` reports the others, or leaves them out."""
-        for path in self.paths:
-            with contextlib.suppress(*UNREADABLE), self.scope.open(path, self._state(path)) as reader:
-                return path, reader.layout
-        return None
-
-    def _state(self, path: str) -> FileState | None:
-        return FileState(self.states[path]) if path in self.states else None
 
     def that_run(self, suggestions: Iterable[Suggestion], paths: Sequence[str]) -> Iterator[Suggestion]:
         """Yield the suggestions whose call reads some of the files, and those without a call.
@@ -246,7 +241,7 @@ def _is_pattern(name: str) -> bool:
     return any(character in name for character in "*?[")
 
 
-def matches(name: str, pattern: str) -> bool:
+def _matches(name: str, pattern: str) -> bool:
     """Return whether the path of a column matches a pattern, level by level: a star stands for a part of one name."""
     parts, wanted = name.strip("/").split("/"), pattern.strip("/").split("/")
     return len(parts) == len(wanted) and all(fnmatchcase(*pair) for pair in zip(parts, wanted, strict=True))
@@ -255,21 +250,8 @@ def matches(name: str, pattern: str) -> bool:
 def _with_labels(index: RowIndex, labels: Iterable[Classes], *, of_some: bool) -> RowIndex:
     """Return the index with the classes of those columns that it delivers.
 
-    Parameters
-    ----------
-    index : RowIndex
-        The columns that are delivered.
-    labels : iterable of Classes
-        What the user says of them.
-    of_some : bool
-        Whether the index has some columns of what is read; others may then have classes.
-
-    Raises
-    ------
-    OptionError
-        If a column has no classes, or is not delivered.
-    UnknownColumnError
-        If it does not exist.
+    `of_some` says that it has some columns of what is read: others may then have classes. Raises an OptionError for a
+    column that has no classes, or is not delivered, and an UnknownColumnError for one that does not exist.
     """
     with_classes = []
     names = {name.strip("/"): name for name in index.names}
@@ -297,12 +279,11 @@ def _of_files(index: RowIndex, asked: Classes) -> Classes:
     """Return the classes that the files have: their categories, or else the values of all rows."""
     name = asked.name
     if name in index.columns:
-        facts = [
-            column.columns[name] for column in index.lookup.ask(index.files.all_paths(), Question(tuple(index.columns)))
-        ]
-        texts = (file_facts.spec.element is not None and file_facts.spec.element.kind in "OSU" for file_facts in facts)
-        if all(file_facts.spec.kind == "category" and file_facts.enum for file_facts in facts) and all(texts):
-            return classes_of(name, (value for file_facts in facts for value, _ in file_facts.enum), asked.others)
+        answers = index.lookup.ask(index.files.all_paths(), Question(tuple(index.columns)))
+        columns = [facts.columns[name] for facts in answers]
+        are_text = (column.spec.element is not None and column.spec.element.kind in "OSU" for column in columns)
+        if all(column.spec.kind == "category" and column.enum for column in columns) and all(are_text):
+            return classes_of(name, (value for column in columns for value, _ in column.enum), asked.others)
     spec = index.find([name])[name]
     if not spec.has_one_value:
         raise OptionError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import warnings
 from collections.abc import Callable, Sequence
@@ -95,23 +96,19 @@ def fold_predicates(
         if name is not None and not isinstance(name, str):
             raise OptionError(f"kfold: {option}={name!r}: expected the name of a column, or None")
     k, seed = _checked(k, seed)
-    if group is None or (group == "path" and not _has_column(files, group, spread)):
+    is_path = group == "path"
+    if is_path:  # a column of a table is no matter
+        with contextlib.suppress(UnknownColumnError):
+            is_path = "path" not in files.index(["path"], spread).columns
+    if group is None or is_path:
         # Whichever columns are read later: a file has one number of rows.
         index = files.index(None, spread) if stratify is None else _with(files, "stratify", [stratify], spread)
-        sides = _of_rows if group is None else _of_files
-        return [(where(rows=train), where(rows=test)) for train, test in sides(index, k, stratify, seed)]
+        folds = _of_rows(index, k, stratify, seed) if group is None else _of_files(index, k, stratify, seed)
+        return [(where(rows=train), where(rows=test)) for train, test in folds]
     index = _with(files, "group", [group], spread)
     index = index if stratify is None else _with(files, "stratify", [group, stratify], spread)
-    folds = fold_values(index, k, group, stratify, seed)
-    return [(where(**{group: train}), where(**{group: test})) for train, test in folds]
-
-
-def _has_column(files: FileOptions, name: str, spread: Spread) -> bool:
-    """Return whether the files have a column of this name; a column of a table is no matter."""
-    try:
-        return name in files.index([name], spread).columns
-    except UnknownColumnError:
-        return False
+    values = fold_values(index, k, group, stratify, seed)
+    return [(where(**{group: train}), where(**{group: test})) for train, test in values]
 
 
 def _of_files(index: RowIndex, k: int, stratify: str | None, seed: int) -> list[tuple[Fold, Fold]]:
@@ -155,22 +152,17 @@ def _with(files: FileOptions, option: str, columns: list[str], spread: Spread) -
             "with one value a row, such as a patient or a class"
         )
     if option == "stratify" and spec.dtype.kind == "f":
-        _warn_of_measurements(index, name)
+        values = index.values([name])[name]
+        different = pc.count_distinct(values).as_py()
+        if 2 * different > len(values) > 1:  # measurements, and no classes
+            logger.warning(
+                "kfold: stratify=%r has %d different values in %d rows: no fold has a share of each. Name a column of "
+                "classes, or leave stratify out.",
+                name,
+                different,
+                len(values),
+            )
     return index
-
-
-def _warn_of_measurements(index: RowIndex, stratify: str) -> None:
-    """Warn of a column of floats that are no classes: nearly each row has a value of its own."""
-    values = index.values([stratify])[stratify]
-    different = pc.count_distinct(values).as_py()
-    if 2 * different > len(values) > 1:
-        logger.warning(
-            "kfold: stratify=%r has %d different values in %d rows: no fold has a share of each. Name a column of "
-            "classes, or leave stratify out.",
-            stratify,
-            different,
-            len(values),
-        )
 
 
 def fold_values(

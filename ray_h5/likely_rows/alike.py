@@ -180,7 +180,10 @@ def _are_samples(members: Sequence[_Node], level: Sequence[_Node]) -> bool:
     others = [node for node in level if node.path[:-1] == parent and node.name not in {*names}]
     if len(names) < 2:
         return False
-    return _are_groups(names) if members[0].is_group else _are_datasets(siblings, names, others)
+    if not members[0].is_group:
+        return _are_datasets(siblings, names, others)
+    said, is_counted = _said(names), all(map(_has_number, names)) and (_one_mark(names) or not _are_short(names))
+    return len(names) >= _MANY or not said or (not said & PARTS and len(names) >= (2 if is_counted else _NAMED_GROUPS))
 
 
 def _names_vary(by_parent: Mapping[tuple[str, ...], Sequence[_Node]], level: Sequence[_Node]) -> bool:
@@ -193,22 +196,14 @@ def _names_vary(by_parent: Mapping[tuple[str, ...], Sequence[_Node]], level: Seq
     return is_whole and any(name != names[0] for name in names) and is_counted and not _said(parents | own) & PARTS
 
 
-def _are_groups(names: Sequence[str]) -> bool:
-    """Return whether groups with the same columns are samples, as their names say."""
-    said = _said(names)
-    if len(names) >= _MANY or not said:
-        return True
-    is_counted = all(map(_has_number, names)) and (_one_mark(names) or not _are_short(names))
-    return not said & PARTS and len(names) >= (2 if is_counted else _NAMED_GROUPS)
-
-
 def _are_datasets(siblings: Sequence[_Node], names: Sequence[str], others: Sequence[_Node]) -> bool:
     """Return whether datasets of one type are samples, and not columns: as their names and lengths say."""
     shapes = [sibling.seen.shape for sibling in siblings if sibling.seen is not None]
     lengths, said, many = {shape[0] for shape in shapes}, _said(names), len(names) >= _MANY
     is_shared = len({shape[1:] for shape in shapes}) == len(lengths) == 1
     # A column that is no axis, such as a label, has a value for each row: the rows are samples already.
-    has_rows = any(node.seen is not None and node.seen.shape[0] in lengths and not _is_axis(node) for node in others)
+    no_axes = [node.seen for node in others if node.seen is not None and not {*words(node.name)} & AXES]
+    has_rows = any(seen.shape[0] in lengths for seen in no_axes)
     if _one_mark(names):
         if not said & PARTS and (said & SAMPLES or not said):
             return True
@@ -237,10 +232,6 @@ def _has_number(name: str) -> bool:
     return re.search(r"\d", name) is not None
 
 
-def _is_axis(node: _Node) -> bool:
-    return bool({*words(node.name)} & AXES)
-
-
 def _are_short(names: Sequence[str]) -> bool:
     """Return whether names are such as x1, V6 or u10, which say nothing of what is counted."""
     return all(len("".join(words(name))) <= _SHORT for name in names)
@@ -257,16 +248,11 @@ def short_name(name: str) -> str:
 
 def pattern_of(paths: Iterable[str]) -> str:
     """Return a glob for paths of one depth."""
-    places = zip(*(path.split("/", MAX_DEPTH) for path in paths), strict=True)
-    return "/".join(_glob(sorted(set(names))) for names in places)
-
-
-def _glob(names: Sequence[str]) -> str:
-    """Return a glob for the names of one place."""
-    if len(names) == 1:
-        return _escaped(names[0])
-    begin, _, end = common_pattern(names).rpartition("*")
-    return f"{_escaped(begin)}*{_escaped(end)}"
+    globs = []
+    for names in map(set, zip(*(path.split("/", MAX_DEPTH) for path in paths), strict=True)):
+        begin, star, end = common_pattern(sorted(names)).rpartition("*") if len(names) > 1 else (*names, "", "")
+        globs.append(f"{_escaped(begin)}{star}{_escaped(end)}")
+    return "/".join(globs)
 
 
 def _escaped(name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from ray_h5.likely_rows.tree import Seen
 from ray_h5.likely_rows.usual_names import FEATURES, OF_IMAGES, OF_VOLUMES, TIMES, last, words
@@ -21,14 +21,13 @@ def is_image(columns: Mapping[str, Seen]) -> bool:
     """Return whether the columns of a file are likely one image, with its mask or labels: their rows are its lines."""
     sides = {column.shape[:2] for column in columns.values()}
     side = [n or 0 for n in min(sides, key=len)]
-    is_flat = all(len(column.shape) == len("HW") or _has_channels(column.shape) for column in columns.values())
+    is_flat = all(
+        len(shape) == len("HW") or (len(shape) == len("HWC") and (shape[2] or 0) <= _IMAGE_CHANNELS)
+        for shape in (column.shape for column in columns.values())
+    )
     is_named = any(OF_IMAGES & {*words(name)} for name in columns)
     is_picture = len(side) == len("HW") and min(side) >= _IMAGE_SIDE and max(side) <= _IMAGE_RATIO * min(side)
     return len(columns) >= _IMAGE_COLUMNS and len(sides) == 1 and is_picture and is_flat and is_named
-
-
-def _has_channels(shape: Sequence[int | None]) -> bool:
-    return len(shape) == len("HWC") and (shape[2] or 0) <= _IMAGE_CHANNELS
 
 
 def is_bag(columns: Mapping[str, Seen]) -> bool:
@@ -52,17 +51,14 @@ def block_of(columns: Mapping[str, Seen], *, differ: bool = False) -> dict[str, 
     plain = all(volume.shape == shape or volume in channels for volume in volumes.values())
     if not plain or not (named or differ or channels) or None in shape[1:] or shape[0] is None:
         return {}
-    if any(_has_rows(column, shape[0]) for name, column in columns.items() if name not in volumes):
+    # Other columns are a few numbers about a volume, such as its spacing.
+    others = [column for name, column in columns.items() if name not in volumes]
+    if any(len(column.shape) != 1 or column.rows == shape[0] or column.rows > _FEW_NUMBERS for column in others):
         return {}
     if sum((n or 0) >= _VOLUME_SIDE for n in shape) < _VOLUME_AXES - 1:
         return {}
     block = tuple(min(n or 1, _BLOCK_SIDE) for n in shape)
     return dict.fromkeys(volumes, block)
-
-
-def _has_rows(column: Seen, planes: int) -> bool:
-    """Return whether a column is more than a few numbers about a volume, such as its spacing."""
-    return len(column.shape) != 1 or column.rows == planes or column.rows > _FEW_NUMBERS
 
 
 def time_axis(columns: Mapping[str, Seen]) -> tuple[str, str] | None:

@@ -8,17 +8,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 from ray_h5.likely_rows.alike import Alike, likely_samples, pattern_of
-from ray_h5.likely_rows.ranges import ragged_columns
 from ray_h5.likely_rows.shapes import along_last_axis, block_of, is_bag, is_image, main_columns, time_axis
 from ray_h5.likely_rows.tree import FileTree, Seen
 from ray_h5.likely_rows.usual_names import (
+    BOUNDS,
+    COUNTS,
     ENDS,
     EPISODE_LENGTHS,
     EPISODE_STARTS,
     EPISODES,
     FLAGS,
+    OFFSETS,
+    STARTS,
     TARGETS,
     last,
     words,
@@ -80,7 +84,7 @@ def suggestions(tree: FileTree) -> list[Suggestion]:
         return [*_single_values(tree)]
     if pairs := [*side_by_side(tree)]:
         return pairs
-    rules = (_sparse, _times, _reversed, _ragged, _files, _volumes, _main, _episodes, _cf)
+    rules = (_sparse, _other_axes, _ragged, _files, _main, _episodes)
     listed = [*samples(tree), *(suggestion for rule in rules for suggestion in rule(tree))]
     whole = "rows=ray_h5.Files()"
     if len(tree.lengths) > 1 and not any(suggestion.options == whole for suggestion in listed):
@@ -125,20 +129,13 @@ def _sparse(tree: FileTree) -> Iterator[Suggestion]:
     yield Suggestion(said, "for its rows", f"columns=[{columns}]", True)
 
 
-def _times(tree: FileTree) -> Iterator[Suggestion]:
-    """Yield the grid of columns with an axis of time after the first axis."""
-    axis_found = time_axis(tree.columns)
-    if axis_found is not None:
-        name, time = axis_found
+def _other_axes(tree: FileTree) -> Iterator[Suggestion]:
+    """Yield the grid of columns whose second axis is time; and the last axis as rows, where columns share it alone."""
+    if (of_time := time_axis(tree.columns)) is not None:
+        name, time = of_time
         said = f"{name} of {tree.columns[name].shape}: the second axis is as long as {time!r}"
         yield Suggestion(said, "if each of its steps is a sample", "rows=ray_h5.Grid(2)")
-
-
-def _reversed(tree: FileTree) -> Iterator[Suggestion]:
-    """Yield the last axis as rows, where columns share it and not the first."""
-    if len(tree.lengths) < 2:
-        return
-    along_last = along_last_axis(tree.columns, any_of=tree.of_matlab)
+    along_last = along_last_axis(tree.columns, any_of=tree.of_matlab) if len(tree.lengths) > 1 else None
     if along_last is not None:
         rows, names = along_last
         columns = f", columns={sorted(names)!r}" if len(names) < len(tree.columns) else ""
@@ -151,35 +148,30 @@ def _ragged(tree: FileTree) -> Iterator[Suggestion]:
     """Yield columns of varying length whose bounds are beside them."""
     if any(_sparse(tree)):
         return
-    for said, columns in islice(ragged_columns(tree.columns), FEW):
+    for said, columns in islice(_ragged_columns(tree.columns), FEW):
         yield Suggestion(said, "for these rows", f"columns=[{', '.join(columns)}]", True)
 
 
 def _files(tree: FileTree) -> Iterator[Suggestion]:
-    """Yield files as rows."""
-    columns, several, surprise = tree.columns, tree.files > 1, True
-    if several and is_image(columns):
+    """Yield files as rows, and blocks of volumes."""
+    several, said, surprise = tree.files > 1, "", True
+    blocks = block_of(tree.columns, differ=several and tree.rows_differ)
+    if several and is_image(tree.columns):
         said = "each file looks like one image, whose lines are no samples"
-    elif several and tree.rows_differ and is_bag(columns):
+    elif several and tree.rows_differ and is_bag(tree.columns):
         said = "each file looks like one bag of features, whose rows are parts of a sample"
-    elif several and block_of(columns, differ=tree.rows_differ):
+    elif several and blocks:
         said = "each file looks like one volume, whose planes are no samples"
     elif several and len(tree.lengths) > 1 and not likely_samples(tree.whole):
         said = "the columns have first axes of several lengths"
     elif several and tree.single_values and not likely_samples(tree.whole):
         said, surprise = "each file has single values beside its columns", False
-    else:
-        return
-    yield Suggestion(said, "if each file is a sample", "rows=ray_h5.Files()", surprise)
-
-
-def _volumes(tree: FileTree) -> Iterator[Suggestion]:
-    """Yield blocks of volumes."""
-    shapes = block_of(tree.columns, differ=tree.files > 1 and tree.rows_differ)
-    if shapes:
-        name = next(iter(shapes))
+    if said:
+        yield Suggestion(said, "if each file is a sample", "rows=ray_h5.Files()", surprise)
+    if blocks:
+        name = next(iter(blocks))
         said = f"{name} of {tree.columns[name].shape} looks like a volume"
-        yield Suggestion(said, "if blocks of it are samples", f"rows=ray_h5.Patches({shapes!r})", True)
+        yield Suggestion(said, "if blocks of it are samples", f"rows=ray_h5.Patches({blocks!r})", True)
 
 
 def _main(tree: FileTree) -> Iterator[Suggestion]:
@@ -193,7 +185,7 @@ def _main(tree: FileTree) -> Iterator[Suggestion]:
 
 
 def _episodes(tree: FileTree) -> Iterator[Suggestion]:
-    """Yield windows of rows that are steps of episodes."""
+    """Yield windows of rows that are steps of episodes; and the decoding of columns that are stored as netCDF says."""
     step = of_steps(tree.columns)
     steps = tree.columns[step].rows
     numbers = {name: column.rows for name, column in tree.columns.items() if len(column.shape) == 1}
@@ -210,17 +202,12 @@ def _episodes(tree: FileTree) -> Iterator[Suggestion]:
     if not columns:
         columns = [name for name, rows in numbers.items() if last(name) in FLAGS and "/" not in name and rows == steps]
         option = f"episode_flags={columns!r}"
-    if not columns:
-        return
-    others = sorted(name for name, column in tree.columns.items() if column.rows == steps)
-    chosen = f", columns={others!r}" if len(tree.lengths) > 1 and len(others) <= MAX_COPIED else ""
-    said = f"{', '.join(columns)}: rows may be steps of episodes"
-    windows = f"windows=ray_h5.Windows({{{step!r}: {WINDOW}}}, {option}){chosen}"
-    yield Suggestion(said, "for windows of an episode", windows, more=UNPADDED.format(step))
-
-
-def _cf(tree: FileTree) -> Iterator[Suggestion]:
-    """Yield the decoding of columns that are stored as netCDF says."""
+    if columns:
+        others = sorted(name for name, column in tree.columns.items() if column.rows == steps)
+        chosen = f", columns={others!r}" if len(tree.lengths) > 1 and len(others) <= MAX_COPIED else ""
+        said = f"{', '.join(columns)}: rows may be steps of episodes"
+        windows = f"windows=ray_h5.Windows({{{step!r}: {WINDOW}}}, {option}){chosen}"
+        yield Suggestion(said, "for windows of an episode", windows, more=UNPADDED.format(step))
     if tree.of_cf:
         said = f"{few(tree.of_cf, FEW)}: stored as packed numbers or times, as the CF conventions say"
         yield Suggestion(said, "for their values", "decode_cf=True")
@@ -233,7 +220,10 @@ def side_by_side(tree: FileTree) -> Iterator[Suggestion]:
     """Yield datasets that have the same names in several groups, such as images and their masks."""
     alike = [samples_alike for samples_alike in likely_samples(tree.whole) if not samples_alike.are_groups]
     by_names: dict[tuple[str, frozenset[str]], list[str]] = {}
-    for parent, listed in _by_parent(path for samples_alike in alike for path in samples_alike.paths).items():
+    names_by_parent: dict[str, list[str]] = {}
+    for parent, _, name in (path.rpartition("/") for samples_alike in alike for path in samples_alike.paths):
+        names_by_parent.setdefault(parent, []).append(name)
+    for parent, listed in names_by_parent.items():
         by_names.setdefault((parent.rpartition("/")[0], frozenset(listed)), []).append(parent)
     for (_, names), parents in by_names.items():
         # Groups of another kind, such as classes, have other samples under the same names.
@@ -246,13 +236,6 @@ def side_by_side(tree: FileTree) -> Iterator[Suggestion]:
         patterns = {parent.rpartition("/")[2]: f"{parent}/{pattern}" for parent in parents}
         options = f"rows=ray_h5.Groups({patterns!r}, key='name')"
         yield Suggestion(said, "if what has one name is one sample", options, True)
-
-
-def _by_parent(paths: Iterable[str]) -> dict[str, list[str]]:
-    names_by_parent: dict[str, list[str]] = {}
-    for parent, _, name in (path.rpartition("/") for path in paths):
-        names_by_parent.setdefault(parent, []).append(name)
-    return names_by_parent
 
 
 def samples(tree: FileTree) -> Iterator[Suggestion]:
@@ -297,3 +280,85 @@ def of_steps(columns: Mapping[str, Seen]) -> str:
     arrays = [name for name, column in columns.items() if len(column.shape) > 1]
     actions = [name for name in columns if last(name).startswith("action")]
     return next(iter([*actions, *arrays, *columns]), "actions")
+
+
+# Rows of varying length that lie one after the other, and the integers that say where each of them is -------------
+
+
+class _Bounds(NamedTuple):
+    """Datasets with the bounds of each row, the option that names them, and how many rows there are."""
+
+    names: tuple[str, ...]
+    option: str
+    rows: int
+
+
+def _ragged_columns(columns: Mapping[str, Seen]) -> Iterator[tuple[str, list[str]]]:
+    """Yield what says where rows are, and the entries of ``columns=``.
+
+    Whether the rows are all of the values is for the caller to find out: only reading shows it.
+    """
+    # NWB writes the ends of the rows of a column beside it.
+    ends_of = {
+        name: columns[f"{name}_index"].rows
+        for name in columns
+        if f"{name}_index" in columns and _is_integer(columns[f"{name}_index"], 1) and not name.endswith("_index")
+    }
+    if ends_of:  # those of one group that have as many rows as the largest one
+        first = max(ends_of, key=lambda name: columns[name].values)
+        group, rows = _group(first), ends_of[first]
+        indexed = [name for name in ends_of if _group(name) == group and ends_of[name] == rows]
+        taken = {*indexed, *(f"{name}_index" for name in indexed)}
+        plain = [name for name in columns if name not in taken and (_group(name), columns[name].rows) == (group, rows)]
+        said = f"{first}_index has the end of each row of {first}, of {counted(columns[first].rows, 'value')}"
+        yield said, [*(f"ray_h5.ragged({name!r}, ends={name + '_index'!r})" for name in indexed), *map(repr, plain)]
+        return
+    known = [*_bounds(columns)]
+    of_bounds = {name for bounds in known for name in bounds.names}
+    for bounds in known:
+        content = _values_of(columns, bounds, is_alone=len(known) == 1)
+        if not content:
+            continue
+        length, names = main_columns(content)
+        ragged = [f"ray_h5.ragged({name!r}, {bounds.option})" for name in sorted(names)]
+        beside = sorted(
+            repr(name) for name, column in columns.items() if column.rows == bounds.rows and name not in of_bounds
+        )
+        rows_of = counted(bounds.rows, "row")
+        said = f"{' and '.join(bounds.names)}: these may say where each of {rows_of} is among {length} values"
+        yield said, [*ragged, *beside]
+
+
+def _values_of(columns: Mapping[str, Seen], bounds: _Bounds, *, is_alone: bool) -> dict[str, Seen]:
+    """Return the columns in which bounds may say where rows are: those of their own group, or of their own source.
+
+    ``INDEX/camera/first`` is about ``INSTRUMENT/camera/image``. Only without other bounds may values be anywhere.
+    """
+    longer = {name: seen for name, seen in columns.items() if seen.rows > bounds.rows + 1 and name not in bounds.names}
+    own = _group(bounds.names[0])
+    source = own.partition("/")[2]
+    near = {name: column for name, column in longer.items() if _group(name) == own}
+    of_source = {name: column for name, column in longer.items() if source and _group(name).partition("/")[2] == source}
+    return near or of_source or (longer if is_alone else {})
+
+
+def _bounds(columns: Mapping[str, Seen]) -> Iterator[_Bounds]:
+    for name, column in columns.items():
+        said = {*words(last(name))}
+        if said & OFFSETS and _is_integer(column, 1):
+            yield _Bounds((name,), f"offsets={name!r}", column.rows - 1)
+        if said & BOUNDS and _is_integer(column, 2) and column.shape[1] == 2:
+            yield _Bounds((name,), f"bounds={name!r}", column.rows)
+        if said & STARTS and _is_integer(column, 1):
+            for other, seen in columns.items():
+                counts = COUNTS & {*words(last(other))} and _is_integer(seen, 1)
+                if counts and seen.rows == column.rows and _group(other) == _group(name):
+                    yield _Bounds((name, other), f"starts={name!r}, counts={other!r}", column.rows)
+
+
+def _group(name: str) -> str:
+    return name.rpartition("/")[0]
+
+
+def _is_integer(seen: Seen, axes: int) -> bool:
+    return len(seen.shape) == axes and seen.dtype.lstrip("<>|=")[:1] in {"i", "u"}

@@ -32,14 +32,10 @@ def compute(reader: FileReader, num_rows: int, column: str, criterion: Derived) 
     """
     if isinstance(criterion, RowMask):
         return _row_mask(reader, num_rows, column)
-    if isinstance(criterion, Length):
-        return _lengths(reader, num_rows, column)
-    assert isinstance(criterion, AnyEqual)  # the others are computed from the index
-    return _any_equal(reader, num_rows, column, criterion)
-
-
-def _lengths(reader: FileReader, num_rows: int, column: str) -> np.ndarray:
-    """Return the lengths of rows. Lists of HDF5 say them beside the values alone, so that they are read for it."""
+    if isinstance(criterion, AnyEqual):
+        return _any_equal(reader, num_rows, column, criterion)
+    assert isinstance(criterion, Length)  # the others are computed from the index
+    # Lists of HDF5 have their lengths beside the values alone, so that they are read for these.
     layout = reader.find([column])[column]
     lengths = np.empty(num_rows, np.int64)
     for piece in _pieces(num_rows, [layout]):

@@ -26,8 +26,6 @@ _IN_JSON = {bool, int, float, str, tuple}
 _MOST = 300
 """Longer predicates are cut off."""
 
-_IS_TRUE = " == true"
-
 _INTEGER_BYTES = 4
 _pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
@@ -106,8 +104,15 @@ _KINDS = {criterion.__name__: criterion for criterion in (AnyEqual, RowMask, Com
 
 def virtual_name(column: str, criterion: Derived) -> str:
     """Return the name of the virtual column that a criterion stands for."""
-    parts = [getattr(criterion, field.name) for field in fields(criterion)]
-    return _PREFIX + json.dumps([type(criterion).__name__, column, *map(_as_json, parts)])
+    parts: list[Any] = [getattr(criterion, field.name) for field in fields(criterion)]
+    for place, value in enumerate(parts):
+        if isinstance(value, tuple) and not all(item is None or type(item) in _IN_JSON for item in value):
+            # JSON lacks such values as times: these are an Arrow array, as text.
+            batch, sink = pa.record_batch([pa.array(value)], [""]), pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, batch.schema) as stream:
+                stream.write_batch(batch)
+            parts[place] = {"arrow": base64.b64encode(sink.getvalue()).decode()}
+    return _PREFIX + json.dumps([type(criterion).__name__, column, *parts])
 
 
 @lru_cache(maxsize=256)
@@ -125,17 +130,6 @@ def virtual_spec(name: str) -> ColumnSpec:
     if isinstance(criterion, Length):
         return ColumnSpec(name, "number", np.dtype(np.int64), ())
     return ColumnSpec(name, "bool", np.dtype(bool), ())
-
-
-def _as_json(value: Any) -> Any:
-    """Return a value as JSON has it; of values that it lacks, such as times, the Arrow array as text."""
-    if not isinstance(value, tuple) or all(item is None or type(item) in _IN_JSON for item in value):
-        return value
-    batch = pa.record_batch([pa.array(value)], [""])
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as stream:
-        stream.write_batch(batch)
-    return {"arrow": base64.b64encode(sink.getvalue()).decode()}
 
 
 def _of_json(value: Any) -> Any:
@@ -206,15 +200,12 @@ def _metadata(schema: pa.Schema) -> list[tuple[str, str]]:
     # The struct begins with pointers to the format, the name and the metadata.
     at = (ctypes.c_void_p * 3).from_address(_pointer(capsule, b"arrow_schema"))[2] or 0
     texts: list[str] = []
-    for _ in range(2 * _integer(at) if at else 0):
+    for _ in range(2 * ctypes.c_int32.from_address(at).value if at else 0):
         at += _INTEGER_BYTES
-        texts.append(ctypes.string_at(at + _INTEGER_BYTES, length := _integer(at)).decode())
+        length = ctypes.c_int32.from_address(at).value
+        texts.append(ctypes.string_at(at + _INTEGER_BYTES, length).decode())
         at += length
     return list(zip(texts[::2], texts[1::2], strict=True))
-
-
-def _integer(at: int) -> int:
-    return ctypes.c_int32.from_address(at).value
 
 
 def in_words(expression: pc.Expression) -> str:
@@ -223,7 +214,7 @@ def in_words(expression: pc.Expression) -> str:
     for name in names_in(expression):
         if (parsed := parse_virtual(name)) is not None:
             words = criterion_in_words(*parsed)
-            text = text.replace(f"{name}{_IS_TRUE}", words).replace(name, words)
+            text = text.replace(f"{name} == true", words).replace(name, words)
     text = " ".join(text.split()).replace("invert(", "not (")
     return text if len(text) <= _MOST else f"{text[: _MOST - 4]} ..."
 
@@ -236,7 +227,10 @@ def criterion_in_words(column: str, wanted: Derived) -> str:
         valid = "" if wanted.valid is None else f", valid={wanted.valid!r}"
         return f"{column} = any_equal({wanted.value}{valid})"
     if isinstance(wanted, Compared):
-        values = [_shown(value) for value in wanted.values[:_MOST]]
+        values = [
+            json.dumps(value, ensure_ascii=False) if isinstance(value, str) else str(value)
+            for value in wanted.values[:_MOST]
+        ]
         if wanted.how == "between":
             return f"{column} = between({', '.join(values)})"
         if wanted.how == "one_of":
@@ -247,7 +241,3 @@ def criterion_in_words(column: str, wanted: Derived) -> str:
     if wanted.files is not None:
         return f"{len(wanted.files)} of {wanted.num_files} files of kfold(group='path')"
     return f"fold {wanted.fold} of kfold(k={wanted.k}), {'its' if wanted.is_test else 'all other'} rows"
-
-
-def _shown(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else str(value)

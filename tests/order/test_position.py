@@ -231,16 +231,16 @@ def test_what_differs_is_named(written, before, now, expected):
 def test_a_drawn_seed_gives_way_to_that_of_a_position(written):
     first, second = (plan_files(written["two"], shuffle=Shuffle(seed=None))[1] for _ in range(2))
     second = pickle.loads(pickle.dumps(second))
-    assert first.seed != second.seed
+    assert first.order.seed != second.order.seed
     position = Position.from_dict(json.loads(json.dumps(dataclasses.replace(start_of(first, 2), rows=24).to_dict())))
     remainder = resume(second, position, 1)
     blocks = [read_block(second, remainder, i) for i in range(layout_of(remainder).num_blocks)]
     assert np.concatenate([block.rows.row_ids for block in blocks]).tolist() == first.at(np.arange(24, 128), 2).tolist()
-    assert {block.seed for block in blocks} == {first.seed}
+    assert {block.seed for block in blocks} == {first.order.seed}
     again = dataclasses.replace(remainder, rows=8)
-    assert (again.seed, again.plan) == (first.seed, first.fingerprint)
-    given = dataclasses.replace(position, seed=first.seed)
-    with pytest.raises(PositionError, match=f"seed {first.seed}, not 5"):
+    assert (again.seed, again.plan) == (first.order.seed, first.fingerprint)
+    given = dataclasses.replace(position, seed=first.order.seed)
+    with pytest.raises(PositionError, match=f"seed {first.order.seed}, not 5"):
         resume(plan_files(written["two"], shuffle=Shuffle(seed=5))[1], given, 1)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from textwrap import shorten
 
@@ -17,7 +17,7 @@ from ray_h5.errors import SchemaMismatchError, StaleIndexError, UnsupportedColum
 from ray_h5.hdf5.files.open_library import opened_once
 from ray_h5.index.facts.file_facts import ColumnFacts, FileFacts, Question
 from ray_h5.index.file_opener import Scope
-from ray_h5.manifest.layout import ColumnLayout, FileLayout, FileState
+from ray_h5.manifest.layout import ColumnLayout, FileState
 from ray_h5.predicates.computed_columns import compute
 from ray_h5.predicates.virtual_names import RowMask, parse_virtual, read_for
 from ray_h5.read.reader import OBJECT_BYTES, RowReader
@@ -42,41 +42,36 @@ def learn(
     A column that the file lacks is no error here: the comparison of all files reports it. `listed` is the state of a
     remote file in a listing.
     """
+    state = None if listed is None else FileState(listed)
+    table, known = None, None
     if facts is not None:
-        state: FileState | None = facts.state
-    else:
-        state = None if listed is None else FileState(listed)
-    table = None if facts is None else facts.table
+        state, table, known = facts.state, facts.table, facts.known
     try:
-        return _learn(facts, path, question, scope, state, table)
+        with opened_once(), scope.open(path, state, table, known) as reader:
+            return _answered(facts, path, question, scope, reader)
     except UnsupportedColumnError as exc:
         if not exc.is_encoded or table is not None:
             raise
-    return _learn(facts, path, question, scope, state, RowTable())  # a column is a group; the file does not say so
+    # A column is a group, and the file does not say so.
+    with opened_once(), scope.open(path, state, RowTable(), known) as reader:
+        return _answered(facts, path, question, scope, reader)
 
 
-def _learn(
-    facts: FileFacts | None,
-    path: str,
-    question: Question,
-    scope: Scope,
-    state: FileState | None,
-    table: RowTable | None,
-) -> FileFacts:
-    with opened_once(), scope.open(path, state, table, None if facts is None else facts.known) as reader:
-        if facts is None:
-            reader.base.look_again()
-        facts = _learn_columns(facts or FileFacts(path, reader.identity), reader, question.columns)
-        absent = facts.absent(question) if question.values else []
-        for spec in (key for key in absent if not isinstance(key, str)):
-            facts = _learn_values(facts, reader, spec, question.columns)
-        if attributes := [key for key in absent if isinstance(key, str)]:
-            facts = _learn_attributes(facts, reader, attributes, scope)
-        if known := reader.base.manifest():
-            facts = replace(facts, known=known)
-        if isinstance(reader, RowReader):
-            return facts
-        return replace(facts, table=reader.table if table is None else table.merged(reader.table))
+def _answered(facts: FileFacts | None, path: str, question: Question, scope: Scope, reader: FileReader) -> FileFacts:
+    if facts is None:
+        reader.base.look_again()
+        facts = FileFacts(path, reader.identity)
+    facts = _learn_columns(facts, reader, question.columns)
+    absent = facts.absent(question) if question.values else []
+    for spec in (key for key in absent if not isinstance(key, str)):
+        facts = _learn_values(facts, reader, spec, question.columns)
+    if attributes := [key for key in absent if isinstance(key, str)]:
+        facts = _learn_attributes(facts, reader, attributes, scope)
+    if known := reader.base.manifest():
+        facts = replace(facts, known=known)
+    if isinstance(reader, RowReader):
+        return facts
+    return replace(facts, table=reader.table if facts.table is None else facts.table.merged(reader.table))
 
 
 def check_planned(reader: FileReader, column: str, rows: int) -> None:
@@ -111,13 +106,27 @@ def _learn_columns(facts: FileFacts, reader: FileReader, columns: Sequence[str] 
         for error in layout.refused.values():
             if isinstance(error, UnsupportedColumnError) and error.is_encoded:
                 raise error  # the file is opened as one whose columns may be made of several datasets
-    known, left_out = readable(layout)
-    layouts = {name: layout.columns[name] for name in known}
+    kept: dict[str, ColumnFacts] = {}
+    refused = {}
+    for name, error in layout.refused.items():
+        if not isinstance(error, UnsupportedColumnError) and not getattr(error, "is_dangling", False):
+            raise error  # it may be a column of rows, and all columns are asked for
+        refused[name] = error
+    for name, column in layout.columns.items():
+        try:
+            kept[name] = ColumnFacts.of(column)
+        except UnsupportedColumnError as exc:
+            refused[name] = exc
+    for error in refused.values():
+        logger.debug("left out: %s", error)  # a warning says it once for all files
+    said = {name: error for name, error in refused.items() if getattr(error, "has_rows", True)}
+    left_out = tuple((name, _why(name, error, layout.path)) for name, error in said.items())
+    layouts = {name: layout.columns[name] for name in kept}
     others = (column.sources for name, column in layout.columns.items() if name not in layouts)
     sought = tuple(dict.fromkeys([*layout.sought, *(source for sources in others for source in sources)]))
     if reader.base.is_fetched:
         reader.find(list(layouts))  # for the manifest
-    return replace(facts.described(layouts, known), listing=tuple(layouts), left_out=left_out, sought=sought)
+    return replace(facts.described(layouts, kept), listing=tuple(layouts), left_out=left_out, sought=sought)
 
 
 def _learn_values(facts: FileFacts, reader: FileReader, spec: ColumnSpec, columns: Sequence[str] | None) -> FileFacts:
@@ -171,25 +180,6 @@ def _stored(facts: FileFacts, reader: FileReader, spec: ColumnSpec, rows: int) -
     reader.read_into({spec.name: array}, slice(None), casting=spec.casting)
     values, where = array.reshape(rows), facts.path
     return scalar_to_arrow(values, spec.without_axes, lambda row: f"{where}, row {row}", spec.kept_type)
-
-
-def readable(layout: FileLayout) -> tuple[Mapping[str, ColumnFacts], tuple[tuple[str, str], ...]]:
-    """Return the columns that can be delivered, and why the others cannot."""
-    kept: dict[str, ColumnFacts] = {}
-    refused = {}
-    for name, error in layout.refused.items():
-        if not isinstance(error, UnsupportedColumnError) and not getattr(error, "is_dangling", False):
-            raise error  # it may be a column of rows, and all columns are asked for
-        refused[name] = error
-    for name, column in layout.columns.items():
-        try:
-            kept[name] = ColumnFacts.of(column)
-        except UnsupportedColumnError as exc:
-            refused[name] = exc
-    for error in refused.values():
-        logger.debug("left out: %s", error)  # a warning says it once for all files
-    said = {name: error for name, error in refused.items() if getattr(error, "has_rows", True)}
-    return kept, tuple((name, _why(name, error, layout.path)) for name, error in said.items())
 
 
 def _why(name: str, error: Exception, path: str) -> str:
