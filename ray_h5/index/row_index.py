@@ -246,13 +246,23 @@ class RowIndex(ComparedByContent):
         specs = self.find(list(names))
         specs = specs if stored else {name: self.cast(spec) for name, spec in specs.items()}
         check_names(specs, specs)
-        self._check_not_drawn(specs)
-        columns = {name: self._of_delivered(spec) for name, spec in specs.items()}
+        columns = {name: self._looked_up_as(spec) for name, spec in specs.items()}
         if there := [name for name, spec in columns.items() if spec in self.found.values]:
             self._check_unchanged(self.sources_of(there))
-        for source in (self._of_tables, self._of_folds, self._of_files):
-            if absent := [spec for spec in columns.values() if spec not in self.found.values]:
-                self.found.add(values=source(absent))
+        values: dict[ColumnSpec, pa.ChunkedArray] = {}
+        absent = dict.fromkeys(spec for spec in columns.values() if spec not in self.found.values)
+        for spec in absent:
+            _, criterion = parse_virtual(spec.name) or ("", None)
+            if (column := self.beside.columns.get(spec.name)) is not None:
+                values[spec] = pa.chunked_array([column.cast(spec, column.of(self.files, None))])
+            elif isinstance(criterion, Fold):
+                passing = passing_rows(
+                    self.files, self.kept, lambda name: self.values([name], stored=True)[name], criterion
+                )
+                values[spec] = pa.chunked_array([passing])
+        if of_files := [spec for spec in absent if spec not in values]:
+            values |= self._of_files(of_files)
+        self.found.add(values=values)
         return {name: self.found.values[spec] for name, spec in columns.items()}
 
     def select(
@@ -273,43 +283,23 @@ class RowIndex(ComparedByContent):
             said = (f". {name!r} is an enum, whose integers are compared: {enum}" for name, enum in enums.items())
             raise PredicateError("".join([str(exc), *said])) from exc
 
-    def _check_not_drawn(self, names: Iterable[str]) -> None:
-        drawn = self.scope.drawn_columns
-        for name in names if drawn else ():
-            _, criterion = parse_virtual(name) or ("", None)
-            wrong = [] if isinstance(criterion, Length) else [column for column in read_for(name) if column in drawn]
-            if wrong:
-                raise PredicateError(
-                    f"column {wrong[0]!r} is a part(..., random=), whose values are others in each epoch: they choose "
-                    "no rows. Give the part another name, columns={'name': part(...)}, and name the dataset."
-                )
+    def _looked_up_as(self, spec: ColumnSpec) -> ColumnSpec:
+        """Return the column whose values are looked up; raise if they are others in each epoch.
 
-    def _of_delivered(self, spec: ColumnSpec) -> ColumnSpec:
-        """Return a column that is computed file by file so that it is computed from values as they are delivered."""
-        column, criterion = parse_virtual(spec.name) or ("", None)
+        One that is computed file by file is computed from values as they are delivered.
+        """
+        (column, criterion), read = parse_virtual(spec.name) or ("", None), read_for(spec.name)
+        drawn = [] if isinstance(criterion, Length) else [name for name in read if name in self.scope.drawn_columns]
+        if drawn:
+            raise PredicateError(
+                f"column {drawn[0]!r} is a part(..., random=), whose values are others in each epoch: they choose "
+                "no rows. Give the part another name, columns={'name': part(...)}, and name the dataset."
+            )
         if not isinstance(criterion, AnyEqual):
             return spec
-        specs = self.find([name for name in read_for(spec.name) if name in self.cast.dtypes])
-        cast = [self.cast(spec) for spec in specs.values()]
+        cast = [self.cast(spec) for spec in self.find([name for name in read if name in self.cast.dtypes]).values()]
         casts = tuple((spec.name, spec.dtype.str, spec.casting) for spec in cast if spec.kind in TENSOR_KINDS)
         return virtual_spec(virtual_name(column, replace(criterion, casts=casts)))
-
-    def _of_tables(self, columns: Sequence[ColumnSpec]) -> dict[ColumnSpec, pa.ChunkedArray]:
-        beside = {spec: self.beside.columns[spec.name] for spec in columns if spec.name in self.beside.columns}
-        return {
-            spec: pa.chunked_array([column.cast(spec, column.of(self.files, None))]) for spec, column in beside.items()
-        }
-
-    def _of_folds(self, columns: Sequence[ColumnSpec]) -> dict[ColumnSpec, pa.ChunkedArray]:
-        def labels_of(name: str) -> pa.ChunkedArray:
-            return self.values([name], stored=True)[name]
-
-        folds = {spec: (parse_virtual(spec.name) or ("", None))[1] for spec in columns}
-        return {
-            spec: pa.chunked_array([passing_rows(self.files, self.kept, labels_of, fold)])
-            for spec, fold in folds.items()
-            if isinstance(fold, Fold)
-        }
 
     def _of_files(self, columns: Sequence[ColumnSpec]) -> dict[ColumnSpec, pa.ChunkedArray]:
         with self._noticing_changes():
@@ -323,11 +313,6 @@ class RowIndex(ComparedByContent):
         # Copied into memory of their own.
         whole = {spec: pa.chunked_array([facts.values[spec] for facts in answers], spec.kept_type) for spec in columns}
         return {spec: pa.chunked_array([array.combine_chunks()], spec.kept_type) for spec, array in whole.items()}
-
-    @property
-    def looked_up(self) -> list[str]:
-        """The columns whose values were looked up so far."""
-        return list({spec.name: None for spec in self.found.values})
 
     def sources_of(self, names: Iterable[str]) -> SourceTable:
         """Return the source files of columns, and of the columns that virtual ones are computed from."""

@@ -235,7 +235,9 @@ def make_plan(
             "Lower tail_rows (workers * batch size), or pass tail='pad'."
         )
     rows = block_rows_of(order, sum(column.row_bytes for column in columns), positions, block_rows, num_blocks)
-    named = () if selection is None else index.looked_up if selected_by is None else selected_by
+    if selected_by is None:
+        selected_by = [spec.name for spec in index.found.values]
+    named = () if selection is None else selected_by
     if shuffle is not None and (shuffle.weights is not None or shuffle.by_length is not None):
         named = [*named, *named_columns(shuffle.weights), *named_columns(shuffle.by_length)]
     sources = index.sources_of([*(column.name for column in columns), *named])
