@@ -305,35 +305,33 @@ def _shown(key: Sequence[pa.Scalar]) -> str:
 
 
 def _of_attributes(index: RowIndex, attrs: Mapping[str, str]) -> dict[str, TableColumn]:
-    """Return attributes of the files: columns of a table with a line for each file."""
+    """Return attributes of the files: columns of a table with a line for each file, in types that hold all values."""
     wanted = tuple(dict.fromkeys(attrs.values()))
     facts = index.lookup.ask(index.files.all_paths(), Question(tuple(index.columns), wanted))
     columns = {}
     for name, attribute in attrs.items():
-        columns[name] = _common_values(
-            attribute, [(file_facts.path, file_facts.values[attribute]) for file_facts in facts]
+        by_file = [(file_facts.path, file_facts.values[attribute]) for file_facts in facts]
+        text, number = (
+            [path for path, values in by_file if pa.types.is_large_string(values.type) == is_text]
+            for is_text in (True, False)
         )
+        if text and number:
+            raise SchemaMismatchError(
+                f"attribute {attribute!r} is a text in {text[0]} and a number in {number[0]}; leave it out of "
+                "attrs=[...]"
+            )
+        if text:
+            columns[name] = pa.chunked_array([values for _, values in by_file])
+            continue
+        arrays = [(path, values.to_numpy(zero_copy_only=False)) for path, values in by_file]
+        dtype = np.result_type(*{array.dtype for _, array in arrays})
+        for path, array in arrays:
+            if array.dtype.kind in "iu" and array.astype(dtype).tolist() != array.tolist():
+                raise SchemaMismatchError(
+                    f"{path}: attribute {attribute!r} is {array[0]}, which {dtype} cannot hold, the dtype of all files "
+                    "together; leave it out of attrs=[...]"
+                )
+        columns[name] = pa.chunked_array([pa.array(np.concatenate([array.astype(dtype) for _, array in arrays]))])
     table = Table.of("attributes of the files", columns)
     specs, lines = {name: spec_of(name, kind) for name, kind in table.types.items()}, Lines(np.arange(len(facts)), True)
     return {name: TableColumn(table, name, spec, lines) for name, spec in specs.items() if spec is not None}
-
-
-def _common_values(attribute: str, values_by_file: Sequence[tuple[str, pa.Array]]) -> pa.ChunkedArray:
-    """Return an attribute of all files, in a type that holds all values."""
-    are_text = [pa.types.is_large_string(values.type) for _, values in values_by_file]
-    if len(set(are_text)) > 1:
-        text, number = values_by_file[are_text.index(True)][0], values_by_file[are_text.index(False)][0]
-        raise SchemaMismatchError(
-            f"attribute {attribute!r} is a text in {text} and a number in {number}; leave it out of attrs=[...]"
-        )
-    if are_text[0]:
-        return pa.chunked_array([values for _, values in values_by_file])
-    arrays = [values.to_numpy(zero_copy_only=False) for _, values in values_by_file]
-    dtype = np.result_type(*{array.dtype for array in arrays})
-    for (path, _), array in zip(values_by_file, arrays, strict=True):
-        if array.dtype.kind in "iu" and array.astype(dtype).tolist() != array.tolist():
-            raise SchemaMismatchError(
-                f"{path}: attribute {attribute!r} is {array[0]}, which {dtype} cannot hold, the dtype of all files "
-                "together; leave it out of attrs=[...]"
-            )
-    return pa.chunked_array([pa.array(np.concatenate([array.astype(dtype) for array in arrays]))])

@@ -242,19 +242,16 @@ def _unit(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle) -> Un
     if shuffle.window_rows is not None and shuffle.by_length is None:
         return "chunks"  # the user says how many rows are mixed
     # Rows of a class or file are often neighbours: few chunks have rows of few of them.
-    has_shares = not isinstance(shuffle.weights, (str, np.ndarray, type(None)))
-    return "rows" if has_shares or index.chunk_group_rows == 1 or _is_small(index, selection) else "chunks"
-
-
-def _is_small(index: RowIndex, selection: np.ndarray | None) -> bool:
-    """Return whether all chunks with selected rows stay in memory once they are decoded: rows cost no more then."""
+    if not isinstance(shuffle.weights, (str, np.ndarray, type(None))) or index.chunk_group_rows == 1:
+        return "rows"
+    # Rows cost no more if all chunks with selected rows stay in memory once they are decoded.
     most = _SMALL_BYTES // _row_bytes(index)
     if index.num_rows <= most:
-        return True
+        return "rows"
     if selection is None or len(selection) > most or index.chunk_group_starts(_RANGE_CHUNKS) is not None:
-        return False
+        return "chunks"
     groups = len(_starts_of_chunks(index, selection)) - 1
-    return groups * index.chunk_group_rows <= most
+    return "rows" if groups * index.chunk_group_rows <= most else "chunks"
 
 
 def _of_chunks(index: RowIndex, selection: np.ndarray | None, num_rows: int, shuffle: Shuffle) -> Order:

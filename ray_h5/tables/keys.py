@@ -202,7 +202,19 @@ def _by_end(part: RowKeys, rows: pa.Array, lines: pa.Array, table: str) -> np.nd
                 raise _two_keys(part, rows[row], lines, int(lines_of_rows[row]), int(at[row]), table)
             new = hit & (lines_of_rows < 0)
             lines_of_rows[new] = at[new]
-    _check_one_path_each(part, rows, lines, lines_of_rows, table)
+    # A key that is the end of two different paths names neither.
+    has_line = np.flatnonzero(lines_of_rows >= 0)
+    pairs = pa.table({"line": lines_of_rows[has_line], "path": rows.take(pa.array(has_line))}).group_by("line")
+    counts = pairs.aggregate([("path", "count_distinct")])
+    several = counts.filter(pc.greater(counts["path_count_distinct"], 1))
+    if several.num_rows:
+        line = several["line"][0].as_py()
+        of_line = rows.take(pa.array(np.flatnonzero(lines_of_rows == line))).unique().to_pylist()
+        raise SchemaMismatchError(
+            f"{table}: {several.num_rows} keys are the end of more than one {part.name}, such as "
+            f"{lines[line].as_py()!r}: {few([re.sub('^$', '/', path) for path in of_line], 5)}. Write the keys with "
+            "more of the path."
+        )
     return lines_of_rows
 
 
@@ -220,19 +232,3 @@ def _two_keys(part: RowKeys, name: pa.Scalar, lines: pa.Array, one: int, other: 
         f"{table}: {part.name} {name.as_py()!r} has two keys, {lines[one].as_py()!r} and {lines[other].as_py()!r}. "
         "Remove one of them if they mean one; or write the keys with more of the path."
     )
-
-
-def _check_one_path_each(part: RowKeys, rows: pa.Array, lines: pa.Array, lines_of_rows: np.ndarray, table: str) -> None:
-    """Raise if a key is the end of two different paths."""
-    has_line = np.flatnonzero(lines_of_rows >= 0)
-    pairs = pa.table({"line": lines_of_rows[has_line], "path": rows.take(pa.array(has_line))}).group_by("line")
-    counts = pairs.aggregate([("path", "count_distinct")])
-    several = counts.filter(pc.greater(counts["path_count_distinct"], 1))
-    if several.num_rows:
-        line = several["line"][0].as_py()
-        of_line = rows.take(pa.array(np.flatnonzero(lines_of_rows == line))).unique().to_pylist()
-        raise SchemaMismatchError(
-            f"{table}: {several.num_rows} keys are the end of more than one {part.name}, such as "
-            f"{lines[line].as_py()!r}: {few([re.sub('^$', '/', path) for path in of_line], 5)}. Write the keys with "
-            "more of the path."
-        )

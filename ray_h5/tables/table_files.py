@@ -160,7 +160,12 @@ def _read_parquet(file: TableFile, name: str, taken: Taken) -> pa.ChunkedArray:
         kind = opened.schema_arrow.field(name).type
         if _has_lengths(kind):  # it stays numbers of a dictionary until it is counted
             opened = pq.ParquetFile(file.opened(), metadata=opened.metadata, read_dictionary=[name])
-        stored = _stored_bytes(opened.metadata, name)
+        stored = 0  # the bytes that the values take at least, by what the file says of them
+        for group in map(opened.metadata.row_group, range(opened.metadata.num_row_groups)):
+            for column in map(group.column, range(opened.metadata.num_columns)):
+                if column.path_in_schema == name or column.path_in_schema.startswith(f"{name}."):
+                    width = _WIDTHS.get(column.physical_type, 0)
+                    stored += max(column.num_values * width, column.total_uncompressed_size)
         Taken(taken.max_rows, taken.max_bytes, bytes=taken.bytes).add(file, 0, stored)
         parts = []
         for batch in opened.iter_batches(_BATCH_ROWS, columns=[name]):
@@ -169,17 +174,6 @@ def _read_parquet(file: TableFile, name: str, taken: Taken) -> pa.ChunkedArray:
         return pa.chunked_array(parts, _decoded_type(kind))
     except (pa.ArrowException, OSError, KeyError) as exc:
         raise TableError(f"{file}: column {name!r} cannot be read: {exc}") from exc
-
-
-def _stored_bytes(metadata: pq.FileMetaData, name: str) -> int:
-    """Return the bytes that the values of a column take at least, by what the file says of it."""
-    nbytes = 0
-    for group in range(metadata.num_row_groups):
-        for column in map(metadata.row_group(group).column, range(metadata.num_columns)):
-            if column.path_in_schema == name or column.path_in_schema.startswith(f"{name}."):
-                width = _WIDTHS.get(column.physical_type, 0)
-                nbytes += max(column.num_values * width, column.total_uncompressed_size)
-    return nbytes
 
 
 def _decoded_bytes(column: pa.Array) -> int:

@@ -76,7 +76,11 @@ class Moments:
             If the values are not real numbers.
         """
         check_nan_policy(nan_policy)
-        batch = _as_array(batch)
+        if is_tensor(batch):
+            batch = batch.detach().cpu().resolve_conj().resolve_neg()
+            # numpy does not have bfloat16 and float8; float32 has all their values.
+            batch = (batch.float() if batch.is_floating_point() and batch.itemsize < 4 else batch).numpy()
+        batch = np.asarray(batch)
         if batch.dtype.kind not in "biuf":
             raise UnsupportedColumnError(
                 f"dtype {batch.dtype}: expected real numbers or booleans in rows of one shape. Leave it out; "
@@ -187,17 +191,6 @@ def _sum(block: np.ndarray[Any, Any], axes: tuple[int, ...]) -> np.ndarray[Any, 
     return sums
 
 
-def _as_array(batch: Any) -> np.ndarray[Any, Any]:
-    if not is_tensor(batch):
-        return np.asarray(batch)
-    tensor = batch.detach().cpu().resolve_conj().resolve_neg()
-    # numpy does not have bfloat16 and float8; float32 has all their values.
-    array: np.ndarray[Any, Any] = (
-        tensor.float() if tensor.is_floating_point() and tensor.itemsize < 4 else tensor
-    ).numpy()
-    return array
-
-
 def check_axis(axis: Axis | list[int]) -> Axis:
     """Return axes as Python integers.
 
@@ -240,15 +233,12 @@ def normalize_axis(axis: Axis, ndim: int) -> tuple[int, ...]:
     if ndim == 0:
         raise OptionError("expected a batch of rows, got a scalar")
     plain = check_axis(axis)
-    axes_listed = tuple(range(ndim) if plain is None else np.atleast_1d(plain).tolist())
-    for axis_number in axes_listed:
-        if not -ndim <= axis_number < ndim:
-            raise OptionError(
-                f"axis={axis!r}: there is no axis {axis_number} in a batch of {ndim} axes; axis 0 is the rows"
-            )
-    axes = tuple(sorted({axis_number % ndim for axis_number in axes_listed}))
+    listed = tuple(range(ndim) if plain is None else np.atleast_1d(plain).tolist())
+    if outside := [axis_number for axis_number in listed if not -ndim <= axis_number < ndim]:
+        raise OptionError(f"axis={axis!r}: there is no axis {outside[0]} in a batch of {ndim} axes; axis 0 is the rows")
+    axes = tuple(sorted({axis_number % ndim for axis_number in listed}))
     if 0 not in axes:
-        raise _without_rows(axis, axes_listed)
+        raise _without_rows(axis, listed)
     return axes
 
 

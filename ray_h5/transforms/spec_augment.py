@@ -135,8 +135,13 @@ class SpecAugment(Augmentation):
             axis, number = self._axis(name, shape), getattr(self, f"num_{name}_masks")
             if axis is not None:
                 param = getattr(self, f"{name}_mask_param")
-                of_axis = _spans_of(words[:, first : first + 2 * number], chosen, param, shape[axis])
-                spans += [(axis, start, width) for start, width in of_axis]
+                left: Any = chosen * (shape[axis] - 1)  # positions that may still be masked
+                for word in range(first, first + 2 * number, 2):
+                    width = below(words[:, word], param + 1)
+                    # Rows that are not chosen have no positions left, as rows whose masks have used all.
+                    width = width - (width - left) * (width > left)
+                    spans.append((axis, below(words[:, word + 1], shape[axis] + 1 - width), width))
+                    left = left - width
             first += 2 * number
         return spans
 
@@ -184,19 +189,6 @@ def _holds(dtype: Any, value: float) -> bool:
     if dtype_.kind == "f":
         return not math.isfinite(value) or abs(value) <= float(np.finfo(dtype_).max)
     return math.isfinite(value) and value == int(value) and np.iinfo(dtype_).min <= value <= np.iinfo(dtype_).max
-
-
-def _spans_of(words: Words, chosen: Words, param: int, size: int) -> list[tuple[Any, Any]]:
-    """Return the starts and widths of masks, each drawn from two words of a row."""
-    spans = []
-    left: Any = chosen * (size - 1)  # positions that may still be masked
-    for word in range(0, words.shape[1], 2):
-        width = below(words[:, word], param + 1)
-        # Rows that are not chosen have no positions left, as rows whose masks have used all.
-        width = width - (width - left) * (width > left)
-        spans.append((below(words[:, word + 1], size + 1 - width), width))
-        left = left - width
-    return spans
 
 
 def _means(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -190,29 +190,21 @@ def check_ranges(facts: FileFacts) -> None:
         path, known = todo.pop()
         if path not in sizes:
             raise ValueError(f"{path} is no file that a column leads to")
-        _check_column(known, sizes[path])
+        layout, size = known.layout, sizes[path]
+        if known.index is not None:
+            known.index.unpacked(num_chunks(layout), size)
+        if layout.direct and layout.chunk_shape is None and layout.offset is not None and not layout.sources:
+            ends = layout.offset + layout.num_rows * layout.row_bytes
+            if not 0 <= layout.offset <= ends <= size:
+                raise ValueError(f"column {layout.name!r}: values past the end of the file")
         others = () if known.elsewhere is None else known.elsewhere.columns
         todo += [(source.path, source.known) for source in others if source.known is not None]
-    table = facts.table
+    table, size = facts.table, facts.identity.size
     groups = [] if table is None else [*([] if table.groups is None else [table.groups]), *table.joined.values()]
     for joined in (column for group in groups for column in group.columns.values()):
-        _check_joined_array(joined, facts.identity.size)
-
-
-def _check_column(known: KnownColumn, size: int) -> None:
-    layout, index = known.layout, known.index
-    if index is not None:
-        index.unpacked(num_chunks(layout), size)
-    if layout.direct and layout.chunk_shape is None and layout.offset is not None and not layout.sources:
-        ends = layout.offset + layout.num_rows * layout.row_bytes
-        if not 0 <= layout.offset <= ends <= size:
-            raise ValueError(f"column {layout.name!r}: values past the end of the file")
-
-
-def _check_joined_array(joined: JoinedArray, size: int) -> None:
-    items = np.array([layout.stored_dtype.itemsize for layout in joined.layouts], np.float64)[joined.class_of]
-    ends = joined.offsets + joined.shapes.astype(np.float64).prod(axis=1) * items
-    if ((joined.offsets != UNALLOCATED) & ~((joined.offsets >= 0) & (ends <= size))).any():
-        raise ValueError(f"column {joined.name!r}: a dataset past the end of the file")
-    if joined.chunks is not None:
-        joined.chunks.unpacked(int(joined.first_chunks[-1]), size)
+        items = np.array([layout.stored_dtype.itemsize for layout in joined.layouts], np.float64)[joined.class_of]
+        ends = joined.offsets + joined.shapes.astype(np.float64).prod(axis=1) * items
+        if ((joined.offsets != UNALLOCATED) & ~((joined.offsets >= 0) & (ends <= size))).any():
+            raise ValueError(f"column {joined.name!r}: a dataset past the end of the file")
+        if joined.chunks is not None:
+            joined.chunks.unpacked(int(joined.first_chunks[-1]), size)
