@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from ray_h5.errors import SchemaMismatchError
 from ray_h5.messages import few
-from ray_h5.tables.table_columns import is_text
+from ray_h5.tables.column_types import is_number, is_text
 
 _MAX_LISTED = 10
 _MAX_SHOWN = 60
@@ -134,9 +134,9 @@ def _as_rows_have(part: RowKeys, keys: pa.Array, name: str, table: str) -> tuple
     of_rows, of_lines = f"{part.name!r} of the files holds {rows.type}", f"{table}: the key {name!r} holds {keys.type}"
     if is_text(rows.type) and is_text(keys.type):
         return rows, keys
-    if not (_is_number(rows.type) or pa.types.is_temporal(rows.type) or is_text(rows.type)):
+    if not (is_number(rows.type) or pa.types.is_temporal(rows.type) or is_text(rows.type)):
         raise SchemaMismatchError(f"{of_rows}; expected a key of text, integers or times")
-    if _is_number(rows.type) and (_is_number(keys.type) or is_text(keys.type)):
+    if is_number(rows.type) and (is_number(keys.type) or is_text(keys.type)):
         kind = pa.uint64() if pa.types.is_uint64(rows.type) else pa.int64()
         return _whole(rows, kind, of_rows), _whole(keys, kind, f"{of_lines}, where {of_rows}")
     if pa.types.is_temporal(rows.type) and (pa.types.is_temporal(keys.type) or is_text(keys.type)):
@@ -145,10 +145,6 @@ def _as_rows_have(part: RowKeys, keys: pa.Array, name: str, table: str) -> tuple
         except pa.ArrowInvalid as exc:
             raise SchemaMismatchError(f"{of_lines}, which cannot be compared: {of_rows}: {exc}") from exc
     raise SchemaMismatchError(f"{of_lines}, and {of_rows}. Write both with one type.")
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
 def _whole(values: pa.Array, kind: pa.DataType, what: str) -> pa.Array:

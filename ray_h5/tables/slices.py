@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ray_h5.errors import SchemaMismatchError
+from ray_h5.tables.column_types import is_text
 from ray_h5.tables.keys import RowKeys, lines_of
 from ray_h5.tables.sidecar import Sidecar
-from ray_h5.tables.table_columns import is_text
 from ray_h5.tables.table_files import Table
 
 _SLICE = r"^(?P<name>[^$]+)\$(?P<row>[0-9]{1,18})(?P<crop>,[^$]*)?$"
