@@ -56,7 +56,7 @@ LIMITS: dict[str, Size] = {
     "likely_rows": Size(895, 6, 0, 0, 0, 0),
     "loading": Size(1371, 9, 1, 0, 0, 1),
     "lru": Size(142, 1, 0, 0, 0, 0),
-    "manifest": Size(1313, 9, 0, 0, 0, 1),
+    "manifest": Size(1305, 9, 0, 0, 0, 1),
     "merged_facts": Size(52, 1, 0, 0, 0, 0),
     "messages": Size(117, 1, 0, 0, 0, 0),
     "options": Size(191, 1, 0, 0, 0, 0),
@@ -69,11 +69,11 @@ LIMITS: dict[str, Size] = {
     "rows": Size(4001, 17, 1, 0, 4, 1),
     "shown_values": Size(105, 1, 0, 0, 0, 0),
     "source": Size(272, 1, 8, 0, 0, 0),
-    "storage": Size(3382, 22, 4, 0, 3, 0),
+    "storage": Size(3357, 22, 4, 0, 3, 0),
     "tables": Size(1262, 9, 0, 0, 2, 2),
     "torch_data": Size(4751, 26, 2, 0, 2, 0),
     "transforms": Size(1749, 11, 0, 0, 1, 0),
-    "writing": Size(2677, 14, 0, 0, 5, 2),
+    "writing": Size(2671, 14, 0, 0, 5, 2),
 }
 """Today's numbers."""
 

@@ -44,11 +44,11 @@ class FileTable(ComparedByContent):
         return len(self.paths)
 
     def path(self, file: int) -> str:
-        return _as_path(self.paths[file])
+        return str(self.paths[file].as_py().decode("utf-8", "surrogateescape"))
 
     def all_paths(self) -> list[str]:
         """Return the paths of all files."""
-        return [_as_path(path) for path in self.paths]
+        return [path.decode("utf-8", "surrogateescape") for path in self.paths.to_pylist()]
 
     def identity(self, file: int) -> Identity:
         """Return the state of a file."""
@@ -61,8 +61,8 @@ class FileTable(ComparedByContent):
         """Return the numbers of the files whose states are others in a table of as many files."""
         differs = np.any(self.identities != other.identities, axis=1)
         if len(self.etags) or len(other.etags):
-            tags = zip(_etags(self).to_pylist(), _etags(other).to_pylist(), strict=True)
-            differs |= np.array([mine != theirs for mine, theirs in tags], bool)
+            tags = (table.etags.to_pylist() or [None] * len(table) for table in (self, other))
+            differs |= np.array([mine != theirs for mine, theirs in zip(*tags, strict=True)], bool)
         return np.flatnonzero(differs)
 
     @classmethod
@@ -103,7 +103,7 @@ class FileTable(ComparedByContent):
 
         A dataset keeps these names where it is copied or mounted elsewhere; two files of it never share one.
         """
-        return _folder_of(self.paths.to_pylist()).decode("utf-8", "surrogateescape")
+        return shared_folder(self.paths.to_pylist()).decode("utf-8", "surrogateescape")
 
     @property
     def names_digest(self) -> str:
@@ -122,11 +122,12 @@ def digest_of(data: bytes | memoryview) -> str:
 
 def digest_of_names(paths: Sequence[bytes]) -> str:
     """Return a digest of the paths below the deepest folder that all files are in."""
-    cut = len(_folder_of(paths))
+    cut = len(shared_folder(paths))
     return digest_of(b"".join(path[cut:] + b"\0" for path in paths))
 
 
-def _folder_of(paths: Sequence[bytes]) -> bytes:
+def shared_folder(paths: Sequence[bytes]) -> bytes:
+    """Return the deepest folder that all paths are in, with a slash at its end; an empty one of no paths."""
     if not paths:
         return b""
     first, last = (path.split(b"/")[:-1] for path in (min(paths), max(paths)))  # what these share, all share
@@ -134,16 +135,7 @@ def _folder_of(paths: Sequence[bytes]) -> bytes:
     return b"".join(folder + b"/" for folder in shared)
 
 
-def _etags(table: FileTable) -> pa.LargeBinaryArray:
-    """Return the ETag of each file, null for local ones."""
-    return table.etags if len(table.etags) else binary_array([None] * len(table))
-
-
 def _as_numbers(state: Identity) -> tuple[int, int, int, int]:
     if isinstance(state, ObjectIdentity):
         return state.size, state.modified_ns, 0, 0
     return state.size, state.mtime_ns, state.ctime_ns, state.inode
-
-
-def _as_path(name: pa.LargeBinaryScalar) -> str:
-    return str(name.as_py().decode("utf-8", "surrogateescape"))

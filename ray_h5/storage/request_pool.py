@@ -7,14 +7,13 @@ error end the wait at once: a request that hangs is left alone, and ends with th
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from ray_h5.per_process import PerProcess
@@ -67,11 +66,11 @@ class _Budget:
         self._changed = threading.Condition()
         self._taken = 0
 
-    def take(self, nbytes: int, is_wanted: Callable[[], bool]) -> bool:
+    def take(self, nbytes: int, ended: threading.Event) -> bool:
         """Wait until so many bytes fit, and take them; return False if they are no longer wanted."""
         with self._changed:
             while nbytes and self._taken and self._taken + nbytes > IN_FLIGHT_BYTES:
-                if not is_wanted():
+                if ended.is_set():
                     return False
                 self._changed.wait(1.0)
             self._taken += nbytes
@@ -141,53 +140,6 @@ _pool = PerProcess(_Pool)
 _budget = PerProcess(_Budget)
 
 
-@dataclass(slots=True, eq=False)
-class _Calls:
-    """Calls of one caller that run in threads of the pool, and the answers that it has not taken yet.
-
-    Attributes
-    ----------
-    works : sequence of (callable, int)
-        Each call, and the bytes that it returns.
-    """
-
-    works: Sequence[tuple[Callable[[], Any], int]]
-    answers: SimpleQueue[tuple[int, Any]] = field(default_factory=SimpleQueue)
-    is_wanted: bool = True
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def send(self, number: int) -> None:
-        _pool.value.submit(lambda: self._run(number))
-
-    def _run(self, number: int) -> None:
-        work, nbytes = self.works[number]
-        if not self.is_wanted or not _budget.value.take(nbytes, lambda: self.is_wanted):
-            return
-        try:
-            self._answer(number, work())
-        except BaseException as exc:  # noqa: BLE001  the thread that waits raises it
-            self._answer(number, exc)
-
-    def _answer(self, number: int, answer: Any) -> None:
-        with self._lock:
-            if isinstance(answer, BaseException) or not self.is_wanted:
-                self.give_back(number)
-            if self.is_wanted:
-                self.answers.put((number, answer))
-
-    def give_back(self, number: int) -> None:
-        _budget.value.give_back(self.works[number][1])
-
-    def end(self) -> None:
-        """Let go of what nobody takes any more."""
-        with self._lock:
-            self.is_wanted = False
-        while not self.answers.empty():
-            number, answer = self.answers.get()
-            if not isinstance(answer, BaseException):
-                self.give_back(number)
-
-
 def fetch(requests: Sequence[tuple[ByteSource, int, int]], then: Then) -> None:
     """Fetch ranges of files, many at once, and pass each to `then` in this thread as it arrives.
 
@@ -215,21 +167,44 @@ def call(work: Callable[[], Result]) -> Result:
 
 
 def _run(works: Sequence[tuple[Callable[[], Any], int]], then: Callable[[int, Any], None]) -> None:
-    calls, unsent = _Calls(works), deque(range(len(works)))
+    """Run calls, each with the bytes that it returns, in threads of the pool; `then` takes an answer in this thread."""
+    pool, budget = _pool.value, _budget.value
+    answers: SimpleQueue[tuple[int, Any]] = SimpleQueue()
+    ended = threading.Event()  # nobody takes answers any more
+
+    def run(number: int) -> None:
+        work, nbytes = works[number]
+        if not ended.is_set() and budget.take(nbytes, ended):
+            try:
+                answer = work()
+            except BaseException as exc:  # noqa: BLE001  the thread that waits raises it
+                answer = exc
+            answers.put((number, answer))
+            if ended.is_set():
+                let_go()
+
+    def let_go() -> None:
+        """Let go of answers, in this thread or in the one that made the last of them."""
+        with contextlib.suppress(Empty):
+            while True:
+                budget.give_back(works[answers.get_nowait()[0]][1])
+
+    unsent = iter(range(len(works)))
     try:
         # Not all at once: several callers share the threads evenly.
-        for _ in range(min(IN_FLIGHT, len(works))):
-            calls.send(unsent.popleft())
+        for number in itertools.islice(unsent, IN_FLIGHT):
+            pool.submit(partial(run, number))
         for _ in works:
-            number, answer = wait_for(calls.answers)
-            if isinstance(answer, BaseException):
-                raise answer
-            if unsent:
-                calls.send(unsent.popleft())
+            number, answer = wait_for(answers)
             try:
+                if isinstance(answer, BaseException):
+                    raise answer
+                for following in itertools.islice(unsent, 1):
+                    pool.submit(partial(run, following))
                 then(number, answer)
             finally:
-                calls.give_back(number)
+                budget.give_back(works[number][1])
             del answer
     finally:
-        calls.end()
+        ended.set()
+        let_go()

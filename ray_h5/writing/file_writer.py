@@ -289,18 +289,15 @@ class OutputArray:
     def _made(self) -> h5py.Dataset:
         """Return the dataset. It is made late: an array of few rows gets a chunk of its own size."""
         if self.dataset is None:
+            file, row_shape = self._file.file, self.row_shape
             with self._file.writing():
-                self.dataset = self._new()
+                if all(row_shape):
+                    type_ = h5py.h5t.py_create(self.dtype, logical=True)
+                    chunks, steps = (self._chunk_rows, *row_shape), self._encoder.steps if self._is_direct else ()
+                    self.dataset = new_chunked(file, self.name, (0, *row_shape), type_, chunks, steps)
+                else:  # rows without values cannot be chunked
+                    self.dataset = file.create_dataset(self.name, (self.rows, *row_shape), self.dtype)
         return self.dataset
-
-    def _new(self) -> h5py.Dataset:
-        file = self._file.file
-        if not all(self.row_shape):  # rows without values cannot be chunked
-            return file.create_dataset(self.name, (self.rows, *self.row_shape), self.dtype)
-        type_ = h5py.h5t.py_create(self.dtype, logical=True)
-        chunks = (self._chunk_rows, *self.row_shape)
-        steps = self._encoder.steps if self._is_direct else ()
-        return new_chunked(file, self.name, (0, *self.row_shape), type_, chunks, steps)
 
     def verify(self, file: h5py.File, pool: ThreadPoolExecutor) -> None:
         """Compare the shape and the chunks that a file holds with what was appended."""

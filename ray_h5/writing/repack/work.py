@@ -15,6 +15,7 @@ from ray_h5.codecs.pipeline import decodes
 from ray_h5.errors import OptionError, OutputExistsError
 from ray_h5.hdf5.checks.changed_files import check_state
 from ray_h5.index.file_options import FileOptions
+from ray_h5.manifest.file_table import shared_folder
 from ray_h5.manifest.layout import FileState
 from ray_h5.messages import few
 from ray_h5.storage.storage_of_path import storage_of, whole_path
@@ -155,13 +156,9 @@ class Work:
 
     def names(self) -> list[str]:
         """Return a name for each output: the path of its input below the folder that all of them share."""
-        if len(self._paths) == 1:
-            return [os.path.basename(self._paths[0])]
-        folders = [path.split("/")[:-1] for path in self._paths]
-        shared = 0
-        while all(len(folder) > shared for folder in folders) and len({folder[shared] for folder in folders}) == 1:
-            shared += 1
-        return ["/".join(path.split("/")[shared:]) for path in self._paths]
+        paths = [os.fsencode(path) for path in self._paths]
+        cut = len(shared_folder(paths))
+        return [os.fsdecode(path[cut:]) for path in paths]
 
     def survey(self) -> None:
         """Raise for what cannot be kept, before something is written. Files in stores are looked at in their turn."""
