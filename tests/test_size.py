@@ -54,7 +54,7 @@ LIMITS: dict[str, Size] = {
     "index": Size(3706, 20, 2, 0, 4, 4),
     "inspect": Size(1529, 9, 8, 0, 5, 0),
     "likely_rows": Size(895, 6, 0, 0, 0, 0),
-    "loading": Size(1371, 9, 1, 0, 0, 1),
+    "loading": Size(1340, 9, 1, 0, 0, 1),
     "lru": Size(142, 1, 0, 0, 0, 0),
     "manifest": Size(1305, 9, 0, 0, 0, 1),
     "merged_facts": Size(52, 1, 0, 0, 0, 0),
@@ -71,7 +71,7 @@ LIMITS: dict[str, Size] = {
     "source": Size(272, 1, 8, 0, 0, 0),
     "storage": Size(3357, 22, 4, 0, 3, 0),
     "tables": Size(1262, 9, 0, 0, 2, 2),
-    "torch_data": Size(4751, 26, 2, 0, 2, 0),
+    "torch_data": Size(4708, 25, 2, 0, 2, 0),
     "transforms": Size(1749, 11, 0, 0, 1, 0),
     "writing": Size(2671, 14, 0, 0, 5, 2),
 }

@@ -50,25 +50,22 @@ class BatchReader:
     finish: Callable[[Any], Any] | None = None
 
     def __iter__(self) -> Iterator[Any]:
-        stop, plan, (full, rest) = Stop(), self.source.plan, divmod(len(self.share), self.batch_rows)
+        stop, plan, share = Stop(), self.source.plan, self.share
+        full, rest = divmod(len(share), self.batch_rows)
+        batches = share.batches(self.batch_rows, whole=self.drop_last)
         calls = Calls(
             source=self.source,
-            batches=self._tasks,
+            batches=(Task(indices, positions=positions) for positions, indices in batches),
             num_batches=full + bool(rest and not self.drop_last),
             batch_rows=self.batch_rows,
             row_bytes=lambda: plan.row_bytes,
-            order=self.share.order,
-            share=lambda: self.share,
+            order=share.order,
             threads=self.threads,
             what=plan.__repr__,
             stop=stop,
         )
-        batches = finished(calls.read(self._read), self.finish or (lambda batch: batch))
-        return batches if self.finish is None or not self.threads else ahead(batches, stop)
-
-    def _tasks(self) -> Iterator[Task]:
-        for positions, indices in self.share.batches(self.batch_rows, whole=self.drop_last):
-            yield Task(indices, positions=positions)
+        made = finished(calls.read(self._read), self.finish or (lambda batch: batch))
+        return made if self.finish is None or not self.threads else ahead(made, stop)
 
     def _read(self, call: Call) -> list[Any]:
         """Read some batches by one call."""

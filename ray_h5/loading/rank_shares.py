@@ -96,14 +96,6 @@ class Share:
             for i in range(0, len(positions) - (rows - 1 if whole else 0), rows):
                 yield positions[i : i + rows], indices[i : i + rows]
 
-    def window_end(self, row: int) -> int:
-        """Return the first row of this rank after `row` that is in another window of the shuffle."""
-        window_rows = self.order.window_rows
-        assert window_rows is not None
-        windows = self.positions(row, min(row + window_rows, self.num_rows)) // window_rows
-        others = np.flatnonzero(windows != windows[0])
-        return row + int(others[0] if len(others) else len(windows))
-
 
 def later_draws(indices: np.ndarray, draws: np.ndarray, length: int) -> np.ndarray:
     """Return indices that also say which draw of the values of a sample is meant: negative ones below ``-length``.

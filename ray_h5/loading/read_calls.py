@@ -13,11 +13,10 @@ import numpy as np
 from joblib import cpu_count
 
 from ray_h5.loading.prefetch_threads import in_threads
-from ray_h5.loading.rank_shares import Share
 from ray_h5.loading.row_source import RowSource
 from ray_h5.order.block_layout import MAX_BLOCK_BYTES
 from ray_h5.order.epoch_order import Order
-from ray_h5.read.native.library import pool_of
+from ray_h5.read.native.library import Pool, pool_of
 from ray_h5.storage.stop_waiting import Stop
 
 
@@ -153,21 +152,18 @@ def _joined(parts: Iterable[Sequence[int] | np.ndarray]) -> np.ndarray:
     return np.concatenate(some) if some else np.empty(0, np.int64)
 
 
-def in_windows(batches: Iterator[Task], of: Callable[[], Share]) -> Iterator[Call]:
+def in_windows(batches: Iterable[Task], window_rows: int) -> Iterator[Call]:
     """Yield the batches of each window; of one that lies in two windows, each call reads its rows of one of them."""
-    share: Share | None = None
-    call = Call()
-    stop = end = 0
+    call, window = Call(), -1
     for batch in batches:
-        if share is None:
-            share = of()
-            stop = end = share.start.rows
-        start, stop = stop, stop + len(batch)
-        if stop > end:
+        assert batch.positions is not None
+        windows = batch.positions // window_rows
+        num_here = int(np.count_nonzero(windows == window))
+        if num_here < len(batch):
             if call.batches:
-                done, call = call, call.followed_by(batch, end - start)
+                done, call = call, call.followed_by(batch, num_here)
                 yield done
-            end = share.window_end(stop - 1)
+            window = windows[-1]
         call.batches.append(batch)
     if call.batches:
         yield call
@@ -181,8 +177,8 @@ class Calls:
     ----------
     source : RowSource
         What is read.
-    batches : callable
-        Returns the batches of an epoch.
+    batches : iterator of Task
+        The batches of an epoch. If `order` is known, so are their positions.
     num_batches : float
         How many there are.
     batch_rows : int, optional
@@ -191,8 +187,6 @@ class Calls:
         Returns the bytes of a row; None while they are not known.
     order : Order, optional
         The order of the rows; None if it is not known.
-    share : callable
-        Returns the share that is read, once its first batch was taken.
     prefetch_factor : int, optional
         The batches of a call; by default what the bytes allow.
     threads : int
@@ -208,12 +202,11 @@ class Calls:
     """
 
     source: RowSource
-    batches: Callable[[], Iterator[Task]]
+    batches: Iterator[Task]
     num_batches: float
     batch_rows: int | None
     row_bytes: Callable[[], int | None]
     order: Order | None
-    share: Callable[[], Share]
     prefetch_factor: int | None = None
     threads: int
     is_alone: bool = False
@@ -221,42 +214,32 @@ class Calls:
     what: Callable[[], str]
     stop: Stop
 
-    def calls(self, are_pooled: Callable[[], bool] = lambda: False) -> Iterator[Call]:
-        """Yield the calls; `are_pooled` returns whether they are run in a pool."""
-        batches, bounds = self.batches(), self._bounds
-        if self._by_window(bounds):
-            return in_windows(batches, self.share)
-        if self._is_whole(bounds):
-            return filter(len, iter([Call(list(batches))]))
-        return self._growing(batches, bounds, are_pooled)
+    def calls(self, pool: Pool | None = None) -> Iterator[Call]:
+        """Yield the calls; `pool` runs their jobs, if there is one."""
+        source, order, row_bytes = self.source, self.order, self.row_bytes() or math.inf
+        bounds = ROWS_ALONE
+        if source.has_ranges:
+            bounds = OF_RANGES
+        elif source.shares_chunks and order is not None and order.shuffle is not None:
+            bounds = OF_SHARED_CHUNKS
+        if bounds is ROWS_ALONE or self.prefetch_factor is not None:
+            return self._growing(bounds, pool)
+        if order is not None and (window_rows := order.window_rows) is not None:
+            is_small = window_rows * row_bytes <= MAX_BLOCK_BYTES
+            if is_small or order.range_chunks is not None:
+                return in_windows(self.batches, window_rows)  # the chunks of each window are decoded once
+        if bounds is OF_SHARED_CHUNKS and self.batch_rows is not None:
+            plan, nbytes = source.plan, self.num_batches * self.batch_rows * row_bytes
+            is_few = plan.files.num_rows / plan.chunk_group_rows <= _FEW_CHUNKS * self.batch_rows
+            if is_few and self.num_batches <= bounds.batches and nbytes <= bounds.nbytes:
+                return filter(len, iter([Call(list(self.batches))]))
+        return self._growing(bounds, pool)
 
-    @property
-    def _bounds(self) -> CallBounds:
-        if self.source.has_ranges:
-            return OF_RANGES
-        is_shuffled = self.order is not None and self.order.shuffle is not None
-        return OF_SHARED_CHUNKS if self.source.shares_chunks and is_shuffled else ROWS_ALONE
-
-    def _by_window(self, bounds: CallBounds) -> bool:
-        """Return whether each window of the shuffle is read by one call, so that its chunks are decoded once."""
-        order = self.order
-        if bounds is ROWS_ALONE or self.prefetch_factor is not None or order is None or order.window_rows is None:
-            return False
-        return order.range_chunks is not None or order.window_rows * (self.row_bytes() or math.inf) <= MAX_BLOCK_BYTES
-
-    def _is_whole(self, bounds: CallBounds) -> bool:
-        """Return whether one call reads all batches, as a batch alone would decode a fifth of all chunks."""
-        if bounds is not OF_SHARED_CHUNKS or self.prefetch_factor is not None or self.batch_rows is None:
-            return False
-        plan, nbytes = self.source.plan, self.num_batches * self.batch_rows * (self.row_bytes() or math.inf)
-        is_few = plan.files.num_rows / plan.chunk_group_rows <= _FEW_CHUNKS * self.batch_rows
-        return is_few and self.num_batches <= bounds.batches and nbytes <= bounds.nbytes
-
-    def _growing(self, batches: Iterator[Task], bounds: CallBounds, are_pooled: Callable[[], bool]) -> Iterator[Call]:
+    def _growing(self, bounds: CallBounds, pool: Pool | None) -> Iterator[Call]:
         """Yield calls of some batches each.
 
         The first calls are small, so that the first batch comes soon; the last ones too, so that threads end together.
-        Where calls `are_pooled`, all threads end together, and each call reads more for many threads.
+        In a pool all threads end together, and each call reads more for many threads.
         """
         source, threads, prefetch_factor, left = self.source, self.threads, self.prefetch_factor, self.num_batches
         most_batches, most_bytes, growth = bounds
@@ -264,13 +247,14 @@ class Calls:
         least_bytes = LEAST_SHARED_BYTES if source.holds_chunks else LEAST_BYTES
         if source.call_bytes:  # many requests are in flight
             most_bytes, count, least_bytes = max(most_bytes, source.call_bytes), max(count, _FIRST_BATCHES), 0
-        while some := list(itertools.islice(batches, count)):
+        while some := list(itertools.islice(self.batches, count)):
             yield Call(some)
             left -= len(some)
             row_bytes = self.row_bytes()
             if row_bytes is None:
                 continue
-            batch_bytes, nbytes, is_pooled = max(1, len(some[0]) * row_bytes), most_bytes, are_pooled()
+            batch_bytes, nbytes = max(1, len(some[0]) * row_bytes), most_bytes
+            is_pooled = pool is not None and bool(source.is_compiled)
             if is_pooled:
                 nbytes = max(nbytes, min(nbytes * threads // PLANNERS, _MOST_POOLED_BYTES))
             fitting, least = max(1, nbytes // batch_bytes), max(1, least_bytes // batch_bytes)
@@ -281,6 +265,13 @@ class Calls:
 
     def read(self, read: Callable[[Call], Result]) -> Iterator[Result]:
         """Yield what `read` returns for each call, in order."""
+        threads, source = self.threads, self.source
+        # A store is asked by each thread: more of them would be too many.
+        is_alone = not threads or self.is_alone or bool(source.call_bytes)
+        # On two CPUs, an epoch by three threads took 1.1 times as long as by two (measured).
+        most = max(1, threads) if is_alone else threads + (threads < cpu_count())
+        planners = min(PLANNERS, most)
+        pool = None if is_alone else pool_of(threads, min(threads, cpu_count() - planners))
 
         def done(call: Call) -> Result:
             try:
@@ -290,28 +281,17 @@ class Calls:
                     call.arrays_ahead.set_exception(exc)
                 raise
 
-        with self.source.sharing_chunks():
-            yield from self._read(done)
-
-    def _read(self, read: Callable[[Call], Result]) -> Iterator[Result]:
-        threads, source = self.threads, self.source
-        # A store is asked by each thread: more of them would be too many.
-        is_alone = not threads or self.is_alone or bool(source.call_bytes)
-        # On two CPUs, an epoch by three threads took 1.1 times as long as by two (measured).
-        most = max(1, threads) if is_alone else threads + (threads < cpu_count())
-        planners = min(PLANNERS, most)
-        pool = None if is_alone else pool_of(threads, min(threads, cpu_count() - planners))
-
-        def are_pooled() -> bool:
-            return pool is not None and bool(source.is_compiled)
-
         def at_once() -> int:
-            return planners if are_pooled() or (pool is not None and source.is_compiled is None) else most
+            return most if pool is None or source.is_compiled is False else planners
 
-        calls = self.calls(are_pooled)
-        if not threads:
-            return map(read, calls)
-        return in_threads(calls, read, most, at_once, self.stop, timeout=self.timeout, what=self.what, pool=pool)
+        with source.sharing_chunks():
+            calls = self.calls(pool)
+            if threads:
+                yield from in_threads(
+                    calls, done, most, at_once, self.stop, timeout=self.timeout, what=self.what, pool=pool
+                )
+            else:
+                yield from map(done, calls)
 
 
 def finished(reads: Iterator[list[Result]], finish: Callable[[Result], Made]) -> Iterator[Made]:

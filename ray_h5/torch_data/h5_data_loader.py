@@ -18,8 +18,7 @@ from ray_h5.options import as_integer, names_options
 from ray_h5.order.position import PositionLike
 from ray_h5.storage.stop_waiting import Stop
 from ray_h5.torch_data.batch_sampler import OrderBatchSampler
-from ray_h5.torch_data.batches.processes import NOTHING, Workers, has_rows, with_errors
-from ray_h5.torch_data.batches.seeded_batches import seeded, tasks_of
+from ray_h5.torch_data.batches.processes import NOTHING, Workers, has_rows, seeded, with_errors
 from ray_h5.torch_data.batches.tensors import movable
 from ray_h5.torch_data.samplers import OrderSampler
 from ray_h5.torch_data.subsets import as_h5
@@ -141,8 +140,13 @@ class H5DataLoader(DataLoader[Any]):
     def __iter__(self) -> Iterator[Any]:
         if self.batch_sampler is None:
             return (self._delivered(self.collate_fn(self.dataset[item])) for item in self.sampler)
-        self._check_ranks()
         stop, ordered = Stop(), self._ordered
+        if ordered is not None and ordered.world_size > 1 and self.dataset.skips_rows:
+            raise OptionError(
+                f"on_error='skip' of DecodeImage leaves out batches without an image, and {ordered.world_size} ranks "
+                "would then have different numbers of batches. Pass on_error='null', and leave out the rows that the "
+                "column <column>_is_null marks in the loss; or choose the rows that can be decoded by a predicate."
+            )
         made = self._made(stop)
         counted = made if ordered is None else ordered.counted(made, lambda pair: len(pair[0]))
         batches = (batch for _, batch in counted if batch is not NOTHING)
@@ -153,26 +157,25 @@ class H5DataLoader(DataLoader[Any]):
 
         Threads read arrays side by side. What users wrote runs in `finish`: in order, one at a time.
         """
-        dataset, is_ahead = self.dataset, False
+        dataset, tasks, is_ahead = self.dataset, self._tasks(), False
         finish: Callable[[Task, Any], Any] = self._by_user
         reads: Iterator[list[_Made]]
         if self.workers:
-            size = self.batch_size if self._ordered is None else self._ordered.run_length
-            processes = self._processes.batches(self, size or 1, self._tasks(), self._what)
-            reads, is_ahead = ([process] for process in processes), self._pins
-            finish = lambda _, batch: self._delivered(batch)  # noqa: E731
+            rows = self.batch_size if self._ordered is None else self._ordered.run_length
+            reads = ([made] for made in self._processes.batches(self, rows or 1, tasks, self._what))
+            finish, is_ahead = (lambda _, batch: self._delivered(batch)), self._pins
         elif dataset.has_own_samples:
             # A subclass makes samples or batches in its own way, maybe not safe in threads: nothing is read ahead.
-            reads = ([(task, None)] for task in self._tasks())
+            reads = ([(task, None)] for task in tasks)
         else:
             is_plain = self._collates and not dataset.is_transformed  # the arrays are the batch
             # Many batches are read at once. Dense ones would take many times the memory of the entries of their rows.
             is_made = is_plain and not dataset.has_dense_batches
-            reads = self._calls(stop).read(partial(self._read, self._whole if is_made else None))
-            may_be_ahead = self.transforms_ahead or is_plain or (self._collates and dataset.is_repeatable)
-            is_ahead = self.threads > 0 and not is_made and may_be_ahead
-            if is_made or may_be_ahead:
-                finish = (lambda _, batch: batch) if is_made else self._from_arrays
+            reads = self._calls(tasks, stop).read(partial(self._read, is_made=is_made))
+            if is_made:
+                return finished(reads, lambda made: made)
+            if self.transforms_ahead or is_plain or (self._collates and dataset.is_repeatable):
+                finish, is_ahead = self._from_arrays, self.threads > 0
         made = finished(reads, lambda item: item if item[1] is NOTHING else (item[0], finish(*item)))
         return ahead(made, stop) if is_ahead else made
 
@@ -189,16 +192,6 @@ class H5DataLoader(DataLoader[Any]):
             return self.sampler
         return self.batch_sampler.sampler if type(self.batch_sampler) is OrderBatchSampler else None
 
-    def _check_ranks(self) -> None:
-        """Raise if ranks may get different numbers of batches, and would wait for each other for ever."""
-        ordered = self._ordered
-        if ordered is not None and ordered.world_size > 1 and self.dataset.skips_rows:
-            raise OptionError(
-                f"on_error='skip' of DecodeImage leaves out batches without an image, and {ordered.world_size} ranks "
-                "would then have different numbers of batches. Pass on_error='null', and leave out the rows that the "
-                "column <column>_is_null marks in the loss; or choose the rows that can be decoded by a predicate."
-            )
-
     def _order(self) -> OrderSampler:
         ordered = self._ordered
         if ordered is None:
@@ -211,7 +204,7 @@ class H5DataLoader(DataLoader[Any]):
             )
         return ordered
 
-    def _calls(self, stop: Stop) -> Calls:
+    def _calls(self, tasks: Iterator[Task], stop: Stop) -> Calls:
         dataset, ordered = self.dataset, self._ordered
         try:
             num_batches: float = super().__len__()
@@ -219,12 +212,11 @@ class H5DataLoader(DataLoader[Any]):
             num_batches = math.inf  # of a sampler without a length
         return Calls(
             source=dataset.source,
-            batches=self._tasks,
+            batches=tasks,
             num_batches=num_batches,
             batch_rows=self.batch_size,
             row_bytes=self._row_bytes,
             order=None if ordered is None else ordered.order,
-            share=lambda: self._order().share,
             prefetch_factor=self.prefetch_factor,
             threads=self.threads,
             is_alone=dataset.decodes,
@@ -241,21 +233,21 @@ class H5DataLoader(DataLoader[Any]):
         return max(dataset.row_bytes, self._decoded_bytes) if self._decoded_bytes else None
 
     def _tasks(self) -> Iterator[Task]:
-        ordered = self._ordered
-        # A generator: iter() of another iterator may start it from its beginning, as that of lightning's wrapper for
-        # predictions does.
-        batches = (
-            (indices for indices in self.batch_sampler)
-            if ordered is None
-            else ordered.runs(whole=self.batch_sampler.drop_last)
-        )
-        return tasks_of(ordered, batches, self.generator)
+        """Yield a task for each batch of an epoch."""
+        if self._ordered is not None:
+            yield from self._ordered.tasks(whole=self.batch_sampler.drop_last)
+            return
+        drawn: int | None = None
+        for number, batch in enumerate(self.batch_sampler):
+            if drawn is None:  # after the sampler has drawn for itself, as a `DataLoader` draws a seed for each epoch
+                drawn = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
+            yield Task(batch, (drawn, number))
 
     def _what(self) -> str:
         return f"{len(self.dataset)} samples of {self.dataset}"
 
-    def _read(self, make: Callable[[Any], Any] | None, call: Call) -> list[_Made]:
-        """Read some batches by one call, and pass the arrays of each to `make`, if there is one."""
+    def _read(self, call: Call, *, is_made: bool) -> list[_Made]:
+        """Read some batches by one call; return the arrays of each, or what `is_made` of them."""
         read = self.dataset._read_call(call, self._pins)
         if self.dataset.decodes:
             self._decoded_bytes = max(self._decoded_bytes, nbytes_of(read) // max(1, sum(map(len, call.batches))))
@@ -264,15 +256,12 @@ class H5DataLoader(DataLoader[Any]):
             if len(task) and not has_rows(arrays):
                 made.append((task, NOTHING))  # all images were skipped: it is not delivered
             else:
-                made.append((task, arrays if make is None else make(arrays)))
+                made.append((task, self._from_arrays(task, arrays) if is_made else arrays))
         return made
 
     @property
     def _pins(self) -> bool:
         return self.pin_memory and torch.cuda.is_available()
-
-    def _whole(self, arrays: Any) -> Any:
-        return self._delivered(self.dataset.collate(arrays))
 
     def _by_user(self, task: Task, arrays: Any) -> Any:
         """Make a batch by what users wrote, which may draw random numbers."""
@@ -283,7 +272,7 @@ class H5DataLoader(DataLoader[Any]):
 
     def _from_arrays(self, _: Task, arrays: Any) -> Any:
         if self._collates and not self.dataset.is_transformed:
-            return self._whole(arrays)
+            return self._delivered(self.dataset.collate(arrays))
         return self._delivered(self.collate_fn(self.dataset.samples(arrays)))
 
     def _delivered(self, batch: Any) -> Any:

@@ -13,6 +13,7 @@ from torch.utils.data import DistributedSampler, Sampler
 
 from ray_h5.errors import OptionError
 from ray_h5.loading.rank_shares import INDICES_AT_ONCE, Share
+from ray_h5.loading.read_calls import Task
 from ray_h5.loading.row_source import RowSource
 from ray_h5.options import as_integer, names_options
 from ray_h5.order.block_layout import Tail
@@ -91,23 +92,19 @@ class EpochState:
         """Return where a whole epoch begins on one of `world_size` ranks."""
         return Position(self.order.seed, self.epoch, 0, world_size, block_rows, self._plan, None, tail)
 
-    def begin(self, world_size: int, block_rows: int, tail: Tail | None, run_length: int = 1) -> Position:
-        """Begin an iteration on one of `world_size` ranks; return where.
+    def begin(self, whole: Position, run_length: int) -> Position:
+        """Begin an iteration on the ranks and with the blocks of a whole epoch; return where.
 
         It continues the run of a position that was loaded if that has the same ranks and blocks, and if it ended
         between two runs of `run_length` rows. Otherwise the rows that are left are cut again.
         """
         if self.advances:
             self.epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
-        start = self.start(world_size, block_rows, tail)
+        start = replace(whole, epoch=self.epoch)
         loaded, self._loaded = self._loaded, None
         start = start if loaded is None else continued(start, loaded, run_length)
         self.run, self.is_ahead = (start, start.rows), False
         return start
-
-    def counted(self, items: Iterable[_Item], size: Callable[[_Item], int]) -> Counted[_Item]:
-        """Return what an iteration has; the rows of each item count as done when it is asked for."""
-        return Counted(self, items, size)
 
     def end(self) -> None:
         """End an iteration: the next one is of a whole epoch."""
@@ -338,28 +335,29 @@ class OrderSampler(DistributedSampler[int]):
     def _tail(self, own: OwnRank) -> Tail:
         return Tail("drop" if self.drop_last else "pad", own.world_size)
 
-    def _block_rows(self, own: OwnRank) -> int:
-        """Return how many rows a rank takes at a time."""
-        order = self.order
+    def _whole(self, own: OwnRank) -> Position:
+        """Return where a whole epoch begins."""
+        order, tail, block_rows = self.order, self._tail(own), self.run_length
         # Rows that come by length: ranks take runs, so that their batches of one step have rows of similar length.
-        if order.runs is not None or not hasattr(self.dataset, "block_rows"):
-            return self.run_length
-        return cast("int", self.dataset.block_rows(order, self._tail(own).apply(order.epoch_rows)))
+        if order.runs is None and hasattr(self.dataset, "block_rows"):
+            block_rows = self.dataset.block_rows(order, tail.apply(order.epoch_rows))
+        return self._state.start(own.world_size, block_rows, tail)
 
-    def _begin(self, run_length: int = 1) -> tuple[Position, OwnRank]:
-        """Begin an iteration; return where, and on which rank."""
-        self._is_split = is_split_by_accelerate(self)
-        own = self._own_rank()
-        return self._state.begin(own.world_size, self._block_rows(own), self._tail(own), run_length), own
-
-    def _share_from(self, start: Position, own: OwnRank) -> Share:
+    def _share(self, start: Position, rank: int) -> Share:
         """Return what a rank reads from a position on."""
-        return Share(self.order, start, own.rank, getattr(self.dataset, "is_drawn", False))
+        return Share(self.order, start, rank, getattr(self.dataset, "is_drawn", False))
 
     @property
     def share(self) -> Share:
         """What the iteration that began last still has to read."""
-        return self._share_from(self._state.position(), self._own_rank())
+        return self._share(self._state.position(), self._own_rank().rank)
+
+    def _begin(self, run_length: int = 1) -> Share:
+        """Begin an iteration; return what this rank reads in it."""
+        self._is_split = is_split_by_accelerate(self)
+        own = self._own_rank()
+        start = self._state.begin(self._whole(own), run_length)
+        return self._share(start, own.rank)
 
     def __iter__(self) -> Iterator[int]:
         if self.batch_values is not None:
@@ -367,65 +365,71 @@ class OrderSampler(DistributedSampler[int]):
                 f"Shuffle: batch_values={self.batch_values}: cuts batches, and an OrderSampler has single rows: pass "
                 "batch_sampler=OrderBatchSampler(...) to the DataLoader, or use loader(...)"
             )
-        return self._state.counted(self._indices(), lambda _: 1)
+        return self.counted(self._indices(), lambda _: 1)
 
     def _indices(self) -> Iterator[int]:
-        for _, indices in self._share_from(*self._begin()).pieces():
+        for _, indices in self._begin().pieces():
             self._state.is_ahead = True
             yield from indices.tolist()
 
-    def runs(self, *, whole: bool = False) -> Iterator[list[int]]:
-        """Yield this rank's indices, a list for each run. They are not counted as done: see `counted`.
+    def tasks(self, *, whole: bool = False) -> Iterator[Task]:
+        """Yield this rank's runs as batches to make. They are not counted as done: see `counted`.
 
-        With `whole`, a last run that is shorter is left out.
+        With `whole`, a last run that is shorter is left out. Random numbers depend on the seed, the epoch and the rows
+        of a batch: not on which thread or process makes it, nor on where a run was resumed.
         """
-        if self.batch_values is not None:
-            yield from self._parts_of_runs(*self._begin(), whole=whole)
-            return
-        share = self._share_from(*self._begin(self.run_length))
-        for _, indices in share.batches(self.run_length, whole=whole):
-            yield indices.tolist()
+        share = self._begin(self.run_length if self.batch_values is None else 1)
+        for positions, indices in self._runs(share, whole=whole):
+            yield Task(indices.tolist(), (share.order.seed, share.start.epoch), positions)
+
+    def runs(self, *, whole: bool = False) -> Iterator[list[int]]:
+        """Yield the indices of `tasks`."""
+        return (task.indices for task in self.tasks(whole=whole))
 
     def num_runs(self, *, whole: bool = False) -> int:
-        """Return how many lists `runs` yields for a whole epoch, the next one."""
+        """Return how many batches `tasks` yields for a whole epoch, the next one."""
         if self.batch_values is None:
             full, rest = divmod(len(self), self.run_length)
             return full + bool(rest and not whole)
         own = self._own_rank()
         key = self.epoch, self.order.seed, own.world_size, whole
         if self._counted_runs[0] != key:
-            start = self._state.start(own.world_size, self._block_rows(own), self._tail(own))
-            self._counted_runs = key, sum(1 for _ in self._parts_of_runs(start, own, whole=whole))
+            share = self._share(self._whole(own), own.rank)
+            self._counted_runs = key, sum(1 for _ in self._runs(share, whole=whole))
         return self._counted_runs[1]
 
-    def _parts_of_runs(self, start: Position, own: OwnRank, *, whole: bool) -> Iterator[list[int]]:
-        """Yield the indices of runs in parts, whose lengths sum up to at most `batch_values` on each rank."""
-        if self.order.runs is None or self.batch_values is None:
+    def _runs(self, share: Share, *, whole: bool) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield positions and indices of runs; or of their parts, whose lengths sum up to at most `batch_values`."""
+        if self.batch_values is None:
+            yield from share.batches(self.run_length, whole=whole)
+            return
+        if self.order.runs is None:
             return  # there are no rows
         from ray_h5.order.draws.length_runs import cuts_of
 
-        length, lengths, world_size = self.run_length, self.order.runs.lengths, own.world_size
-        shares = [self._share_from(start, OwnRank(rank, world_size)) for rank in range(world_size)]
-        stop = shares[0].num_rows
-        at_once = max(1, INDICES_AT_ONCE // (length * world_size)) * length
-        for first in range(start.rows // length * length, stop, at_once):
-            last = min(first + at_once, stop)
-            of_ranks = [share.indices(share.positions(first, last)) for share in shares]
-            listed = of_ranks[own.rank].tolist()
-            for low in range(first, last, length):
-                high = min(low + length, last)
+        # The sum holds on each rank: all of them cut a run at the same rows.
+        start, length, lengths = share.start, self.run_length, self.order.runs.lengths
+        shares = [self._share(start, rank) for rank in range(start.world_size)]
+        at_once = max(1, INDICES_AT_ONCE // (length * start.world_size)) * length
+        for first in range(start.rows // length * length, share.num_rows, at_once):
+            last = min(first + at_once, share.num_rows)
+            positions = [of_rank.positions(first, last) for of_rank in shares]
+            indices = [of_rank.indices(some) for of_rank, some in zip(shares, positions, strict=True)]
+            for low in range(0, last - first, length):
+                high = min(low + length, last - first)
                 if whole and high - low < length:
                     continue
-                values = np.stack([lengths[rank[low - first : high - first] % len(lengths)] for rank in of_ranks])
+                values = np.stack([lengths[of_rank[low:high] % len(lengths)] for of_rank in indices])
                 begin = low
-                for end in cuts_of(values, self.batch_values):
-                    if low + end > start.rows:
-                        yield listed[max(begin, start.rows) - first : low + end - first]
-                    begin = low + end
+                for end in (low + cut for cut in cuts_of(values, self.batch_values)):
+                    part = slice(max(begin, start.rows - first), end)
+                    if first + end > start.rows:
+                        yield positions[share.rank][part], indices[share.rank][part]
+                    begin = end
 
-    def counted(self, batches: Iterable[_Item], size: Callable[[_Item], int]) -> Iterator[_Item]:
-        """Yield what was made of this rank's runs, and count the samples of each as done when it is asked for."""
-        return self._state.counted(batches, size)
+    def counted(self, batches: Iterable[_Item], size: Callable[[_Item], int]) -> Counted[_Item]:
+        """Return what was made of this rank's runs; the samples of each count as done when it is asked for."""
+        return Counted(self._state, batches, size)
 
     def advance_epochs(self) -> None:
         """Let each iteration be of the epoch after the one before it, unless `set_epoch` or a state chose one."""

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import multiprocessing
 import os
 import pickle
+import random
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from ray_h5.errors import RayH5Error
 from ray_h5.loading.prefetch_threads import ReadTimeoutError
 from ray_h5.loading.read_calls import Task
-from ray_h5.torch_data.batches.seeded_batches import seed_generators
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +61,27 @@ class _Maker(Dataset[bytes]):
             return [self.collate(dataset.__getitems__(indices))]
         (arrays,) = dataset.read_batches([indices])
         return [self.collate(dataset.samples(arrays))] if has_rows(arrays) else []
+
+
+def seed_generators(seed: Sequence[int]) -> None:
+    """Seed the global generators of torch (on the CPU), `random` and NumPy."""
+    words = np.random.SeedSequence([int(word) % (1 << 64) for word in seed]).generate_state(4)
+    torch.default_generator.manual_seed(int(words[0]) << 32 | int(words[1]))
+    random.seed(int(words[2]))
+    np.random.seed(int(words[3]))  # noqa: NPY002  the generator that functions of users draw from
+
+
+@contextlib.contextmanager
+def seeded(seed: Sequence[int]) -> Iterator[None]:
+    """Seed the global generators, and set them back at the end: the training loop draws from them, too."""
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
+    seed_generators(seed)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(before[0])
+        random.setstate(before[1])
+        np.random.set_state(before[2])  # noqa: NPY002
 
 
 def _of_error(error: Exception) -> bytes:
