@@ -370,7 +370,14 @@ def group_entries(read: ReadBytes, table: bytes, most_symbols: int, most_leaves:
     tree, heap = numbers(table, 0, 2, 8)
     names = _names_of_group(read, heap)
     left = len(names)
-    for low, leaf, high in _leaves_of_group(read, tree, most_leaves):
+    node = exactly(read, tree, 24 + 16 * most_leaves + 8)
+    kind, level, count = tree_node(node)
+    # A group of many names has more than one level of nodes, and addresses of nodes beside this one.
+    if kind or level or count > most_leaves or node[8:24] != b"\xff" * 16:
+        raise FormatError("a group of several nodes")
+    # Before each leaf and after the last one, the node has where a name is in the heap: the last one so far.
+    pairs = struct.unpack_from(f"<{2 * count + 1}Q", node, 24)
+    for low, leaf, high in zip(pairs[:-1:2], pairs[1::2], pairs[2::2], strict=True):
         last, most = _text(names, low), _text(names, high)
         for at, header, kept, _, _ in symbols(exactly(read, leaf, 8 + most_symbols * _SYMBOL.size)):
             name = _text(names, at)
@@ -385,19 +392,6 @@ def group_entries(read: ReadBytes, table: bytes, most_symbols: int, most_leaves:
                 raise FormatError("a name that is not UTF-8") from None
         if last > most:
             raise FormatError("names that are out of order")
-
-
-def _leaves_of_group(read: ReadBytes, at: int, most: int) -> Iterator[tuple[int, int, int]]:
-    """Yield where the name before the first of each leaf is in the heap, the address of the leaf, and its last name.
-
-    A group of many names has more than one level of nodes.
-    """
-    data = exactly(read, at, 24 + 16 * most + 8)
-    kind, level, count = tree_node(data)
-    if kind or level or count > most or data[8:24] != b"\xff" * 16:  # addresses of nodes beside it
-        raise FormatError("a group of several nodes")
-    pairs = struct.unpack_from(f"<{2 * count + 1}Q", data, 24)
-    return zip(pairs[:-1:2], pairs[1::2], pairs[2::2], strict=True)
 
 
 def _names_of_group(read: ReadBytes, at: int) -> bytes:

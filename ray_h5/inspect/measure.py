@@ -9,7 +9,7 @@ from dataclasses import replace
 from ray_h5.codecs.filter_ids import describe_filter
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.errors import OptionError, RayH5Error, UnsupportedColumnError
-from ray_h5.hdf5.files.not_hdf5 import is_of_matlab
+from ray_h5.hdf5.files.opening import is_of_matlab
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.row_index import RowIndex

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ray_h5.errors import SchemaMismatchError
-from ray_h5.hdf5.files.not_hdf5 import is_of_matlab
+from ray_h5.hdf5.files.opening import is_of_matlab
 from ray_h5.likely_rows.alike import pattern_of
 from ray_h5.likely_rows.suggestions import suggestions
 from ray_h5.likely_rows.tree import FileTree, Seen

@@ -17,7 +17,7 @@ from ray_h5.errors import OptionError, OutOfMemoryError, RayH5Error, UnknownColu
 from ray_h5.hdf5.checks.changed_files import check_identity
 from ray_h5.hdf5.files.external_policy import Access, ExternalPolicy
 from ray_h5.hdf5.files.metadata_replay import replay
-from ray_h5.hdf5.files.not_hdf5 import HEAD_BYTES
+from ray_h5.hdf5.files.opening import HEAD_BYTES
 from ray_h5.manifest.file_manifest import Manifest
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, FileLayout, FileState, Form, SourceStates
 from ray_h5.manifest.row_requests import request_of

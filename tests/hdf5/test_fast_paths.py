@@ -1,13 +1,10 @@
 """What planning asks of a file by fewer calls equals what h5py says, or the slower way."""
 
-import os
-
 import h5py
 import numpy as np
 import pytest
 
 from ray_h5.errors import RayH5Error
-from ray_h5.hdf5.columns.value_types import HEAD_BYTES, Shared
 from ray_h5.hdf5.files.links import links_in
 from ray_h5.hdf5.groups.matching_groups import GroupPattern
 from ray_h5.read.reader import RowReader
@@ -30,28 +27,6 @@ def test_links_are_listed_as_h5py_lists_them(tmp_path, libver, tracked, count):
             info = group.id.links.get_info(name if isinstance(name, bytes) else name.encode())
             assert kind == info.type
             assert kind != h5py.h5l.TYPE_HARD or address == info.u
-
-
-@pytest.mark.parametrize("libver", ["earliest", "v108", "v110", "latest"])
-@pytest.mark.parametrize("user_block", [0, 512, 4096])
-@pytest.mark.parametrize("sizes", [(8, 8), (4, 4), (2, 8)])
-def test_the_superblock_says_what_datasets_share(tmp_path, libver, user_block, sizes):
-    path = tmp_path / "a.h5"
-    created = h5py.h5p.create(h5py.h5p.FILE_CREATE)
-    created.set_sizes(*sizes)
-    created.set_userblock(user_block)
-    access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
-    named = {"earliest": h5py.h5f.LIBVER_EARLIEST, "v108": h5py.h5f.LIBVER_V18, "v110": h5py.h5f.LIBVER_V110}
-    access.set_libver_bounds(named.get(libver, h5py.h5f.LIBVER_LATEST), h5py.h5f.LIBVER_LATEST)
-    h5py.h5f.create(os.fsencode(path), h5py.h5f.ACC_TRUNC, created, access).close()
-    with h5py.File(path) as file:
-        found = Shared.of_head(path.read_bytes()[:HEAD_BYTES])
-        assert (Shared.of(file.id) == found) if not user_block else found is None
-
-
-def test_a_head_that_says_nothing_is_left_to_libhdf5():
-    assert Shared.of_head(b"") is None
-    assert Shared.of_head(b"\x89HDF\r\n\x1a\n" + bytes([9] * 8)) is None
 
 
 _VALUES = [3, 2.5, True, "text", np.bytes_("abc"), 1 + 2j, np.zeros(1, "i4,f8")[0], h5py.Empty("f4")]

@@ -349,10 +349,14 @@ def test_our_cache_is_in_nobodys_way(path, mode, locking):
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP])
 def test_file_systems_without_locks(path, monkeypatch, caplog, code):
-    def without_locks(*_args):
-        raise OSError(code, f"Unable to open file (unable to lock file, errno = {code}, error message = 'no locks')")
+    opened_by_library = h5py.h5f.open
 
-    monkeypatch.setattr(opening, "_opened", without_locks)
+    def without_locks(*args, fapl):
+        if fapl.get_file_locking()[0]:
+            raise OSError(code, f"Unable to open file (unable to lock file, errno = {code}, message = 'no locks')")
+        return opened_by_library(*args, fapl=fapl)
+
+    monkeypatch.setattr(opening.h5py.h5f, "open", without_locks)
     with caplog.at_level(logging.INFO, "ray_h5"):
         opened = RowReader(path)
         assert_same(opened.read(["x"])["x"], VALUES)

@@ -15,13 +15,9 @@ import h5py
 import numpy as np
 
 from ray_h5.errors import CorruptFileError, OptionError, UnsupportedColumnError
-from ray_h5.hdf5.format import FormatError, superblock
 from ray_h5.lru import LRU
 from ray_h5.manifest.layout import Kind
 from ray_h5.messages import near_names
-
-HEAD_BYTES = 128
-"""Of a file, with its superblock."""
 
 _MEMBER_BYTES = 1 << 10
 """About how much memory the description of a type takes, and of each member of an enum."""
@@ -89,16 +85,8 @@ class Shared:
     @classmethod
     def of(cls, file: h5py.h5f.FileID) -> Shared:
         """Return what the datasets of a file share."""
-        properties = file.get_create_plist()  # takes ten times as long as to read the superblock
+        properties = file.get_create_plist()
         return cls(int(properties.get_userblock()), *map(int, properties.get_sizes()))
-
-    @classmethod
-    def of_head(cls, head: bytes) -> Shared | None:
-        """Return the same for the first bytes of a file; None if they do not say it, as those of a user block."""
-        try:
-            return cls(0, *superblock(head).widths)
-        except FormatError:
-            return None
 
     def value_type(self, type_id: h5py.h5t.TypeID, where: str) -> ValueType:
         """Describe a type of the file.

@@ -1,4 +1,4 @@
-"""Opens a file with libhdf5, and translates the errors of h5py to `RayH5Error`."""
+"""Opens a file with libhdf5, or says why not: which format it has, and what errors of h5py are as `RayH5Error`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ from ray_h5.errors import (
     CorruptFileError,
     NotHDF5Error,
     RayH5Error,
+    StaleIndexError,
     TransientIOError,
     TruncatedFileError,
+    WriterActiveError,
 )
 from ray_h5.hdf5.files.metadata_replay import HeldBytes, open_held
-from ray_h5.hdf5.files.not_hdf5 import HEAD_BYTES, check_closed, error_of_library, head_of, seems_to_be
-from ray_h5.hdf5.format import superblock_end
+from ray_h5.hdf5.format import SIGNATURE, superblock_end
+from ray_h5.lru import first_time
 from ray_h5.per_process import PerProcess
 from ray_h5.storage.local import check_regular_file
 from ray_h5.storage.os_errors import NO_DESCRIPTOR_ERRNOS, TRANSIENT_ERRNOS, translate_os_error
@@ -38,8 +40,31 @@ hdf5plugin.register([name for name in hdf5plugin.FILTERS if _REGISTERED.get(name
 
 _NO_LOCKING_ERRNOS = frozenset({errno.ENOLCK, errno.EOPNOTSUPP})
 
-
 _ERRNO = re.compile(r"errno = (\d+)")
+
+HEAD_BYTES = 2048
+
+_OTHER_DRIVER, _FAMILY = "driver should be used", b"NCSAfami"
+
+_TRUNCATED = re.compile(r"truncated file: eof = (\d+).*?stored_eof = (\d+)")
+
+_FLAGS_VERSION = 3
+"""From this version on, the superblock says whether a writer has the file open."""
+
+_OTHER_FORMATS: tuple[tuple[bytes, str], ...] = (
+    (rb"CDF[\x01\x02\x05]", "a netCDF-3 file: convert it with `nccopy -k nc4 old.nc new.nc`, or xarray's to_netcdf()"),
+    (rb"\x0e\x03\x13\x01", "an HDF4 file: convert it with `h4toh5`"),
+    (rb"MATLAB 5\.0", "a MATLAB file older than 7.3: save it in MATLAB with save(..., '-v7.3')"),
+    (rb"\x1f\x8b", "compressed by gzip: decompress it with `gunzip`"),
+    (rb"PK(\x03\x04|\x05\x06)", "a zip archive, as those of numpy's savez (.npz) and of zipped Zarr are: unpack it"),
+    (rb"\x93NUMPY", "a numpy file (.npy): load it with numpy.load(), and write it with h5py"),
+    (rb"version https://git-lfs", "a pointer of Git LFS, not the file itself: fetch that with `git lfs pull`"),
+    (rb"\s*<(!doctype\s+html|html)", "a web page (HTML), as a failed download leaves one: download the file again"),
+    (rb"PAR1|[\w \"'./-]+[,;\t][ -~\t]*\r?\n", "a table: pass one of labels as sidecar=Sidecar('labels.csv', on=...)"),
+)
+"""How files of other formats begin (a regular expression, any case), and what to do with them."""
+
+_MATLAB = b"MATLAB 7.3"
 
 
 class _Opened:
@@ -105,33 +130,33 @@ def open_h5(path: str, swmr: bool = False) -> h5py.File:
     with _whole_superblock(path), translated(path), h5py._objects.phil:
         opened = _open_now.value.get((status.st_dev, status.st_ino, swmr))
         if opened is None or not opened.users:
-            opened = _Opened(_opened_somehow(path, swmr))
+            opened = _Opened(_opened(path, swmr))
             status = os.fstat(opened.identifier.get_vfd_handle())
             _open_now.value[status.st_dev, status.st_ino, swmr] = opened
         return _SharedFile(opened)
 
 
-def _opened_somehow(path: str, swmr: bool) -> h5py.h5f.FileID:
+def _opened(path: str, swmr: bool) -> h5py.h5f.FileID:
     """Open a file with the locks and in the mode that the file system and this process allow."""
+    flags = h5py.h5f.ACC_RDONLY | (h5py.h5f.ACC_SWMR_READ if swmr else 0)
     try:
-        return _opened(path, swmr)
+        # As h5py.File(path, "r", swmr=swmr) does, without making two property lists for each file.
+        return h5py.h5f.open(os.fsencode(path), flags, fapl=_access_properties())
     except OSError as exc:
         if swmr and "SWMR read access flag not the same" in str(exc):
             # This process already has it open without SWMR, so nobody writes to it.
-            return _opened_somehow(path, swmr=False)
+            return _opened(path, swmr=False)
         if "flag values don't match" in str(exc):
             # This process already has it open with another locking mode.
-            return _open_either_way(path, swmr).id
+            for locking in (False, True):
+                with contextlib.suppress(OSError):
+                    return h5py.File(path, "r", locking=locking, swmr=swmr).id
+            return h5py.File(path, "r", locking="best-effort", swmr=swmr).id
         if _errno(exc) not in _NO_LOCKING_ERRNOS:
             raise
-        _log_no_locks(path)
+        if first_time("no locks", path):
+            logger.info("%s: the file system has no locks; opened without", path)
         return h5py.File(path, "r", locking=False, swmr=swmr).id
-
-
-def _opened(path: str, swmr: bool) -> h5py.h5f.FileID:
-    """Open a file as ``h5py.File(path, "r", swmr=swmr)`` does, without making two property lists for each file."""
-    flags = h5py.h5f.ACC_RDONLY | (h5py.h5f.ACC_SWMR_READ if swmr else 0)
-    return h5py.h5f.open(os.fsencode(path), flags, fapl=_access_properties())
 
 
 @functools.cache
@@ -141,18 +166,6 @@ def _access_properties() -> h5py.h5p.PropFAID:
     return properties
 
 
-@functools.lru_cache(maxsize=1024)  # once a file
-def _log_no_locks(path: str) -> None:
-    logger.info("%s: the file system has no locks; opened without", path)
-
-
-def _open_either_way(path: str, swmr: bool) -> h5py.File:
-    for locking in (False, True):
-        with contextlib.suppress(OSError):
-            return h5py.File(path, "r", locking=locking, swmr=swmr)
-    return h5py.File(path, "r", locking="best-effort", swmr=swmr)
-
-
 def open_remote(path: str, held: HeldBytes) -> h5py.File:
     """Open a remote file whose bytes are in memory, for a short while; errors as in `open_h5`.
 
@@ -160,13 +173,18 @@ def open_remote(path: str, held: HeldBytes) -> h5py.File:
     """
     try:
         with _whole_superblock(path, held), translated(path):
-            file = open_held(held, path)
-            check_closed(path, held.read(0, HEAD_BYTES))
+            file, head = open_held(held, path), held.read(0, HEAD_BYTES)
+            # Of bytes in memory, libhdf5 does not look at whether the writer has closed the file.
+            at = head.find(SIGNATURE)
+            version, flags = head[at + 8 : at + 9], head[at + 11 : at + 12]
+            if at >= 0 and flags and version[0] >= _FLAGS_VERSION and flags[0] & 1:
+                raise WriterActiveError(
+                    f"{path}: its writer had not closed it when it was copied there, or died before. Copy it again "
+                    "when it is closed; if there is no writer, run `h5clear -s` on a copy of the file, and copy that."
+                )
             return file
     except NotHDF5Error as exc:
-        if what_it_seems := seems_to_be(path, held.read(0, HEAD_BYTES)):
-            raise NotHDF5Error(f"{exc}{what_it_seems}") from exc
-        raise
+        raise NotHDF5Error(f"{exc}{_seems_to_be(held.read(0, HEAD_BYTES))}") from exc
 
 
 @contextlib.contextmanager
@@ -175,7 +193,7 @@ def _whole_superblock(path: str, held: HeldBytes | None = None) -> Iterator[None
     try:
         yield
     except (CorruptFileError, TruncatedFileError) as exc:
-        begins = head_of(path) if held is None else held.read(0, HEAD_BYTES)
+        begins = _head_of(path) if held is None else held.read(0, HEAD_BYTES)
         if len(begins) < (least := superblock_end(begins)):
             raise TruncatedFileError(
                 f"{path}: expected {least} bytes or more, found {len(begins)}. The file is cut short: copy it again."
@@ -198,17 +216,12 @@ class translated:  # noqa: N801  a generator takes four times as long, and a fil
         if isinstance(exc, (OSError, KeyError, RuntimeError, ValueError, TypeError)) and not isinstance(
             exc, RayH5Error
         ):
-            raise translate(exc, self._path, self._doing) from exc
-
-
-def translate(exc: Exception, path: str, doing: str) -> RayH5Error:
-    """Return the `RayH5Error` for an exception of the operating system or of h5py."""
-    code, text = _errno(exc), " ".join(str(exc).split())
-    return (
-        error_of_library(exc, text, path, code)
-        or translate_os_error(exc, path, doing, code)
-        or CorruptFileError(f"{path}: {doing} failed, its metadata is damaged: {text}")
-    )
+            code, text = _errno(exc), " ".join(str(exc).split())
+            raise (
+                _error_of_library(exc, text, self._path, code)
+                or translate_os_error(exc, self._path, self._doing, code)
+                or CorruptFileError(f"{self._path}: {self._doing} failed, its metadata is damaged: {text}")
+            ) from exc
 
 
 def lacks_descriptors(exc: BaseException) -> bool:
@@ -233,3 +246,64 @@ def _errno(exc: BaseException) -> int | None:
         # In a look-up, h5py raises a KeyError for errors of the operating system. Its text has the errno.
         code = int(match.group(1))
     return code
+
+
+# Files that libhdf5 does not open ---------------------------------------------------------
+
+
+def _head_of(path: str) -> bytes:
+    """Return the first bytes of a file; none if it cannot be read: the caller reports another error."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would block for ever
+    except OSError:
+        return b""
+    try:
+        return os.read(descriptor, HEAD_BYTES)
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)
+
+
+def _seems_to_be(head: bytes) -> str:
+    """Return which format a file has that is not HDF5, and what to do; "" if the format is not known."""
+    kind = next((what for begins, what in _OTHER_FORMATS if re.match(begins, head, re.IGNORECASE)), "")
+    return f". It seems to be {kind}." if kind else ""
+
+
+def is_of_matlab(path: str, head: bytes | None = None) -> bool:
+    """Return whether MATLAB wrote a file: its user block of 512 bytes begins with MATLAB's name.
+
+    `head` is the beginning of a file that cannot be opened by its path.
+    """
+    return (_head_of(path) if head is None else head).startswith(_MATLAB)
+
+
+def _error_of_library(exc: Exception, text: str, path: str, code: int | None) -> RayH5Error | None:
+    """Return the `RayH5Error` for an exception of h5py with an error text of libhdf5; None if it is not known here."""
+    if isinstance(exc, (FileNotFoundError, PermissionError)):
+        return None
+    truncated = _TRUNCATED.search(text)
+    if _OTHER_DRIVER in text or _FAMILY in _head_of(path):
+        return NotHDF5Error(
+            f"{path}: expected a whole HDF5 file, found one part of several (libhdf5's family driver). Join them with "
+            "`h5repart -family_to_single PATTERN joined.h5`, where PATTERN has %d for their numbers."
+        )
+    if truncated:
+        size, expected = truncated.groups()
+        return TruncatedFileError(
+            f"{path}: expected {expected} bytes, found {size}. The file is cut short: copy it again."
+        )
+    if "file signature not found" in text:
+        return NotHDF5Error(
+            f"{path}: expected an HDF5 file, found no HDF5 signature in it{_seems_to_be(_head_of(path))}"
+        )
+    if "st_dev fields changed" in text:
+        return StaleIndexError(f"{path}: another file got this name while it was opened. Wait until that is over.")
+    if code in {errno.EAGAIN, errno.EACCES} or "already open for write" in text or "consistency flags" in text:
+        return WriterActiveError(
+            f"{path}: open for writing elsewhere, or its writer died before closing it ({text}). Close the "
+            "writer; if there is none, run `h5clear -s` on a copy of the file. What a writer in SWMR mode has flushed "
+            "can be read while it writes, with RowReader(..., swmr=True)."
+        )
+    return None

@@ -8,7 +8,7 @@ from collections import deque
 import h5py
 import numpy as np
 
-from ray_h5.buffers import empty
+from ray_h5.buffers import zeros
 from ray_h5.codecs.pipeline import ChunkDecoder, DecodeError, decodes
 from ray_h5.errors import CorruptFileError, UnsupportedColumnError
 from ray_h5.hdf5.columns.chunk_lists import build_chunk_index
@@ -27,7 +27,7 @@ _MAX_DEPTH = 32
 
 _HARD = h5py.h5l.TYPE_HARD
 
-_NOTHING = (0, (1 << 64) - 1)
+_NOTHING = frozenset({0, (1 << 64) - 1})
 """The addresses of a reference that was never written."""
 
 Named = tuple[str, h5py.Group]
@@ -46,12 +46,12 @@ def targets_of(tree: H5Tree, name: str, dataset: h5py.Dataset, file_bytes: int) 
     addresses = _addresses(where, tree.path, name, dataset, file_bytes).tolist()
     if all(address in _NOTHING for address in addresses):
         raise UnsupportedColumnError(f"{where} has references that lead nowhere: none was written")
-    for row, address in enumerate(addresses):
-        if address in _NOTHING:
-            raise CorruptFileError(
-                f"{where}, row {row}: a null reference; expected one to a dataset or group. Write what the row "
-                f"has, or read the other columns: columns=[...] without {name!r}."
-            )
+    if not _NOTHING.isdisjoint(addresses):
+        row = next(row for row, address in enumerate(addresses) if address in _NOTHING)
+        raise CorruptFileError(
+            f"{where}, row {row}: a null reference; expected one to a dataset or group. Write what the row "
+            f"has, or read the other columns: columns=[...] without {name!r}."
+        )
     names = _named(tree, {*addresses})
     for row, address in enumerate(addresses):
         if address not in names:
@@ -77,23 +77,19 @@ def _addresses(where: str, path: str, name: str, dataset: h5py.Dataset, file_byt
         )
     if count > _MAX_REFERENCES:
         raise CorruptFileError(f"{where} claims {count} references; expected at most {_MAX_REFERENCES}")
+    dtype, pipeline = np.dtype("<u8"), pipeline_of(properties)
+    addresses = zeros(shape, dtype, where)
     if properties.get_layout() != h5py.h5d.CHUNKED:
-        addresses = empty(shape, np.dtype(np.uint64), where)
         if count:
             dataset.id.read(h5py.h5s.ALL, h5py.h5s.ALL, addresses, h5py.h5t.STD_REF_OBJ)
         return addresses.reshape(-1)
-    dtype, chunk, pipeline = np.dtype("<u8"), properties.get_chunk(), pipeline_of(properties)
-    layout = ColumnLayout(name, "number", shape, dtype, "chunked", chunk_shape=chunk, pipeline=pipeline, path=path)
     if not decodes(pipeline):
         raise UnsupportedColumnError(f"{where} has references with the filters {pipeline}; write them without")
-    return _of_chunks(dataset, layout, file_bytes).reshape(-1)
-
-
-def _of_chunks(dataset: h5py.Dataset, layout: ColumnLayout, file_bytes: int) -> np.ndarray:
-    """Return the entries of a chunked dataset. libhdf5 would read past the end of a chunk that is too short."""
-    index, grid = build_chunk_index(dataset, layout, layout.path, lambda: file_bytes), ChunkGrid.of(layout)
-    decoder = ChunkDecoder(layout.pipeline, layout.chunk_bytes)
-    addresses = np.zeros(layout.shape, "<u8")
+    # libhdf5 would read past the end of a chunk that is too short.
+    chunk = properties.get_chunk()
+    layout = ColumnLayout(name, "number", shape, dtype, "chunked", chunk_shape=chunk, pipeline=pipeline, path=path)
+    index, grid = build_chunk_index(dataset, layout, path, lambda: file_bytes), ChunkGrid.of(layout)
+    decoder = ChunkDecoder(pipeline, layout.chunk_bytes)
 
     def put(at: int) -> None:
         number, offset, size = (int(array[at]) for array in (index.numbers, index.offsets, index.sizes))
@@ -103,13 +99,13 @@ def _of_chunks(dataset: h5py.Dataset, layout: ColumnLayout, file_bytes: int) -> 
         try:
             decoder.decode(np.frombuffer(stored, np.uint8), int(index.masks[at]), values)
         except DecodeError as exc:
-            raise corrupt_chunk(layout.path, layout, number, offset, size, str(exc)) from None
+            raise corrupt_chunk(path, layout, number, offset, size, str(exc)) from None
         into = tuple(slice(first, first + n) for first, n in zip(corner, grid.chunk_shape, strict=True))
         part = addresses[into]
         part[...] = values.view("<u8").reshape(grid.chunk_shape)[tuple(map(slice, part.shape))]
 
     gather(put, range(len(index.numbers)))
-    return addresses
+    return addresses.reshape(-1)
 
 
 def _named(tree: H5Tree, wanted: set[int]) -> dict[int, Named]:

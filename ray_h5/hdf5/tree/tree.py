@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -23,7 +22,7 @@ from ray_h5.errors import (
     UnsupportedColumnError,
 )
 from ray_h5.hdf5.columns.dataset_header import describe_column, is_plain
-from ray_h5.hdf5.columns.value_types import HEAD_BYTES, Shared, are_references
+from ray_h5.hdf5.columns.value_types import Shared, are_references
 from ray_h5.hdf5.columns.values_elsewhere import ValueSources, find_elsewhere
 from ray_h5.hdf5.files.external_policy import Access
 from ray_h5.hdf5.files.file_bytes import Address, address_of, bytes_of
@@ -80,8 +79,7 @@ class H5Tree:
     @cached_property
     def shared(self) -> Shared:
         """What the datasets of the file share."""
-        head = os.pread(self.file.id.get_vfd_handle(), HEAD_BYTES, 0) if self.others is None else b""
-        return Shared.of_head(head) or Shared.of(self.file.id)
+        return Shared.of(self.file.id)
 
     @property
     def path(self) -> str:
