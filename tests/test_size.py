@@ -50,7 +50,7 @@ LIMITS: dict[str, Size] = {
     "content_equality": Size(70, 1, 0, 0, 0, 0),
     "errors": Size(216, 1, 0, 0, 0, 0),
     "hash_and_permute": Size(204, 1, 0, 0, 0, 0),
-    "hdf5": Size(6375, 31, 0, 0, 5, 3),
+    "hdf5": Size(6302, 29, 0, 0, 5, 3),
     "index": Size(3706, 20, 2, 0, 4, 4),
     "inspect": Size(1529, 9, 8, 0, 5, 0),
     "likely_rows": Size(895, 6, 0, 0, 0, 0),
@@ -65,7 +65,7 @@ LIMITS: dict[str, Size] = {
     "plots": Size(366, 1, 0, 0, 0, 0),
     "predicates": Size(1010, 6, 0, 0, 0, 0),
     "ray_data": Size(4404, 26, 5, 0, 7, 7),
-    "read": Size(6147, 32, 0, 0, 9, 3),
+    "read": Size(6146, 32, 0, 0, 9, 3),
     "rows": Size(4001, 17, 1, 0, 4, 1),
     "shown_values": Size(105, 1, 0, 0, 0, 0),
     "source": Size(272, 1, 8, 0, 0, 0),
@@ -77,7 +77,7 @@ LIMITS: dict[str, Size] = {
 }
 """Today's numbers."""
 
-COMMENTS = 1.1
+COMMENTS = 1.11
 """Per cent of lines that are comments, over all packages: this one may only rise."""
 
 

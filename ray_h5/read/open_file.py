@@ -25,9 +25,8 @@ from ray_h5.hdf5.files.metadata_replay import HeldBytes, has_missed, trim
 from ray_h5.hdf5.files.open_library import OpenLibrary, now
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.files.other_files import OtherFiles
-from ray_h5.hdf5.groups.group_attributes import attributes_of, names_of_values
 from ray_h5.hdf5.groups.matching_groups import GroupPattern, read_group_table, read_single
-from ray_h5.hdf5.tree.attributes import notes_of, short_attributes
+from ray_h5.hdf5.tree.attributes import attributes_of, names_of_values, notes_of, short_attributes
 from ray_h5.hdf5.tree.known_headers import FormatError, KnownHeaders, PlainBytes
 from ray_h5.lru import LRU
 from ray_h5.manifest.chunk_index import ChunkIndex
@@ -430,7 +429,7 @@ class OpenFile:
     def attributes(self, names: Sequence[str]) -> dict[str, np.ndarray | bytes]:
         """Return attributes of the group that names are relative to: an array of one number each, or a text.
 
-        Errors as in `ray_h5.hdf5.groups.group_attributes.attributes_of`.
+        Errors as in `ray_h5.hdf5.tree.attributes.attributes_of`.
         """
         with self.library() as library, translated(self.path, "reading its attributes"):
             return attributes_of(library.tree.root[0], self.path, names)

@@ -102,12 +102,12 @@ def _mappings(dataset: h5py.Dataset) -> Iterator[_Mapping]:
 
 
 @dataclass(slots=True)
-class _Finding:
-    """What was found about the sources of one dataset.
+class ValueSources:
+    """The sources of one dataset, as far as they were checked.
 
     Attributes
     ----------
-    sources : Sources
+    files : Sources
         The other files that its values come from.
     depth : int
         Levels of virtual datasets, this one included.
@@ -118,73 +118,68 @@ class _Finding:
         error itself is not kept: its traceback would keep datasets open.
     """
 
-    sources: Sources = field(default_factory=dict)
+    files: Sources = field(default_factory=dict)
     depth: int = 0
     ways: int = 1
     failure: tuple[type[RayH5Error], str, str] | None = None
 
 
-class ValueSources:
-    """Checks the datasets that values of one file come from, each dataset once."""
+def check_value_sources(trail: Trail, dataset: h5py.Dataset, where: str, known: dict[Address, ValueSources]) -> None:
+    """Add each file that the values of a virtual or external dataset come from to `trail`; raise if one cannot be read.
 
-    def __init__(self) -> None:
-        self._known: dict[Address, _Finding] = {}
+    `where` names the dataset in messages. Each dataset is checked once: it is `known` then.
+    """
+    sources = _checked(trail, dataset, where, known, ())
+    trail.sources.update(sources.files)
+    if sources.failure is None:
+        return
+    error, message, of = sources.failure
+    if of != where:  # the failure was found while another column was checked
+        reason = message.removeprefix(f"{trail.path}: ")
+        message = f"{trail.path}: {where} comes from what cannot be read: {reason}"
+    raise error(message)
 
-    def check(self, trail: Trail, dataset: h5py.Dataset, where: str) -> None:
-        """Add each file that the values of a virtual or external dataset come from to `trail`.
 
-        Raise if they cannot be read.
-
-        `where` names the dataset in messages.
-        """
-        finding = self._finding(trail, dataset, where, ())
-        trail.sources.update(finding.sources)
-        if finding.failure is None:
-            return
-        error, message, of = finding.failure
-        if of != where:  # the failure was found while another column was checked
-            reason = message.removeprefix(f"{trail.path}: ")
-            message = f"{trail.path}: {where} comes from what cannot be read: {reason}"
-        raise error(message)
-
-    def _finding(self, trail: Trail, dataset: h5py.Dataset, where: str, above: tuple[Address, ...]) -> _Finding:
-        """Check a dataset, after all datasets that its values come from; `above` are those that come from it."""
-        address, what = address_of(dataset.id), f"{trail.path}: virtual dataset of {where}"
-        if address in above:
-            raise MissingSourceError(f"{what} leads back to {dataset.name!r}, which it comes from: a loop")
-        if len(above) > _MOST_ABOVE:
-            raise CorruptFileError(f"{what} comes from more than {_MOST_ABOVE} nested virtual datasets")
-        if address in self._known:
-            return self._known[address]
-        finding = _Finding()
-        own = trail.with_sources(finding.sources)
-        try:
-            if not dataset.is_virtual:
-                _check_raw_files(own, dataset, where)
-            for source in _sources_of(own, dataset, where) if dataset.is_virtual else ():
-                is_last = is_plain(source.id.get_create_plist())
-                inner = _Finding() if is_last else self._finding(trail, source, where, (*above, address))
-                finding.sources.update(inner.sources)
-                if inner.failure is not None:
-                    finding.failure = inner.failure
-                    break
-                finding.depth, finding.ways = max(finding.depth, inner.depth + 1), finding.ways + inner.ways
-                if finding.depth > _MAX_DEPTH:
-                    raise CorruptFileError(
-                        f"{what} comes from more than {_MAX_DEPTH} nested virtual datasets: too many to follow. Write "
-                        "the values into one dataset."
-                    )
-                if finding.ways > _MAX_WAYS:
-                    raise CorruptFileError(
-                        f"{what} leads to its values on more than {_MAX_WAYS} ways, through virtual datasets of "
-                        "virtual datasets: too many for libhdf5. Write the values into one dataset."
-                    )
-        except TransientIOError:
-            raise  # not remembered as a failure: the next try may succeed
-        except RayH5Error as exc:
-            finding.failure = type(exc), str(exc), where
-        self._known[address] = finding
-        return finding
+def _checked(
+    trail: Trail, dataset: h5py.Dataset, where: str, known: dict[Address, ValueSources], above: tuple[Address, ...]
+) -> ValueSources:
+    """Check a dataset, after all datasets that its values come from; `above` are those that come from it."""
+    address, what = address_of(dataset.id), f"{trail.path}: virtual dataset of {where}"
+    if address in above:
+        raise MissingSourceError(f"{what} leads back to {dataset.name!r}, which it comes from: a loop")
+    if len(above) > _MOST_ABOVE:
+        raise CorruptFileError(f"{what} comes from more than {_MOST_ABOVE} nested virtual datasets")
+    if address in known:
+        return known[address]
+    sources = ValueSources()
+    own = trail.with_sources(sources.files)
+    try:
+        if not dataset.is_virtual:
+            _check_raw_files(own, dataset, where)
+        for source in _sources_of(own, dataset, where) if dataset.is_virtual else ():
+            is_last = is_plain(source.id.get_create_plist())
+            inner = ValueSources() if is_last else _checked(trail, source, where, known, (*above, address))
+            sources.files.update(inner.files)
+            if inner.failure is not None:
+                sources.failure = inner.failure
+                break
+            sources.depth, sources.ways = max(sources.depth, inner.depth + 1), sources.ways + inner.ways
+            if sources.depth > _MAX_DEPTH:
+                raise CorruptFileError(
+                    f"{what} comes from more than {_MAX_DEPTH} nested virtual datasets: too many to follow. Write "
+                    "the values into one dataset."
+                )
+            if sources.ways > _MAX_WAYS:
+                raise CorruptFileError(
+                    f"{what} leads to its values on more than {_MAX_WAYS} ways, through virtual datasets of "
+                    "virtual datasets: too many for libhdf5. Write the values into one dataset."
+                )
+    except TransientIOError:
+        raise  # not remembered as a failure: the next try may succeed
+    except RayH5Error as exc:
+        sources.failure = type(exc), str(exc), where
+    known[address] = sources
+    return sources
 
 
 def _sources_of(trail: Trail, dataset: h5py.Dataset, where: str) -> Iterator[h5py.Dataset]:

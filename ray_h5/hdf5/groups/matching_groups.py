@@ -23,14 +23,12 @@ from ray_h5.hdf5.files.file_bytes import Address, address_of
 from ray_h5.hdf5.files.links import Trail, as_object, stored_name
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.groups.column_of_groups import GroupColumn, check_places
-from ray_h5.hdf5.groups.group_attributes import GroupAttribute
 from ray_h5.hdf5.groups.references import targets_of
-from ray_h5.hdf5.tree.attributes import text_attribute
+from ray_h5.hdf5.tree.attributes import GroupAttribute, text_attribute
 from ray_h5.hdf5.tree.tree import FROM_ROOT, H5Tree, Root, in_both
 from ray_h5.hdf5.tree.walker import OF_MATLAB, Found, names_in, not_utf8, walk
 from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray, Paths, Texts
 from ray_h5.messages import few, near_names
-from ray_h5.storage.byte_source import MissingBytes
 from ray_h5.storage.natural_order import natural_key
 
 _MAX_DEPTH = 32
@@ -427,8 +425,6 @@ class _Walk:
         above = self._above.get("".join(name.rpartition("/")[:2]), frozenset())
         listed = walk(row, self._trail, self._bounds, above) if self._wanted is None else self._named(row)
         for path, item, trail in listed:
-            if isinstance(item, MissingBytes):
-                raise item
             if isinstance(item, RayH5Error):
                 self._tree.sought.update(trail.sources)
                 if not isinstance(item, UnsupportedColumnError) and not getattr(item, "is_dangling", False):

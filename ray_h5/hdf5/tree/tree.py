@@ -23,7 +23,7 @@ from ray_h5.errors import (
 )
 from ray_h5.hdf5.columns.dataset_header import describe_column, is_plain
 from ray_h5.hdf5.columns.value_types import Shared, are_references
-from ray_h5.hdf5.columns.values_elsewhere import ValueSources, find_elsewhere
+from ray_h5.hdf5.columns.values_elsewhere import ValueSources, check_value_sources, find_elsewhere
 from ray_h5.hdf5.files.external_policy import Access
 from ray_h5.hdf5.files.file_bytes import Address, address_of, bytes_of
 from ray_h5.hdf5.files.links import LinkedFiles, Sources, Trail, as_object
@@ -73,7 +73,7 @@ class H5Tree:
     others: OtherFiles | None = None
     sought: Sources = field(default_factory=dict)
     linked: LinkedFiles = field(default_factory=LinkedFiles)
-    _value_sources: ValueSources = field(default_factory=ValueSources)
+    _value_sources: dict[Address, ValueSources] = field(default_factory=dict)
     _layouts: dict[Address, ColumnLayout] = field(default_factory=dict)
 
     @cached_property
@@ -141,9 +141,6 @@ class H5Tree:
             missed = False
             libraries = Libraries(self.path, root)
             for name, item, trail in walk(root, to_root, self.bounds(), enters=libraries.enters):
-                if isinstance(item, MissingBytes):
-                    missed = True
-                    continue
                 if isinstance(item, h5py.Group):
                     self.sought.update(trail.sources)
                     continue
@@ -275,7 +272,7 @@ class H5Tree:
                 )
             properties = dataset.get_create_plist()
             if not is_plain(properties):
-                self._value_sources.check(trail, as_object(dataset), f"column {name!r}")
+                check_value_sources(trail, as_object(dataset), f"column {name!r}", self._value_sources)
             # A link may lead to another file and from there back to this one.
             at_home = not trail.sources or as_object(dataset).file == self.file
             sources = tuple(trail.sources.items())

@@ -30,7 +30,7 @@ _MOST_DEPTH = 1 << 11
 _MOST_CHARACTERS = 1 << 26
 """Characters of all names together: each name contains the names of the groups above it."""
 
-Found: TypeAlias = h5py.Group | h5py.h5d.DatasetID | RayH5Error | MissingBytes
+Found: TypeAlias = h5py.Group | h5py.h5d.DatasetID | RayH5Error
 """What a link leads to, or why it leads nowhere."""
 
 
@@ -89,12 +89,16 @@ def walk(
     """Yield what is below a group with its name and the trail to it: each group before what is in it.
 
     A group that is its own ancestor, or one of those `above`, is not listed again: a loop. One that is reached twice is
-    listed twice. `enters` is given the name of a group and the group, and returns whether it is listed.
+    listed twice. `enters` is given the name of a group and the group, and returns whether it is listed. If bytes of a
+    remote file are missed, it goes on, to miss those of other objects too, and raises `MissingBytes` at the end.
     """
     # A loop and no recursion: a file can nest groups deeper than Python's stack. A dict finds ancestors.
-    levels = {address_of(root.id): listed(root, "", trail, bounds)}
+    levels, missed = {address_of(root.id): listed(root, "", trail, bounds)}, False
     while levels:
         for name, item, to_it in next(reversed(levels.values())):
+            if isinstance(item, MissingBytes):
+                missed = True
+                continue
             yield name, item, to_it
             if not isinstance(item, h5py.Group) or (address := address_of(item.id)) in levels or address in above:
                 continue
@@ -103,9 +107,13 @@ def walk(
                 break  # list this group first; its parent continues where its iterator is
         else:
             levels.popitem()
+    if missed:
+        raise MissingBytes
 
 
-def listed(group: h5py.Group, prefix: str, trail: Trail, bounds: Bounds) -> Iterator[tuple[str, Found, Trail]]:
+def listed(
+    group: h5py.Group, prefix: str, trail: Trail, bounds: Bounds
+) -> Iterator[tuple[str, Found | MissingBytes, Trail]]:
     """Yield the groups and datasets that the links in a group lead to, or the errors of these links."""
     links = list(names_in(group))
     bounds.count(prefix, prefix.count("/") + 1, len(links))
