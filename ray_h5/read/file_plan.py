@@ -12,6 +12,7 @@ from ray_h5.lru import LRU
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.read.arrays.column import Column, shared_jobs
 from ray_h5.read.arrays.columns_of_files import parts_of
+from ray_h5.read.arrays.plan_boxes import BoxPlanner
 from ray_h5.read.arrays.selection import Selection
 from ray_h5.read.jobs import Job, Unplanned
 from ray_h5.read.open_file import MAX_INDEX_BYTES, MAX_OTHERS, OpenFile, max_open
@@ -76,7 +77,11 @@ class FilePlan:
     def _jobs_here(self, parts: Sequence[Part]) -> list[Job]:
         """Return the work of a part; or of several that take fields, positions or boxes of one dataset."""
         readers = [self.file.reader(part.address, part.where) for part in parts]
-        columns = [each for each in readers if isinstance(each, Column) and each.has_boxes]
+        columns = [
+            column
+            for column in readers
+            if isinstance(column, Column) and column.items is None and isinstance(column.planner, BoxPlanner)
+        ]
         if len(columns) == len(parts) > 1:  # each chunk is decoded once
             return shared_jobs(columns, [part.request for part in parts], [part.out for part in parts])
         return [job for each, part in zip(readers, parts, strict=True) for job in each.jobs(part.request, part.out)]

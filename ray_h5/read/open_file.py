@@ -35,7 +35,7 @@ from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray
 from ray_h5.manifest.known_columns import Elsewhere, KnownColumn, OtherColumn, PackedIndex
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, Encoding, FileLayout, Form, SourceStates
 from ray_h5.read.arrays.chunk_source import ChunkSource, joined_indexes
-from ray_h5.read.arrays.column import Column, Conversion, JoinedColumn, no_places
+from ray_h5.read.arrays.column import Column, JoinedColumn, no_places
 from ray_h5.read.arrays.selection import Selection
 from ray_h5.read.native.chunk_lister import list_chunks
 from ray_h5.read.raw_files import RawFiles
@@ -209,18 +209,18 @@ class OpenFile:
         layout, elsewhere = self.column(name), self.elsewhere(name)
         index = None
         if elsewhere is not None:
-            elsewhere = elsewhere.with_known(gather(self._known_there, elsewhere.columns))
+
+            def known_there(column: OtherColumn) -> KnownColumn | None:
+                there = self.file_of(column.path)
+                there.complete([column.name])
+                return there.manifest.columns.get(column.name)
+
+            elsewhere = elsewhere.with_known(gather(known_there, elsewhere.columns))
         elif layout.is_decoded and layout.storage == "chunked":
             index = PackedIndex.of(self.index_of(name))
         known = KnownColumn(layout, index, self._notes(name), elsewhere)
         self.manifest.columns[name] = known
         return known
-
-    def _known_there(self, column: OtherColumn) -> KnownColumn | None:
-        """Return what is known of a dataset that has values of a column."""
-        there = self.file_of(column.path)
-        there.complete([column.name])
-        return there.manifest.columns.get(column.name)
 
     @property
     def form(self) -> Form:
@@ -657,18 +657,19 @@ class OpenFile:
     def _column_of(self, selection: Selection, where: str) -> Column:
         assert isinstance(selection.array, str)
         described = self.column(selection.array)
-        layout, conversion = self._conversion_of(described)
+        layout, items = self._items_of(described)
         if not layout.direct:
             raise no_places(described.where)
         index = self.index_of(layout.name) if layout.storage == "chunked" else None
-        return Column(ChunkSource(where, layout, self._source_of(layout), index), selection, conversion)
+        return Column(ChunkSource(where, layout, self._source_of(layout), index), selection, items)
 
-    def _conversion_of(self, layout: ColumnLayout) -> tuple[ColumnLayout, Conversion | None]:
-        """Return the layout of the stored items of a column, and what makes values of them; None if they are these."""
+    def _items_of(self, layout: ColumnLayout) -> tuple[ColumnLayout, StoredItems | None]:
+        """Return the layout of the stored items of a column, and these; None if they are the values."""
         if not layout.file_type:
             return layout, None
-        items, key = StoredItems.of(layout), None if self.access.swmr else (self.path, self.identity)
-        return items.layout, Conversion(items, self.byte_source, key, self.held)
+        key = None if self.access.swmr else (self.path, self.identity)
+        items = StoredItems.of(layout, self.byte_source, self.held, key)
+        return items.layout, items
 
     def _source_of(self, layout: ColumnLayout) -> ByteSource:
         """Return the bytes that the values of a column are in."""
@@ -679,8 +680,8 @@ class OpenFile:
 
     def _joined_column(self, joined: JoinedArray) -> JoinedColumn:
         if (column := self._joined_arrays.get(joined)) is None:
-            described = [self._conversion_of(layout) for layout in joined.layouts]
-            like = [(ChunkSource(self.path, layout, self.byte_source), of) for layout, of in described]
+            described = [self._items_of(layout) for layout in joined.layouts]
+            like = [(ChunkSource(self.path, layout, self.byte_source), items) for layout, items in described]
             chunks = None
             if joined.chunks is not None:
                 where, most = f"{self.path}: column {joined.name!r}", int(joined.first_chunks[-1])

@@ -11,12 +11,19 @@ import h5py
 import numpy as np
 
 from ray_h5.codecs.basic_codecs import DecodeError
+from ray_h5.errors import CorruptChunkError
 from ray_h5.hdf5.columns.value_types import dtype_of, item_bytes, split_array
+from ray_h5.hdf5.files.metadata_replay import HeldBytes
 from ray_h5.hdf5.heap import DamagedHeapError, Heap
 from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.row_requests import Request
+from ray_h5.storage.byte_source import ByteSource
 
 _NEVER_WRITTEN = 0xFF
 """All bytes of an item that was never written, if its fill value is of varying length: it is no reference."""
+
+ReadAt = Callable[[int, int], bytes]
+"""Returns bytes of a file, given their offset and number."""
 
 Decode = Callable[[np.ndarray, Heap], np.ndarray]
 """Returns the values in an array of uint8 of shape (items, bytes of an item)."""
@@ -24,7 +31,7 @@ Decode = Callable[[np.ndarray, Heap], np.ndarray]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredItems:
-    """How the items of a column are stored, and what their values are.
+    """The items of a column as they are stored, and what makes values of them.
 
     Attributes
     ----------
@@ -32,21 +39,24 @@ class StoredItems:
         The column with opaque items: their bytes are its values.
     shape : tuple of int
         The axes that an item adds to a row.
-    refers : bool
-        Whether items have references to the heap.
-    length_bytes : int
-        Bytes of a length in the heap.
+    byte_source : ByteSource
+        The file, which has the values of varying length in other places than the items.
+    held : HeldBytes, optional
+        What is in memory of a file in a store.
     """
 
     layout: ColumnLayout
     shape: tuple[int, ...]
-    refers: bool
-    length_bytes: int
+    byte_source: ByteSource
+    held: HeldBytes | None
+    _key: object  # of the heap
+    _refers: bool  # whether items have references to the heap
+    _length_bytes: int
     _decode: Decode
 
     @classmethod
-    def of(cls, layout: ColumnLayout) -> StoredItems:
-        """Return those of a column that has a `file_type`."""
+    def of(cls, layout: ColumnLayout, byte_source: ByteSource, held: HeldBytes | None, key: object) -> StoredItems:
+        """Return those of a column that has a `file_type`; `key` is that of `Heap`."""
         type_id, dtype, decode, refers = _described(layout.file_type)
         _, shape = split_array(dtype)
         item = np.dtype((np.void, layout.item_bytes))
@@ -58,12 +68,42 @@ class StoredItems:
             fill = np.frombuffer(_as_stored(layout.fill, type_id), item)[0]
         axes = layout.shape[: len(layout.shape) - len(shape)]
         stored = replace(layout, shape=axes, stored_dtype=item, fill=np.asarray(fill), file_type=b"", direct=True)
-        return cls(stored, shape, refers, layout.file_type[0], decode)
+        return cls(stored, shape, byte_source, held, key, refers, layout.file_type[0], decode)
 
-    def values(self, items: np.ndarray, heap: Heap) -> np.ndarray:
+    def values(
+        self, items: np.ndarray, read_at: ReadAt | None, part: Request, where_of: Callable[[int], str]
+    ) -> np.ndarray:
+        """Return the values of the items of a part of a read; `where_of` names a row in errors."""
+        read, base = read_at or self._read, self.layout.user_block
+        end = self.byte_source.size - base
+
+        def at_address(address: int, count: int) -> bytes:
+            # Memory is taken for all that is asked for.
+            return read(base + address, count) if (count := min(count, end - address)) > 0 else b""
+
+        heap = Heap(at_address, end, self._length_bytes, self._key, asks_for_all=self.held is not None)
+        # All rows at once; only if that fails, row by row, to name the one that is damaged.
+        try:
+            return self._values(items.reshape(-1), heap)
+        except (DamagedHeapError, DecodeError):
+            for row, item in zip(part.listed().rows.tolist(), items, strict=True):
+                try:
+                    self._values(item.reshape(-1), heap)
+                except (DamagedHeapError, DecodeError) as exc:
+                    raise CorruptChunkError(
+                        f"{where_of(row)}: the value cannot be read: {exc}. Restore the file from a copy."
+                    ) from None
+            raise
+
+    def _read(self, offset: int, count: int) -> bytes:
+        data = bytearray(count)
+        self.byte_source.read_into(offset, memoryview(data))
+        return bytes(data)
+
+    def _values(self, items: np.ndarray, heap: Heap) -> np.ndarray:
         """Return the values of items, an array of shape (n,); `DamagedHeapError` if one is not in the heap."""
         stored = np.ascontiguousarray(items).view(np.uint8).reshape(len(items), -1)
-        if self.refers and (stored == _NEVER_WRITTEN).all(axis=1).any():
+        if self._refers and (stored == _NEVER_WRITTEN).all(axis=1).any():
             raise DamagedHeapError("it was never written, and its fill value is of varying length, which is not read")
         return self._decode(stored, heap)
 

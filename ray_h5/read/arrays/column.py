@@ -9,10 +9,8 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from ray_h5.codecs.basic_codecs import DecodeError
-from ray_h5.errors import CorruptChunkError, UnsupportedColumnError
+from ray_h5.errors import UnsupportedColumnError
 from ray_h5.hdf5.files.metadata_replay import HeldBytes, replay
-from ray_h5.hdf5.heap import DamagedHeapError, Heap
 from ray_h5.manifest.chunk_index import ChunkIndex
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
@@ -23,69 +21,10 @@ from ray_h5.read.arrays.plan_rows import RowPlanner
 from ray_h5.read.arrays.selection import Selection, rows_in_order
 from ray_h5.read.jobs import Asking, Job, ReadStats, Worker, at_front, in_parts, index_of, staged
 from ray_h5.read.native.job_table import Field, JobTable
-from ray_h5.read.stored_items import StoredItems
-from ray_h5.storage.byte_source import ByteSource
+from ray_h5.read.stored_items import ReadAt, StoredItems
 
 _MOST_BYTES, _MOST_ITEMS = 1 << 20, 1 << 14
 """Values that are in memory as they are stored, and stored items whose values are looked up together."""
-
-ReadAt = Callable[[int, int], bytes]
-"""Returns bytes of a file, given their offset and number."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Conversion:
-    """Makes values of stored items: text and arrays of varying length, and types that numpy lacks.
-
-    Attributes
-    ----------
-    items : StoredItems
-        The stored items of the column.
-    byte_source : ByteSource
-        The file, which has the values of varying length in other places than the items.
-    key : object
-        As of `Heap`.
-    held : HeldBytes, optional
-        What is in memory of a file in a store.
-    """
-
-    items: StoredItems
-    byte_source: ByteSource
-    key: object
-    held: HeldBytes | None
-
-    def values(
-        self, items: np.ndarray, read_at: ReadAt | None, part: Request, where_of: Callable[[int], str]
-    ) -> np.ndarray:
-        """Return the values of the items of a part of a read; `where_of` names a row in errors."""
-        heap = self._heap(read_at or self._read)
-        # All rows at once; only if that fails, row by row, to name the one that is damaged.
-        try:
-            return self.items.values(items.reshape(-1), heap)
-        except (DamagedHeapError, DecodeError):
-            for row, item in zip(part.listed().rows.tolist(), items, strict=True):
-                try:
-                    self.items.values(item.reshape(-1), heap)
-                except (DamagedHeapError, DecodeError) as exc:
-                    raise CorruptChunkError(
-                        f"{where_of(row)}: the value cannot be read: {exc}. Restore the file from a copy."
-                    ) from None
-            raise
-
-    def _heap(self, read: ReadAt) -> Heap:
-        base = self.items.layout.user_block
-        end = self.byte_source.size - base
-
-        def at_address(address: int, count: int) -> bytes:
-            # Memory is taken for all that is asked for.
-            return read(base + address, count) if (count := min(count, end - address)) > 0 else b""
-
-        return Heap(at_address, end, self.items.length_bytes, self.key, asks_for_all=self.held is not None)
-
-    def _read(self, offset: int, count: int) -> bytes:
-        data = bytearray(count)
-        self.byte_source.read_into(offset, memoryview(data))
-        return bytes(data)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,13 +40,13 @@ class Column:
         The array.
     selection : Selection
         What rows are.
-    conversion : Conversion, optional
-        What makes values of the stored items.
+    items : StoredItems, optional
+        The stored items, of which values are made.
     """
 
     source: ChunkSource
     selection: Selection
-    conversion: Conversion | None = None
+    items: StoredItems | None = None
 
     @cached_property
     def planner(self) -> RowPlanner | BoxPlanner:
@@ -125,16 +64,6 @@ class Column:
                 return RowPlanner(whole)
         return BoxPlanner(self.source, selection)
 
-    @property
-    def has_stored_rows(self) -> bool:
-        """Whether rows are whole ones, and their values are as they are stored."""
-        return self.conversion is None and isinstance(self.planner, RowPlanner)
-
-    @property
-    def has_boxes(self) -> bool:
-        """Whether rows are boxes of values as they are stored."""
-        return self.conversion is None and isinstance(self.planner, BoxPlanner)
-
     def jobs(self, request: Request, out: np.ndarray) -> list[Job]:
         """Return the work that fills ``out[request.places]`` with ``request.rows``."""
         if not request.firsts.size or not out.nbytes:
@@ -142,33 +71,33 @@ class Column:
         if not self.source.layout.direct:
             raise no_places(f"{self.source.path}: column {self.selection.array!r}")
         planner = self.planner
-        if planner.wide is None and self.conversion is None and out.dtype == planner.dtype and out.flags.c_contiguous:
+        if planner.wide is None and self.items is None and out.dtype == planner.dtype and out.flags.c_contiguous:
             return planner.jobs(request, out)
         shape, pick = out.shape[1:], None
         if isinstance(planner, BoxPlanner) and planner.wide is not None:
             planner, pick = planner.wide
             shape = planner.shape
-        elif self.conversion is not None:
-            shape = shape[: len(shape) - len(self.conversion.items.shape)]
+        elif self.items is not None:
+            shape = shape[: len(shape) - len(self.items.shape)]
 
         def put(part: Request, values: np.ndarray, read_at: ReadAt | None = None) -> None:
             values = values if pick is None else pick(values)
-            if self.conversion is not None:
-                values = self.conversion.values(values, read_at, part, self._where)
+            if self.items is not None:
+                values = self.items.values(values, read_at, part, self._where)
             out[index_of(part)] = values.reshape(part.num_rows, *out.shape[1:])
 
         at_once = max(1, _MOST_BYTES // max(1, planner.row_bytes))
         like = np.empty((0, *shape), planner.dtype)
-        if self.conversion is None:
+        if self.items is None:
             return staged(self.source.byte_source, planner.jobs, planner.parts(request, at_once), like, put)
         parts = planner.parts(request, min(_MOST_ITEMS, at_once))
-        if self.conversion.held is None:
+        if self.items.held is None:
             return staged(self.source.byte_source, planner.jobs, parts, like, put)
         planned = []
         for part in parts:
             items = np.empty((part.num_rows, *shape), planner.dtype)
             planned.append((part, items, planner.jobs(at_front(part), items)))
-        return [Asking(partial(self._ask, planned, put, self.conversion.held))]
+        return [Asking(partial(self._ask, planned, put, self.items.held))]
 
     def _where(self, row: int) -> str:
         if (parts := self.source.parts) is None:
@@ -226,8 +155,8 @@ class JoinedColumn:
     ----------
     joined : JoinedArray
         The datasets.
-    like : sequence of (ChunkSource, Conversion or None)
-        An array like those of each class, and what makes values of its stored items.
+    like : sequence of (ChunkSource, StoredItems or None)
+        An array like those of each class, and its stored items, if values are made of them.
     index_of : callable
         Lists the chunks of a dataset, given its path.
     chunks : ChunkIndex, optional
@@ -237,7 +166,7 @@ class JoinedColumn:
     def __init__(
         self,
         joined: JoinedArray,
-        like: Sequence[tuple[ChunkSource, Conversion | None]],
+        like: Sequence[tuple[ChunkSource, StoredItems | None]],
         index_of: Callable[[str], ChunkIndex],
         chunks: ChunkIndex | None = None,
     ) -> None:
@@ -273,7 +202,7 @@ class JoinedColumn:
         """Return the datasets of a class as one column; of chunked ones, each begins with a chunk."""
         if number not in self._columns:
             joined, datasets = self.joined, self._datasets[number]
-            source, conversion = self._like[number]
+            source, items = self._like[number]
 
             def layout_of(part: int) -> tuple[str, ColumnLayout]:
                 dataset = datasets[part]
@@ -287,7 +216,7 @@ class JoinedColumn:
             chunks = listed if source.layout.storage == "chunked" else None
             offsets = joined.offsets[datasets]
             whole = ChunkSource.joined(source, joined.lengths[datasets], layout_of, chunks, offsets=offsets)
-            self._columns[number] = Column(whole, Selection(joined.name), conversion)
+            self._columns[number] = Column(whole, Selection(joined.name), items)
         column = self._columns[number]
         return column if self._taken is None else replace(column, selection=self._taken)
 

@@ -16,6 +16,7 @@ from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import request_of
 from ray_h5.read.arrays.chunk_source import ChunkSource, Parts, joined_indexes
 from ray_h5.read.arrays.column import Column
+from ray_h5.read.arrays.plan_rows import RowPlanner
 from ray_h5.read.arrays.selection import Selection
 from ray_h5.read.jobs import ReadStats
 from ray_h5.read.native.job_table import (
@@ -62,7 +63,7 @@ def alike(readers: Iterable[object]) -> list[Column]:
     """Return columns of whole rows if they differ in their files and lengths alone, and can be one; otherwise none."""
     columns: list[Column] = []
     for column in readers:
-        if not (isinstance(column, Column) and column.has_stored_rows):
+        if not isinstance(column, Column) or column.items is not None or not isinstance(column.planner, RowPlanner):
             return []
         source = column.source
         # It has values, in a file that has a descriptor.
