@@ -65,7 +65,7 @@ LIMITS: dict[str, Size] = {
     "plots": Size(366, 1, 0, 0, 0, 0),
     "predicates": Size(1010, 6, 0, 0, 0, 0),
     "ray_data": Size(4404, 26, 5, 0, 7, 7),
-    "read": Size(6146, 32, 0, 0, 9, 3),
+    "read": Size(6090, 32, 0, 0, 8, 3),
     "rows": Size(4001, 17, 1, 0, 4, 1),
     "shown_values": Size(105, 1, 0, 0, 0, 0),
     "source": Size(272, 1, 8, 0, 0, 0),

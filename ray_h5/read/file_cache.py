@@ -21,7 +21,7 @@ def open_file(access: Access, expect: FileState | None = None) -> OpenFile:
     # The cache is not locked here: a source may be on a mount that does not answer.
     if opened is not None and only_ctime_differs(opened.identity, identity):
         opened.look_again(identity, is_planned=only_ctime_differs(planned, identity))
-    if opened is None or opened.identity != identity or not opened.is_usable(sources):
+    if opened is None or opened.identity != identity or not opened.is_current(sources):
         opened = OpenFile(access, identity)
     FILES.max_items = max_open()
     # Readers that still hold an evicted file keep it open.

@@ -125,7 +125,8 @@ class FilePlan:
                 self._jobs += virtual.joint_jobs(joint, part)
                 return
             if len(pieces := virtual.cut(part, max_open(MAX_OTHERS))) > 1:  # few files are open at a time
-                self._jobs += [Unplanned(partial(self._jobs_later, piece)) for piece in pieces]
+                later = FilePlan(file, self.read)
+                self._jobs += [Unplanned(partial(later.jobs, [piece])) for piece in pieces]
                 return
         for path, piece in virtual.parts(part, self.read.after):
             self._others.setdefault(file.file_of(path), []).append(piece)
@@ -135,6 +136,3 @@ class FilePlan:
             joint = virtual.joint(self.file.file_of)
             JOINT_COLUMNS.put(virtual, known := [] if joint is None else [joint])
         return known[0] if known else None
-
-    def _jobs_later(self, part: Part) -> list[Job]:
-        return FilePlan(self.file, self.read).jobs([part])

@@ -239,8 +239,12 @@ class OpenFile:
         known = self.manifest.columns.get(name)
         if known is None:
             with self._lock:
-                known = self.manifest.columns.get(name) or KnownColumn(self._described(name))
-                self.manifest.columns[name] = known
+                if (known := self.manifest.columns.get(name)) is None:
+                    if (layout := self._by_headers(lambda headers: headers.column(name))) is None:
+                        with self.library() as library:
+                            layout = library.tree.column(name)
+                        self._learn({name: layout})
+                    known = self.manifest.columns[name] = KnownColumn(layout)
         return known.layout
 
     def _by_headers(self, ask: Callable[[KnownHeaders], Result]) -> Result | None:
@@ -253,13 +257,6 @@ class OpenFile:
     def _learn(self, layouts: Mapping[str, ColumnLayout]) -> None:
         if (headers := self.headers()) is not None:
             headers.learn(layouts, self._is_same)
-
-    def _described(self, name: str) -> ColumnLayout:
-        if (layout := self._by_headers(lambda headers: headers.column(name))) is None:
-            with self.library() as library:
-                layout = library.tree.column(name)
-            self._learn({name: layout})
-        return layout
 
     def find(
         self, names: Sequence[str], expected: Mapping[str, SourceStates], *, missing_ok: bool = False
@@ -326,7 +323,12 @@ class OpenFile:
         """Return the layout of all columns."""
         with self._lock:
             if self._refused is None:
-                listed, refused = self._describe()
+                if (described := self._by_headers(lambda headers: headers.describe())) is None:
+                    with self.library() as library:
+                        described = library.tree.describe()
+                        self._sought.update(library.tree.sought)
+                    self._learn(described[0])
+                listed, refused = described
                 self._listed = tuple(listed)
                 for name, layout in listed.items():
                     self.manifest.columns.setdefault(name, KnownColumn(layout))
@@ -335,15 +337,6 @@ class OpenFile:
             columns = {name: self.manifest.columns[name].layout for name in self._listed}
             refused = {name: _fresh(error) for name, error in self._refused.items()}
             return FileLayout(self.path, self.access.group, self.identity, columns, refused, self.sought)
-
-    def _describe(self) -> tuple[dict[str, ColumnLayout], dict[str, RayH5Error]]:
-        """Return the layouts of the columns that can be read, and the errors of the others."""
-        if (described := self._by_headers(lambda headers: headers.describe())) is None:
-            with self.library() as library:
-                described = library.tree.describe()
-                self._sought.update(library.tree.sought)
-            self._learn(described[0])
-        return described
 
     def notes(self, names: Iterable[str]) -> dict[str, ColumnNotes]:
         """Return what the file says about the values of columns."""
@@ -562,14 +555,10 @@ class OpenFile:
                     "its columns or their chunks are not. Make the dataset again."
                 )
 
-    def is_usable(self, planned: Iterable[SourceStates] | None) -> bool:
-        """Return whether the file in the cache can be used: in a store, whether others have the states of a plan."""
-        return self.is_current() if self.others is None or planned is None else self.others.agree(planned)
-
-    def is_current(self) -> bool:
-        """Return whether the other files that columns come from are unchanged."""
+    def is_current(self, planned: Iterable[SourceStates] | None = None) -> bool:
+        """Return whether the other files that columns come from are unchanged; in a store, as they are `planned`."""
         if self.others is not None:
-            return self.others.are_current()
+            return self.others.are_current() if planned is None else self.others.agree(planned)
         with self._lock:
             columns = (source for known in self.manifest.columns.values() for source in known.layout.sources)
             sources = {*self._sought.items(), *columns, *self._states.items()}
@@ -661,7 +650,11 @@ class OpenFile:
         if not layout.direct:
             raise no_places(described.where)
         index = self.index_of(layout.name) if layout.storage == "chunked" else None
-        return Column(ChunkSource(where, layout, self._source_of(layout), index), selection, items)
+        source = self.byte_source
+        if layout.storage == "external":
+            with self.library() as library:
+                source = RawFiles(layout, library.dataset(layout.name))
+        return Column(ChunkSource(where, layout, source, index), selection, items)
 
     def _items_of(self, layout: ColumnLayout) -> tuple[ColumnLayout, StoredItems | None]:
         """Return the layout of the stored items of a column, and these; None if they are the values."""
@@ -670,13 +663,6 @@ class OpenFile:
         key = None if self.access.swmr else (self.path, self.identity)
         items = StoredItems.of(layout, self.byte_source, self.held, key)
         return items.layout, items
-
-    def _source_of(self, layout: ColumnLayout) -> ByteSource:
-        """Return the bytes that the values of a column are in."""
-        if layout.storage != "external":
-            return self.byte_source
-        with self.library() as library:
-            return RawFiles(layout, library.dataset(layout.name))
 
     def _joined_column(self, joined: JoinedArray) -> JoinedColumn:
         if (column := self._joined_arrays.get(joined)) is None:

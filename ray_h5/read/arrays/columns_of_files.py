@@ -80,18 +80,6 @@ def _facts(layout: ColumnLayout) -> tuple[object, ...]:
     return layout.stored_dtype, layout.row_shape, layout.storage, layout.chunk_shape, layout.pipeline, fill
 
 
-def _alike(files: Sequence[OpenFile], name: str) -> list[Column]:
-    """Return a column of each file; none if they are not alike, or the compiled loop does not read them."""
-
-    def reader(file: OpenFile) -> object:
-        with file.library():
-            return file.reader(name) if file.column(name).direct else None
-
-    columns = alike(map(reader, files))
-    pipelines = {one.source.pipeline for one in columns[:1] if one.source.index is not None}
-    return [] if IN_PYTHON in pipelines else columns
-
-
 def parts_of(column: Column) -> Parts:
     """Return the files of a joint column."""
     assert column.source.parts is not None
@@ -256,8 +244,16 @@ class JointFiles:
         columns: dict[str, Column] = {}
         nbytes = 0
         for name, array in like.items():
-            columns_alike = _alike(files, name)
+
+            def reader(file: OpenFile, name: str = name) -> object:
+                with file.library():
+                    return file.reader(name) if file.column(name).direct else None
+
+            columns_alike = alike(map(reader, files))
             if not columns_alike or array.dtype != columns_alike[0].planner.dtype or not array.flags.c_contiguous:
+                continue
+            one = columns_alike[0].source
+            if one.index is not None and one.pipeline == IN_PYTHON:
                 continue
             nbytes += sum(column.source.nbytes for column in columns_alike)
             if nbytes > _MOST_INDEX_BYTES:
@@ -278,25 +274,17 @@ class JointFiles:
 
         `times` has how often reads of the files waited.
         """
-        tables = self._tables(files, rows, places, out)
-        planned = [table for table in tables if table is not None]
-        return len(planned) == len(tables) and not JobTable.join(planned).run_compiled(times)[0].any()
-
-    def _tables(
-        self, files: np.ndarray, rows: np.ndarray, places: np.ndarray, out: Mapping[str, np.ndarray]
-    ) -> list[JobTable | None]:
-        """Return the jobs that fill arrays with rows; None for those that the loop does not read."""
-        whole = None if self.whole is None else self.whole.table(files, rows, places, out)
-        tables = [] if whole is None else [whole]
-        done = () if whole is None or self.whole is None else self.whole.dtypes
-        rest = {name: array for name, array in out.items() if name not in done}
+        rest, tables = dict(out), list[JobTable]()
+        if self.whole is not None and (table := self.whole.table(files, rows, places, out)) is not None:
+            tables.append(table)
+            rest = {name: array for name, array in out.items() if name not in self.whole.dtypes}
         if rest:
             order = np.lexsort((rows, files))  # once for all columns
             files, rows, places = files[order], rows[order], places[order]
-        return tables + [_table(self.columns[name], files, rows, places, array) for name, array in rest.items()]
-
-
-def _table(column: Column, files: np.ndarray, rows: np.ndarray, places: np.ndarray, out: np.ndarray) -> JobTable | None:
-    """Return the jobs that fill ``out[places]`` with rows of files; None if the loop does not read all of them."""
-    jobs = column.jobs(request_of(parts_of(column).starts[files] + rows, places), out)
-    return jobs[0] if len(jobs) == 1 and isinstance(jobs[0], JobTable) else None
+        for name, array in rest.items():
+            column = self.columns[name]
+            jobs = column.jobs(request_of(parts_of(column).starts[files] + rows, places), array)
+            if len(jobs) != 1 or not isinstance(jobs[0], JobTable):  # of those that the loop does not read
+                return False
+            tables.append(jobs[0])
+        return not JobTable.join(tables).run_compiled(times)[0].any()

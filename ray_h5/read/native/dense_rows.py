@@ -39,8 +39,10 @@ def dense_rows(
     OutOfMemoryError
         If there is no memory for the array.
     """
-    rows, loop = len(starts), compiled_loop()
-    steps = loop if loop is not None and _fits(indices, data) else None
+    rows, steps = len(starts), compiled_loop()
+    as_in_c = all(array.flags.c_contiguous and array.dtype.isnative for array in (indices, data))
+    if not as_in_c or indices.dtype not in _INDICES or data.itemsize not in _ITEMS:
+        steps = None
     is_zero = steps is None or rows * width * data.itemsize > _WRITTEN_BYTES
     out = (zeros if is_zero else empty)((rows, width), data.dtype, where)
     starts, stops = np.ascontiguousarray(starts, np.int64), np.ascontiguousarray(stops, np.int64)
@@ -56,12 +58,6 @@ def dense_rows(
                 _add(out[row], indices[part], data[part])
             row += 1
     return out
-
-
-def _fits(indices: np.ndarray, data: np.ndarray) -> bool:
-    arrays = indices, data
-    is_known = indices.dtype in _INDICES and data.itemsize in _ITEMS
-    return is_known and all(array.flags.c_contiguous and array.dtype.isnative for array in arrays)
 
 
 def _scatter(out: np.ndarray, indices: np.ndarray, data: np.ndarray) -> bool:
