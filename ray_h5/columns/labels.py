@@ -103,17 +103,14 @@ class Classes:
                 f"labels={{{self.name!r}: ...}}: the column holds {stored}; labels are for text, categories and "
                 "integers"
             )
-        if stored.kind != "category" and (said := self._of_other_kind(is_number=held.kind in "biu")):
-            raise OptionError(f"labels={{{self.name!r}: ...}}: the column holds {stored}, and {said}")
+        is_number = held.kind in "biu"
+        is_other = bool(self.values) and all(isinstance(value, str) == is_number for value in self.values)
+        if stored.kind != "category" and is_other:  # no class can be a value of the column
+            said = f"numbers: name its texts, such as [{str(self.values[0])!r}], or write 'auto'"
+            if is_number:
+                said = f"text: name its integers, such as [0, 1], in place of {self.values[0]!r}"
+            raise OptionError(f"labels={{{self.name!r}: ...}}: the column holds {stored}, and the classes are {said}")
         return ColumnSpec(stored.name, "number", np.dtype(np.int64), stored.row_shape)
-
-    def _of_other_kind(self, *, is_number: bool) -> str:
-        """Return what to write if no class can be a value of a column of numbers, or else of text; "" if one can."""
-        if not self.values or any(isinstance(value, str) != is_number for value in self.values):
-            return ""
-        if is_number:
-            return f"the classes are text: name its integers, such as [0, 1], in place of {self.values[0]!r}"
-        return f"the classes are numbers: name its texts, such as [{str(self.values[0])!r}], or write 'auto'"
 
     def layout(self, stored: ColumnLayout) -> ColumnLayout:
         """Return the layout of the column as it is delivered."""

@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 
 from ray_h5.arrow_arrays import arrow_type, large_type, real_dtype, to_arrow
-from ray_h5.columns.utf8 import check_utf8
 from ray_h5.errors import OptionError, UnsupportedColumnError
 from ray_h5.hdf5.columns.value_types import as_dtype
 from ray_h5.manifest.layout import ColumnLayout, Kind
@@ -25,6 +24,9 @@ TENSOR_KINDS = frozenset({"number", "bool"})
 
 NULLABLE_KINDS = frozenset({"category", "optional", "string"})
 """Kinds with values that may be missing. They are plain values of type `ColumnSpec.element`, or text."""
+
+_SHOWN_CHARACTERS = 60
+"""Characters of a value in an error: text that is not UTF-8 may be an image."""
 
 _ARROW_UNITS = frozenset({("s", 1), ("ms", 1), ("us", 1), ("ns", 1)})
 
@@ -333,3 +335,31 @@ def _plain(dtype: np.dtype) -> Iterator[np.dtype]:
         yield from _plain(dtype.subdtype[0])
     else:
         yield dtype
+
+
+def check_utf8(array: np.ndarray, name: str, where: Callable[[int], str]) -> None:
+    """Raise an UnsupportedColumnError for the first row of a column whose text is not UTF-8; ``where(i)`` names it."""
+    rows = array.tolist()
+    flat = rows if array.ndim == 1 else array.ravel().tolist()
+    if {*map(type, flat)} <= {bytes} and b"".join(flat).isascii():
+        return  # fast path: nothing is decoded
+    row = next((i for i, value in enumerate(rows) if not _is_utf8(value)), None)
+    if row is not None:
+        shown = repr(rows[row])
+        shown = (
+            shown if len(shown) <= _SHOWN_CHARACTERS else f"{shown[:_SHOWN_CHARACTERS]}... ({len(shown)} characters)"
+        )
+        raise UnsupportedColumnError(
+            f"{where(row)}: column {name!r} holds {shown}, which is not UTF-8. Pass dtypes={{{name!r}: bytes}} "
+            f"to read_h5, H5Dataset or loader to get its values as bytes; ray_h5.DecodeImage({name!r}) makes arrays of "
+            "those that are images."
+        ) from None
+
+
+def _is_utf8(value: object) -> bool:
+    if isinstance(value, (tuple, list, np.ndarray)):  # a compound value, and arrays in it
+        return all(map(_is_utf8, value))
+    try:
+        return not isinstance(value, bytes) or value.decode() is not None
+    except UnicodeDecodeError:
+        return False

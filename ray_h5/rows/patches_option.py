@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 from ray_h5.errors import OptionError
@@ -82,27 +83,23 @@ class Patches(RowKind):
     """The column with the place of the block."""
 
     def __post_init__(self) -> None:
-        shapes_given = self.shapes
-        if (
-            not isinstance(shapes_given, Mapping)
-            or not shapes_given
-            or not all(isinstance(name, str) for name in shapes_given)
-        ):
-            raise OptionError(f"Patches: shapes={shapes_given!r}: expected {{array: shape of a block}}")
-        shapes = {name.strip("/"): _integers("shapes", shape, 1) for name, shape in shapes_given.items()}
+        put, names = partial(object.__setattr__, self), self.shapes if isinstance(self.shapes, Mapping) else ()
+        if not names or not all(isinstance(name, str) for name in names):
+            raise OptionError(f"Patches: shapes={self.shapes!r}: expected {{array: shape of a block}}")
+        shapes = {name.strip("/"): _integers("shapes", shape, 1) for name, shape in self.shapes.items()}
         if len(set(shapes.values())) > 1:
-            raise OptionError(f"Patches: shapes={dict(shapes_given)!r}: expected one shape for all arrays")
+            raise OptionError(f"Patches: shapes={dict(self.shapes)!r}: expected one shape for all arrays")
         block = next(iter(shapes.values()))
-        self._set("shapes", _Frozen(shapes))
+        put("shapes", shapes)
         if self.stride is not None:
             stride = (self.stride,) * len(block) if is_integer(self.stride) else self.stride
-            self._set("stride", _integers("stride", stride, 1, len(block)))
+            put("stride", _integers("stride", stride, 1, len(block)))
         if self.per_file is not None:
-            self._set("per_file", as_integer("Patches: per_file", self.per_file, 1))
-        self._set("seed", as_integer("Patches: seed", self.seed, 0))
+            put("per_file", as_integer("Patches: per_file", self.per_file, 1))
+        put("seed", as_integer("Patches: seed", self.seed, 0))
         self._check_draws()
         if self.where_any is not None:
-            self._set("where_any", _classes(self.where_any))
+            put("where_any", _classes(self.where_any))
         axes = {} if self.axes is None else self.axes
         if not isinstance(axes, Mapping) or (unknown := [name for name in axes if name.strip("/") not in shapes]):
             raise OptionError(
@@ -113,7 +110,7 @@ class Patches(RowKind):
         for name, axes_of in checked.items():
             if list(axes_of) != sorted(set(axes_of)):
                 raise OptionError(f"Patches: axes={{{name!r}: {axes_of}}}: expected axes that ascend")
-        self._set("axes", _Frozen(checked) if checked else None)
+        put("axes", checked or None)
         if self.pad not in {"inside", "zero"}:
             raise OptionError(f"Patches: pad={self.pad!r}: expected 'inside' or 'zero'")
         if self.key is not None and not (isinstance(self.key, str) and self.key):
@@ -123,7 +120,7 @@ class Patches(RowKind):
         if self.groups is not None:
             check_pattern("Patches: groups", self.groups)
         if isinstance(self.groups, Mapping):
-            self._set("groups", _Frozen(self.groups))
+            object.__setattr__(self, "groups", dict(self.groups))
         if self.stride is not None and self.per_file is not None:
             raise OptionError(
                 f"Patches: stride={self.stride}, per_file={self.per_file}: blocks are on a grid, or drawn"
@@ -135,9 +132,6 @@ class Patches(RowKind):
                 "Patches: align=True: is for corners that are drawn with per_file= alone; for a grid, pass a stride= "
                 "that is a multiple of the chunks"
             )
-
-    def _set(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, value)
 
     def __hash__(self) -> int:
         return hash(repr(self))
@@ -161,13 +155,6 @@ class Patches(RowKind):
         return self.per_file is not None
 
 
-class _Frozen(dict[str, Any]):
-    """A dict that nobody changes: row kinds are values."""
-
-    def __repr__(self) -> str:
-        return repr(dict(self))
-
-
 def _integers(option: str, value: Any, least: int, count: int | None = None) -> tuple[int, ...]:
     wanted = tuple(value) if isinstance(value, Iterable) and not isinstance(value, (str, bytes)) else ()
     is_right = wanted and all(is_integer(number) and number >= least for number in wanted)
@@ -180,15 +167,13 @@ def _integers(option: str, value: Any, least: int, count: int | None = None) -> 
 
 
 def _classes(value: Any) -> tuple[str, tuple[int, ...]]:
-    if not isinstance(value, (tuple, list)) or len(value) != len(("name", "classes")) or not isinstance(value[0], str):
+    if not isinstance(value, (tuple, list)) or len(value) != 2 or not isinstance(value[0], str):
         raise OptionError(f"Patches: where_any={value!r}: expected an array and its classes, such as ('label', [1, 2])")
     name, classes = value
     listed = [classes] if is_integer(classes) else classes
-    if isinstance(listed, (str, bytes)) or not isinstance(listed, Iterable):
-        raise OptionError(f"Patches: where_any={value!r}: expected a list of classes, such as [1, 2]")
-    chosen = tuple(listed)
+    chosen = tuple(listed) if isinstance(listed, Iterable) and not isinstance(listed, (str, bytes)) else ()
     if not chosen or not all(is_integer(class_) for class_ in chosen):
-        raise OptionError(f"Patches: where_any={value!r}: expected integers as classes")
+        raise OptionError(f"Patches: where_any={value!r}: expected a list of integers as classes, such as [1, 2]")
     return name.strip("/"), tuple(sorted({int(class_) for class_ in chosen}))
 
 

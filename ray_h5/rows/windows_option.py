@@ -130,8 +130,10 @@ class Windows:
         self.pad = _as_pads(pad)
         self.episode, self.episode_ends, self.episode_bounds = episode, episode_ends, episode_bounds
         self.episode_starts, self.episode_lengths = episode_starts, episode_lengths
-        self.episode_flags = _as_flags(episode_flags)
-        self._check_episodes()
+        flags = [episode_flags] if isinstance(episode_flags, str) else episode_flags
+        self.episode_flags = () if flags is None else _as_names("episode_flags", flags)
+        if flags is not None and not self.episode_flags:
+            raise OptionError("Windows: episode_flags=[]: expected the names of one or more columns")
         if fps is not None and not (is_number(fps) and 0 < fps < math.inf):
             raise OptionError(f"Windows: fps={fps!r}: expected a number above 0")
         if episode_length not in {None, "min"}:
@@ -141,7 +143,7 @@ class Windows:
         self.at: str | tuple[tuple[str, Any], ...] | None = _as_times(at)
         self.holds = _as_names("holds", holds)
         self.per_step, self.constants = _as_names("per_step", per_step), _as_names("constants", constants)
-        self._check_times()
+        self._check_episodes()
         pairs = {name: _source_of(name, value) for name, value in offsets.items()}
         self.columns = tuple(
             _window_column(name, *pair, fps) if at is None else _timed_column(name, *pair)
@@ -159,6 +161,17 @@ class Windows:
                 raise OptionError(f"Windows: {option}={value!r}: expected the name of a column")
         if len(options := [*self.episodes]) > 1:
             raise OptionError(f"Windows: {' and '.join(options)} both say where episodes end; pass one of them")
+        if self.at is None:
+            if self.holds:
+                raise OptionError("Windows: holds= is used only with at=, where columns have times of their own")
+            return
+        if options := [*options, *(["episode_length"] if self.episode_length else [])]:
+            raise OptionError(
+                f"Windows: at= and {options[0]}=: each file is one recording, or each group with rows=Groups(...); "
+                "leave one of both out"
+            )
+        if self.per_step:
+            raise OptionError("Windows: at= and per_step=: with at=, columns have times of their own; leave it out")
 
     def _check_columns(self) -> None:
         if both := sorted({*self.per_step} & {*self.constants}):
@@ -169,18 +182,6 @@ class Windows:
         marks = {column.name + IS_PAD for column in self.columns} if self.marks_padding else set()
         if doubles := [column.name for column in self.columns if column.name in marks]:
             raise OptionError(f"Windows: {doubles[0]!r} is the column that marks padding of another one; rename it")
-
-    def _check_times(self) -> None:
-        if self.holds and self.at is None:
-            raise OptionError("Windows: holds= is used only with at=, where columns have times of their own")
-        options = [*self.episodes, *(["episode_length"] if self.episode_length else [])]
-        if self.at is not None and options:
-            raise OptionError(
-                f"Windows: at= and {options[0]}=: each file is one recording, or each group with rows=Groups(...); "
-                "leave one of both out"
-            )
-        if self.at is not None and self.per_step:
-            raise OptionError("Windows: at= and per_step=: with at=, columns have times of their own; leave it out")
 
     @property
     def episodes(self) -> dict[str, Any]:
@@ -248,21 +249,17 @@ class Windows:
 
     def _text(self, offsets: Mapping[str, Any], more: Mapping[str, tuple[Any, Any]]) -> str:
         """Return windows as text, without the options that have their default; `more` has options and defaults."""
-        pad = self.pad[0] if self.pad[0] == self.pad[1] else self.pad
         options: dict[str, tuple[Any, Any]] = {
             "stride": (self.stride, 1),
-            "pad": (pad, "edge"),
+            "pad": (self.pad[0] if self.pad[0] == self.pad[1] else self.pad, "edge"),
             **{option: (value, None) for option, value in self.episodes.items()},
-            "at": (self.at if isinstance(self.at, str) or self.at is None else dict(self.at), None),
+            "at": (dict(self.at) if isinstance(self.at, tuple) else self.at, None),
             "holds": (list(self.holds), []),
             "episode_length": (self.episode_length, None),
             **more,
         }
-        shown = [
-            repr(offsets),
-            *(f"{name}={value!r}" for name, (value, default) in options.items() if value != default),
-        ]
-        return f"Windows({', '.join(shown)})"
+        shown = [f"{name}={value!r}" for name, (value, default) in options.items() if value != default]
+        return f"Windows({', '.join([repr(offsets), *shown])})"
 
 
 def _as_names(option: str, names: Any) -> tuple[str, ...]:
@@ -372,15 +369,6 @@ def _as_steps(name: str, offset: Any, fps: float | None) -> int:
             f"Windows: offsets of {name!r}: {offset!r} is beyond the end of any episode; expected at most {_MOST_STEPS}"
         )
     return steps
-
-
-def _as_flags(names_given: Any) -> tuple[str, ...]:
-    if names_given is None:
-        return ()
-    names = _as_names("episode_flags", [names_given] if isinstance(names_given, str) else names_given)
-    if not names:
-        raise OptionError("Windows: episode_flags=[]: expected the names of one or more columns")
-    return names
 
 
 def as_windows(windows: Any) -> Windows | None:

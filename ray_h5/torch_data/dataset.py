@@ -13,8 +13,7 @@ import pyarrow.compute as pc
 
 from ray_h5.columns.ragged.padding import Fill, Padding, PadLike, cast_rows
 from ray_h5.columns.ragged.sparse_rows import cast_sparse
-from ray_h5.columns.schema import ColumnSpec
-from ray_h5.columns.utf8 import check_utf8
+from ray_h5.columns.schema import ColumnSpec, check_utf8
 from ray_h5.errors import ImageError, OptionError, PredicateError
 from ray_h5.index.facts.file_warnings import warn_of_surprises
 from ray_h5.index.file_options import FileOptions

@@ -139,7 +139,7 @@ CASES = {
     "no steps": (lambda f: f.create_dataset("data/demo_0/x", (0,), "i4"), DEMOS, Windows({"x": [0]}), OptionError, "found none"),
     "a file too short": (of_rows(), None, Windows({"x": range(-3, 9)}, pad="drop"), OptionError, "needs 12 steps.* with 5 steps"),
     "not in runs": (of_rows([1, 1, 2, 1, 1]), None, Windows({"x": [0]}, episode="id"), SchemaMismatchError, "value 1 is in row 0 and again in row 3"),
-    "an episode that is NaN": (of_rows([1, 1, np.nan, 2, 2]), None, Windows({"x": [0]}, episode="id"), SchemaMismatchError, "NaN in row 2"),
+    "an episode that is NaN": (of_rows([1, 1, np.nan, 2, 2]), None, Windows({"x": [0]}, episode="id"), SchemaMismatchError, "missing value in row 2"),
     "flags that end episodes": (of_rows([False, False, False, False, True]), None, Windows({"x": [0]}, episode="id"), UnsupportedColumnError, r"'id' is boolean; .*pass episode_flags=\['id'\]"),
     "numbers that are flags": (of_rows([0, 0, 1, 0, 1]), None, Windows({"x": [0]}, episode="id"), SchemaMismatchError, r"value 0 is in row 0 and again in row 3.* pass episode_flags=\['id'\]"),
     "flags that are numbers": (of_rows([0, 0, 2, 2, 2]), None, Windows({"x": [0]}, episode_flags="id"), SchemaMismatchError, "found 2 in row 2. .* pass episode='id'"),

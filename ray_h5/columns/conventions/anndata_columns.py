@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
+from functools import cache
 from typing import TypeAlias
 
-from ray_h5.columns.conventions.pandas_columns import names_in
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.manifest.layout import Encoding, Form
 from ray_h5.messages import few
@@ -36,8 +37,9 @@ def listed_names(reader: RowReader, form: Form, encoding: EncodingOf) -> list[st
         return _of_pandas(names, encoding)
     if form == "loom":
         return [name for name in names if name.split("/")[0] in _OF_CELLS]
-    if form == "ray_h5":
-        return list(dict.fromkeys(_encoded_above(name, encoding) for name in names))
+    if form == "ray_h5":  # in place of a dataset, the outermost group that is encoded as a whole, such as a table
+        encoded = (next((path for path in _above(name) if path and encoding(path)), name) for name in names)
+        return list(dict.fromkeys(encoded))
     if form == "anndata":
         listed = (member for name in _of_observations(reader, names) for member in _members(name, names, encoding))
         return [*listed, *plain]
@@ -59,29 +61,21 @@ def _paths(reader: RowReader) -> list[str]:
     return [*reader.layout.columns, *reader.layout.refused]
 
 
-def _encoded_above(name: str, encoding: EncodingOf) -> str:
-    """Return the outermost group with a dataset that is encoded as a whole, such as a table; else the dataset."""
-    parts = name.split("/")
-    above = ("/".join(parts[:count]) for count in range(1, len(parts)))
-    return next((path for path in above if encoding(path) is not None), name)
+def _above(path: str) -> list[str]:
+    """Return the groups that a path leads through, from the root on."""
+    parts = path.split("/")
+    return ["/".join(parts[:count]) for count in range(len(parts))]
 
 
 def _of_pandas(datasets: Iterable[str], encoding: EncodingOf) -> list[str]:
     """Return the columns of tables of pandas in the place of their datasets."""
     names: dict[str, None] = {}
-    frames: dict[str, Encoding | None] = {}
+    known = cache(encoding)
     for path in datasets:
-        parts = path.split("/")
-        above = ["/".join(parts[:count]) for count in range(len(parts) + 1)]
-        for parent in above:
-            if parent not in frames:
-                encoded = encoding(parent)
-                frames[parent] = encoded if encoded is not None and encoded.kind == "pandas" else None
-        frame = next((parent for parent in above if frames[parent] is not None), None)
-        if frame is None or (encoded := frames[frame]) is None:
-            names[path] = None
-            continue
-        names.update(dict.fromkeys(f"{frame}/{name}".strip("/") for name in names_in(encoded)))
+        frames = ((group, known(group)) for group in [*_above(path), path])
+        frame, encoded = next((pair for pair in frames if pair[1] and pair[1].kind == "pandas"), ("", None))
+        columns = [path] if encoded is None else [f"{frame}/{name}".strip("/") for name in json.loads(encoded.text)]
+        names.update(dict.fromkeys(columns))
     return list(names)
 
 
@@ -90,16 +84,15 @@ def _of_observations(reader: RowReader, datasets: Iterable[str]) -> list[str]:
     names: dict[str, None] = {}
     for path in datasets:
         first, *rest = path.split("/")
-        if first == "X":
-            names["X"] = None
+        if first in {"X", "raw.X"}:
+            names[first] = None
         elif first == "raw" and rest[:1] == ["X"]:
             names["raw/X"] = None
-        elif first == "raw.X":
-            names["raw.X"] = None
         elif first in OF_ROWS and rest and rest[0] != _HIDDEN:
             names[f"{first}/{rest[0]}"] = None
-        elif first in OF_ROWS and not rest:
-            names.update(dict.fromkeys(_fields(reader, first)))
+        elif first in OF_ROWS and not rest:  # compound values, as AnnData before 0.7 wrote tables
+            fields = reader.find([first])[first].dtype.names or ()
+            names.update(dict.fromkeys(f"{first}/{field}" for field in fields))
     return list(names)
 
 
@@ -110,9 +103,3 @@ def _members(name: str, paths: Iterable[str], encoding: EncodingOf) -> list[str]
         return [name]
     below = dict.fromkeys(path[len(name) + 1 :].split("/")[0] for path in paths if path.startswith(f"{name}/"))
     return [f"{name}/{column}" for column in below if column != _HIDDEN]
-
-
-def _fields(reader: RowReader, name: str) -> list[str]:
-    """Return the fields of a dataset of compound values, as AnnData before 0.7 wrote tables."""
-    layout = reader.find([name])[name]
-    return [] if layout.dtype.names is None else [f"{name}/{field}" for field in layout.dtype.names]

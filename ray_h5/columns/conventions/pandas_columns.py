@@ -40,20 +40,9 @@ class OneOfBlock(Decoded):
         return stored[:, 0] if self.time is None else stored[:, 0].view(self.time)
 
 
-def names_in(encoding: Encoding) -> list[str]:
-    """Return the columns of a table of pandas."""
-    return list(json.loads(encoding.text))
-
-
 def _times(stored: Stored, said: str) -> CF:
     unit = said.partition("[")[2].partition("]")[0].partition(",")[0] or "ns"
     return CF(stored, "time", np.dtype("M8[ns]"), unit=_UNITS.get(unit, 1))
-
-
-def _time_of(said: str) -> np.dtype | None:
-    """Return the dtype of times, such as ``datetime64[ns]``; those of a time zone are in UTC."""
-    unit = re.fullmatch(r"datetime64(?:\[(s|ms|us|ns)(?:,.*)?\])?", said)
-    return None if unit is None else np.dtype(f"M8[{unit[1] or 'ns'}]")
 
 
 def pandas_values(reader: RowReader, encoding: Encoding, frame: str, name: str) -> Values:
@@ -83,7 +72,9 @@ def pandas_values(reader: RowReader, encoding: Encoding, frame: str, name: str) 
     if not said["field"] and said["at"] is None:  # the index of a frame in the fixed format
         return _times(Stored.of(layout), said["dtype"])
     if not said["field"]:
-        time = _time_of(said["dtype"]) if layout.stored_dtype == np.int64 else None
+        # Times of a time zone are in UTC.
+        unit = re.fullmatch(r"datetime64(?:\[(s|ms|us|ns)(?:,.*)?\])?", said["dtype"])
+        time = np.dtype(f"M8[{unit[1] or 'ns'}]") if unit is not None and layout.stored_dtype == np.int64 else None
         is_other = said["dtype"].startswith("datetime") and time is None
         if len(layout.shape) != 2 or layout.kind not in {"number", "bool"} or is_other:
             held = f"{said['dtype'] or layout.kind} values"

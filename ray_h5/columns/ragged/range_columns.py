@@ -80,7 +80,7 @@ class Take(Values, ABC):
         # Rows that are one unit of text are in an array of objects, too.
         is_apart = out.dtype == object and out.ndim == 1 and (runs.has_axis or content.array.kind in TENSOR_KINDS)
         if not is_apart:
-            return runs.stacked(content, out) if runs.has_axis else runs.fixed(content, out)
+            return runs.stacked(content, out)
         if joined is None or joined.unit_shape is not None:
             return runs.varying(content, out)
         shapes, of_shape = np.unique(joined.shapes[of, 1:], axis=0, return_inverse=True)
@@ -226,47 +226,34 @@ class SparseRows(Values):
 
         def finish() -> None:
             indptr = np.concatenate([np.zeros(1, np.int64), ends])
-            self._check(indices, indptr, rows)
-            taken, kept = indices.astype(index_dtype(self.width), copy=False), data
+            # What scatters a position outside the matrix would write elsewhere without an error.
+            if (wrong := first_outside(indices, self.width)) is not None:
+                row = int(rows[int(np.searchsorted(indptr, wrong, side="right")) - 1])
+                raise CorruptFileError(
+                    f"{self.path}: column {self.name!r}, row {row}: {self.indices.array.name!r} has {indices[wrong]}; "
+                    f"expected positions from 0 to {self.width - 1}. Restore the file from a copy, or write it again."
+                )
+            entries = Entries(indices.astype(index_dtype(self.width), copy=False), data)
             if self.at is not None:
-                taken, kept, indptr = self._taken(taken, data, indptr)
-            out[wanted.places] = rows_of(Entries(taken, kept), indptr)
+                places = self._places(entries.indices, self.at)
+                is_taken = places >= 0
+                entries = Entries(places[is_taken], data[is_taken])
+                indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(is_taken)])[indptr]
+            out[wanted.places] = rows_of(entries, indptr)
 
         return Reading.together([of_indices, of_data]).then(finish)
 
-    def _check(self, indices: np.ndarray, indptr: np.ndarray, rows: np.ndarray) -> None:
-        """Raise for a position outside the matrix: what scatters it would write elsewhere without an error."""
-        wrong = first_outside(indices, self.width)
-        if wrong is None:
-            return
-        row = int(rows[int(np.searchsorted(indptr, wrong, side="right")) - 1])
-        raise CorruptFileError(
-            f"{self.path}: column {self.name!r}, row {row}: {self.indices.array.name!r} has {indices[wrong]}; expected "
-            f"positions from 0 to {self.width - 1}. Restore the file from a copy, or write it again."
-        )
-
-    def _taken(
-        self, indices: np.ndarray, data: np.ndarray, indptr: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the entries at the positions to deliver, by their place among these."""
-        assert self.at is not None
-        places = self._places(indices)
-        kept = places >= 0
-        counted = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept)])
-        return places[kept], data[kept], counted[indptr]
-
-    def _places(self, indices: np.ndarray) -> np.ndarray:
+    def _places(self, indices: np.ndarray, delivered: np.ndarray) -> np.ndarray:
         """Return the place of each position among those to deliver; -1 if it is not one of them."""
-        assert self.at is not None
-        dtype = index_dtype(len(self.at))
+        dtype = index_dtype(len(delivered))
         if self.width <= _LISTED_WIDTH:
             place = np.full(self.width, -1, dtype)
-            place[self.at] = np.arange(len(self.at))
+            place[delivered] = np.arange(len(delivered))
             return place[indices]
-        order = np.argsort(self.at)
-        at = np.searchsorted(self.at, indices, sorter=order)
+        order = np.argsort(delivered)
+        at = np.searchsorted(delivered, indices, sorter=order)
         place = order[np.minimum(at, len(order) - 1)]
-        return np.where(self.at[place] == indices, place, -1).astype(dtype)
+        return np.where(delivered[place] == indices, place, -1).astype(dtype)
 
 
 @dataclass(frozen=True, eq=False)

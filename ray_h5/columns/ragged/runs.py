@@ -75,12 +75,10 @@ class Runs:
         of_row = before[np.searchsorted(of, of)]  # before the first run of the row
         return Request(self.begins[of] + firsts, at[of] + before - of_row, counts)
 
-    def fixed(self, values: Values, out: np.ndarray) -> Reading:
-        """Return the reading of rows of one unit: row i is ``out[places[i]]``."""
-        return self._filling(values, out, self.places)
-
     def stacked(self, values: Values, out: np.ndarray) -> Reading:
-        """Return the reading of rows of one length into an array: row i is ``out[places[i]]``."""
+        """Return the reading of rows of one length, or of one unit, into an array: row i is ``out[places[i]]``."""
+        if not self.has_axis:
+            return self._filling(values, out, self.places)
         if not out.flags.c_contiguous:
             apart = empty((len(self.places), *out.shape[1:]), out.dtype)
 

@@ -106,7 +106,13 @@ class SparseBatch:
         else:
             indices = np.concatenate([row.indices for row in rows])
             data = np.concatenate([row.data for row in rows])
-        return cls(indptr, indices, _cast(data, indptr, spec, where), width)
+        if data.dtype != spec.element:
+            if spec.casting != "unsafe" and (wrong := np.flatnonzero(lost(data, spec.element, spec.casting))).size:
+                row = int(np.searchsorted(indptr, wrong[0], side="right")) - 1
+                place = "" if where is None else f"{where(row)}: "
+                raise cast_error(f"{place}column {spec.name!r}", data[wrong[0]], spec.element)
+            data = data.astype(spec.element)
+        return cls(indptr, indices, data, width)
 
     def __len__(self) -> int:
         return len(self.indptr) - 1
@@ -216,15 +222,3 @@ def cast_sparse(rows: np.ndarray, spec: ColumnSpec, where: Callable[[int], str])
         return
     cast = SparseBatch.of(rows, spec, where)
     rows[:] = rows_of(Entries(cast.indices, cast.data), cast.indptr)
-
-
-def _cast(data: np.ndarray, indptr: np.ndarray, spec: ColumnSpec, where: Callable[[int], str] | None) -> np.ndarray:
-    element = spec.element
-    assert element is not None
-    if data.dtype == element:
-        return data
-    if spec.casting != "unsafe" and (wrong := np.flatnonzero(lost(data, element, spec.casting))).size:
-        row = int(np.searchsorted(indptr, wrong[0], side="right")) - 1
-        place = "" if where is None else f"{where(row)}: "
-        raise cast_error(f"{place}column {spec.name!r}", data[wrong[0]], element)
-    return data.astype(element)

@@ -13,8 +13,7 @@ import numpy as np
 from msgspec.msgpack import Ext
 
 from ray_h5.columns.ragged.bounds import Bounds, ChunkedBy
-from ray_h5.columns.row_table import RowTable
-from ray_h5.columns.sample_times import Times
+from ray_h5.columns.row_table import RowTable, Times
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.index.facts.file_facts import ColumnFacts, FileFacts
 from ray_h5.manifest.chunk_index import UNALLOCATED

@@ -10,8 +10,7 @@ import numpy as np
 
 from ray_h5.columns.column_resolver import is_single
 from ray_h5.columns.ragged.bounds import Bounds, episodes_key, rows_key
-from ray_h5.columns.row_table import RowTable
-from ray_h5.columns.sample_times import LIKE_A_NUMBER, Times
+from ray_h5.columns.row_table import LIKE_A_NUMBER, RowTable, Times
 from ray_h5.errors import OptionError
 from ray_h5.lru import first_time
 from ray_h5.messages import few

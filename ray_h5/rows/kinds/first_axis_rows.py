@@ -94,49 +94,40 @@ class AxisRows(Episodes):
 
     def _runs(self, name: str, num_rows: int) -> np.ndarray:
         """Return the lengths of runs of equal values of a column."""
-        layout = self._scalar(name)
+        layout = self._scalar(name, num_rows)
         if layout.kind == "bool":
             raise UnsupportedColumnError(
                 f"{layout.where} is boolean; Windows(episode=...) expects a column with one value an episode, such as "
                 f"its number. For a flag that is true in the last step of an episode, pass episode_flags={[name]}."
             )
-        if layout.num_rows != num_rows:
-            raise SchemaMismatchError(
-                f"{layout.where}: expected {num_rows} values, one for each step, found {layout.num_rows}"
-            )
         values = self._read(name)
-        if (lost := np.flatnonzero([value is None for value in values] if values.dtype == object else [])).size:
+        is_missing = [value is None for value in values] if values.dtype == object else values != values  # NaN
+        if (missing := np.flatnonzero(is_missing)).size:
             raise SchemaMismatchError(
-                f"{layout.where}: expected the episode of each row, found a missing value in row {lost[0]}"
+                f"{layout.where}: expected the episode of each row, found a missing value in row {missing[0]}"
             )
-        if values.dtype.kind == "f" and (lost := np.flatnonzero(np.isnan(values))).size:
-            raise SchemaMismatchError(f"{layout.where}: expected the episode of each row, found NaN in row {lost[0]}")
-        cuts = np.flatnonzero(values[1:] != values[:-1]) + 1
-        starts = np.concatenate([[0], cuts]) if num_rows else np.empty(0, np.int64)
+        starts = np.flatnonzero(np.append(True, values[1:] != values[:-1])[:num_rows])
         first: dict[object, int] = {}
-        for start in starts.tolist():
-            value = values[start].item() if isinstance(values[start], np.generic) else values[start]
+        for start, value in zip(starts.tolist(), values[starts].tolist(), strict=True):
             if value in first:
-                is_flag = layout.kind == "number" and bool(np.isin(values, [0, 1]).all())
                 advice = "Rows of an episode must follow each other; sort the file by it."
-                if is_flag:
+                if layout.kind == "number" and np.isin(values, [0, 1]).all():
                     advice = f"If 1 stands for the last step of an episode, pass episode_flags={[name]}."
                 raise SchemaMismatchError(
                     f"{layout.where}: value {value!r} is in row {first[value]} and again in row {start}, with other "
                     f"values between them. {advice}"
                 )
             first[value] = start
-        return np.diff(np.concatenate([starts, [num_rows]])).astype(np.int64) if num_rows else np.empty(0, np.int64)
+        return np.diff(starts, append=num_rows)
 
     def _flags(self, names: Sequence[str], num_rows: int) -> np.ndarray:
         """Return the lengths of episodes that end where a column is true."""
         is_last = np.zeros(num_rows, bool)
         for name in names:
-            layout = self._scalar(name)
-            if layout.num_rows != num_rows or layout.kind not in {"number", "bool"}:
+            layout = self._scalar(name, num_rows)
+            if layout.kind not in {"number", "bool"}:
                 raise SchemaMismatchError(
-                    f"{layout.where}: expected {num_rows} booleans, one for each step, found {layout.num_rows} "
-                    f"{layout.kind} values"
+                    f"{layout.where}: expected a boolean for each step, found {layout.kind} values"
                 )
             values = self._read(name)
             if (wrong := np.flatnonzero(~np.isin(values, [0, 1]))).size:
@@ -145,10 +136,8 @@ class AxisRows(Episodes):
                     f"row {wrong[0]}. If it has one value an episode, pass episode={name!r}."
                 )
             is_last |= values.astype(bool)
-        ends = np.flatnonzero(is_last) + 1
-        if num_rows and (not len(ends) or ends[-1] != num_rows):
-            ends = np.append(ends, num_rows)  # an episode that was not finished
-        return np.diff(ends.astype(np.int64), prepend=0)
+        is_last[-1:] = True  # of an episode that was not finished
+        return np.diff(np.flatnonzero(is_last), prepend=-1)
 
     def _follow_each_other(self, option: str, name: str, num_rows: int) -> np.ndarray:
         """Return the lengths of episodes that follow each other, of which a dataset has the ends, starts or lengths."""
@@ -172,12 +161,17 @@ class AxisRows(Episodes):
             )
         return bounds.stops - bounds.starts
 
-    def _scalar(self, name: str) -> ColumnLayout:
+    def _scalar(self, name: str, num_rows: int | None = None) -> ColumnLayout:
+        """Return a column that says where episodes are: one value for each of `num_rows` steps, or for each episode."""
         layout = self.columns.values(name).array
         is_one = all(length == 1 for length in layout.row_shape)  # libraries write flags of shape (steps, 1)
         if not is_one or layout.kind not in {"number", "bool", "string", "category", "optional"}:
             raise UnsupportedColumnError(
                 f"{layout.where} has values of shape {layout.row_shape}; expected one number or text for each step"
+            )
+        if num_rows is not None and layout.num_rows != num_rows:
+            raise SchemaMismatchError(
+                f"{layout.where}: expected {num_rows} values, one for each step, found {layout.num_rows}"
             )
         return layout
 

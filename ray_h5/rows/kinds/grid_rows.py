@@ -84,22 +84,19 @@ class GridRows(Episodes):
         full = self._full(layouts)
         try:
             lengths = self._lengths_of(full, layouts)
-        except SchemaMismatchError:
+            for column in named:
+                self._axes_in(column, lengths, self._values_of(full, lengths))
+        except RayH5Error:  # the columns that are asked for do not have these row axes
             if not named:
                 raise
-            lengths = None
-        if lengths is None or not self._fit(named, full, lengths):
             lengths = self._lengths_of(named, layouts)
         return [lengths, *sorted(self._values_of(full, lengths))]
 
     def _full(self, layouts: Mapping[str, ColumnLayout]) -> list[ColumnLayout]:
         """Return the columns that may have all row axes."""
         axes, own = self._kind.axes, self._row_axes
-        return [
-            layout
-            for name, layout in layouts.items()
-            if len(layout.shape) >= axes and len(own.get(name, layout.shape)) >= axes
-        ]
+        named = layouts.items()
+        return [of for name, of in named if len(of.shape) >= axes and len(own.get(name, of.shape)) >= axes]
 
     def _lengths_of(self, full: Sequence[ColumnLayout], layouts: Mapping[str, ColumnLayout]) -> tuple[int, ...]:
         """Return the lengths of the row axes: those of the columns with the most axes."""
@@ -121,16 +118,6 @@ class GridRows(Episodes):
                     "columns=[...], or a group with group=."
                 )
         return tuple(lengths)
-
-    def _fit(self, named: Sequence[ColumnLayout], full: Sequence[ColumnLayout], lengths: tuple[int, ...]) -> bool:
-        """Return whether the columns that are asked for can be read with row axes of these lengths."""
-        values = self._values_of(full, lengths)
-        try:
-            for column in named:
-                self._axes_in(column, lengths, values)
-        except RayH5Error:
-            return False
-        return True
 
     def _values_of(self, full: Sequence[ColumnLayout], lengths: tuple[int, ...]) -> set[tuple[int, ...]]:
         axes = self._kind.axes
@@ -165,14 +152,11 @@ class GridRows(Episodes):
             return RowColumn(name, single, np.zeros_like)
         values = self.columns.values(name)
         axes = self._axes_of(values.array)
+        over = values.over(len(axes)) if axes else InMemory.constant(self.columns.reader, values)
+        over = self.columns.of_units(name, over)
         if len(axes) == self._kind.axes:
-            over = self.columns.of_units(name, values.over(len(axes)))
             return RowColumn(name, over, None, rows_of_chunks(values.array, self._kind.axes))
-        if not axes:
-            return RowColumn(name, self.columns.of_units(name, InMemory.constant(self.columns.reader, values)))
-        return RowColumn(
-            name, self.columns.of_units(name, values.over(len(axes))), lambda rows: self._along(rows, axes)
-        )
+        return RowColumn(name, over, (lambda rows: self._along(rows, axes)) if axes else None)
 
     def _axis_of(self, name: str) -> int | None:
         number = name.removeprefix("axis_")
@@ -181,10 +165,8 @@ class GridRows(Episodes):
 
     def _along(self, rows: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
         """Return the place of rows along some of the row axes."""
-        cells = np.unravel_index(rows, self.lengths)
-        return np.asarray(
-            np.ravel_multi_index([cells[axis] for axis in axes], [self.lengths[axis] for axis in axes]), np.int64
-        )
+        cells, lengths = np.unravel_index(rows, self.lengths), [self.lengths[axis] for axis in axes]
+        return np.asarray(np.ravel_multi_index([cells[axis] for axis in axes], lengths), np.int64)
 
     def _axes_of(self, layout: ColumnLayout) -> tuple[int, ...]:
         """Return the row axes that a column has: as the user says, or the one reading that fits."""

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from ray_h5.columns.column_resolver import Columns
-from ray_h5.columns.row_table import RowTable
-from ray_h5.columns.sample_times import LIKE_A_NUMBER, Times
+from ray_h5.columns.row_table import LIKE_A_NUMBER, RowTable, Times
 from ray_h5.columns.values import read_units
 from ray_h5.errors import CorruptFileError, OptionError, UnsupportedColumnError
 from ray_h5.rows.windows_option import WindowColumn, Windows
