@@ -282,13 +282,22 @@ def _unit_and_origin(layout: ColumnLayout, since: re.Match[str], calendar: str) 
         said = calendar[:_SHOWN_CHARACTERS]
         raise _refused(layout, f"times of the calendar {said!r}, which numpy, Arrow and torch lack")
     try:
-        date, since_midnight = _parsed(since)
+        year, month, day = map(int, since["date"].split("-"))
+        hours, minutes, seconds, *more = map(float, [*(since["time"] or "0").split(":"), 0, 0])
+        date = np.datetime64(f"{min(year, 9999):04d}-{month:02d}-{day:02d}", "D")  # numpy would wrap around
+        since_midnight = round((hours * 3600 + minutes * 60 + seconds) * _SECOND)
     except (ValueError, OverflowError) as exc:
         raise _unparsed(layout, units, str(exc)[:_SHOWN_CHARACTERS]) from exc
+    if year > 9999 or len(more) > 2:
+        raise _unparsed(layout, units, "expected hours, minutes and seconds, and a year of no more than four digits")
     if calendar != "proleptic_gregorian" and date < _FIRST_GREGORIAN:
         said = f"times in {units!r} of the calendar {calendar or 'standard'!r}, which is Julian before 1582-10-15"
         raise _refused(layout, f"{said}; numpy has the Gregorian calendar alone")
-    ns = int(date.astype(np.int64)) * _NANOSECONDS["day"] + since_midnight - _zone(since["zone"])
+    ns = int(date.astype(np.int64)) * _NANOSECONDS["day"] + since_midnight
+    if (zone := since["zone"] or "").startswith(("+", "-")):
+        digits = zone[1:].replace(":", "")
+        ahead = int(digits[:-2]) * 60 + int(digits[-2:]) if len(digits) > 2 else int(digits) * 60
+        ns -= (1 if zone[0] == "+" else -1) * ahead * _NANOSECONDS["min"]
     if not _LOW <= ns <= _HIGH:
         raise _refused(layout, f"times in {units!r}, which is not in the years 1678 to 2262, which nanoseconds hold")
     return unit, ns
@@ -303,24 +312,3 @@ def _refused(layout: ColumnLayout, what: str) -> UnsupportedColumnError:
 
 def _unparsed(layout: ColumnLayout, units: str, why: str) -> UnsupportedColumnError:
     return _refused(layout, f"times in {units[:_SHOWN_CHARACTERS]!r}, which cannot be parsed: {why}")
-
-
-def _parsed(since: re.Match[str]) -> tuple[np.datetime64, int]:
-    """Return the date, and the nanoseconds since midnight; raise ValueError or OverflowError if there is no such."""
-    year, month, day = map(int, since["date"].split("-"))
-    if year > 9999:  # numpy would wrap around
-        raise ValueError("the year has more than four digits")
-    hours, minutes, seconds, *more = map(float, [*(since["time"] or "0").split(":"), 0, 0])
-    if len(more) > 2:
-        raise ValueError("expected hours, minutes and seconds")
-    date = np.datetime64(f"{year:04d}-{month:02d}-{day:02d}", "D")
-    return date, round((hours * 3600 + minutes * 60 + seconds) * _SECOND)
-
-
-def _zone(text: str | None) -> int:
-    """Return the nanoseconds that a zone is ahead of UTC."""
-    if text is None or text[0] not in "+-":
-        return 0
-    digits = text[1:].replace(":", "")
-    hours, minutes = (int(digits[:-2]), int(digits[-2:])) if len(digits) > 2 else (int(digits), 0)
-    return (1 if text[0] == "+" else -1) * (hours * 60 + minutes) * _NANOSECONDS["min"]

@@ -20,8 +20,8 @@ _COMPLEX = (("real", "imag"), ("r", "i"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Reversed(Decoded):
-    """Values of which units lie along the last axis of their dataset.
+class Rearranged(Decoded):
+    """Values of another shape or type than those that are stored: of units along the last axis, of blocks of pandas.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class Reversed(Decoded):
     array: ColumnLayout
     is_text: bool = False
 
-    def over(self, axes: int) -> Reversed:
+    def over(self, axes: int) -> Rearranged:
         return self if axes == 1 else replace(self, values=self.values.over(axes), array=flattened(self.array, axes))
 
     def decoded(self, stored: np.ndarray, *_: Any) -> np.ndarray:
@@ -44,6 +44,8 @@ class Reversed(Decoded):
             return texts_of(stored)
         if self.array.kind == "bool":
             stored = stored != 0
+        if self.array.kind == "time":  # stored as the integers that numpy has for times, with NaT as the least one
+            stored = stored.view(self.array.dtype)
         if self.array.dtype.kind == "c" and stored.dtype.names:
             parts = next(names for names in _COMPLEX if set(names) == set(stored.dtype.names))
             numbers = np.empty(stored.shape, self.array.dtype)
@@ -60,7 +62,7 @@ def texts_of(values: np.ndarray) -> np.ndarray:
     return texts
 
 
-def reversed_values(stored: ColumnLayout, matlab_class: str) -> Reversed:
+def reversed_values(stored: ColumnLayout, matlab_class: str) -> Rearranged:
     """Return the values of a dataset, given what MATLAB says of its type.
 
     Raises
@@ -90,7 +92,7 @@ def reversed_values(stored: ColumnLayout, matlab_class: str) -> Reversed:
     plain = replace(stored, chunk_shape=None, offset=None, fill=None, direct=False)
     rows = Selection(stored.name, (len(stored.shape) - 1,), is_reversed=True)
     values = Stored(replace(plain, shape=stored.shape[::-1]), rows)
-    return Reversed(values, replace(plain, kind=kind, shape=shape, stored_dtype=dtype, enum=()), is_text)
+    return Rearranged(values, replace(plain, kind=kind, shape=shape, stored_dtype=dtype, enum=()), is_text)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -4,40 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ray_h5.columns.conventions.cf_columns import CF
 from ray_h5.columns.conventions.coded_columns import Category
+from ray_h5.columns.conventions.matlab_columns import Rearranged
 from ray_h5.columns.stored_values import Stored, stored_fields
-from ray_h5.columns.values import Decoded, Values, reshaped
+from ray_h5.columns.values import Values, reshaped
 from ray_h5.errors import CorruptFileError, UnknownColumnError, UnsupportedColumnError
-from ray_h5.manifest.layout import ColumnLayout, Encoding
+from ray_h5.manifest.layout import Encoding
 from ray_h5.messages import near_names
 from ray_h5.read.reader import RowReader
 
 _UNITS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class OneOfBlock(Decoded):
-    """Values of which a unit has one along its single axis, as numbers or as times."""
-
-    of_each_value = False
-
-    name: str
-    time: np.dtype | None = None
-
-    @property
-    def array(self) -> ColumnLayout:
-        layout = replace(reshaped(self.values.array), name=self.name)
-        return layout if self.time is None else replace(layout, kind="time", stored_dtype=self.time)
-
-    def decoded(self, stored: np.ndarray, *_: Any) -> np.ndarray:
-        # Times are stored as the integers that numpy has for them, with NaT as the least one.
-        return stored[:, 0] if self.time is None else stored[:, 0].view(self.time)
 
 
 def _times(stored: Stored, said: str) -> CF:
@@ -84,7 +66,8 @@ def pandas_values(reader: RowReader, encoding: Encoding, frame: str, name: str) 
                 "numbers alone can be read. Write the frame with to_hdf(..., format='table')."
             )
         stored = replace(Stored.of(layout), taken=(np.array([said["at"]]),))
-        return OneOfBlock(stored, column, time)
+        one = replace(reshaped(stored.array), name=column)  # without the axis of the block
+        return Rearranged(stored, one if time is None else replace(one, kind="time", stored_dtype=time))
     stored = stored_fields(layout, (said["field"],), column, is_one=True)
     if said["dtype"].startswith("datetime64"):
         return _times(stored, said["dtype"])

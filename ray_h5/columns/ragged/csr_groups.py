@@ -43,36 +43,28 @@ def checked_encoding(reader: RowReader, made: Csr, name: str) -> Encoding | None
 
 def width_of(reader: RowReader, made: Csr, name: str, num_rows: int) -> int:
     """Return the length of a row: that of the axis which is not compressed."""
-    rows, width = made.shape or (None, None)
-    encoding = checked_encoding(reader, made, name)
-    said = width if encoding is None else _stored_width(reader, name, encoding, num_rows)
-    if said is None or (rows is not None and rows != num_rows) or (width is not None and width != said):
-        raise SchemaMismatchError(
-            f"{reader.path}: {made}: expected the shape {(num_rows, said)}, which the matrix {name!r} has in the file"
-        )
-    return said
-
-
-def _stored_width(reader: RowReader, name: str, encoding: Encoding, num_rows: int) -> int:
-    """Return the length of a row that the file says."""
-    where = f"{reader.path}: sparse matrix {name!r}"
-    shape = encoding.shape
-    if not shape:
-        layout = reader.column(f"{name}/shape")
-        if layout.shape != (2,) or layout.dtype.kind not in "iu":
+    where, encoding = f"{reader.path}: sparse matrix {name!r}", checked_encoding(reader, made, name)
+    said_rows, said_width = made.shape or (None, None)
+    width = said_width
+    if encoding is not None:
+        shape = encoding.shape
+        if not shape:
+            layout = reader.column(f"{name}/shape")
+            if layout.shape != (2,) or layout.dtype.kind not in "iu":
+                raise CorruptFileError(
+                    f"{where}: its shape is {layout.dtype} of shape {layout.shape}; expected two integers"
+                )
+            stored_shape = reader.fact(layout.name, lambda: reader.read([layout.name])[layout.name], of_file=True)
+            shape = matrix_shape(stored_shape, f"{where}: its shape")
+        # Some do not say which axis is compressed. 10x has genes x cells, compressed along the cells.
+        rows, width = shape if encoding.kind == "csr" or shape[0] == num_rows else shape[::-1]
+        if rows != num_rows:
             raise CorruptFileError(
-                f"{where}: its shape is {layout.dtype} of shape {layout.shape}; expected two integers"
+                f"{where}: its shape is {shape}, and indptr has {num_rows + 1} entries; expected one more than rows"
             )
-        stored_shape = reader.fact(layout.name, lambda: reader.read([layout.name])[layout.name], of_file=True)
-        shape = matrix_shape(stored_shape, f"{where}: its shape")
-    if encoding.kind == "csr":
-        rows, width = shape
-    else:
-        # It does not say which axis is compressed. 10x has genes x cells, compressed along the cells.
-        rows, width = shape if shape[0] == num_rows else shape[::-1]
-    if rows != num_rows:
-        raise CorruptFileError(
-            f"{where}: its shape is {shape}, and indptr has {num_rows + 1} entries; expected one more than rows"
+    if width is None or said_rows not in {None, num_rows} or said_width not in {None, width}:
+        raise SchemaMismatchError(
+            f"{reader.path}: {made}: expected the shape {(num_rows, width)}, which the matrix {name!r} has in the file"
         )
     return width
 

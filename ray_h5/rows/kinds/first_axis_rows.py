@@ -36,17 +36,13 @@ class AxisRows(Episodes):
     def __init__(self, columns: FileColumns, windows: Windows | None, table: RowTable | None) -> None:
         self.columns: FileColumns = columns
         self._windows = windows
+        self._is_timed = windows is not None and windows.at is not None  # columns have times of their own
         self._found = None if table is None else table.episode_lengths
         self._steps = 0 if self._found is None else int(self._found.sum())
 
     @property
     def num_rows(self) -> int:
         return self._steps  # without windows each column has its own number; they are compared where they are read
-
-    @property
-    def _is_timed(self) -> bool:
-        """Whether columns have times of their own."""
-        return self._windows is not None and self._windows.at is not None
 
     @property
     def table(self) -> RowTable:

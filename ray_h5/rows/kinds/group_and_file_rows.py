@@ -48,6 +48,7 @@ class WholeRows(Episodes):
         self.columns: GroupColumns | FileColumns = columns
         self._kind = kind
         self._windows = windows
+        self._is_timed = windows is not None and windows.at is not None  # columns have times of their own
 
     @property
     def num_rows(self) -> int:
@@ -62,11 +63,6 @@ class WholeRows(Episodes):
         groups = None if self._windows is None else GroupTable(THE_FILE, known, {})
         entries = {name: int(joined_array.shapes[0, 0]) for name, joined_array in known.items()}
         return self.columns.table(groups=groups, entries=entries)
-
-    @property
-    def _is_timed(self) -> bool:
-        """Whether columns have times of their own."""
-        return self._windows is not None and self._windows.at is not None
 
     def prepare(self, names: Iterable[str]) -> None:
         self.columns.prepare(names)

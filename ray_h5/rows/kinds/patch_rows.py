@@ -92,7 +92,10 @@ class PatchRows(RowsOfKind):
             try:
                 values.append(of(part, name))
             except UnknownColumnError:
-                other = self._parts[0] if values else self._first_with(name)
+                layout = self._columns.reader.layout
+                paths = {*layout.columns, *layout.refused} if self._kind.has_groups else ()
+                having = (part for part in self._parts if f"{part.name}/{name.strip('/')}" in paths)
+                other = self._parts[0] if values else next(having, None)
                 if other is None:
                     raise
                 of(other, name)  # it may have an error of its own
@@ -101,12 +104,6 @@ class PatchRows(RowsOfKind):
                     "groups that agree with groups= of Patches, or leave the column out with columns=[...]."
                 ) from None
         return values
-
-    def _first_with(self, name: str) -> Blocks | None:
-        """Return the first group below which there is a dataset of this name; None if there is none."""
-        layout = self._columns.reader.layout
-        paths = {*layout.columns, *layout.refused} if self._kind.has_groups else ()
-        return next((part for part in self._parts if f"{part.name}/{name.strip('/')}" in paths), None)
 
     # Rows -----------------------------------------------------------------------------------------
 
