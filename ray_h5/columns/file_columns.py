@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 
 from ray_h5.columns.column_resolver import Columns, Source
-from ray_h5.columns.conventions.anndata_columns import OF_ROWS, check_tables, listed_names
 from ray_h5.columns.conventions.cf_columns import CF_ATTRIBUTES
 from ray_h5.columns.conventions.coded_columns import category
 from ray_h5.columns.conventions.matlab_columns import referred_values, reversed_values
-from ray_h5.columns.conventions.pandas_columns import pandas_values
+from ray_h5.columns.conventions.tables_of_programs import OF_ROWS, check_tables, listed_names, pandas_values
 from ray_h5.columns.derived_columns import Csr, JoinedColumn, MadeColumn, Ragged
 from ray_h5.columns.ragged.csr_groups import SPARSE, checked_encoding
 from ray_h5.columns.ragged.range_columns import SparseRows

@@ -10,6 +10,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
@@ -232,15 +233,9 @@ class InMemory(Values):
     @classmethod
     def constant(cls, reader: RowReader, values: Values) -> InMemory:
         """Return a constant: all units of an array, which are read when they are asked for first."""
-        known: list[np.ndarray] = []
-
-        def values_of(units: np.ndarray) -> np.ndarray:
-            if not known:
-                known.append(read_units(reader, values))
-            return np.broadcast_to(known[0], (len(units), *known[0].shape))
-
-        array = values.array
-        return cls(replace(array, shape=(1, *array.shape), chunk_shape=None, fill=None, offset=None), values_of)
+        array, read = values.array, cache(partial(read_units, reader, values))
+        whole = replace(array, shape=(1, *array.shape), chunk_shape=None, fill=None, offset=None)
+        return cls(whole, lambda units: np.broadcast_to(read(), (len(units), *array.shape)))
 
     def reading(self, units: Request, out: np.ndarray) -> Reading:
         wanted = units.listed()

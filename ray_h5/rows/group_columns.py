@@ -86,27 +86,23 @@ class GroupColumns(Columns):
                 )
             self._groups, refused = table, dict[str, Exception](errors)
             self._listing = Listing(tuple(table.columns), refused)  # there are no other datasets
-            encoded, parts = self._members(refused)
-            names = [*self.own, *(name for name in table.columns if name not in parts), *encoded]
+            # The encoded members of groups, matrices last, in place of the datasets that they are read from.
+            above = (name.rpartition("/") for name in table.columns)
+            encoded, matrices, parts = list[str](), list[str](), set[str]()
+            for name in dict.fromkeys(parent for parent, _, part in above if parent and part in _FIRST_PARTS):
+                try:
+                    self.plain(name)  # raises if other groups have a dataset of this name
+                    encoding = self.encoding(name)
+                except (UnknownColumnError, UnsupportedColumnError) as exc:
+                    refused[name] = exc
+                    continue
+                if encoding is not None:
+                    of_kind = _PARTS.get(encoding.kind, _MATRIX)
+                    (matrices if of_kind is _MATRIX else encoded).append(name)
+                    parts.update(f"{name}/{part}" for part in of_kind)
+            names = [*self.own, *(name for name in table.columns if name not in parts), *encoded, *matrices]
             self._listing = Listing(tuple(dict.fromkeys(names)), refused)
         return self._listing
-
-    def _members(self, refused: dict[str, Exception]) -> tuple[list[str], set[str]]:
-        """Return the encoded members of groups, matrices last, and the datasets that they are read from."""
-        above = (name.rpartition("/") for name in self.known.columns)
-        encoded, matrices, parts = list[str](), list[str](), set[str]()
-        for name in dict.fromkeys(parent for parent, _, part in above if parent and part in _FIRST_PARTS):
-            try:
-                self.plain(name)  # raises if other groups have a dataset of this name
-                encoding = self.encoding(name)
-            except (UnknownColumnError, UnsupportedColumnError) as exc:
-                refused[name] = exc
-                continue
-            if encoding is not None:
-                of_kind = _PARTS.get(encoding.kind, _MATRIX)
-                (matrices if of_kind is _MATRIX else encoded).append(name)
-                parts.update(f"{name}/{part}" for part in of_kind)
-        return [*encoded, *matrices], parts
 
     def prepare(self, names: Iterable[str]) -> None:
         self._look_at(path for name in names for path in self._paths_of(name))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast
 
@@ -150,10 +150,7 @@ class Windows:
             for name, pair in pairs.items()
         )
         self._check_columns()
-        # The repr names index files, and numpy shortens that of a long array.
-        self._given = {
-            name: _plain(pair) if source == name else (source, _plain(pair)) for name, (source, pair) in pairs.items()
-        }
+        self._said = {name: said if source == name else (source, said) for name, (source, said) in pairs.items()}
 
     def _check_episodes(self) -> None:
         for option, value in self.episodes.items():
@@ -238,7 +235,7 @@ class Windows:
 
     def __repr__(self) -> str:
         named: dict[str, Any] = {"per_step": (list(self.per_step), []), "constants": (list(self.constants), [])}
-        return self._text(self._given, {"fps": (self.fps, None), **named})
+        return self._text(self._said, {"fps": (self.fps, None), **named})
 
     def in_steps(self) -> str:
         """Return what rows are, as text: the same for offsets that are the same steps, however they are written."""
@@ -279,18 +276,22 @@ def _as_pads(pad: Any) -> tuple[Pad, Pad]:
 
 
 def _source_of(name: Any, steps: Any) -> tuple[str, Any]:
-    """Return the column that a window is read from, and its offsets, which can be read more than once."""
+    """Return the column that a window is read from, and its offsets; of several, numbers of Python in a list or range.
+
+    The repr names index files, and numpy shortens that of a long array.
+    """
     if not isinstance(name, str):
         raise OptionError(f"Windows: expected the name of a column, found {name!r}")
     is_pair = isinstance(steps, tuple) and len(steps) == 2 and isinstance(steps[0], str)
     source, offsets = steps if is_pair else (name, steps)
-    return source, list(offsets) if isinstance(offsets, Iterator) else offsets
+    if isinstance(offsets, Iterable) and not isinstance(offsets, (str, range)):
+        offsets = [offset.item() if hasattr(offset, "item") else offset for offset in offsets]
+    return source, offsets
 
 
-def _each(steps: Any) -> list[Any]:
+def _each(offsets: Any) -> list[Any]:
     """Return offsets one by one; none if they are no numbers and no list."""
-    listed = list(steps) if isinstance(steps, Iterable) and not isinstance(steps, str) else []
-    return [steps] if is_number(steps) else listed
+    return [*offsets] if isinstance(offsets, (list, range)) else [offsets] if is_number(offsets) else []
 
 
 def _window_column(name: str, source: str, steps: Any, fps: float | None) -> WindowColumn:
@@ -343,13 +344,6 @@ def _as_times(at: Any) -> Any:
     if not listed:
         raise OptionError(f"Windows: at={at!r}: expected the name of a dataset, such as 'timestamps', or a mapping")
     return tuple(listed)
-
-
-def _plain(offsets: Any) -> Any:
-    """Return offsets as a user would write them: numbers of Python, in a list."""
-    if isinstance(offsets, (range, slice)) or is_number(offsets):
-        return offsets
-    return [offset.item() if hasattr(offset, "item") else offset for offset in offsets]
 
 
 def _as_steps(name: str, offset: Any, fps: float | None) -> int:

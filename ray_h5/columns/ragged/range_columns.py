@@ -12,13 +12,7 @@ import numpy as np
 
 from ray_h5.columns.derived_columns import RowEntries
 from ray_h5.columns.ragged.bounds import Bounds
-from ray_h5.columns.ragged.runs import (
-    Runs,
-    axes_of_fields,
-    common_shape,
-    layout_of_rows,
-    ragged_layout,
-)
+from ray_h5.columns.ragged.runs import Runs, axes_of_fields, common_shape, layout_of_rows, ragged_layout
 from ray_h5.columns.ragged.sparse_rows import Entries, SparseRow, first_outside, index_dtype, rows_of
 from ray_h5.columns.schema import TENSOR_KINDS
 from ray_h5.columns.values import Reading, Values

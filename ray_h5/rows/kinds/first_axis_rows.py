@@ -59,7 +59,7 @@ class AxisRows(Episodes):
         return RowColumn(name, self.columns.of_units(name, self.columns.values(name)), chunk_rows=None)
 
     def lengths_of(self, names: Iterable[str]) -> np.ndarray:
-        num_rows = self.columns.reader.rows_of({name: self.columns.values(name).array for name in names})
+        num_rows = self._rows_of(names)
         if self._found is None:
             self._found = self._lengths(num_rows)
         self._steps = num_rows
@@ -180,9 +180,13 @@ class AxisRows(Episodes):
         if self._is_timed:
             return self.columns.parts(name)
         assert self._found is not None
-        values = self.columns.values(name)
+        values, names = self.columns.values(name), (name, self._windows.columns[0].source)
         if self._windows.episode_bounds is not None or values.array.num_rows != self._found.sum():
-            self._check_rows(name, self._windows.columns[0].source)
+            try:
+                self._rows_of(names)
+            except SchemaMismatchError:
+                self._rows_of((*names, *self.listing().names))  # this one says which columns may be read together
+                raise
         values = self.columns.of_units(name, values)
         return Parts(values, self._starts(self._found), self._found, values.array.chunk_rows)
 
@@ -190,15 +194,9 @@ class AxisRows(Episodes):
         single = self.columns.single(name) if self._is_timed else None
         return None if single is None else RowColumn(name, single)
 
-    def _check_rows(self, *names: str) -> None:
-        """Raise unless columns have equally many rows."""
-        try:
-            self.columns.reader.rows_of({name: self.columns.values(name).array for name in names})
-        except SchemaMismatchError:
-            # This one says which columns may be read together.
-            names = (*names, *self.listing().names)
-            self.columns.reader.rows_of({name: self.columns.values(name).array for name in names})
-            raise
+    def _rows_of(self, names: Iterable[str]) -> int:
+        """Return the number of rows of columns; raise unless they have equally many."""
+        return self.columns.reader.rows_of({name: self.columns.values(name).array for name in names})
 
     def _starts(self, lengths: np.ndarray) -> np.ndarray:
         """Return the first row of each episode."""
@@ -213,9 +211,7 @@ class AxisRows(Episodes):
         name = self._windows.episode
 
         def names() -> np.ndarray:
-            values = self._read(name)
-            starts = self._starts(lengths)
-            texts = [v if isinstance(v, bytes) else str(v).encode() for v in values[starts].tolist()]
-            return objects(texts)
+            firsts = self._read(name)[self._starts(lengths)].tolist()
+            return objects(value if isinstance(value, bytes) else str(value).encode() for value in firsts)
 
         return self.columns.reader.fact(f"{name}: episodes", names)

@@ -132,12 +132,13 @@ class GridRows(Episodes):
                 is_constant = not self._axes_of(layout)
             except RayH5Error:  # reported where the column is described
                 is_constant = False
-            if not is_constant or name.strip("/") in self._row_axes or _bytes(layout) <= _MOST_CONSTANT_BYTES:
+            nbytes = math.prod(layout.shape) * layout.stored_dtype.itemsize
+            if not is_constant or name.strip("/") in self._row_axes or nbytes <= _MOST_CONSTANT_BYTES:
                 columns.append(name)
                 continue
             refused[name] = UnsupportedColumnError(
-                f"{layout.where} is a constant of {_bytes(layout)} bytes, of which each row would have a copy. "
-                "Name it in columns=[...] to get it."
+                f"{layout.where} is a constant of {nbytes} bytes, of which each row would have a copy. Name it in "
+                "columns=[...] to get it."
             )
         listing = with_single_values(Listing((*columns,), refused))
         added = [f"axis_{i}" for i in range(self._kind.axes)] if self._kind.include_axes else []
@@ -257,7 +258,3 @@ def _is_part(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
     """Return whether axes of these lengths are, in this order, among those of a whole shape."""
     left = iter(whole)
     return all(length in left for length in shape)
-
-
-def _bytes(layout: ColumnLayout) -> int:
-    return math.prod(layout.shape) * layout.stored_dtype.itemsize
