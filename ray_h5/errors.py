@@ -8,45 +8,6 @@ import typing
 
 from ray_h5.messages import printable
 
-__all__ = [
-    "CastError",
-    "CodecUnavailableError",
-    "ConstantColumnError",
-    "CorruptChunkError",
-    "CorruptFileError",
-    "ExternalDataError",
-    "ImageError",
-    "MaskTooLargeError",
-    "MissingDependencyError",
-    "MissingRowKeyError",
-    "MissingSourceError",
-    "NonFiniteError",
-    "NotFittedError",
-    "NotFoundError",
-    "NotHDF5Error",
-    "NotReadableError",
-    "NullValueError",
-    "OptionError",
-    "OutOfMemoryError",
-    "OutputExistsError",
-    "PositionError",
-    "PredicateError",
-    "RayH5Error",
-    "ReadFailedError",
-    "RowIndexError",
-    "SchemaMismatchError",
-    "StaleIndexError",
-    "TableError",
-    "TransientIOError",
-    "TruncatedFileError",
-    "UnknownColumnError",
-    "UnknownOptionError",
-    "UnsupportedColumnError",
-    "VerifyError",
-    "WriteFailedError",
-    "WriterActiveError",
-]
-
 
 class RayH5Error(Exception):
     """Base of all errors of this package. Messages may have several lines; what a terminal would obey is escaped."""
@@ -214,3 +175,6 @@ class WriteFailedError(RayH5Error, OSError):
 
 class VerifyError(RayH5Error, OSError):
     """A file that was written does not hold what was to be written."""
+
+
+__all__ = [name for name in globals() if name.endswith("Error")]

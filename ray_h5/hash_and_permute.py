@@ -12,23 +12,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-__all__ = [
-    "GOLDEN",
-    "RoundKeys",
-    "Words",
-    "below",
-    "hashed",
-    "is_tensor",
-    "make_key",
-    "mix",
-    "mix_in_place",
-    "permute",
-    "uniform",
-    "unpermute",
-    "word_at",
-    "words_of",
-]
-
 Words: TypeAlias = np.ndarray[Any, Any]
 """64-bit words: a uint64 array."""
 
