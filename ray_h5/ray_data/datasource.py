@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import copy
-import functools
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from operator import methodcaller
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-import numpy as np
 import pyarrow.compute as pc
 import ray
 from ray.data import DataContext, Dataset, Datasource
@@ -21,9 +19,10 @@ from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
 from ray_h5.index.facts.file_warnings import warn_of_surprises
 from ray_h5.index.file_options import FileOptions
 from ray_h5.loading.origin_columns import IS_PADDING_SPEC, PATH_SPEC, ROW_ID_SPEC, ROW_KEY_SPEC, place_values
+from ray_h5.lru import LRU, first_time
 from ray_h5.messages import ensure_handler, no_column
 from ray_h5.options import takes_options_of
-from ray_h5.order.block_layout import Tail, choose_block_rows
+from ray_h5.order.block_layout import choose_block_rows
 from ray_h5.order.draws.shuffle import UnusableRowsError
 from ray_h5.order.read_plan import ReadPlan, make_plan
 from ray_h5.order.remaining_blocks import start_of
@@ -33,10 +32,9 @@ from ray_h5.predicates.evaluate import as_expression, check_names, check_there, 
 from ray_h5.predicates.virtual_names import in_words
 from ray_h5.ray_data.arguments import ShuffleLike, as_shuffle, as_tail
 from ray_h5.ray_data.epochs import Epochs
-from ray_h5.ray_data.plan_cache import Key, PlanCache
 from ray_h5.ray_data.quiet import turn_down_here
 from ray_h5.ray_data.ray_expressions import column_names
-from ray_h5.ray_data.ray_internals import datasources, in_whole_blocks, operators, with_datasources
+from ray_h5.ray_data.ray_internals import datasources, operators, with_datasources
 from ray_h5.ray_data.tasks import in_tasks, read_tasks, task_of_unknown_rows
 from ray_h5.source import Source, SourceOptions
 from ray_h5.storage.byte_source import IN_FLIGHT_BYTES
@@ -47,6 +45,51 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
+
+
+Key: TypeAlias = "tuple[bytes | None, tuple[str, ...]]"
+"""What identifies a plan: the fingerprint of the predicate, empty without one, None if it has none; and the columns."""
+
+_MAX_PLANS = 4
+
+
+class PlanCache:
+    """The last few plans of one datasource, shared by all datasources that Ray derives from it.
+
+    A process that a trainer or a splitter sends the dataset to gets the plans with it, and does not plan again.
+    """
+
+    def __init__(self, plans: Iterable[tuple[Key, ReadPlan]] = ()) -> None:
+        self._plans: LRU[tuple[Key, ReadPlan]] = LRU(_MAX_PLANS)
+        self._references: LRU[ray.ObjectRef[ReadPlan]] = LRU(_MAX_PLANS)
+        for key, plan in plans:
+            self._plans.put(key, (key, plan))
+
+    def get(self, key: Key, make: Callable[[], ReadPlan]) -> ReadPlan:
+        """Return a plan; call `make` if it is not in the cache, or if its predicate has no fingerprint."""
+        if key[0] is None:
+            return make()
+        known = self._plans.get(key)
+        if known is None:
+            known = key, make()
+            self._plans.put(key, known)
+        return known[1]
+
+    def reference(self, key: Key, plan: ReadPlan) -> ray.ObjectRef[ReadPlan]:
+        """Return a reference to a plan in Ray's object store, where it is put once a session."""
+        # After `ray.shutdown` and `ray.init` it is another store. The worker id of a driver is made from its job id,
+        # and each new cluster numbers its jobs from 1: the node tells them apart.
+        context = ray.get_runtime_context() if ray.is_initialized() else None
+        place = None if context is None else (context.get_node_id(), context.get_worker_id()), key
+        stored = None if key[0] is None else self._references.get(place)
+        if stored is None:
+            stored = ray.put(plan)
+            self._references.put(place, stored)
+        return stored
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Without references, which are valid in this process, or in its cluster, alone.
+        return PlanCache, (self._plans.values(),)
 
 
 @takes_options_of(Source)
@@ -105,18 +148,25 @@ class H5Datasource(Datasource):
         warn_of_surprises(self._index, files)
         self._delivered = self._index.delivered
         self._columns = self._index.outputs
-        self._added = _added_columns(self._columns, include_paths, include_row_ids, include_row_keys, self._tail)
-        self._names = (*self._columns, *self._added)
+        wanted = {
+            PATH_SPEC: include_paths,
+            ROW_ID_SPEC: include_row_ids,
+            ROW_KEY_SPEC: include_row_keys,
+            IS_PADDING_SPEC: tail == "pad",
+        }
+        self._added = {spec.name: spec for spec, is_wanted in wanted.items() if is_wanted}
+        for name in self._added.keys() & self._columns.keys():
+            raise OptionError(
+                f"the files have a column {name!r} of their own, which read_h5 was asked to add; leave one of them "
+                "out: the column of the files with columns=[...], or the added one"
+            )
+        self.names = (*self._columns, *self._added)
+        """The columns that are delivered, in order."""
         self._predicate: pc.Expression | None = None
         self._predicate_specs: dict[str, ColumnSpec] = {}
         self._plans = PlanCache()
         self._steps_of: tuple[str, ...] = ()
         self.epochs = Epochs()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The columns that are delivered, in order."""
-        return self._names
 
     def reference(self) -> ray.ObjectRef[ReadPlan]:
         """Return the plan in Ray's object store, where it is put once."""
@@ -156,15 +206,22 @@ class H5Datasource(Datasource):
         names = clone.get_projection_map()
         if names is not None:
             for name in names:
-                if name not in self._names:
-                    raise UnknownColumnError(no_column([name], self._names))
-            clone._names = tuple(names)
+                if name not in self.names:
+                    raise UnknownColumnError(no_column([name], self.names))
+            clone.names = tuple(names)
         return clone
 
     def apply_predicate(self, predicate_expr: Expr) -> H5Datasource:
         """Return a datasource that reads only the rows that pass the predicate."""
         expression, names = as_expression(predicate_expr), column_names(predicate_expr)
-        specs = self._specs(names)
+        for name in {ROW_KEY_SPEC.name, IS_PADDING_SPEC.name} & self._added.keys() & names:
+            raise PredicateError(f"predicate: {name!r} changes every epoch; filter by it after reading")
+        # It may name columns that the argument `columns` leaves out, but not those that a selection has dropped.
+        if self.get_projection_map() is not None:
+            check_there(names, self.names)
+        known = {**self._delivered, **self._added}
+        specs = {name: known[name] for name in names if name in known}
+        specs |= self._index.find([name for name in names if name not in specs])
         check_names(names, specs)
         clone: H5Datasource = super().apply_predicate(predicate_expr)
         # Ray pushes several filters one after another.
@@ -179,17 +236,11 @@ class H5Datasource(Datasource):
         clone._tail, clone._plans, clone.epochs = None, PlanCache(), Epochs()
         return clone
 
-    def offsets_of(self, name: str) -> tuple[int, ...] | None:
-        """Return the offsets of a column of windows; None for other columns."""
-        windows = self._index.scope.windows
-        columns = () if windows is None or windows.at is not None else windows.columns
-        return next((column.offsets for column in columns if column.name == name and name in self._columns), None)
-
     def steps_once(self, names: Sequence[str]) -> H5Datasource:
         """Return a datasource that reads each step of some columns of windows once, though windows overlap."""
         clone = self.rows_once()
         clone._shuffle, clone._steps_of = None, tuple(names)
-        clone._names = tuple(name for name in clone._names if name not in self._index.beside.columns)
+        clone.names = tuple(name for name in clone.names if name not in self._index.beside.columns)
         return clone
 
     def for_workers(self, world_size: int, is_resumable: bool) -> H5Datasource:
@@ -220,16 +271,18 @@ class H5Datasource(Datasource):
             if data_context is not None:
                 raise
             # Ray asks before a filter can be given, which may leave these rows out.
-            return [task_of_unknown_rows(make_plan(self._index, self._planned()), self._names)]
+            return [task_of_unknown_rows(make_plan(self._index, self._planned()), self.names)]
         # Ray calls this several times only to count tasks. The call with a context is the one whose tasks run.
         if data_context is not None:
             turn_down_here(data_context)
-            _say_once(describe(plan, self._index.chunk_group_rows))
-            start = self.epochs.begin(plan, (self._key[0], self._names), data_context)
-            return read_tasks(plan, self.reference(), self._names, start, per_task_row_limit)
+            said = describe(plan, self._index.chunk_group_rows)
+            if first_time("reading", said):  # each epoch makes the plan again
+                logger.info("reading %s", said)
+            start = self.epochs.begin(plan, (self._key[0], self.names), data_context)
+            return read_tasks(plan, self.reference(), self.names, start, per_task_row_limit)
         # `Dataset.input_files` takes the files from the metadata of tasks that are only counted.
         files = tuple(plan.files.all_paths())
-        return read_tasks(plan, plan, self._names, start_of(plan), per_task_row_limit, files)
+        return read_tasks(plan, plan, self.names, start_of(plan), per_task_row_limit, files)
 
     def plan(self) -> ReadPlan:
         """Return the plan for the current predicate and columns."""
@@ -241,43 +294,23 @@ class H5Datasource(Datasource):
         return predicate, tuple(spec.name for spec in self._planned())
 
     def _planned(self) -> list[ColumnSpec]:
-        return [self._columns[name] for name in self._names if name in self._columns]
+        return [self._columns[name] for name in self.names if name in self._columns]
 
     def _make_plan(self) -> ReadPlan:
-        selection = None if self._predicate is None else self._select(self._predicate)
-        how = self._shuffle, *self._block_size, self._tail, self._predicate_specs.keys() - self._added.keys()
+        selection, of_files = None, self._predicate_specs.keys() - self._added.keys()
+        if self._predicate is not None:
+            places = place_values(self._index.files, self._predicate_specs.keys() - of_files)
+            selection = self._index.select(self._predicate, places)
+        how = self._shuffle, *self._block_size, self._tail, of_files
         plan = make_plan(self._index, self._planned(), selection, *how)
         if self._predicate is not None and not plan.num_rows:
             said = "no row matches: none of %d rows passes %s"
             logger.warning(said, self._index.num_rows, in_words(self._predicate))
         return steps_plan(plan, self._steps_of) if self._steps_of else plan
 
-    def _specs(self, names: Iterable[str]) -> dict[str, ColumnSpec]:
-        """Return the specs of the columns that a predicate names.
-
-        These may be columns that the argument `columns` leaves out, but not columns that a selection has dropped.
-        """
-        for name in {ROW_KEY_SPEC.name, IS_PADDING_SPEC.name} & self._added.keys() & set(names):
-            raise PredicateError(f"predicate: {name!r} changes every epoch; filter by it after reading")
-        if self.get_projection_map() is not None:
-            check_there(names, self._names)
-        known = {**self._delivered, **self._added}
-        specs = {name: known[name] for name in names if name in known}
-        return {**specs, **self._index.find([name for name in names if name not in specs])}
-
-    def _select(self, predicate: pc.Expression) -> np.ndarray:
-        places = place_values(self._index.files, self._predicate_specs.keys() & self._added.keys())
-        return self._index.select(predicate, places)
-
 
 _WORKER_BYTES = 256 << 20
 """What a worker has loaded before it reads (130 MB of its own, measured), and room for what is decoded at a time."""
-
-
-@functools.lru_cache(maxsize=1024)
-def _say_once(plan: str) -> None:
-    """Say once what is read: each epoch makes the plan again."""
-    logger.info("reading %s", plan)
 
 
 def labels_of(ds: Dataset) -> dict[str, dict[Any, int]]:
@@ -311,8 +344,11 @@ def sources_of(ds: Dataset) -> list[H5Datasource]:
 
 def with_sources(ds: Dataset, change: Callable[[H5Datasource], H5Datasource], *, whole_blocks: bool = False) -> Dataset:
     """Return a dataset over changed `read_h5`; with `whole_blocks`, one block comes of each."""
-    over = in_whole_blocks if whole_blocks else with_datasources
-    return over(ds, lambda datasource: change(datasource) if isinstance(datasource, H5Datasource) else datasource)
+
+    def changed(datasource: Datasource) -> Datasource:
+        return change(datasource) if isinstance(datasource, H5Datasource) else datasource
+
+    return with_datasources(ds, changed, whole_blocks=whole_blocks)
 
 
 def by_elements(ds: Dataset, columns: Sequence[str], reduced: Collection[str]) -> list[tuple[Dataset, list[str]]]:
@@ -322,34 +358,13 @@ def by_elements(ds: Dataset, columns: Sequence[str], reduced: Collection[str]) -
     that have offsets are read step by step.
     """
     once, sources = with_sources(ds, H5Datasource.rows_once), sources_of(ds)
-    if len(operators(ds)) > 1 or not sources:
-        return [(once, list(columns))]
+    windows = sources[0]._index.scope.windows if sources and len(operators(ds)) == 1 else None
+    steps = () if windows is None or windows.at is not None else windows.columns
+    offsets = {column.name: column.offsets for column in steps if column.name in reduced}
     by_offsets: dict[tuple[int, ...] | None, list[str]] = {}
     for name in columns:
-        by_offsets.setdefault(sources[0].offsets_of(name) if name in reduced else None, []).append(name)
+        by_offsets.setdefault(offsets.get(name), []).append(name)
     return [
         (once if offsets is None else with_sources(ds, methodcaller("steps_once", names)), names)
         for offsets, names in by_offsets.items()
     ]
-
-
-def _added_columns(
-    columns: Mapping[str, ColumnSpec],
-    include_paths: bool,
-    include_row_ids: bool,
-    include_row_keys: bool,
-    tail: Tail | None,
-) -> dict[str, ColumnSpec]:
-    wanted = {
-        PATH_SPEC: include_paths,
-        ROW_ID_SPEC: include_row_ids,
-        ROW_KEY_SPEC: include_row_keys,
-        IS_PADDING_SPEC: tail is not None and tail.rule == "pad",
-    }
-    added = {spec.name: spec for spec, is_wanted in wanted.items() if is_wanted}
-    for name in added.keys() & columns.keys():
-        raise OptionError(
-            f"the files have a column {name!r} of their own, which read_h5 was asked to add; leave one of them out: "
-            "the column of the files with columns=[...], or the added one"
-        )
-    return added

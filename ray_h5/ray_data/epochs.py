@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, Literal, TypeAlias
@@ -27,7 +27,6 @@ from ray_h5.options import as_integer, names_options
 from ray_h5.order.position import Position, PositionLike
 from ray_h5.order.read_plan import ReadPlan
 from ray_h5.order.remaining_blocks import continued, layout_of, resume, start_of
-from ray_h5.ray_data.plan_cache import Key
 from ray_h5.ray_data.ray_internals import (
     Execution,
     datasources,
@@ -39,9 +38,6 @@ from ray_h5.ray_data.ray_internals import (
 )
 
 logger = logging.getLogger(__name__)
-
-_HERE: Key = (b"", ())
-"""Stands for iterations in this process, which make no tasks."""
 
 Resumes: TypeAlias = Literal["at its rows", "at its epoch", "nowhere"]
 """Where a run resumes: at the rows that it has done; at the beginning of its epoch, because functions may change the
@@ -121,11 +117,11 @@ class Epochs:
     _setting: EpochSetting = EpochSetting()
     _seed: int | None = None
     """The seed of the run that was resumed, for later epochs too; None if that of the plan counts."""
-    _executed: dict[Key, int] = field(default_factory=dict)
-    """How often each was executed since the setting."""
+    _executed: dict[Hashable, int] = field(default_factory=dict)
+    """How often each was executed since the setting; None stands for iterations in this process, without tasks."""
     _asked: dict[str, tuple[int, EpochSetting]] = field(default_factory=dict)
     """By shard: the workers that share the dataset, and what this one asked for the next epoch."""
-    _begun: dict[Key, Position] = field(default_factory=dict)
+    _begun: dict[Hashable, Position] = field(default_factory=dict)
     """Executions whose tasks are being made."""
 
     def for_workers(self, world_size: int, is_resumable: bool = True) -> Epochs:
@@ -146,18 +142,24 @@ class Epochs:
         """Leave what one of several ranks asks for."""
         self._asked[shard] = workers, setting
 
-    def begin(self, plan: ReadPlan, key: Key, context: DataContext) -> Position:
-        """Return where this execution begins in which epoch."""
+    def begin(self, plan: ReadPlan, key: Hashable, context: DataContext) -> Position:
+        """Return where this execution begins in which epoch; `key` tells apart what one `read_h5` executes."""
         if self._asked:
-            self.set(self._agreed())
+            asked, workers = dict(sorted(self._asked.items())), max(workers for workers, _ in self._asked.values())
+            settings = {shard: setting for shard, (_, setting) in asked.items()}
+            self._asked.clear()  # also if they do not agree: the next execution begins without them
+            check_agreement(settings, workers, max(0, workers - len(settings)))
+            self.set(next(iter(settings.values())))
         # The same dataset may be there twice, as in a union with itself: it is in one epoch.
         if key not in self._begun:
             self._begun[key] = self._next(plan, key)
         start = self._begun[key]
-        if Executions in context.custom_execution_callback_classes:
-            _BEGUN.of(context).append((self, key))
-        else:
+        if Executions not in context.custom_execution_callback_classes:
             self.started(key, Execution())
+            return start
+        if context is not _BEGUN.context:  # an execution that failed before it started is forgotten
+            _BEGUN.context, _BEGUN.executions = context, ()
+        _BEGUN.executions += ((self, key),)
         return start
 
     def iterate(self, plan: ReadPlan) -> Position:
@@ -165,24 +167,16 @@ class Epochs:
 
         A run that resumes with the same number of ranks is the same run: it repeats its batches too, not only its rows.
         """
-        start = self._begun[_HERE] = self.next_here(plan)
-        self.started(_HERE, Execution())
+        start = self._begun[None] = self.next_here(plan)
+        self.started(None, Execution())
         return start
 
     def next_here(self, plan: ReadPlan) -> Position:
         """Return where the next iteration in this process begins."""
-        start, position = self._next(plan, _HERE), self._setting.position
+        start, position = self._next(plan, None), self._setting.position
         return start if position is None else continued(start, position)
 
-    def _agreed(self) -> EpochSetting:
-        """Return what all ranks ask for."""
-        asked, workers = dict(sorted(self._asked.items())), max(workers for workers, _ in self._asked.values())
-        self._asked.clear()
-        settings = {shard: setting for shard, (_, setting) in asked.items()}
-        check_agreement(settings, workers, max(0, workers - len(settings)))
-        return next(iter(settings.values()))
-
-    def _next(self, plan: ReadPlan, key: Key) -> Position:
+    def _next(self, plan: ReadPlan, key: Hashable) -> Position:
         position = self._setting.position  # of the first execution alone
         if position is None:
             return start_of(plan, self._setting.epoch + self._executed.get(key, 0), self.world_size, self._seed)
@@ -196,7 +190,7 @@ class Epochs:
             )
         return start_of(plan, position.epoch, self.world_size, position.seed)
 
-    def started(self, key: Key, execution: Execution) -> None:
+    def started(self, key: Hashable, execution: Execution) -> None:
         """Count an execution, whose tasks `begin` has made, now that it is known what it does."""
         if key not in self._begun:
             return  # a dataset that is there twice has started
@@ -236,29 +230,19 @@ def check_agreement(asked: Mapping[str, object], workers: int, silent: int = 0) 
 
 def warn_of_lost_rows(what: str, rows: int, world_size: int) -> None:
     """Warn of the last rows of an epoch, or of the rest of one, that do not divide among workers."""
+    said = (
+        "%s: the last %d of %d rows do not divide among %d workers, and are left out of each epoch. Choose what "
+        "happens to them: read_h5(..., tail='drop' or 'pad', tail_rows=workers * batch size)."
+    )
     if lost := rows % world_size:
-        logger.warning(
-            "%s: the last %d of %d rows do not divide among %d workers, and are left out of each epoch. Choose what "
-            "happens to them: read_h5(..., tail='drop' or 'pad', tail_rows=workers * batch size).",
-            what,
-            lost,
-            rows,
-            world_size,
-        )
+        logger.warning(said, what, lost, rows, world_size)
 
 
 class _Begun(threading.local):
-    """The executions whose tasks this thread is making."""
+    """The executions whose tasks this thread is making, all with one context."""
 
-    def __init__(self) -> None:
-        self.context: DataContext | None = None
-        self.executions: list[tuple[Epochs, Key]] = []
-
-    def of(self, context: DataContext) -> list[tuple[Epochs, Key]]:
-        """Return those with a context; an execution that failed before it started is forgotten."""
-        if context is not self.context:
-            self.context, self.executions = context, []
-        return self.executions
+    context: DataContext | None = None
+    executions: tuple[tuple[Epochs, Hashable], ...] = ()
 
 
 _BEGUN = _Begun()
@@ -268,7 +252,7 @@ class Executions:
     """A callback of Ray, which makes one for each execution and calls it once the datasources have made their tasks."""
 
     def before_execution_starts(self, executor: Any) -> None:
-        begun, _BEGUN.executions = _BEGUN.executions, []
+        begun, _BEGUN.executions = _BEGUN.executions, ()
         execution = execution_of(executor)
         for epochs, key in begun:
             epochs.started(key, execution)
@@ -353,15 +337,11 @@ def running_epoch(dataset: Dataset | DataIterator) -> RunningEpoch | None:
 
 def _at_epochs(dataset: Dataset | DataIterator, function: Callable[..., Any], *arguments: Any) -> list[Any]:
     """Return `function` of the epochs of each `read_h5` in a dataset or shard, in the process that counts them."""
-    own = getattr(dataset, "epochs", None)
-    if isinstance(own, Epochs):  # the worker reads it itself
-        return [function(own, *arguments)]
-    if isinstance(dataset, Dataset):
-        return _at_each(dataset, function, *arguments)
-    return of_dataset(dataset, _at_each, function, *arguments)
 
+    def at_each(ds: Dataset) -> list[Any]:
+        # All copies of a datasource share its epochs, also those that Ray makes when it pushes filters down.
+        counted = [getattr(datasource, "epochs", None) for datasource in datasources(ds, optimized=False)]
+        return [function(epochs, *arguments) for epochs in counted if isinstance(epochs, Epochs)]
 
-def _at_each(ds: Dataset, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-    # All copies of a datasource share its epochs, also those that Ray makes when it pushes filters into the reading.
-    all_epochs = [getattr(datasource, "epochs", None) for datasource in datasources(ds, optimized=False)]
-    return [function(epochs, *arguments) for epochs in all_epochs if isinstance(epochs, Epochs)]
+    own = getattr(dataset, "epochs", None)  # of a shard that its worker reads
+    return [function(own, *arguments)] if isinstance(own, Epochs) else of_dataset(dataset, at_each)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 import ray
@@ -32,27 +32,25 @@ _LIMITS_WAIT_SECONDS = 0.1
 # The operators of a dataset ---------------------------------------------------------------------------
 
 
-def operators(ds: Dataset) -> list[Any]:
-    """Return the operators that remain once filters and columns are pushed into the reading; the last one first."""
-    return _below(LogicalOptimizer().optimize(ds._logical_plan).dag)
+def operators(ds: Dataset, *, optimized: bool = True) -> list[Any]:
+    """Return the operators of a dataset, the last one first; by default those that remain once Ray has optimized them.
 
-
-def _below(operator: Any) -> list[Any]:
-    operators_below, todo = [], [operator]
+    It then has pushed filters and columns into the reading.
+    """
+    plan = LogicalOptimizer().optimize(ds._logical_plan) if optimized else ds._logical_plan
+    known, todo = [], [plan.dag]
     while todo:
-        operator = todo.pop()
-        operators_below.append(operator)
-        todo += operator.input_dependencies
-    return operators_below
+        known.append(todo.pop())
+        todo += known[-1].input_dependencies
+    return known
 
 
 def datasources(ds: Dataset, *, optimized: bool = True) -> list[Datasource]:
     """Return the datasources that a dataset reads; by default with the filters and columns pushed into them."""
-    operators_read = operators(ds) if optimized else _below(ds._logical_plan.dag)
-    return [operator.datasource for operator in operators_read if hasattr(operator, "datasource")]
+    return [operator.datasource for operator in operators(ds, optimized=optimized) if hasattr(operator, "datasource")]
 
 
-def row_count_changers(operators: Iterable[Any]) -> list[str]:
+def row_count_changers(ds: Dataset) -> list[str]:
     """Return the names of the operators after the reading that may change the number of rows, or of rows in a block.
 
     A function of the user may change it, unless ``map_batches`` was given ``udf_modifying_row_count=False`` or the
@@ -60,7 +58,7 @@ def row_count_changers(operators: Iterable[Any]) -> list[str]:
     """
     return [
         operator.name
-        for operator in operators
+        for operator in operators(ds)
         if operator.input_dependencies  # a read has none
         and not getattr(getattr(operator, "fn", None), "keeps_rows", False)
         and (
@@ -104,47 +102,34 @@ def steps_after_reading(ds: Dataset) -> tuple[Datasource | None, list[Step]]:
     return source if getattr(read, "per_block_limit", None) is None else None, steps
 
 
-def _changed(ds: Dataset, change: Callable[[Any], Any]) -> Dataset:
-    """Return a dataset with changed operators and a context of its own; `ds` itself if no operator changes."""
-    before = ds._logical_plan.dag
-    after = before._apply_transform(change)
-    if after is before:
-        return ds
-    clone = Dataset.copy(ds, _deep_copy=True)
-    clone._logical_plan = LogicalPlan(after, clone.context)
-    return clone
+def with_datasources(ds: Dataset, change: Callable[[Datasource], Datasource], *, whole_blocks: bool) -> Dataset:
+    """Return the same dataset over changed datasources, with a context of its own; `ds` itself if nothing changes.
 
-
-def with_datasources(ds: Dataset, change: Callable[[Datasource], Datasource]) -> Dataset:
-    """Return the same dataset over changed datasources; `ds` itself if no datasource changes."""
+    With `whole_blocks` its functions return one block for each block that they receive. By default Ray joins blocks
+    that have fewer rows than the ``batch_size`` of ``map_batches``, and cuts blocks that become larger than its
+    ``target_max_block_size``, as bytes that become floats may. A worker of a trainer then receives other rows than
+    planned.
+    """
 
     def changed(operator: Any) -> Any:
         before = getattr(operator, "datasource", None)
         after = before if before is None else change(before)
-        if after is before:
-            return operator  # the same object, so that an unchanged plan is recognized
-        return dataclasses.replace(operator, datasource=after, datasource_or_legacy_reader=after)
+        if after is not before:
+            return dataclasses.replace(operator, datasource=after, datasource_or_legacy_reader=after)
+        # Without a minimum of rows Ray does not join blocks.
+        if whole_blocks and getattr(operator, "min_rows_per_bundled_input", None) is not None:
+            return dataclasses.replace(operator, min_rows_per_bundled_input=None)
+        return operator  # the same object, so that an unchanged plan is recognized
 
-    return _changed(ds, changed)
-
-
-def in_whole_blocks(ds: Dataset, change: Callable[[Datasource], Datasource]) -> Dataset:
-    """Return a dataset over changed datasources, whose functions return one block for each block that they receive.
-
-    By default Ray joins blocks that have fewer rows than the ``batch_size`` of ``map_batches``, and cuts blocks that
-    become larger than its ``target_max_block_size``, as bytes that become floats may. A worker of a trainer then
-    receives other rows than planned.
-    """
-
-    def changed(operator: Any) -> Any:
-        if not operator.input_dependencies or getattr(operator, "min_rows_per_bundled_input", None) is None:
-            return operator
-        return dataclasses.replace(operator, min_rows_per_bundled_input=None)
-
-    whole = _changed(with_datasources(ds, change), changed)
-    # Without a target size Ray does not cut blocks, and without a minimum of rows it does not join them.
-    whole.context.target_max_block_size = None
-    return whole
+    before = ds._logical_plan.dag
+    after = before._apply_transform(changed)
+    if after is before:
+        return ds
+    clone = Dataset.copy(ds, _deep_copy=True)
+    clone._logical_plan = LogicalPlan(after, clone.context)
+    if whole_blocks:
+        clone.context.target_max_block_size = None  # without a target size it does not cut them
+    return clone
 
 
 # The blocks that Ray keeps ----------------------------------------------------------------------------
@@ -238,14 +223,11 @@ def own_error(error: BaseException | None) -> RayH5Error | None:
         seen.add(id(error))
         if isinstance(error, RayH5Error) and not isinstance(error, RayTaskError):
             return error
-        error = getattr(error, "cause", None) or _failure_of(error) or error.__cause__
+        # The error that a trainer raises says what made the training fail.
+        failures = getattr(error, "worker_failures", None) or {}
+        failed = next(iter(failures.values()), getattr(error, "controller_failure", None))
+        error = getattr(error, "cause", None) or failed or error.__cause__
     return None
-
-
-def _failure_of(error: BaseException) -> BaseException | None:
-    """Return what made a training fail, as the error says that a trainer raises; None for other errors."""
-    failures = getattr(error, "worker_failures", None) or {}
-    return next(iter(failures.values()), getattr(error, "controller_failure", None))
 
 
 # Shards of a trainer ----------------------------------------------------------------------------------
@@ -266,16 +248,13 @@ def is_split(shard: DataIterator | Dataset) -> bool:
     return hasattr(shard, "_coord_actor")
 
 
-def of_dataset(shard: DataIterator, function: Callable[..., T], *arguments: Any) -> T:
-    """Return `function` of the dataset of a shard; it is called in the process that executes the dataset."""
-    if not is_split(shard):
-        return function(shard._base_dataset, *arguments)
-    result: T = ray.get(shard._coord_actor.__ray_call__.remote(_of_base, function, *arguments))
+def of_dataset(dataset: DataIterator | Dataset, function: Callable[[Dataset], T]) -> T:
+    """Return `function` of a dataset, or of that of a shard; it is called in the process that executes the dataset."""
+    if not is_split(dataset):
+        return function(getattr(dataset, "_base_dataset", dataset))
+    call = dataset._coord_actor.__ray_call__.remote(lambda coordinator: function(coordinator._base_dataset))
+    result: T = ray.get(call)
     return result
-
-
-def _of_base(owner: Any, function: Callable[..., T], *arguments: Any) -> T:
-    return function(owner._base_dataset, *arguments)
 
 
 # The cluster ------------------------------------------------------------------------------------------

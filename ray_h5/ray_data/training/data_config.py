@@ -17,7 +17,7 @@ from ray_h5.messages import ensure_handler
 from ray_h5.options import as_integer, require, takes_options_of
 from ray_h5.ray_data.datasource import H5Datasource, sources_of, with_sources
 from ray_h5.ray_data.epochs import warn_of_lost_rows
-from ray_h5.ray_data.ray_internals import may_grow, operators, row_count_changers, task_cpus
+from ray_h5.ray_data.ray_internals import may_grow, row_count_changers, task_cpus
 from ray_h5.ray_data.training.worker_shard import Recipe, WorkerShard, recipe_of
 
 logger = logging.getLogger(__name__)
@@ -174,7 +174,7 @@ def _for_workers(name: str, ds: Dataset, world_size: int) -> Dataset:
 
     Here it is decided where a run resumes: at its rows, if those that a worker receives are those that were read.
     """
-    changers = row_count_changers(operators(ds))
+    changers = row_count_changers(ds)
     if changers:
         logger.warning(
             "dataset %r: %s may change the number of rows, or of rows in a block, after the reading: a run that "
