@@ -26,32 +26,8 @@ class DatasetLoader:
     torch has none.
     """
 
-    def __init__(
-        self,
-        ds: Dataset,
-        batch_size: int,
-        *,
-        rank: int,
-        world_size: int,
-        threads: int,
-        drop_last: bool = False,
-        pin_memory: bool = False,
-        pad: PadLike = None,
-    ) -> None:
-        answer = recipe_of(ds)
-        if isinstance(answer, str):
-            raise OptionError(
-                f"loader: this dataset cannot be read without tasks of Ray: {answer}. Write "
-                "ds.iter_torch_batches(batch_size=...); or give loader the dataset before that step, and do it in the "
-                "loop."
-            )
-        source, recipe = answer
-        self.batch_size, self._drop_last = batch_size, drop_last
-        self._collate = TorchCollate(pin_memory=pin_memory and can_pin(), padding=pad)
-        epochs = source.epochs.for_workers(world_size)
-        self._shard = WorkerShard(
-            "loader", source.plan(), recipe, epochs, rank, as_integer("threads", threads, 0), False
-        )
+    def __init__(self, shard: WorkerShard, batch_size: int, collate: TorchCollate, drop_last: bool) -> None:
+        self._shard, self.batch_size, self._collate, self._drop_last = shard, batch_size, collate, drop_last
         self._is_inside = False
         """Whether an epoch has begun and not ended."""
 
@@ -92,12 +68,16 @@ def loader_of_dataset(
     batch_size: int,
     ranks: Callable[[int | None, int | None], tuple[int, int]],
     *,
+    threads: int,
     shuffle: Any = True,
     seed: int | None = 0,
     rank: int | None = None,
     world_size: int | None = None,
     workers: int = 0,
     collate_fn: Any = None,
+    drop_last: bool = False,
+    pin_memory: bool = False,
+    pad: PadLike = None,
     transforms_ahead: bool = False,  # noqa: ARG001  functions of this package repeat wherever they run
     **options: Any,
 ) -> DatasetLoader:
@@ -109,7 +89,20 @@ def loader_of_dataset(
             "loader: workers and collate_fn are for files and H5Dataset. A dataset of read_h5 is read in threads; "
             "ds.iter_torch_batches(collate_fn=...) calls a function of yours"
         )
-    if others := sorted(options.keys() - {"drop_last", "threads", "pin_memory", "pad"}):
-        raise OptionError(f"{', '.join(others)}: the dataset is made already; these are options of read_h5(...)")
+    if options:
+        raise OptionError(
+            f"{', '.join(sorted(options))}: the dataset is made already; these are options of read_h5(...)"
+        )
     own, ranks_in_all = ranks(rank, world_size)
-    return DatasetLoader(ds, batch_size, rank=own, world_size=ranks_in_all, **options)
+    recipe = recipe_of(ds)
+    if isinstance(recipe, str):
+        raise OptionError(
+            f"loader: this dataset cannot be read without tasks of Ray: {recipe}. Write "
+            "ds.iter_torch_batches(batch_size=...); or give loader the dataset before that step, and do it in the "
+            "loop."
+        )
+    source, made = recipe
+    collate = TorchCollate(pin_memory=pin_memory and can_pin(), padding=pad)
+    epochs, threads = source.epochs.for_workers(ranks_in_all), as_integer("threads", threads, 0)
+    shard = WorkerShard("loader", source.plan(), made, epochs, own, threads, agrees=False)
+    return DatasetLoader(shard, batch_size, collate, drop_last)

@@ -49,18 +49,23 @@ class OrderedDataConfig(DataConfig):
             If workers should read a dataset themselves and cannot, or leave no CPU for the tasks that read.
         """
         ensure_handler()
+        nodes = worker_node_ids or []
+        threads = [self._threads or 1] * world_size
+        if nodes and self._threads is None:  # the share of each worker of the CPUs of its node that do not train
+            cpus = {node["NodeID"]: node["Resources"].get("CPU", 0.0) for node in ray.nodes()}
+            threads = [int(min(8, max(1, cpus.get(node, 0.0) // nodes.count(node) - 1))) for node in nodes]
         shards: list[dict[str, DataIterator]] = [{} for _ in range(world_size)]
         in_tasks = {}
         for name, ds in sorted(datasets.items()):
             is_shared = self._datasets_to_split == "all" or name in self._datasets_to_split
             ranks = world_size if is_shared else 1
-            answer = self._recipe(name, ds, worker_node_ids or [])
-            if isinstance(answer, tuple):
+            answer = self._recipe(name, ds, nodes)
+            if answer is not None:
                 source, recipe = answer
-                _warn_of_lost_rows(name, ds, ranks)
-                for rank, threads in enumerate(self._threads_of(worker_node_ids, world_size)):
+                warn_of_lost_rows(f"dataset {name!r}", source.plan().num_positions, ranks)
+                for rank in range(world_size):
                     epochs, of = source.epochs.for_workers(ranks), rank if is_shared else 0
-                    shards[rank][name] = WorkerShard(name, source.reference(), recipe, epochs, of, threads)
+                    shards[rank][name] = WorkerShard(name, source.reference(), recipe, epochs, of, threads[rank])
                 continue
             check_free_cpus(name, ds)
             in_tasks[name] = _for_workers(name, ds, ranks) if sources_of(ds) else ds
@@ -86,13 +91,6 @@ class OrderedDataConfig(DataConfig):
             return None
         logger.info("dataset %r: read in the workers, by %s threads each", name, self._threads or "their share of")
         return recipe
-
-    def _threads_of(self, nodes: list[str] | None, world_size: int) -> list[int]:
-        """Return the threads that read in each worker: its share of the CPUs of its node that do not train, up to 8."""
-        if self._threads is not None or not nodes:
-            return [self._threads or 1] * world_size
-        cpus = {node["NodeID"]: node["Resources"].get("CPU", 0.0) for node in ray.nodes()}
-        return [int(min(8, max(1, cpus.get(node, 0.0) // nodes.count(node) - 1))) for node in nodes]
 
 
 def _why_tasks(nodes: list[str]) -> str | None:
@@ -176,26 +174,19 @@ def _for_workers(name: str, ds: Dataset, world_size: int) -> Dataset:
     """
     changers = row_count_changers(ds)
     if changers:
-        logger.warning(
+        said = (
             "dataset %r: %s may change the number of rows, or of rows in a block, after the reading: a run that "
             "resumes begins its epoch again. If a function keeps them, pass "
-            "map_batches(..., udf_modifying_row_count=False).",
-            name,
-            ", ".join(changers),
+            "map_batches(..., udf_modifying_row_count=False)."
         )
+        logger.warning(said, name, ", ".join(changers))
     else:
-        _warn_of_lost_rows(name, ds, world_size)
+        # From the plan: Ray would read and transform all rows to count them.
+        rows = sum(source.plan().num_positions for source in sources_of(ds))
+        warn_of_lost_rows(f"dataset {name!r}", rows, world_size)
     # The workers receive blocks in turn: with whole blocks each gets exactly its planned rows.
-    return with_sources(
-        ds, lambda datasource: datasource.for_workers(world_size, not changers), whole_blocks=not changers
-    )
-
-
-def _warn_of_lost_rows(name: str, ds: Dataset, world_size: int) -> None:
-    # From the plan: Ray would read and transform all rows to count them.
-    warn_of_lost_rows(
-        f"dataset {name!r}", sum(datasource.plan().num_positions for datasource in sources_of(ds)), world_size
-    )
+    is_exact = not changers
+    return with_sources(ds, lambda source: source.for_workers(world_size, is_exact), whole_blocks=is_exact)
 
 
 _CPU_STEP = 1e-4

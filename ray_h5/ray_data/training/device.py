@@ -43,17 +43,13 @@ def to_device(batches: Iterable[_Batch], device: torch.device) -> Iterator[_Batc
             yield copy
 
     for batch, copied in ahead(copies(), Stop()):
-        yield _handed_over(batch, copied, device)
-
-
-def _handed_over(batch: _Batch, copied: torch.cuda.Event, device: torch.device) -> _Batch:
-    """Return a batch that the stream of the training may use: it waits for this copy, not for the next one."""
-    current = torch.cuda.current_stream(device)
-    current.wait_event(copied)
-    for tensor in _tensors_in(batch):
-        # Without this its memory could be reused while the training stream still computes with it.
-        tensor.record_stream(current)
-    return batch
+        # The stream of the training waits for this copy, not for the next one.
+        current = torch.cuda.current_stream(device)
+        current.wait_event(copied)
+        for tensor in _tensors_in(batch):
+            # Without this its memory could be reused while the training stream still computes with it.
+            tensor.record_stream(current)
+        yield batch
 
 
 def _moved(value: Any, device: torch.device, *, non_blocking: bool) -> Any:

@@ -177,26 +177,19 @@ def train_batches(
             f"TorchTrainer(datasets={{'train': ds}}), found {found_type}"
         )
     epoch = as_integer("epoch", epoch, 0)
-    _check_in_loop()
-    target = as_device(device)
-    pin = target.type == "cuda" if pin_memory is None else pin_memory
-    options["collate_fn"] = TorchCollate(dtypes, pin, casting, pad)
-    start = None if position is None else Position.from_dict(position)
-    return TrainBatches(_shard(name), name, epoch, start, target, options)
-
-
-def _check_in_loop() -> None:
     if world_rank() is None:
         raise OptionError(
             "train_batches: expected to be called in the loop of a trainer, TorchTrainer(train_loop_per_worker, ...), "
             "found the driver or another process; there, ds.iter_torch_batches(...) gives the batches of a dataset"
         )
-
-
-def _shard(name: str) -> DataIterator:
+    target = as_device(device)
+    pin = target.type == "cuda" if pin_memory is None else pin_memory
+    options["collate_fn"] = TorchCollate(dtypes, pin, casting, pad)
+    start = None if position is None else Position.from_dict(position)
     try:
-        return ray.train.get_dataset_shard(name)
+        shard = ray.train.get_dataset_shard(name)
     except KeyError:
         raise OptionError(
             f"the trainer has no dataset {name!r}: it is the key in TorchTrainer(datasets={{{name!r}: ds}})"
         ) from None
+    return TrainBatches(shard, name, epoch, start, target, options)

@@ -21,7 +21,7 @@ from ray.data import DataContext, DataIterator, Dataset, Schema
 from ray.data.block import BlockAccessor
 from ray.data.collate_fn import ArrowBatchCollateFn, PandasBatchCollateFn
 
-from ray_h5.columns.schema import TENSOR_KINDS, ColumnSpec
+from ray_h5.columns.schema import TENSOR_KINDS
 from ray_h5.errors import OptionError, PositionError
 from ray_h5.loading.batch_reader import BatchReader
 from ray_h5.loading.origin_columns import epoch_column
@@ -46,6 +46,9 @@ Batch: TypeAlias = "dict[str, np.ndarray] | pa.Table"
 RowFunction: TypeAlias = Callable[[Batch], Any]
 """Takes a batch and returns one in a format of Ray, row by row."""
 
+_PLAIN = "biuf"
+"""The kinds of dtype that stay arrays."""
+
 _INSTEAD = "It works on tasks of Ray: data_config(reading='tasks')."
 
 
@@ -67,33 +70,31 @@ class Recipe:
     def arrays(self, plan: ReadPlan, block: Block) -> Batch:
         """Return the columns of a block: as arrays if all are plain numbers, otherwise as the table of a task."""
         specs = {spec.name: spec for spec in plan.of_files}
-        columns = {name: None if name in specs else epoch_column(plan, block, name) for name in self.names}
-        if not all(values is not None or _is_plain(specs.get(name)) for name, values in columns.items()):
-            return to_table(plan, block, self.names)
-        return {name: block.rows.arrays[name] if values is None else values for name, values in columns.items()}
+        columns: dict[str, np.ndarray] = {}
+        for name in self.names:
+            spec, values = specs.get(name), None
+            if spec is None:
+                values = epoch_column(plan, block, name)
+            elif spec.kind in TENSOR_KINDS and spec.dtype.kind in _PLAIN:
+                values = block.rows.arrays[name]
+            if values is None:
+                return to_table(plan, block, self.names)
+            columns[name] = values
+        return columns
 
     def apply(self, batch: Batch) -> Batch:
         """Return a batch after the functions."""
-        if not self.functions:
-            return batch
         for function in self.functions:
-            changed = function(batch)
+            batch = function(batch)
             # Between two functions Ray makes a table of what is not plain numbers.
-            is_plain = isinstance(changed, dict) and all(map(_is_numeric, changed.values()))
-            batch = changed if is_plain else _in_format(BlockAccessor.batch_to_block(changed), "pyarrow")
+            parts = batch.values() if isinstance(batch, dict) else [None]
+            if not all(isinstance(values, np.ndarray) and values.dtype.kind in _PLAIN for values in parts):
+                batch = _in_format(BlockAccessor.batch_to_block(batch), "pyarrow")
         return batch
 
 
 def _called(function: Callable[[Any], Any], wanted: str, batch: Batch) -> Any:
     return function(_in_format(batch, wanted))
-
-
-def _is_plain(spec: ColumnSpec | None) -> bool:
-    return spec is not None and spec.kind in TENSOR_KINDS and spec.dtype.kind in "biuf"
-
-
-def _is_numeric(values: Any) -> bool:
-    return isinstance(values, np.ndarray) and values.dtype.kind in "biuf"
 
 
 def recipe_of(ds: Dataset) -> tuple[H5Datasource, Recipe] | str:
@@ -200,17 +201,16 @@ class WorkerShard(DataIterator):
         _check_buffer(local_shuffle_buffer_size)
         if collate_fn is not None and dtypes is not None:
             raise OptionError("iter_torch_batches: pass dtypes or collate_fn: a function of yours casts itself")
-        target = as_device(device)
-        if collate_fn is None:
+        target, finish = as_device(device), collate_fn
+        if finish is None:
             by_name = dtypes if isinstance(dtypes, Mapping) else None
-            collate_fn = TorchCollate(by_name, (pin_memory or target.type == "cuda") and can_pin(), casting="unsafe")
+            finish = TorchCollate(by_name, (pin_memory or target.type == "cuda") and can_pin(), casting="unsafe")
             if dtypes is not None and by_name is None:
-                collate_fn = partial(_cast_all, collate_fn, dtypes)
-            finish = collate_fn
-        elif isinstance(collate_fn, TorchCollate):  # it takes arrays and tables
-            finish = collate_fn
-        else:
-            finish = partial(_called, collate_fn, _format_of(collate_fn))
+                finish = partial(_cast_all, finish, dtypes)
+        elif not isinstance(finish, TorchCollate):  # which takes arrays and tables
+            formats = {ArrowBatchCollateFn: "pyarrow", PandasBatchCollateFn: "pandas"}
+            wanted = next((name for kind, name in formats.items() if isinstance(finish, kind)), "numpy")
+            finish = partial(_called, finish, wanted)
         return _Iterable(partial(self._iterate, batch_size, drop_last, finish, partial(to_device, device=target)))
 
     def iter_batches(
@@ -230,11 +230,12 @@ class WorkerShard(DataIterator):
 
     def iter_rows(self) -> Iterable[dict[str, Any]]:
         """Iterate over rows, as dicts."""
-        return _Iterable(partial(self._iterate_rows))
 
-    def _iterate_rows(self) -> Iterator[dict[str, Any]]:
-        for table in self.iter_batches(batch_format="pyarrow"):
-            yield from BlockAccessor.for_block(table).iter_rows(public_row_format=True)
+        def rows() -> Iterator[dict[str, Any]]:
+            for table in self.iter_batches(batch_format="pyarrow"):
+                yield from BlockAccessor.for_block(table).iter_rows(public_row_format=True)
+
+        return _Iterable(rows)
 
     def schema(self) -> Schema:
         """Return the columns and their types."""
@@ -341,13 +342,6 @@ def _check_buffer(rows: int | None) -> None:
             f"local_shuffle_buffer_size={rows}: the order is that of read_h5(..., shuffle=True), which costs no "
             f"buffer. {_INSTEAD}"
         )
-
-
-def _format_of(collate_fn: Callable[[Any], Any]) -> str:
-    """Return the format that a collate function takes."""
-    if isinstance(collate_fn, ArrowBatchCollateFn):
-        return "pyarrow"
-    return "pandas" if isinstance(collate_fn, PandasBatchCollateFn) else "numpy"
 
 
 def _in_format(batch: Batch, wanted: str) -> Any:
