@@ -28,7 +28,12 @@ ShuffleLike: TypeAlias = "bool | str | Shuffle | FileShuffleConfig | None"
 def as_shuffle(shuffle: ShuffleLike) -> Shuffle | None:
     """Return the value of the argument `shuffle`; True draws a seed."""
     if isinstance(shuffle, FileShuffleConfig):
-        return _as_file_shuffle(shuffle)
+        if shuffle.seed is not None and not shuffle.reseed_after_execution:
+            raise OptionError(
+                f"shuffle={shuffle}: each iteration is an epoch with its own order; for the same order each time, call "
+                "set_epoch(ds, 0) before each iteration"
+            )
+        return Shuffle("files", seed=shuffle.seed)
     if shuffle is not True:
         checked = shuffling.as_shuffle(shuffle)
         if checked is not None and checked.batch_values is not None:
@@ -43,25 +48,14 @@ def as_shuffle(shuffle: ShuffleLike) -> Shuffle | None:
     return drawn
 
 
-def _as_file_shuffle(config: FileShuffleConfig) -> Shuffle:
-    if config.seed is not None and not config.reseed_after_execution:
-        raise OptionError(
-            f"shuffle={config}: each iteration is an epoch with its own order; for the same order each time, call "
-            "set_epoch(ds, 0) before each iteration"
-        )
-    return Shuffle("files", seed=config.seed)
-
-
 def as_tail(rule: str, rows: int | None) -> Tail | None:
     """Return the value of the arguments `tail` and `tail_rows`."""
     require(rule in _TAILS, "tail", rule, f"'keep', 'drop' or 'pad'.{near_names(str(rule), _TAILS)}")
-    if rule == "keep":
-        if rows is not None:
-            raise OptionError(f"tail_rows={rows}: is used only with tail='drop' or tail='pad'")
-        return None
-    if rows is None:
+    if rule != "keep" and rows is None:
         raise OptionError(f"tail={rule!r}: needs tail_rows, usually workers * batch size")
-    return Tail(cast("Any", rule), as_integer("tail_rows", rows, 1))
+    if rule == "keep" and rows is not None:
+        raise OptionError(f"tail_rows={rows}: is used only with tail='drop' or tail='pad'")
+    return None if rule == "keep" else Tail(cast("Any", rule), as_integer("tail_rows", rows, 1))
 
 
 def as_flag(name: str, value: object) -> bool:
@@ -72,17 +66,16 @@ def as_flag(name: str, value: object) -> bool:
 
 def as_resources(concurrency: object, num_cpus: object, memory: object, ray_remote_args: object) -> dict[str, Any]:
     """Return the options of tasks that are there, as Python numbers: Ray does not take those of numpy."""
-    if ray_remote_args is not None and not isinstance(ray_remote_args, dict):
-        raise OptionError(
-            f"ray_remote_args={ray_remote_args!r}: expected a dict, such as {{'scheduling_strategy': ...}}"
-        )
-    options = {
-        "concurrency": None if concurrency is None else as_integer("concurrency", concurrency, 1),
-        "num_cpus": _as_amount("num_cpus", num_cpus),
-        # Ray runs a step that reserves 0 bytes apart from one that reserves none.
-        "memory": _as_amount("memory", memory) or None,
-        **(ray_remote_args or {}),
-    }
+    is_dict = ray_remote_args is None or isinstance(ray_remote_args, dict)
+    require(is_dict, "ray_remote_args", ray_remote_args, "a dict, such as {'scheduling_strategy': ...}")
+    options: dict[str, Any] = {"num_cpus": num_cpus, "memory": memory}
+    for name, value in options.items():
+        if value is not None:
+            require(is_number(value) and 0 <= value < math.inf, name, value, "a number of 0 or more")
+            options[name] = float(value)
+    options["memory"] = options["memory"] or None  # Ray runs a step that reserves 0 bytes apart from one without
+    options["concurrency"] = None if concurrency is None else as_integer("concurrency", concurrency, 1)
+    options |= cast("dict[str, Any]", ray_remote_args or {})
     return {name: value for name, value in options.items() if value is not None}
 
 
@@ -99,18 +92,9 @@ def remote_options(function: Callable[..., Any], options: Mapping[str, Any]) -> 
     parameters = inspect.signature(function).parameters
     named = {name: value for name, value in options.items() if name in parameters}
     others = {name: value for name, value in options.items() if name not in parameters}
-    if not others:
-        return named
-    if "ray_remote_args" not in parameters:
+    if others and "ray_remote_args" not in parameters:
         raise OptionError(
             f"ray_remote_args: {', '.join(others)}: this release of Ray has no such option for {function.__name__}; "
             f"expected some of {', '.join(parameters)}"
         )
-    return {**named, "ray_remote_args": others}
-
-
-def _as_amount(name: str, value: Any) -> float | None:
-    if value is None:
-        return None
-    require(is_number(value) and 0 <= value < math.inf, name, value, "a number of 0 or more")
-    return float(value)
+    return {**named, "ray_remote_args": others} if others else named

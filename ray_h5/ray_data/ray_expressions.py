@@ -47,10 +47,6 @@ class RowChooser:
         values = _scalars(columns[0], criterion.column)
         return _like(compared(criterion.column, criterion.wanted, values), columns[0])
 
-    def pushed(self, *columns: pc.Expression) -> pc.Expression:
-        """Return the predicate for a datasource. Columns may have been renamed."""
-        return self.criterion.over([str(column) for column in columns]).expression
-
 
 def _scalars(column: BlockColumn, name: str) -> pa.Array | pa.ChunkedArray:
     try:
@@ -59,17 +55,14 @@ def _scalars(column: BlockColumn, name: str) -> pa.Array | pa.ChunkedArray:
         values = pa.array(column, from_pandas=column.dtype.kind != "f") if is_series else column
     except (pa.ArrowInvalid, pa.ArrowTypeError) as exc:
         raise PredicateError(f"predicate: column {name!r} holds values of several types: {exc}") from exc
-    if isinstance(values.type, pa.BaseExtensionType) and hasattr(values.type, "shape"):
-        if any(length != 1 for length in values.type.shape):
-            raise no_scalar(name, values.type.shape, are_numbers=True)
-        return _without_axes(values)
-    return values
-
-
-def _without_axes(values: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return tensors of one value each as these values."""
+    type_ = values.type
+    if not isinstance(type_, pa.BaseExtensionType) or not hasattr(type_, "shape"):
+        return values
+    if any(length != 1 for length in type_.shape):
+        raise no_scalar(name, type_.shape, are_numbers=True)
+    # Tensors of one value each are these values.
     chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
-    return pa.chunked_array([pc.list_flatten(chunk.storage) for chunk in chunks], values.type.storage_type.value_type)
+    return pa.chunked_array([pc.list_flatten(chunk.storage) for chunk in chunks], type_.storage_type.value_type)
 
 
 def _like(passes: pa.ChunkedArray, column: BlockColumn) -> BlockColumn:
@@ -105,5 +98,6 @@ def as_expr(criterion: Criterion) -> Expr:
 
 
 def _pushed(*arguments: Any) -> pc.Expression:
+    """Return the predicate for a datasource. Columns may have been renamed."""
     *columns, chooser = arguments
-    return chooser.pushed(*columns)
+    return chooser.criterion.over([str(column) for column in columns]).expression

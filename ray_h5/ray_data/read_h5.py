@@ -138,7 +138,13 @@ def read_h5(
     )
     if memory is None and "memory" not in resources and (nbytes := datasource.remote_task_bytes) is not None:
         resources["memory"] = nbytes
-    ds = _dataset(datasource, remote_options(ray.data.read_datasource, resources))
+    with warnings.catch_warnings():
+        # Some options of tasks have no parameter except ray_remote_args.
+        warnings.filterwarnings("ignore", message="`ray_remote_args` is deprecated")
+        # The datasource chooses blocks by their bytes. Ray chooses 200 blocks or more by default, and cuts what the
+        # tasks return to get that number; it never needs to cut for 1.
+        of_tasks = remote_options(ray.data.read_datasource, resources)
+        ds = ray.data.read_datasource(datasource, override_num_blocks=1, **of_tasks)
     # The dataset has its own copy of the context; the user's context stays as it is.
     ds.context.execution_options.preserve_order |= in_order
     # The error of a function is raised as what it is, and not as an error of Ray around it.
@@ -187,12 +193,3 @@ def _loader_of(source: ray.data.Dataset, batch_size: int, ranks: Any, **options:
     from ray_h5.ray_data.dataset_loader import loader_of_dataset  # torch, which reading by tasks does not need
 
     return loader_of_dataset(source, batch_size, ranks, **options)
-
-
-def _dataset(datasource: H5Datasource, options: dict[str, Any]) -> ray.data.Dataset:
-    with warnings.catch_warnings():
-        # Some options of tasks have no parameter except ray_remote_args.
-        warnings.filterwarnings("ignore", message="`ray_remote_args` is deprecated")
-        # The datasource chooses blocks by their bytes. Ray chooses 200 blocks or more by default, and cuts what the
-        # tasks return to get that number; it never needs to cut for 1.
-        return ray.data.read_datasource(datasource, override_num_blocks=1, **options)

@@ -63,7 +63,7 @@ def read_tasks(
     schema = schema_of(plan, names)
     layout = layout_of(run)
     if layout.num_blocks == 0:
-        return [_task_of_nothing(schema, 0, input_files)]  # Ray takes the schema from it
+        return [_task_of_nothing(schema, 0, input_files)]
     tasks = []
     for block in range(layout.num_blocks):
         start, stop = layout.bounds(block)
@@ -80,8 +80,9 @@ def task_of_unknown_rows(plan: ReadPlan, names: tuple[str, ...]) -> ReadTask:
 
 
 def _task_of_nothing(schema: pa.Schema, rows: int | None, input_files: tuple[str, ...]) -> ReadTask:
+    """Return a task that reads no rows: Ray takes the schema from it."""
     metadata = BlockMetadata(rows, rows, None, input_files=input_files)
-    return ReadTask(partial(_read_nothing, schema), metadata, schema=schema)
+    return ReadTask(lambda: [schema.empty_table()], metadata, schema=schema)
 
 
 def _read_block(
@@ -98,20 +99,17 @@ def _read_block(
         source = _SOURCES.get(key)
         plan = ray.get(plan) if source is None else source.plan
     _check_attempts(plan, run, block)
+    # Rows stay in memory if they are few, shuffled, and the same in each epoch.
+    is_plain = plan.order.shuffle is not None and plan.scope.windows is None and not plan.is_drawn
+    is_kept = is_plain and bool(plan.of_files) and _bytes_of(plan) <= _KEPT_BYTES
     with _on_this_host():
-        if source is None and key is not None and limit is None and _is_kept(plan):
+        if source is None and key is not None and limit is None and is_kept:
             source = RowSource(plan, _KEPT_BYTES)
             source.block_rows(plan.row_ids(np.arange(plan.num_rows)))  # in the order of the files: each is opened once
             _SOURCES.put(key, source)
         read = read_rows if source is None else lambda _plan, row_ids, _draws: source.block_rows(row_ids)
         table = to_table(plan, read_block(plan, run, block, limit, read), names)
     yield table
-
-
-def _is_kept(plan: ReadPlan) -> bool:
-    """Return whether the rows of a plan stay in memory: they are few, shuffled, and the same in each epoch."""
-    is_plain = plan.order.shuffle is not None and plan.scope.windows is None and not plan.is_drawn
-    return is_plain and bool(plan.of_files) and _bytes_of(plan) <= _KEPT_BYTES
 
 
 def _bytes_of(plan: ReadPlan) -> int:
@@ -160,10 +158,6 @@ def _on_this_host() -> Iterator[None]:
         ) from exc
 
 
-def _read_nothing(schema: pa.Schema) -> Iterable[pa.Table]:
-    yield schema.empty_table()
-
-
 def in_tasks(
     work: Callable[[list[str]], list[FileFacts]], path_lists: Sequence[list[str]]
 ) -> Iterator[list[FileFacts]]:
@@ -172,18 +166,15 @@ def in_tasks(
     for done, result in enumerate(read_ahead(work, path_lists), 1):
         yield result
         if time.monotonic() > until and done < len(path_lists):
-            yield from _spread(work, path_lists[done:])
-            return
-
-
-def _spread(work: Callable[[list[str]], list[FileFacts]], path_lists: Sequence[list[str]]) -> Iterator[list[FileFacts]]:
-    """Look up files in Ray tasks; a bounded number of tasks at a time."""
+            break
+    else:
+        return
     task = ray.remote(look_up)
     reference = ray.put(work)
     # Twice the CPUs: each CPU has its next task ready, and results wait in memory for few lists alone.
     most = 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
     pending: deque[ray.ObjectRef[list[FileFacts]]] = deque()
-    for paths in path_lists:
+    for paths in path_lists[done:]:
         if len(pending) >= most:
             yield _get(pending.popleft())
         pending.append(task.remote(reference, paths))

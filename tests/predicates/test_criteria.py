@@ -447,7 +447,7 @@ def test_expressions_of_ray_name_the_columns_that_they_compare():
         for names in (columns, [f"{name}2" for name in columns]):
             (column, *valid), wanted = names or ["x"], criterion["x"]
             renamed = any_equal(1, valid=valid[0]) if valid else wanted
-            assert str(expression.fn.pushed(*names)) == str(where(**{column: renamed}))
+            assert str(expression.pc_func(*names, expression.fn)) == str(where(**{column: renamed}))
 
 
 @pytest.mark.parametrize("mixed", [lambda one, other: one & other, lambda one, other: (one | one) & ~(one & other)])

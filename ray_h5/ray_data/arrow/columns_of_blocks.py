@@ -54,9 +54,6 @@ def columns_of(
     for name in table.column_names:
         whole = table.column(name)
         array = whole.chunk(0) if whole.num_chunks == 1 else whole.combine_chunks()
-        array = array.chunk(0) if isinstance(array, pa.ChunkedArray) and array.num_chunks else array
-        if isinstance(array, pa.ChunkedArray):
-            array = pa.array([], array.type)
         fill = null_value.get(name) if isinstance(null_value, Mapping) else null_value
         for path, part in _leaves(name.strip("/"), array):
             if path in forms:
@@ -67,20 +64,18 @@ def columns_of(
     if absent := [name for name in varying if name not in forms]:
         raise OptionError(f"varying: {no_column(absent, list(forms))}")
     for name in varying:
-        forms[name], columns[name] = _of_varying_length(name, forms[name], columns[name])
+        form, values = forms[name], columns[name]
+        if form.kind == "ragged":
+            continue
+        # Ray stacks the rows of a block where they agree.
+        if form.kind not in {"plain", "text"} or not form.shape or not isinstance(values, np.ndarray):
+            raise OptionError(f"varying: column {name!r} has {form}; expected tensors or lists")
+        length, *inner = form.shape
+        starts = np.arange(len(values) + 1, dtype=np.int64) * length
+        columns[name] = Ranges(starts, values.reshape(len(values) * length, *inner))
+        forms[name] = Form("ragged", form.dtype, tuple(inner))
     check_paths(forms)
     return forms, columns
-
-
-def _of_varying_length(name: str, form: Form, values: ColumnValues) -> tuple[Form, ColumnValues]:
-    """Return rows of one length as rows of varying length. Ray stacks those of a block where they agree."""
-    if form.kind == "ragged":
-        return form, values
-    if form.kind not in {"plain", "text"} or not form.shape or not isinstance(values, np.ndarray):
-        raise OptionError(f"varying: column {name!r} has {form}; expected tensors or lists")
-    length, *inner = form.shape
-    starts = np.arange(len(values) + 1, dtype=np.int64) * length
-    return Form("ragged", form.dtype, tuple(inner)), Ranges(starts, values.reshape(len(values) * length, *inner))
 
 
 def _leaves(name: str, array: pa.Array) -> Iterator[tuple[str, pa.Array]]:
@@ -103,36 +98,40 @@ def _column(name: str, array: pa.Array, fill: Any) -> tuple[Form, ColumnValues]:
             f"column {name!r} holds Python objects, which have no type in HDF5. Make arrays, numbers or text of them "
             "in map_batches, or leave it out with columns=[...]."
         )
-    if isinstance(type_, (*_TENSORS, FixedShapeTensorType)):
-        _check_nulls(name, array, None)
-        return _ragged_tensors(name, array) if is_ragged(type_) else _tensors(array)
     if _NATIVE.is_struct(type_):
         if not is_sparse(type_):  # a list holds it; others are columns for each field by now
             raise _nested(name, f"lists of {type_}")
         if has_steps(type_):
             raise windows_of_sparse_rows(name)
-        _check_nulls(name, array, None)
+    is_tensor = isinstance(type_, (*_TENSORS, FixedShapeTensorType))
+    is_bytes = _NATIVE.is_binary(type_) or _NATIVE.is_large_binary(type_)
+    if not (is_tensor or is_bytes or _NATIVE.is_nested(type_)):
+        return _scalars(name, _without_nulls(name, array, fill))
+    _without_nulls(name, array, None)
+    if is_tensor:
+        return _tensors(name, array)
+    if _NATIVE.is_struct(type_):
         batch = to_batch(pa.chunked_array([array]))
         return Form("sparse", batch.data.dtype, (batch.width,)), batch
+    if is_bytes:
+        whole = array.cast(pa.large_binary())
+        _, offsets, data = whole.buffers()
+        flat = pa.array([], pa.uint8()) if data is None else pa.Array.from_buffers(pa.uint8(), data.size, [None, data])
+        starts = pa.Array.from_buffers(pa.int64(), len(whole) + 1, [None, offsets], offset=whole.offset)
+        return _lists(name, pa.LargeListArray.from_arrays(starts, flat), None)
     if _NATIVE.is_list(type_) or _NATIVE.is_large_list(type_):
-        _check_nulls(name, array, None)
         return _lists(name, array, fill)
     if _NATIVE.is_fixed_size_list(type_):
-        _check_nulls(name, array, None)
         # flatten() applies the slice.
         form, values = _column(name, array.flatten(), fill)
         if not isinstance(values, np.ndarray):
             raise _nested(name, type_)
         shape = (type_.list_size, *form.shape)
         return Form(form.kind, form.dtype, shape), values.reshape(len(array), *shape)
-    if _NATIVE.is_binary(type_) or _NATIVE.is_large_binary(type_):
-        _check_nulls(name, array, None)
-        return _lists(name, _bytes_as_lists(array), None)
-    return _scalars(name, array, fill)
+    return _scalars(name, array)
 
 
-def _scalars(name: str, array: pa.Array, fill: Any) -> tuple[Form, np.ndarray]:
-    array = _check_nulls(name, array, fill)
+def _scalars(name: str, array: pa.Array) -> tuple[Form, np.ndarray]:
     type_ = array.type
     if _NATIVE.is_string(type_) or _NATIVE.is_large_string(type_):
         return Form("text", np.dtype(object)), array.to_numpy(zero_copy_only=False)
@@ -158,8 +157,8 @@ def _scalars(name: str, array: pa.Array, fill: Any) -> tuple[Form, np.ndarray]:
     return Form("plain", stored_dtype(values.dtype)), values
 
 
-def _check_nulls(name: str, array: pa.Array, fill: Any) -> pa.Array:
-    """Return an array without missing values."""
+def _without_nulls(name: str, array: pa.Array, fill: Any) -> pa.Array:
+    """Return an array with `fill` for missing values; raise if there are some, and it is None."""
     if not array.null_count:
         return array
     row = pc.index(pc.is_null(array), True).as_py()
@@ -178,15 +177,11 @@ def _check_nulls(name: str, array: pa.Array, fill: Any) -> pa.Array:
         raise wrong from None
 
 
-def _tensors(array: Any) -> tuple[Form, np.ndarray]:
-    if isinstance(array.type, FixedShapeTensorType):
-        values = array.to_numpy_ndarray()
-    else:
-        values = array.to_numpy(zero_copy_only=False)
-    return Form("plain", values.dtype, values.shape[1:]), values
-
-
-def _ragged_tensors(name: str, array: Any) -> tuple[Form, Ranges]:
+def _tensors(name: str, array: Any) -> tuple[Form, ColumnValues]:
+    if not is_ragged(array.type):
+        is_fixed = isinstance(array.type, FixedShapeTensorType)
+        whole = array.to_numpy_ndarray() if is_fixed else array.to_numpy(zero_copy_only=False)
+        return Form("plain", whole.dtype, whole.shape[1:]), whole
     # flatten() applies the slice of the struct; field() would not.
     data, shapes = array.storage.flatten()
     offsets = data.offsets.to_numpy()
@@ -212,14 +207,6 @@ def _lists(name: str, array: Any, fill: Any) -> tuple[Form, Ranges]:
     if not isinstance(values, np.ndarray) or form.kind not in {"plain", "text"} or (form.shape and form.kind == "text"):
         raise _nested(name, array.type)
     return Form("ragged", form.dtype, form.shape), Ranges(offsets - offsets[0], values)
-
-
-def _bytes_as_lists(array: pa.Array) -> pa.Array:
-    whole = array.cast(pa.large_binary())
-    _, offsets, data = whole.buffers()
-    flat = pa.array([], pa.uint8()) if data is None else pa.Array.from_buffers(pa.uint8(), data.size, [None, data])
-    starts = pa.Array.from_buffers(pa.int64(), len(whole) + 1, [None, offsets], offset=whole.offset)
-    return pa.LargeListArray.from_arrays(starts, flat)
 
 
 def _nested(name: str, type_: pa.DataType | str) -> UnsupportedColumnError:

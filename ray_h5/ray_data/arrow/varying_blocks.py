@@ -42,21 +42,17 @@ def ragged_array(rows: np.ndarray, spec: ColumnSpec, where: Callable[[int], str]
     element, parts = real_dtype(spec.element), (2,) if spec.element.kind == "c" else ()
     axes, cast = len(spec.ragged_shape) + len(parts), cast_rows(filled, spec, where)
     shapes = np.array([(*row.shape, *parts) for row in cast if row is not None], np.int64).reshape(len(rows), axes)
-    flat = _flat([row for row in cast if row is not None], spec.element)
+    there = [row for row in cast if row is not None]
+    whole = _common_base(there, spec.element)
+    if whole is None:
+        whole = np.concatenate([*(np.asarray(row).reshape(-1) for row in there), np.empty(0, spec.element)])
+    flat = as_real(whole).reshape(-1)
     offsets = np.concatenate([[0], np.cumsum(shapes.prod(axis=1))])
     data = pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(flat))
     starts = pa.array(np.arange(0, (len(rows) + 1) * axes, axes, dtype=np.int32))
     shape = pa.ListArray.from_arrays(starts, pa.array(shapes.reshape(-1)))
     storage = pa.StructArray.from_arrays([data, shape], ["data", "shape"], mask=pa.array(missing))
     return ArrowVariableShapedTensorType(pa.from_numpy_dtype(element), axes).wrap_array(storage)
-
-
-def _flat(rows: Sequence[np.ndarray], element: np.dtype) -> np.ndarray:
-    """Return the values of all rows, one after the other."""
-    whole = _common_base(rows, element)
-    if whole is None:
-        whole = np.concatenate([*(np.asarray(row).reshape(-1) for row in rows), np.empty(0, element)])
-    return as_real(whole).reshape(-1)
 
 
 def _common_base(rows: Sequence[np.ndarray], element: np.dtype) -> np.ndarray | None:
@@ -108,9 +104,12 @@ def sparse_array(rows: np.ndarray, spec: ColumnSpec, where: Callable[[int], str]
     batch = SparseBatch.of(rows, spec, where)
     offsets = pa.array(batch.indptr)
     index = pa.array(np.ascontiguousarray(batch.indices, index_dtype(batch.width)))
+    values = pa.array(as_real(batch.data).reshape(-1))
+    if batch.data.dtype.kind == "c":
+        values = pa.FixedSizeListArray.from_arrays(values, 2)
     parts = [
         pa.LargeListArray.from_arrays(offsets, index),
-        pa.LargeListArray.from_arrays(offsets, _values(batch.data)),
+        pa.LargeListArray.from_arrays(offsets, values),
         pa.array(np.full(len(batch), batch.width, index.type.to_pandas_dtype())),
     ]
     names = [_INDICES, _DATA, _DENSE_WIDTH if spec.dense else _WIDTH]
@@ -118,13 +117,6 @@ def sparse_array(rows: np.ndarray, spec: ColumnSpec, where: Callable[[int], str]
         parts.append(pa.array(np.full(len(batch), spec.ragged_shape[0], np.int64)))
         names.append(_STEPS)
     return pa.StructArray.from_arrays(parts, names)
-
-
-def _values(data: np.ndarray) -> pa.Array:
-    if data.dtype.kind != "c":
-        return pa.array(data)
-    real = as_real(data)
-    return pa.FixedSizeListArray.from_arrays(pa.array(real.reshape(-1)), 2)
 
 
 def is_sparse(type_: pa.DataType) -> bool:
@@ -149,7 +141,7 @@ def is_dense(type_: pa.DataType) -> bool:
 def dense_batch(name: str, column: pa.ChunkedArray) -> np.ndarray:
     """Return the rows of a column of a table as a dense array: with windows, of shape ``(rows, steps, width)``."""
     dense = to_batch(column).to_dense(name)
-    if column.type.num_fields == len((_INDICES, _DATA, _WIDTH)):
+    if not has_steps(column.type):
         return dense
     steps = int(pc.struct_field(column, _STEPS)[0].as_py()) if len(column) else 1
     return dense.reshape(len(dense), steps, -1 if dense.size else dense.shape[1] // steps)

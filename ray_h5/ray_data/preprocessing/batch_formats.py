@@ -11,6 +11,7 @@ import pyarrow as pa
 from ray.data.block import BlockAccessor, BlockColumn
 from ray.data.extensions import ArrowTensorArray, TensorArray, TensorDtype
 
+from ray_h5.buffers import objects
 from ray_h5.errors import OptionError, SchemaMismatchError
 
 Change: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
@@ -48,11 +49,25 @@ def changed(batch: Any, names: Iterable[str], change: Change) -> Any:
     """
     names_there = set(names_of(batch))
     wanted = [name for name in names if name in names_there]
+    if isinstance(batch, Mapping):
+        return {**batch, **change({name: batch[name] for name in wanted})}
+    table = BlockAccessor.for_block(batch.select(wanted)).to_numpy() if isinstance(batch, pa.Table) else batch
+    arrays = {name: _stacked(name, table[name]) for name in wanted}
+    # The type of a column of objects and no rows is unknown.
+    made = change({name: array for name, array in arrays.items() if len(array) or array.dtype != object})
     if isinstance(batch, pa.Table):
-        return _changed_table(batch, change(_arrays(BlockAccessor.for_block(batch.select(wanted)).to_numpy())))
-    if isinstance(batch, pd.DataFrame):
-        return _changed_frame(batch, change(_arrays({name: batch[name] for name in wanted})))
-    return {**batch, **change({name: batch[name] for name in wanted})}
+        for name, array in made.items():
+            # Ray would turn an array with several axes and no rows into objects.
+            column = ArrowTensorArray.from_numpy(array, column_name=name) if array.ndim > 1 else pa.array(array)
+            batch = batch.set_column(batch.column_names.index(name), name, column)
+        return batch
+    frame = batch.copy(deep=False)
+    for name, array in made.items():
+        values = array
+        if array.ndim > 1:
+            values = TensorArray(array) if isinstance(frame[name].dtype, TensorDtype) else objects(array)
+        frame[name] = pd.Series(values, index=frame.index)
+    return frame
 
 
 def as_array(name: str, column: BlockColumn) -> np.ndarray[Any, Any]:
@@ -60,37 +75,6 @@ def as_array(name: str, column: BlockColumn) -> np.ndarray[Any, Any]:
     if isinstance(column, pd.Series):
         return _stacked(name, column)
     return _stacked(name, BlockAccessor.for_block(pa.table({name: column})).to_numpy()[name])
-
-
-def _changed_table(table: pa.Table, arrays: Mapping[str, Any]) -> pa.Table:
-    for name, array in arrays.items():
-        # Ray would turn an array with several axes and no rows into objects.
-        column = ArrowTensorArray.from_numpy(array, column_name=name) if array.ndim > 1 else pa.array(array)
-        table = table.set_column(table.column_names.index(name), name, column)
-    return table
-
-
-def _changed_frame(frame: pd.DataFrame, arrays: Mapping[str, Any]) -> pd.DataFrame:
-    frame = frame.copy(deep=False)
-    for name, array in arrays.items():
-        values = array
-        if array.ndim > 1:
-            values = TensorArray(array) if isinstance(frame[name].dtype, TensorDtype) else _as_objects(array)
-        frame[name] = pd.Series(values, index=frame.index)
-    return frame
-
-
-def _as_objects(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return an array of the rows as objects, as a frame holds them."""
-    rows = np.empty(len(array), dtype=object)
-    rows[:] = list(array)
-    return rows
-
-
-def _arrays(columns: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
-    """Return columns of a frame or table as arrays, without columns of objects and no rows: their type is unknown."""
-    arrays = {name: _stacked(name, values) for name, values in columns.items()}
-    return {name: array for name, array in arrays.items() if len(array) or array.dtype != object}
 
 
 def _stacked(name: str, column: pd.Series | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -109,7 +109,7 @@ class Standardize(Standardization, Preprocessor):
         data : mapping of str to ndarray or tensor, pandas.DataFrame or pyarrow.Table
             A batch, or a mapping of one row; the result has the same type. Lists in a table become tensors.
         """
-        return self._transform_arrow(data, batched=_is_batch(data))
+        return self._transform_arrow(data, batched=not isinstance(data, Mapping))
 
     def inverse_transform_batch(self, data: Any) -> Any:
         """Return a batch with its fitted columns back in their own units.
@@ -121,7 +121,7 @@ class Standardize(Standardization, Preprocessor):
         """
         if not self.scalers.keys() & set(names_of(data)):
             raise UnknownColumnError(no_column(self.columns, names_of(data)))
-        return changed(data, self.columns, partial(self._scaled, Scaler.inverse, batched=_is_batch(data)))
+        return changed(data, self.columns, partial(self._scaled, Scaler.inverse, batched=not isinstance(data, Mapping)))
 
     # What Ray calls --------------------------------------------------------------------------
 
@@ -135,9 +135,32 @@ class Standardize(Standardization, Preprocessor):
                 f"Standardize.fit: expected a ray.data.Dataset, such as read_h5 returns, found {type(ds).__name__}; "
                 "without Ray, ray_h5.torch_data.Standardize fits an H5Dataset or a loader"
             )
-        moments = _fit_moments(
-            ds, self.columns, self.axis, self.nan_policy, sample_rows=self.sample_rows, seed=self.seed
-        )
+        # An axis of offsets that is reduced: each value counts once, not once for each window that has it.
+        axes = self.axis if isinstance(self.axis, tuple) else (self.axis,)
+        reduced = self.columns if self.axis is None or 1 in axes else ()
+        moments: dict[str, Moments] = {}
+        for once, names in by_elements(ds, self.columns, reduced):
+            parts = _sampled(_selected(once, names), self.sample_rows, self.seed).map_batches(
+                partial(_partial_moments, columns=names, axis=self.axis, nan_policy=self.nan_policy),
+                batch_size=None,
+                zero_copy_batch=True,
+            )
+            # One row for each block: merging them here moves a few numbers, whatever the size of the dataset.
+            for row in parts.iter_rows():
+                result = pickle.loads(row["moments"])  # noqa: S301  of our own task
+                if isinstance(result, RayH5Error):
+                    raise result
+                for name, part in zip(names, result, strict=True):
+                    known = name in moments
+                    moments[name] = with_column(moments, name, partial(Moments.merge, other=part)) if known else part
+        if not moments and self.sample_rows is not None and ds.take(1):
+            raise NotFittedError(
+                f"sample_rows={self.sample_rows}: none of the rows that were drawn was read. Either each execution has "
+                "other rows, as after random_shuffle().limit(n): materialize() the dataset first; or the draw, which "
+                "is by chance without a column row_id, was empty: use more sample_rows."
+            )
+        if not moments:
+            raise NotFittedError("the dataset has no rows; expected at least one to fit on")
         self._fit_to(moments)
         return self
 
@@ -163,60 +186,7 @@ class Standardize(Standardization, Preprocessor):
         )
 
 
-def _is_batch(data: Any) -> bool:
-    """Return whether `data` is certainly a batch; a mapping may be one row."""
-    return not isinstance(data, Mapping)
-
-
 # Moments of a dataset --------------------------------------------------------------------------------
-
-
-def _fit_moments(
-    ds: Dataset,
-    columns: Sequence[str],
-    axis: Axis,
-    nan_policy: NanPolicy,
-    *,
-    sample_rows: int | None,
-    seed: int,
-) -> dict[str, Moments]:
-    """Return the moments of columns over all rows of a dataset, each read once, or over a sample of its rows.
-
-    Raises
-    ------
-    UnknownColumnError
-        If a column is missing.
-    NonFiniteError
-        If a value is infinite, or is NaN and `nan_policy` is "raise".
-    NotFittedError
-        If there are no rows.
-    """
-    moments: dict[str, Moments] = {}
-    # An axis of offsets that is reduced: each value counts once, not once for each window that has it.
-    reduced = columns if axis is None or 1 in (axis if isinstance(axis, tuple) else (axis,)) else ()
-    for once, names in by_elements(ds, columns, reduced):
-        parts = _sampled(_selected(once, names), sample_rows, seed).map_batches(
-            partial(_partial_moments, columns=names, axis=axis, nan_policy=nan_policy),
-            batch_size=None,
-            zero_copy_batch=True,
-        )
-        # One row for each block: merging them here moves a few numbers, whatever the size of the dataset.
-        for row in parts.iter_rows():
-            result = pickle.loads(row["found"])  # noqa: S301  of our own task
-            if isinstance(result, RayH5Error):
-                raise result
-            for name, part in zip(names, result, strict=True):
-                known = name in moments
-                moments[name] = with_column(moments, name, partial(Moments.merge, other=part)) if known else part
-    if not moments and sample_rows is not None and ds.take(1):
-        raise NotFittedError(
-            f"sample_rows={sample_rows}: none of the rows that were drawn was read. Either each execution has other "
-            "rows, as after random_shuffle().limit(n): materialize() the dataset first; or the draw, which is by "
-            "chance without a column row_id, was empty: use more sample_rows."
-        )
-    if not moments:
-        raise NotFittedError("the dataset has no rows; expected at least one to fit on")
-    return moments
 
 
 def _selected(ds: Dataset, columns: Sequence[str]) -> Dataset:
@@ -241,7 +211,8 @@ def _sampled(ds: Dataset, rows: int | None, seed: int) -> Dataset:
         return ds
     schema = ds.schema()  # after a function of the user Ray runs a few rows to find it
     if schema is not None and ROW_ID_SPEC.name in schema.names:
-        ids = _ids_of(ds.select_columns(_identifying(schema.names)))
+        of_rows = ds.select_columns(_identifying(schema.names)).iter_batches(batch_size=None)
+        ids = np.concatenate([np.empty(0, np.int64), *(_without_padding(part)[ROW_ID_SPEC.name] for part in of_rows)])
         unique = np.unique(ids)
         # In a union of several reads one id may belong to several rows, and then does not identify a row.
         if len(unique) == len(ids):
@@ -249,12 +220,6 @@ def _sampled(ds: Dataset, rows: int | None, seed: int) -> Dataset:
             return ds.filter(expr=col(ROW_ID_SPEC.name).is_in(np.sort(drawn).tolist()))
     total = ds.count()
     return ds if total <= rows else ds.random_sample(rows / total, seed=seed)
-
-
-def _ids_of(ds: Dataset) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return the row id of each row of a dataset."""
-    batches = map(_without_padding, ds.iter_batches(batch_size=None))
-    return np.concatenate([np.empty(0, np.int64), *(batch[ROW_ID_SPEC.name] for batch in batches)])
 
 
 def _without_padding(batch: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -265,21 +230,18 @@ def _without_padding(batch: Mapping[str, Any]) -> Mapping[str, Any]:
     return {name: values[~padding] for name, values in batch.items()}
 
 
-def _row_ids(batch: Mapping[str, Any]) -> Any:
-    """Return the row ids of a batch; None if it has none, or the user has a column of that name with other values."""
-    ids = batch.get(ROW_ID_SPEC.name)
-    return ids if ids is not None and ids.dtype.kind in "iu" and ids.ndim == 1 else None
-
-
 def _partial_moments(
     batch: Mapping[str, Any], columns: Sequence[str], axis: Axis, nan_policy: NanPolicy
 ) -> dict[str, Any]:
     """Return the moments of a block as one row; or the error, as Ray would wrap an error that is raised."""
     batch = _without_padding(batch)
+    ids = batch.get(ROW_ID_SPEC.name)
+    if ids is not None and (ids.dtype.kind not in "iu" or ids.ndim != 1):
+        ids = None  # a column of the user, with other values
     moments: list[Moments] | RayH5Error
     try:
-        call = partial(Moments.of, axis=axis, nan_policy=nan_policy, row_ids=_row_ids(batch))
+        call = partial(Moments.of, axis=axis, nan_policy=nan_policy, row_ids=ids)
         moments = [with_column(batch, name, call) for name in columns]
     except RayH5Error as exc:
         moments = exc
-    return {"found": np.array([pickle.dumps(moments)], dtype=object)}
+    return {"moments": np.array([pickle.dumps(moments)], dtype=object)}

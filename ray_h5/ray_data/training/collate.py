@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -102,24 +103,33 @@ class TorchCollate(ArrowBatchCollateFn):
             tensors.update(made)
         fields = batch.schema if isinstance(batch, pa.Table) else ()
         ragged = {field.name: field for field in fields if is_ragged(field.type)}
-        return self._with_lengths(tensors, ragged) if ragged.keys() == tensors.keys() else tensors
+        if ragged.keys() == tensors.keys():
+            # Ray concatenates the tensors of a batch that has lists of tensors alone.
+            for name, field in ragged.items():
+                check_length_name(name, names)
+                lengths = lengths_of(tensors[name], field.type.ndim, declared_shape(field))
+                tensors[name + LENGTH] = self._convert(name + LENGTH, lengths)
+        return tensors
 
     def _column(self, table: pa.Table) -> TorchBatch:
         """Return a column of a table as a tensor, and the lengths of its rows if it is padded."""
         (field,), column = table.schema, table.column(0)
         name, type_ = field.name, field.type
         if is_sparse(type_):
-            return {name: self._convert_tensor(name, _sparse(name, column))}
-        list_type = None if self._padding is None else _list_of(type_)
-        if self._padding is not None and list_type is not None:
-            fill = self._padding.value(name, _item_of(list_type)[0])
+            return {name: self._sparse(name, column)}
+        if self._padding is not None and (entries := _entries_of(type_)) is not None:
+            fill = self._padding.value(name, entries[0])
             if fill is not None:
-                return self._listed(name, column, fill)
+                return self._listed(name, column, fill, *entries)
         if is_integral(item_type(type_)) and (may_be_null(field) or _items(column).null_count):
             return {name: self._with_nulls(field, column)}
         array = BlockAccessor.for_block(table).to_batch_format("numpy")[name]
         # The type of a column says whether its rows vary in shape. Its array does not: those of a batch may agree.
-        return self._ragged(name, _rows(array, column), field) if is_ragged(type_) else self._array(name, array)
+        if not is_ragged(type_):
+            return self._array(name, array)
+        # Ray makes empty arrays of rows without a value.
+        absent = column.is_null().to_pylist()
+        return self._ragged(field, [None if missing else row for row, missing in zip(array, absent, strict=True)])
 
     def _array(self, name: str, values: np.ndarray) -> TorchBatch:
         tensors = {name: self._convert(name, values)}
@@ -170,33 +180,39 @@ class TorchCollate(ArrowBatchCollateFn):
             )
         return fill if varies else None
 
-    def _ragged(self, name: str, rows: list[np.ndarray | None], column: pa.Field) -> TorchBatch:
+    def _ragged(self, field: pa.Field, rows: list[np.ndarray | None]) -> TorchBatch:
+        """Return the rows of a column that vary in shape as a list of tensors, or padded."""
+        name = field.name
         fill = self._fill(name, varies=True)
         if fill is None:
             return {name: [None if row is None else self._convert(name, row) for row in rows]}
-        dtype = np.dtype(column.type.value_type.to_pandas_dtype())
-        return self._padded(name, *pad_rows(name, rows, fill, dtype, column.type.ndim, declared_shape(column)))
-
-    def _listed(self, name: str, column: pa.ChunkedArray, fill: float) -> TorchBatch:
-        """Return the rows of a column of lists, padded."""
-        column, steps = _without_steps(column)
-        item, parts = _item_of(column.type)
-        rows = _rows_of_lists(name, column, parts)
-        array, lengths = pad_rows(name, rows, fill, item, 1 + len(parts), (None, *parts))
-        count = len(rows) // math.prod(steps)
-        return self._padded(name, array.reshape(count, *steps, *array.shape[1:]), lengths.reshape(count, *steps))
-
-    def _padded(self, name: str, array: np.ndarray, lengths: np.ndarray) -> TorchBatch:
+        dtype = np.dtype(field.type.value_type.to_pandas_dtype())
+        array, lengths = pad_rows(name, rows, fill, dtype, field.type.ndim, declared_shape(field))
         return {name: self._convert(name, array), name + LENGTH: self._convert(name + LENGTH, lengths)}
 
-    def _with_lengths(self, lists: TorchBatch, fields: Mapping[str, pa.Field]) -> TorchBatch:
-        """Return lists of tensors and their lengths: Ray concatenates the tensors of a batch of lists alone."""
-        tensors = dict(lists)
-        for name, field in fields.items():
-            check_length_name(name, tensors)
-            lengths = lengths_of(lists[name], field.type.ndim, declared_shape(field))
-            tensors[name + LENGTH] = self._convert(name + LENGTH, lengths)
-        return tensors
+    def _listed(
+        self, name: str, column: pa.ChunkedArray, fill: float, item: np.dtype, parts: tuple[int, ...]
+    ) -> TorchBatch:
+        """Return the rows of a column of lists, padded."""
+        column, steps = _without_steps(column)
+        rows: list[np.ndarray] = []
+        for chunk in column.chunks:
+            values = chunk.flatten()
+            for _ in parts:
+                values = values.flatten()
+            if values.null_count:
+                raise UnsupportedColumnError(
+                    f"pad: column {name!r} has lists with missing values, which no tensor holds. Fill them in, or "
+                    "leave the column out of pad={...}."
+                )
+            ends = np.cumsum(pc.list_value_length(chunk).fill_null(0).to_numpy())
+            rows += np.split(values.to_numpy(zero_copy_only=False).reshape(-1, *parts), ends)[:-1]
+        array, lengths = pad_rows(name, rows, fill, item, 1 + len(parts), (None, *parts))
+        count = (len(rows) // math.prod(steps), *steps)
+        return {
+            name: self._convert(name, array.reshape(*count, *array.shape[1:])),
+            name + LENGTH: self._convert(name + LENGTH, lengths.reshape(count)),
+        }
 
     def _dtype_of(self, name: str, tensor: torch.Tensor) -> torch.dtype | None:
         """Return the dtype that a column is cast to, if it is."""
@@ -204,10 +220,13 @@ class TorchCollate(ArrowBatchCollateFn):
             return self._dtypes.get(name)
         return self._dtypes if tensor.is_floating_point() else None
 
-    def _convert_tensor(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a tensor that rows of a sparse matrix became, in its dtype."""
-        if tensor.layout == torch.strided:
-            return self._convert(name, tensor.numpy())
+    def _sparse(self, name: str, column: pa.ChunkedArray) -> torch.Tensor:
+        """Return the rows of a sparse matrix as one tensor."""
+        if is_dense(column.type):
+            dense: torch.Tensor = self._convert(name, dense_batch(name, column))
+            return dense
+        with _of_ray():
+            tensor = csr_tensor(*to_batch(column).canonical().parts)
         dtype = self._dtype_of(name, tensor)
         if dtype is not None:
             values = tensor.values()
@@ -224,9 +243,7 @@ class TorchCollate(ArrowBatchCollateFn):
                     "leave it out of dtypes, and it stays a numpy array"
                 )
             return values
-        with warnings.catch_warnings():
-            # The array may be a view of Ray's object store, which is read-only.
-            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        with _of_ray():
             tensor = torch.as_tensor(values)
         dtype = self._dtype_of(name, tensor)
         if dtype is not None:
@@ -255,15 +272,15 @@ def _items(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column
 
 
-def _list_of(type_: pa.DataType) -> pa.DataType | None:
-    """Return the type of the lists that rows are, or have several of; None for other types."""
+def _entries_of(type_: pa.DataType) -> tuple[np.dtype, tuple[int, ...]] | None:
+    """Return the dtype and shape of the entries of the lists that rows are, or have several of; None for other types.
+
+    Complex numbers are entries of shape (2,).
+    """
     while pa.types.is_fixed_size_list(type_):
         type_ = type_.value_type
-    return type_ if pa.types.is_list(type_) or pa.types.is_large_list(type_) else None
-
-
-def _item_of(type_: pa.DataType) -> tuple[np.dtype, tuple[int, ...]]:
-    """Return the dtype and the shape of the entries of a list: complex numbers are lists of two."""
+    if not (pa.types.is_list(type_) or pa.types.is_large_list(type_)):
+        return None
     item = type_.value_type
     parts: tuple[int, ...] = ()
     while pa.types.is_fixed_size_list(item):
@@ -272,37 +289,12 @@ def _item_of(type_: pa.DataType) -> tuple[np.dtype, tuple[int, ...]]:
     return np.dtype(item.to_pandas_dtype() if is_number else object), parts
 
 
-def _rows_of_lists(name: str, column: pa.ChunkedArray, parts: tuple[int, ...]) -> list[np.ndarray]:
-    rows: list[np.ndarray] = []
-    for chunk in column.chunks:
-        values = chunk.flatten()
-        for _ in parts:
-            values = values.flatten()
-        if values.null_count:
-            raise UnsupportedColumnError(
-                f"pad: column {name!r} has lists with missing values, which no tensor holds. Fill them in, or leave "
-                "the column out of pad={...}."
-            )
-        ends = np.cumsum(pc.list_value_length(chunk).fill_null(0).to_numpy())
-        rows += np.split(values.to_numpy(zero_copy_only=False).reshape(-1, *parts), ends)[:-1]
-    return rows
-
-
-def _rows(values: np.ndarray, column: pa.ChunkedArray) -> list[np.ndarray | None]:
-    """Return rows of varying shape; None for those without a value, of which Ray makes empty arrays."""
-    if not column.null_count:
-        return list(values)
-    return [None if absent else row for row, absent in zip(values, column.is_null().to_pylist(), strict=True)]
-
-
-def _sparse(name: str, column: pa.ChunkedArray) -> torch.Tensor:
-    """Return the batch of a column of rows of a sparse matrix."""
+@contextmanager
+def _of_ray() -> Iterator[None]:
+    """Let torch take arrays that are views of Ray's object store, which is read-only."""
     with warnings.catch_warnings():
-        # As below: the memory may be Ray's.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        if is_dense(column.type):
-            return torch.from_numpy(dense_batch(name, column))
-        return csr_tensor(*to_batch(column).canonical().parts)
+        yield
 
 
 def _cast(name: str, values: np.ndarray, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -314,27 +306,21 @@ def _cast(name: str, values: np.ndarray, tensor: torch.Tensor, dtype: torch.dtyp
         If the dtype cannot hold a value, by the rules of `read_h5`.
     """
     cast = tensor.to(dtype)
-    wanted = _numpy_dtype(dtype)
-    if wanted is not None:
-        wrong = lost(values, wanted)
-    elif values.dtype.kind in "fc":  # numpy has no bfloat16
-        wrong = np.isfinite(values) & ~torch.isfinite(cast).numpy()
+    try:
+        wanted = torch.empty(0, dtype=dtype).numpy().dtype
+    except (TypeError, RuntimeError):  # numpy has no bfloat16
+        if values.dtype.kind in "fc":
+            wrong = np.isfinite(values) & ~torch.isfinite(cast).numpy()
+        else:
+            wrong = cast.double().numpy() != values
     else:
-        wrong = cast.double().numpy() != values
+        wrong = lost(values, wanted)
     if wrong.any():
         raise CastError(
             f"dtypes: column {name!r}: {values[wrong][0]} cannot be cast to {dtype}, which has no such value. Choose a "
             f"dtype that holds it; or {UNSAFE}."
         )
     return cast
-
-
-def _numpy_dtype(dtype: torch.dtype) -> np.dtype | None:
-    """Return the dtype of numpy for one of torch; None where numpy has none."""
-    try:
-        return torch.empty(0, dtype=dtype).numpy().dtype
-    except (TypeError, RuntimeError):
-        return None
 
 
 def _as_dtype(dtype: object, where: str = "") -> torch.dtype:
