@@ -4,16 +4,17 @@ Each leaf is also the builtin error that a Python programmer expects, such as `F
 one, so that it can be pickled: Ray sends it from a task to the driver.
 """
 
-import typing
+# Under private names: `from ray_h5.errors import *` gives the errors alone.
+from typing import Any as _Any
 
-from ray_h5.messages import printable
+from ray_h5.messages import printable as _printable
 
 
 class RayH5Error(Exception):
     """Base of all errors of this package. Messages may have several lines; what a terminal would obey is escaped."""
 
     def __init__(self, *args: object) -> None:
-        super().__init__(*("\n".join(map(printable, x.split("\n"))) if isinstance(x, str) else x for x in args))
+        super().__init__(*("\n".join(map(_printable, x.split("\n"))) if isinstance(x, str) else x for x in args))
 
     # KeyError prints the repr of its argument: a message of several lines would become one.
     __str__ = Exception.__str__
@@ -76,7 +77,7 @@ class StaleIndexError(RayH5Error, RuntimeError):
 class SchemaMismatchError(RayH5Error, ValueError):
     """Files or columns that must agree do not."""
 
-    suggestions: tuple[typing.Any, ...] = ()
+    suggestions: tuple[_Any, ...] = ()
     """What rows probably are, for whoever knows all files."""
 
 
@@ -175,6 +176,3 @@ class WriteFailedError(RayH5Error, OSError):
 
 class VerifyError(RayH5Error, OSError):
     """A file that was written does not hold what was to be written."""
-
-
-__all__ = [name for name in globals() if name.endswith("Error")]

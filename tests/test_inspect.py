@@ -12,8 +12,7 @@ import pytest
 from ray_h5.cli import main
 from ray_h5.errors import SchemaMismatchError
 from ray_h5.index.file_options import FileOptions
-from ray_h5.inspect.advice import advice
-from ray_h5.inspect.measure import inspect_files
+from ray_h5.inspect.measure import advice, inspect_files
 from ray_h5.inspect.text import to_text
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, FilterPipeline, FilterStep
 from ray_h5.rows.row_kind_options import Groups

@@ -32,7 +32,21 @@ class Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         several = {name for flag in self.params if isinstance(flag, Flag) and flag.takes_several for name in flag.opts}
-        return super().parse_args(ctx, _repeated(args, several))
+        # click reads a flag of several values before each value.
+        words: list[str] = []
+        flag = ""
+        for place, word in enumerate(args):
+            if word == "--":
+                words += args[place:]
+                break
+            if word in several:
+                if not args[place + 1 : place + 2] or args[place + 1].startswith("-"):
+                    raise click.BadOptionUsage(word, f"Option '{word}' requires a value.")
+                flag = word
+                continue
+            flag = "" if word.startswith("-") else flag
+            words += [flag, word] if flag else [word]
+        return super().parse_args(ctx, words)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
@@ -42,23 +56,6 @@ class Command(click.Command):
         for title, records in sections.items():
             with formatter.section(title):
                 formatter.write_dl(records)
-
-
-def _repeated(words: Sequence[str], several: set[str]) -> list[str]:
-    """Return the words with a flag of several values written before each value, as click reads them."""
-    out: list[str] = []
-    flag = ""
-    for place, word in enumerate(words):
-        if word == "--":
-            return [*out, *words[place:]]
-        if word in several:
-            if not words[place + 1 : place + 2] or words[place + 1].startswith("-"):
-                raise click.BadOptionUsage(word, f"Option '{word}' requires a value.")
-            flag = word
-            continue
-        flag = "" if word.startswith("-") else flag
-        out += [flag, word] if flag else [word]
-    return out
 
 
 def _pair(
@@ -86,10 +83,6 @@ def _offsets(text: str) -> range | tuple[int, ...]:
     return range(*map(int, text.split(":"))) if ":" in text else _lengths(text)
 
 
-def _stored(text: str) -> Any:
-    return {"true": True, "false": False}.get(text.lower(), text)
-
-
 _OF_ROWS: Mapping[str, Mapping[str, Any]] = {
     "zip_files": {"metavar": "PATH ..."},
     "columns": {"metavar": "NAME ..."},
@@ -108,7 +101,7 @@ _OF_FILES: Mapping[str, Mapping[str, Any]] = {
     "storage_options": {
         "metavar": "NAME=VALUE",
         "multiple": True,
-        "type": _pair("NAME=VALUE", _stored, str.partition),
+        "type": _pair("NAME=VALUE", lambda text: {"true": True, "false": False}.get(text.lower(), text), str.partition),
     },
     "cache_dir": {"metavar": "FOLDER"},
     "cache_bytes": {"metavar": "BYTES"},
@@ -199,12 +192,21 @@ def options_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
     }
     if "grid" not in arguments:
         return options
-    _check_row_flags(arguments)
-    rows = _rows(arguments, options)
-    return {**options, "rows": rows, "windows": _windows(arguments) if arguments["windows"] else None}
+    options["rows"], options["windows"] = _rows(arguments, options), None
+    if arguments["windows"]:
+        from ray_h5.rows.windows_option import Windows
+
+        pad = arguments["pad"]
+        how = {name: arguments[name] for name in ("stride", *_OF_WINDOWS) if arguments[name] not in (None, ())}
+        options["windows"] = Windows(dict(arguments["windows"]), pad=pad[0] if len(pad) == 1 else pad, **how)
+    return options
 
 
-def _check_row_flags(arguments: Mapping[str, Any]) -> None:
+def _rows(arguments: Mapping[str, Any], options: dict[str, Any]) -> Any:
+    """Return the row kind, or None; attributes of groups are taken out of `options`."""
+    from ray_h5.rows.patches_option import Patches
+    from ray_h5.rows.row_kind_options import Files, Grid, Groups
+
     kinds = [_flag(name) for name in ("groups", "grid", "each_file", "patches") if arguments[name]]
     if len(kinds) > 1 and kinds != ["--groups", "--patches"]:
         raise OptionError(f"{' and '.join(kinds)}: a row is one or the other")
@@ -213,14 +215,10 @@ def _check_row_flags(arguments: Mapping[str, Any]) -> None:
     for name in ("patch_stride", "per_file"):
         if arguments[name] is not None and not arguments["patches"]:
             raise OptionError(f"{_flag(name)} is of blocks: pass --patches too")
-
-
-def _rows(arguments: Mapping[str, Any], options: dict[str, Any]) -> Any:
-    """Return the row kind, or None; attributes of groups are taken out of `options`."""
-    from ray_h5.rows.patches_option import Patches
-    from ray_h5.rows.row_kind_options import Files, Grid, Groups
-
-    groups, key = _pattern(arguments["groups"]), arguments["key"]
+    globs, key = arguments["groups"], arguments["key"]
+    if len(globs) > 1 and not all("=" in glob for glob in globs):
+        raise OptionError(f"--groups {' '.join(globs)}: expected one glob, in quotes, or COLUMN=GLOB for each column")
+    groups = dict(glob.split("=", 1) for glob in globs) if len(globs) > 1 else next(iter(globs), None)
     if arguments["patches"]:
         steps, shapes = arguments["patch_stride"], dict(arguments["patches"])
         stride = steps[0] if steps and len(steps) == 1 else steps

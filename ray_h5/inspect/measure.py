@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from ray_h5.codecs.filter_ids import describe_filter
+from ray_h5.codecs.filter_ids import UNCOMPRESSED, describe_filter
+from ray_h5.codecs.pipeline import decodes
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.errors import OptionError, RayH5Error, UnsupportedColumnError
 from ray_h5.hdf5.files.opening import is_of_matlab
-from ray_h5.index.file_opener import Scope
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.row_index import RowIndex
-from ray_h5.inspect.advice import advice, faults_of, is_elsewhere
 from ray_h5.inspect.report import ColumnReport, Delivery, FileReport, Report, Unreadable
 from ray_h5.inspect.store_cost import OpenCost, opening, store_report
 from ray_h5.likely_rows.suggestions import Suggestion, suggestions
 from ray_h5.likely_rows.tree import FileTree, Seen
+from ray_h5.manifest.chunk_index import ChunkGrid
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, FileState
+from ray_h5.messages import counted
 from ray_h5.order.block_layout import choose_block_rows
 from ray_h5.order.draws.shuffle import Shuffle, as_shuffle
 from ray_h5.order.draws.weights_and_class_balance import balance
@@ -26,7 +27,12 @@ from ray_h5.order.read_plan import make_plan
 from ray_h5.order.shuffle_effect import shuffle_effect
 from ray_h5.read.reader import RowReader
 from ray_h5.rows.row_view import FileReader, RowView
-from ray_h5.storage.byte_source import ObjectIdentity
+from ray_h5.storage.addresses import is_url
+from ray_h5.writing.layouts import GOOD_BYTES, chunk_faults
+
+_HUGE_BYTES = 256 << 20
+# A filter pipeline that saves less than the rest is not worth its decoding.
+_SAVED = 0.98
 
 _BY_COLUMN: dict[str, Callable[[str], Shuffle]] = {
     "balance": lambda names: Shuffle(weights=balance(names.split(","))),
@@ -58,7 +64,7 @@ def inspect_files(files: FileOptions, shuffle: str | None = None) -> Report:
     for path in files.paths:
         try:
             with opening(costs, path, files.scope.storage):
-                reports.append(_inspect_file(path, files.scope, files.states.get(path)))
+                reports.append(_inspect_file(files, path))
         except RayH5Error as exc:
             errors[path] = exc
     if not reports:
@@ -85,27 +91,24 @@ def _suggestions(files: FileOptions, reports: Sequence[FileReport]) -> tuple[Sug
     """Return what rows of the first file probably are, unless the options say it."""
     if not files.scope.by_axis or files.scope.axes == "reversed":
         return ()
-    first = reports[0]
-    with _opened(first.path, files.scope, files.states.get(first.path)) as reader:
-        tried = suggestions(_tree(first, reader, reports))
+    first, seen = reports[0], list(map(_seen, reports))
+    datasets = {name: column for columns in seen[::-1] for name, column in columns.items()}
+    rows = {max((column.rows for column in file.columns), default=0) for file in reports}
+    with _opened(files, first.path) as reader:
+        if not isinstance(reader, RowReader):
+            datasets = {name: seen[0][name] for name in reader.base.layout.columns if name in seen[0]}
+        tree = FileTree(
+            seen[0],
+            files=len(reports),
+            rows_differ=len(rows) > 1,
+            of_matlab=is_of_matlab(first.path),
+            of_cf=tuple(column.name for column in first.columns if column.follows_cf),
+            datasets=datasets,
+            single_values=tuple({column.name: None for file in reports for column in file.refused if column.is_single}),
+            attributes_of=lambda path: _attributes(reader, path),
+        )
+        tried = suggestions(tree)
     return tuple(files.that_run(tried, [report.path for report in reports]))
-
-
-def _tree(first: FileReport, reader: FileReader, reports: Sequence[FileReport]) -> FileTree:
-    seen = _seen(first)
-    datasets = {name: column for file in reports[::-1] for name, column in _seen(file).items()}
-    if not isinstance(reader, RowReader):
-        datasets = {name: seen[name] for name in reader.base.layout.columns if name in seen}
-    return FileTree(
-        seen,
-        files=len(reports),
-        rows_differ=len({max((column.rows for column in file.columns), default=0) for file in reports}) > 1,
-        of_matlab=is_of_matlab(first.path),
-        of_cf=tuple(column.name for column in first.columns if column.follows_cf),
-        datasets=datasets,
-        single_values=tuple({refused.name: None for file in reports for refused in file.refused if refused.is_single}),
-        attributes_of=lambda path: _attributes(reader, path),
-    )
 
 
 def _seen(file: FileReport) -> dict[str, Seen]:
@@ -119,30 +122,30 @@ def _attributes(reader: FileReader, path: str = "") -> tuple[str, ...]:
         return ()
 
 
-def _opened(path: str, scope: Scope, listed: ObjectIdentity | None) -> FileReader:
-    return scope.open(path, None if listed is None else FileState(listed))
+def _opened(files: FileOptions, path: str) -> FileReader:
+    listed = files.states.get(path)
+    return files.scope.open(path, None if listed is None else FileState(listed))
 
 
-def _inspect_file(path: str, scope: Scope, listed: ObjectIdentity | None) -> FileReport:
-    with _opened(path, scope, listed) as reader:
+def _inspect_file(files: FileOptions, path: str) -> FileReport:
+    scope = files.scope
+    with _opened(files, path) as reader:
         layout, referred = reader.layout, _referred(reader)
         # A reversed column is a dataset of the same name, whose chunks have other axes.
         whole = reader.base if scope.axes == "reversed" else reader
         datasets = whole.layout.columns
         stored = whole.stored_bytes([name for name in layout.columns if name in datasets])
         notes = reader.notes(list(layout.columns))
-        columns = (
-            *(
-                _column(column, stored.get(name), notes[name], is_stored=scope.by_axis)
-                for name, column in layout.columns.items()
-            ),
-            *(_column(column, None, ColumnNotes()) for column in referred),
-        )
+        columns = [
+            _column(column, stored.get(name), notes[name], is_stored=scope.by_axis)
+            for name, column in layout.columns.items()
+        ]
+        columns += [_column(column, None, ColumnNotes()) for column in referred]
         left = {name: error for name, error in layout.refused.items() if not getattr(error, "is_encoded", False)}
         refused = tuple(Unreadable.of(name, error) for name, error in left.items())
         if isinstance(reader, RowReader):
             reader.manifest([name for name, column in layout.columns.items() if column.is_decoded])
-        return FileReport(path, scope.group, layout.identity.size, columns, refused, _attributes(reader))
+        return FileReport(path, scope.group, layout.identity.size, tuple(columns), refused, _attributes(reader))
 
 
 def _referred(reader: FileReader) -> list[ColumnLayout]:
@@ -220,3 +223,76 @@ def _left_out(layout: ColumnLayout) -> str | None:
     except UnsupportedColumnError as exc:
         return str(exc)
     return None
+
+
+# Advice: what makes the layout of a column slow to read, and how to write it instead ---------------------
+
+
+def advice(layout: ColumnLayout, stored_bytes: int | None, notes: ColumnNotes) -> Iterator[str]:
+    """Yield advice for a column, one text for each problem; nothing for a good layout.
+
+    Parameters
+    ----------
+    layout : ColumnLayout
+        The column.
+    stored_bytes : int, optional
+        Bytes of its values in the file, if it is one dataset.
+    notes : ColumnNotes
+        What its attributes say about its values.
+    """
+    if not layout.num_rows:
+        return
+    if notes.bare_dimension:
+        yield (
+            "is a dimension of netCDF without a coordinate: it has a length and no values. Leave it out with "
+            "columns=[...]."
+        )
+    elif stored_bytes == 0 and layout.row_bytes and layout.storage in {"chunked", "contiguous"}:
+        yield "was never written: all of its rows are the fill value."
+    elif why := _why_slow(layout):
+        yield f"libhdf5 takes part in reading it, because {why}: one thread at a time, and slower."
+    if notes.conversion:
+        applied = ", ".join([*notes.packing, *(["units"] if notes.time else [])])
+        yield f"values are delivered as stored, without applying {applied}: {notes.conversion}."
+    faults = faults_of(layout)
+    yield from faults.values()
+    real = 0 if layout.stored_dtype.hasobject else layout.num_rows * layout.row_bytes
+    is_compressed = any(step.id not in UNCOMPRESSED for step in layout.pipeline.steps)
+    if "tiny" not in faults and stored_bytes and is_compressed and real and stored_bytes >= _SAVED * real:
+        yield f"{layout.pipeline} makes {stored_bytes} bytes of {real}: it costs its decoding and saves nothing."
+
+
+def _why_slow(layout: ColumnLayout) -> str:
+    if layout.kind not in {"number", "bool"} or is_elsewhere(layout):
+        return ""
+    if not decodes(layout.pipeline):
+        return f"it went through {layout.pipeline}"
+    if layout.odd_type:
+        return f"its type in the file is {layout.odd_type}"
+    return "" if layout.is_decoded else f"its {layout.storage} values have no address of their own in the file"
+
+
+def is_elsewhere(layout: ColumnLayout) -> bool:
+    """Return whether a column is read, without h5py, from other datasets: through a link, or as a virtual dataset."""
+    return not layout.is_decoded and (is_url(layout.path) or not layout.user_block)
+
+
+def faults_of(layout: ColumnLayout) -> dict[str, str]:
+    """Return the faults of the chunks of a column, which a repack mends, and what they mean for it."""
+    if layout.chunk_shape is None or not layout.num_rows:
+        return {}
+    grid, rows, nbytes = ChunkGrid.of(layout), layout.chunk_rows, layout.chunk_bytes
+    chunks = -(-layout.num_rows // rows) * grid.per_row
+    good_rows = counted(max(1, GOOD_BYTES // max(layout.row_bytes, 1)), "row")
+    texts = {
+        "tiny": f"{chunks} chunks of {nbytes} bytes: each costs more to find than to read. Write it contiguous, or "
+        f"with chunks of {good_rows}.",
+        "large": f"a chunk holds {rows} rows, all of which are decoded for one: shuffled by rows, up to {rows} times "
+        f"as much is decoded as is delivered. Shuffle by chunks, or write chunks of {good_rows}.",
+        "split": f"a row is spread over {grid.per_row} chunks. Write chunks of whole rows: (rows, "
+        f"{', '.join(map(str, grid.shape[1:]))}).",
+    }
+    if nbytes > _HUGE_BYTES:
+        texts["large"] = f"a chunk is {nbytes >> 20} MiB, and each thread that reads holds one. Write {good_rows} each."
+    faults = chunk_faults(rows, nbytes, chunks, bool(layout.pipeline.steps), grid.per_row > 1)
+    return {fault: texts[fault] for fault in faults}

@@ -208,12 +208,12 @@ def drawn(value: Any) -> Drawn:
         return Drawn(f"{len(value)} entries")
     if isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.ndim == 1 and _kind(value.tobytes()):
         value = value.tobytes()
-    if value is None or isinstance(value, (str, bytes)):
-        return (
-            _encoded(value)
-            if isinstance(value, bytes)
-            else Drawn("-" if value is None else short_text(value, _MOST_LETTERS))
-        )
+    if isinstance(value, bytes):
+        kind = _kind(value)
+        text = f"{kind}, {len(value)} bytes" if kind else short_text(value, _MOST_LETTERS)
+        return Drawn(text, _uri(value, kind) if kind and len(value) <= _MOST_IMAGE_BYTES else "")
+    if value is None or isinstance(value, str):
+        return Drawn("-" if value is None else short_text(value, _MOST_LETTERS))
     array = np.abs(value) if np.iscomplexobj(value) else np.asarray(value)
     if array.dtype.kind not in "biuf" or array.size < 2:
         return Drawn(short_text(str(array.tolist()) if array.ndim else array, _MOST_LETTERS))
@@ -224,12 +224,6 @@ def _kind(data: bytes) -> str:
     """Return the format of an encoded image that browsers show, or nothing."""
     kind = next((kind for magic, kind in _MAGIC.items() if data.startswith(magic)), "")
     return "" if kind == "webp" and data[8:12] != b"WEBP" else kind
-
-
-def _encoded(data: bytes) -> Drawn:
-    kind = _kind(data)
-    text = f"{kind}, {len(data)} bytes" if kind else short_text(data, _MOST_LETTERS)
-    return Drawn(text, _uri(data, kind) if kind and len(data) <= _MOST_IMAGE_BYTES else "")
 
 
 def _uri(data: bytes, kind: str) -> str:

@@ -122,11 +122,6 @@ class Report:
         """Whether `read_h5` takes all files as they are."""
         return not self.unreadable and self.problem is None
 
-    @property
-    def has_call(self) -> bool:
-        """Whether `read_h5` takes all files, as they are or by a call that is suggested."""
-        return self.ok or (not self.unreadable and any(suggestion.options for suggestion in self.suggestions))
-
     def to_dict(self) -> dict[str, Any]:
         """Return the report as types that JSON has."""
         return {"ok": self.ok, **asdict(self)}

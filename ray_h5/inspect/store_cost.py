@@ -89,19 +89,16 @@ def _epochs(index: RowIndex, stored_bytes: int) -> Iterator[EpochCost]:
     for shuffle in (None, Shuffle("auto"), Shuffle("rows")):
         plan = make_plan(index, list(index.columns.values()), shuffle=shuffle)
         order = "in order" if plan.order.shuffle is None else f"shuffled by {plan.order.shuffle.unit}"
-        if order not in seen:
-            yield _epoch(plan, order, stored_bytes)
+        if order in seen:
+            continue
         seen.add(order)
-
-
-def _epoch(plan: ReadPlan, order: str, stored_bytes: int) -> EpochCost:
-    rows = min(plan.block_rows, plan.num_rows, _SAMPLED_ROWS)
-    starts = np.unique(np.linspace(0, plan.num_rows - rows, _SAMPLED_BLOCKS).astype(int)).tolist()
-    costs = [request_cost(plan, plan.at(np.arange(start, start + rows), 0)) for start in starts]
-    share = plan.num_rows / (rows * len(starts))
-    nbytes = round(sum(cost.bytes_read for cost in costs) * share)
-    requests = max(1, round(sum(cost.requests for cost in costs) * share))
-    return EpochCost(order, requests, nbytes, nbytes / max(1, stored_bytes))
+        rows = min(plan.block_rows, plan.num_rows, _SAMPLED_ROWS)
+        starts = np.unique(np.linspace(0, plan.num_rows - rows, _SAMPLED_BLOCKS).astype(int)).tolist()
+        costs = [request_cost(plan, plan.at(np.arange(start, start + rows), 0)) for start in starts]
+        share = plan.num_rows / (rows * len(starts))
+        nbytes = round(sum(cost.bytes_read for cost in costs) * share)
+        requests = max(1, round(sum(cost.requests for cost in costs) * share))
+        yield EpochCost(order, requests, nbytes, nbytes / max(1, stored_bytes))
 
 
 def request_cost(plan: ReadPlan, row_ids: np.ndarray) -> ReadStats:

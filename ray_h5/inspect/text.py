@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from ray_h5.inspect.report import ColumnReport, Delivery, FileReport, Report, Unreadable
-from ray_h5.inspect.similar_columns import ColumnNode, leaves, merge_similar, walk
+from ray_h5.inspect.similar_columns import leaves, merge_similar, walk
 from ray_h5.inspect.store_cost import StoreReport
 from ray_h5.messages import counted, few, printable
 
@@ -35,15 +35,12 @@ def to_text(report: Report, columns: Sequence[str] = ()) -> str:
 
     Columns that are alike share a line, and a section has a bounded number of lines. Each of `columns` has a line.
     """
-    return "\n".join(line for section in sections(report, columns) for line in _as_text(section))
-
-
-def _as_text(section: Section) -> Iterator[str]:
-    yield section.title
-    widths = [max(map(len, column)) for column in zip(*section.table, strict=True)]
-    for row in section.table:
-        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-    yield from (f"  {line}" for line in section.lines)
+    lines: list[str] = []
+    for section in sections(report, columns):
+        widths = [max(map(len, column)) for column in zip(*section.table, strict=True)]
+        rows = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in section.table]
+        lines += [section.title, *(f"  {line}" for line in (*rows, *section.lines))]
+    return "\n".join(lines)
 
 
 def sections(report: Report, columns: Sequence[str] = ()) -> Iterator[Section]:
@@ -56,12 +53,19 @@ def sections(report: Report, columns: Sequence[str] = ()) -> Iterator[Section]:
         yield Section("")
     yield _tree(first, frozenset(name.strip("/") for name in columns))
     yield from _notes(first)
-    yield from _section("Cannot be read:", _refused(first))
+    refused = [column for column in first.refused if not column.is_single]
+    reasons = [(col.name, f"{col.error}: {_reason(first, col.name, col.message)}") for col in refused]
+    yield from _section("Cannot be read:", _together(reasons))
     left_out = [(col.name, _reason(first, col.name, col.left_out)) for col in first.columns if col.left_out]
     yield from _section("Left out by read_h5 and H5Dataset:", _together(left_out))
-    members = [(column.name, _members(column)) for column in first.columns if column.enum]
+    named = {column.name: [f"{name}={value}" for name, value in column.enum.items()] for column in first.columns}
+    members = [(name, few(values, _MAX_MEMBERS)) for name, values in named.items() if values]
     yield from _section("Names of values:", _together(members))
-    yield from _section("Advice:", [*(advice.as_call for advice in report.suggestions), *_advice(first.columns)])
+    advice = [suggestion.as_call for suggestion in report.suggestions]
+    advice += _together((column.name, text) for column in first.columns for text in column.advice)
+    if any(column.is_slow for column in first.columns):
+        advice.append("ray-h5 repack writes files with such chunks: see docs/writing.md.")
+    yield from _section("Advice:", advice)
     if report.problem is not None:
         yield from _section("read_h5 refuses this:", [_said(report.problem, [file.path for file in report.files])])
     if report.delivery is not None:
@@ -73,14 +77,15 @@ def sections(report: Report, columns: Sequence[str] = ()) -> Iterator[Section]:
 
 def _section(title: str, lines: Sequence[str]) -> Iterator[Section]:
     # Messages may have several lines, and names any character.
-    parts = [_cut(printable(part)) for line in lines for part in line.split("\n")]
-    more = [f"and {len(parts) - MAX_LINES} more"] if len(parts) > MAX_LINES else []
+    parts = [printable(part) for line in lines for part in line.split("\n")]
+    shown = [
+        part if len(part) <= _MAX_CHARS else f"{part[:_MAX_CHARS]} ... and {len(part) - _MAX_CHARS} characters more"
+        for part in parts[:MAX_LINES]
+    ]
+    if len(parts) > MAX_LINES:
+        shown.append(f"and {len(parts) - MAX_LINES} more")
     if parts:
-        yield Section(title, [*parts[:MAX_LINES], *more])
-
-
-def _cut(line: str) -> str:
-    return line if len(line) <= _MAX_CHARS else f"{line[:_MAX_CHARS]} ... and {len(line) - _MAX_CHARS} characters more"
+        yield Section(title, shown)
 
 
 def _said(trouble: Unreadable, paths: Iterable[str]) -> str:
@@ -106,7 +111,11 @@ def _summary(report: Report) -> str:
 def _tree(file: FileReport, named: Collection[str]) -> Section:
     """Return the table of columns; those that are `named` have a row of their own."""
     reports = {column.name: column for column in file.columns}
-    nodes = [(len(above), node) for above, node in walk(_chosen(reports, named))]
+    keys = {name: _key(column, named) for name, column in reports.items()}
+    nodes = [(len(above), node) for above, node in walk(merge_similar(keys, MAX_LINES))]
+    chosen = {name: key for name, key in keys.items() if name in named}
+    if chosen and len(nodes) > MAX_LINES:  # those that are named have a line at least
+        nodes = [(len(above), node) for above, node in walk(merge_similar(chosen))]
     shown = nodes[:MAX_LINES]
     table: list[tuple[str, ...]] = [_HEAD]
     for depth, node in shown:
@@ -116,14 +125,6 @@ def _tree(file: FileReport, named: Collection[str]) -> Section:
     title = f"{printable(file.path)}: {size(file.file_bytes)}, {counted(len(reports), 'column')}{below}"
     more = len(reports) - sum(len(node.columns) for _, node in shown)
     return Section(title, [f"and {more} more; --columns NAME shows one"] if more else [], table)
-
-
-def _chosen(reports: Mapping[str, ColumnReport], named: Collection[str]) -> list[ColumnNode]:
-    """Return the nodes of a table that is short enough, if possible."""
-    keys = {name: _key(report, named) for name, report in reports.items()}
-    nodes = merge_similar(keys, MAX_LINES)
-    chosen = {name: key for name, key in keys.items() if name in named}
-    return merge_similar(chosen) if chosen and len(list(walk(nodes))) > MAX_LINES else nodes
 
 
 def _key(column: ColumnReport, named: Collection[str]) -> Hashable:
@@ -184,24 +185,9 @@ def _notes(file: FileReport) -> Iterator[Section]:
         yield Section(f"{many} with one value, which attrs=[...] makes columns: {few(file.attributes)}")
 
 
-def _refused(file: FileReport) -> list[str]:
-    refused = [column for column in file.refused if not column.is_single]
-    return _together((col.name, f"{col.error}: {_reason(file, col.name, col.message)}") for col in refused)
-
-
 def _reason(file: FileReport, name: str, message: str) -> str:
     """Return a message without the file and column that it begins with: the line names them already."""
     return message.removeprefix(f"{file.path}: ").removeprefix(f"column {name!r} ")
-
-
-def _members(column: ColumnReport) -> str:
-    return few([f"{name}={value}" for name, value in column.enum.items()], _MAX_MEMBERS)
-
-
-def _advice(columns: Sequence[ColumnReport]) -> Iterator[str]:
-    yield from _together((column.name, text) for column in columns for text in column.advice)
-    if any(column.is_slow for column in columns):
-        yield "ray-h5 repack writes files with such chunks: see docs/writing.md."
 
 
 def _together(said: Iterable[tuple[str, str]]) -> list[str]:

@@ -28,7 +28,7 @@ from ray_h5.errors import (
     UnsupportedColumnError,
     WriteFailedError,
 )
-from ray_h5.ray_data.arrow.varying_blocks import sparse_array
+from ray_h5.ray_data.arrow.blocks import sparse_array
 from ray_h5.ray_data.datasource import H5Datasource
 from ray_h5.ray_data.write_h5 import H5Datasink
 from tests.properties import few

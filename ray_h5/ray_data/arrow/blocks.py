@@ -1,23 +1,31 @@
-"""Arrays -> the Arrow tables that are the blocks of Ray Data."""
+"""Arrays -> the Arrow tables that are the blocks of Ray Data.
+
+Rows of varying shape are Ray's variable-shape tensors, rows of sparse matrices two lists a row, with the memory that
+was read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from ray.data.block import BlockAccessor
-from ray.data.extensions import ArrowTensorArray
+from ray.data.extensions import ArrowTensorArray, ArrowVariableShapedTensorType
 
-from ray_h5.arrow_arrays import as_real
+from ray_h5.arrow_arrays import as_real, real_dtype, to_arrow
+from ray_h5.columns.ragged.padding import cast_rows
+from ray_h5.columns.ragged.sparse_rows import SparseBatch, index_dtype
 from ray_h5.columns.schema import ColumnSpec, scalar_to_arrow
 from ray_h5.loading.origin_columns import PATH_SPEC, ROW_ID_SPEC, epoch_column, paths_of
 from ray_h5.order.execute_plan import BlockRows
 from ray_h5.order.read_plan import ReadPlan
 from ray_h5.order.remaining_blocks import Block
-from ray_h5.ray_data.arrow.varying_blocks import is_ragged, ragged_array, shape_said, sparse_array
 
 _MAY_BE_NULL = b"ray_h5.may_be_null"
+_SHAPE = b"ray_h5.ragged_shape"
 
 
 def to_table(plan: ReadPlan, block: Block, names: Sequence[str]) -> pa.Table:
@@ -92,3 +100,153 @@ def _to_arrow(plan: ReadPlan, block: Block, spec: ColumnSpec | None, name: str) 
         return scalar_to_arrow(array, spec, where)
     made = epoch_column(plan, block, name)
     return paths_of(plan.files, rows.row_ids).cast(PATH_SPEC.value_type) if made is None else pa.array(made)
+
+
+# Rows of varying shape ---------------------------------------------------------------------------------
+
+
+def ragged_array(rows: np.ndarray, spec: ColumnSpec, where: Callable[[int], str] | None = None) -> pa.Array:
+    """Return rows of varying shape: tensors, or lists of text. Numbers are not copied where they lie in one array.
+
+    Parameters
+    ----------
+    rows : numpy.ndarray
+        Objects: an array for each row.
+    spec : ColumnSpec
+        The column.
+    where : callable, optional
+        Returns the place of row i, for messages.
+    """
+    assert spec.element is not None
+    if spec.element.kind not in "biufc":
+        return to_arrow(rows, pa.large_list(pa.string()))
+    missing = np.array([row is None for row in rows], bool)
+    empty = np.empty((0,) * len(spec.ragged_shape), spec.element)
+    filled = [empty if row is None else row for row in rows]
+    element, parts = real_dtype(spec.element), (2,) if spec.element.kind == "c" else ()
+    axes, cast = len(spec.ragged_shape) + len(parts), cast_rows(filled, spec, where)
+    shapes = np.array([(*row.shape, *parts) for row in cast if row is not None], np.int64).reshape(len(rows), axes)
+    there = [row for row in cast if row is not None]
+    whole = _common_base(there, spec.element)
+    if whole is None:
+        whole = np.concatenate([*(np.asarray(row).reshape(-1) for row in there), np.empty(0, spec.element)])
+    flat = as_real(whole).reshape(-1)
+    offsets = np.concatenate([[0], np.cumsum(shapes.prod(axis=1))])
+    data = pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(flat))
+    starts = pa.array(np.arange(0, (len(rows) + 1) * axes, axes, dtype=np.int32))
+    shape = pa.ListArray.from_arrays(starts, pa.array(shapes.reshape(-1)))
+    storage = pa.StructArray.from_arrays([data, shape], ["data", "shape"], mask=pa.array(missing))
+    return ArrowVariableShapedTensorType(pa.from_numpy_dtype(element), axes).wrap_array(storage)
+
+
+def _common_base(rows: Sequence[np.ndarray], element: np.dtype) -> np.ndarray | None:
+    """Return the array that all rows are consecutive parts of, as one axis; None if there is none."""
+    if not len(rows) or rows[0].dtype != element:
+        return None
+    base = rows[0].base
+    if base is None or not base.flags.c_contiguous or base.dtype != element:
+        return None
+    at = base.__array_interface__["data"][0]
+    start = at
+    for row in rows:
+        if row.base is not base or not row.flags.c_contiguous:
+            return None
+        if row.size and row.__array_interface__["data"][0] != at:
+            return None
+        at += row.nbytes
+    flat: np.ndarray = base.reshape(-1)[: (at - start) // element.itemsize]
+    return flat
+
+
+def shape_said(spec: ColumnSpec) -> dict[bytes, bytes]:
+    """Return what the field of rows of varying shape says: along which axes they differ in all files."""
+    shape = [None if n is None else int(n) for n in spec.ragged_shape]
+    return {_SHAPE: json.dumps(shape).encode()}
+
+
+def declared_shape(field: pa.Field) -> tuple[int | None, ...] | None:
+    """Return the shape of a row, with None for axes along which rows differ; None if the field does not say it."""
+    said = (field.metadata or {}).get(_SHAPE)
+    return None if said is None else tuple(json.loads(said))
+
+
+def is_ragged(type_: pa.DataType) -> bool:
+    """Return whether values are tensors of varying shape."""
+    return isinstance(type_, ArrowVariableShapedTensorType)
+
+
+# Rows of sparse matrices -------------------------------------------------------------------------------
+
+_INDICES, _DATA = "indices", "data"
+_WIDTH, _DENSE_WIDTH = "length", "dense_length"
+"""The field that holds the length of a row. Its name says whether batches of tensors are dense."""
+
+_STEPS = "steps"
+"""With windows: the field that holds how many rows of the matrix a row is, one after the other."""
+
+
+def sparse_array(rows: np.ndarray, spec: ColumnSpec, where: Callable[[int], str] | None = None) -> pa.Array:
+    """Return rows as structs of two lists, ``indices`` and ``data``, and the length of a row. Nothing is copied."""
+    batch = SparseBatch.of(rows, spec, where)
+    offsets = pa.array(batch.indptr)
+    index = pa.array(np.ascontiguousarray(batch.indices, index_dtype(batch.width)))
+    values = pa.array(as_real(batch.data).reshape(-1))
+    if batch.data.dtype.kind == "c":
+        values = pa.FixedSizeListArray.from_arrays(values, 2)
+    parts = [
+        pa.LargeListArray.from_arrays(offsets, index),
+        pa.LargeListArray.from_arrays(offsets, values),
+        pa.array(np.full(len(batch), batch.width, index.type.to_pandas_dtype())),
+    ]
+    names = [_INDICES, _DATA, _DENSE_WIDTH if spec.dense else _WIDTH]
+    if len(spec.ragged_shape) > 1:
+        parts.append(pa.array(np.full(len(batch), spec.ragged_shape[0], np.int64)))
+        names.append(_STEPS)
+    return pa.StructArray.from_arrays(parts, names)
+
+
+def is_sparse(type_: pa.DataType) -> bool:
+    """Return whether values are rows of a sparse matrix."""
+    if not pa.types.is_struct(type_):
+        return False
+    names = [field.name for field in type_]
+    is_named = names[:2] == [_INDICES, _DATA] and names[2:3] in ([_WIDTH], [_DENSE_WIDTH])
+    return is_named and names[3:] in ([], [_STEPS])
+
+
+def has_steps(type_: pa.DataType) -> bool:
+    """Return whether each value is several rows of a sparse matrix: of windows."""
+    return type_.num_fields > len((_INDICES, _DATA, _WIDTH))
+
+
+def is_dense(type_: pa.DataType) -> bool:
+    """Return whether batches of such a column are dense tensors."""
+    return type_.field(2).name == _DENSE_WIDTH
+
+
+def dense_batch(name: str, column: pa.ChunkedArray) -> np.ndarray:
+    """Return the rows of a column of a table as a dense array: with windows, of shape ``(rows, steps, width)``."""
+    dense = to_batch(column).to_dense(name)
+    if not has_steps(column.type):
+        return dense
+    steps = int(pc.struct_field(column, _STEPS)[0].as_py()) if len(column) else 1
+    return dense.reshape(len(dense), steps, -1 if dense.size else dense.shape[1] // steps)
+
+
+def to_batch(column: pa.ChunkedArray) -> SparseBatch:
+    """Return the rows of a column of a table. Nothing is copied if they follow each other in memory."""
+    whole = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    # flatten() applies the slice of the struct; field() would not.
+    indices, data, width, *_ = whole.flatten()
+    # Lists that Ray made of what a function returned have offsets of 32 bits.
+    offsets = indices.offsets.to_numpy().astype(np.int64, copy=False)
+    part = slice(int(offsets[0]), int(offsets[-1]))
+    other = data.offsets.to_numpy()
+    values = data.values.slice(int(other[0]), int(other[-1] - other[0]))
+    if pa.types.is_fixed_size_list(values.type):
+        parts = values.flatten().to_numpy()
+        numbers = parts.view(np.result_type(parts.dtype, np.complex64))
+    else:
+        numbers = values.to_numpy(zero_copy_only=False)
+    length = int(width[0].as_py()) if len(width) else 0
+    return SparseBatch(offsets - offsets[0], indices.values.to_numpy()[part], numbers, length)

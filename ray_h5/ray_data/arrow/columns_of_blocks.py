@@ -17,7 +17,7 @@ from ray.data.extensions import (
 
 from ray_h5.errors import NullValueError, OptionError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.messages import no_column
-from ray_h5.ray_data.arrow.varying_blocks import has_steps, is_ragged, is_sparse, to_batch
+from ray_h5.ray_data.arrow.blocks import has_steps, is_ragged, is_sparse, to_batch
 from ray_h5.writing.file_arrays import ColumnValues, Form, Ranges, check_paths, varies, windows_of_sparse_rows
 from ray_h5.writing.file_writer import stored_dtype
 

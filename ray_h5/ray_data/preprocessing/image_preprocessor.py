@@ -13,7 +13,7 @@ from ray.data.extensions import ArrowTensorArray
 
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.options import names_options
-from ray_h5.ray_data.arrow.varying_blocks import ragged_array
+from ray_h5.ray_data.arrow.blocks import ragged_array
 from ray_h5.transforms import image_transform
 from ray_h5.transforms.image_transform import IS_NULL
 

@@ -21,8 +21,17 @@ from ray_h5.columns.schema import LENGTH
 from ray_h5.errors import CastError, OptionError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.messages import no_column
 from ray_h5.options import names_options
-from ray_h5.ray_data.arrow.blocks import is_integral, item_type, may_be_null
-from ray_h5.ray_data.arrow.varying_blocks import declared_shape, dense_batch, is_dense, is_ragged, is_sparse, to_batch
+from ray_h5.ray_data.arrow.blocks import (
+    declared_shape,
+    dense_batch,
+    is_dense,
+    is_integral,
+    is_ragged,
+    is_sparse,
+    item_type,
+    may_be_null,
+    to_batch,
+)
 from ray_h5.ray_data.training.device import can_pin
 from ray_h5.read.casting import UNSAFE, Casting, as_casting, lost
 from ray_h5.transforms.sparse_tensors import csr_tensor

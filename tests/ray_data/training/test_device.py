@@ -2,6 +2,7 @@ import contextlib
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
@@ -74,10 +75,11 @@ def test_compressed_rows_are_pinned_too(monkeypatch):
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
     pinned = []
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: pinned.append(tensor) or tensor)
-    csr = csr_tensor(np.array([0, 1]), np.array([0], "i4"), np.array([1.0]), 3)
+    parts = [pa.array([[0]]), pa.array([[1.0]]), pa.array([3])]
+    table = pa.table({"x": pa.StructArray.from_arrays(parts, ["indices", "data", "length"])})
     for dtypes, found in ((None, torch.float64), ("float32", torch.float32)):
         collate = TorchCollate(dtypes, pin_memory=True)
-        assert collate._convert_tensor("x", csr).dtype == found
+        assert collate(table)["x"].dtype == found
     assert [each.layout for each in pinned] == [torch.sparse_csr] * 2
 
 
