@@ -80,16 +80,13 @@ def _lists(array: np.ndarray, type_: pa.DataType) -> pa.Array:
     # Offsets of 64 bits: a block may hold more than 2**31 values.
     offsets = np.concatenate([[0], np.cumsum([0 if value is None else len(value) for value in array], dtype=np.int64)])
     flat = np.concatenate(there) if there else np.empty(0, object)
-    values = to_arrow(_native(flat, type_.value_type), type_.value_type)
+    if not len(flat):  # an array of no values has any type
+        flat = np.empty((0, *_axes(type_.value_type)), _numpy_type(type_.value_type))
+    elif flat.dtype != object:
+        flat = flat.astype(flat.dtype.newbyteorder("="), copy=False)
+    values = to_arrow(flat, type_.value_type)
     mask = pa.array(missing) if missing.any() else None
     return pa.LargeListArray.from_arrays(pa.array(offsets), values, mask=mask)
-
-
-def _native(flat: np.ndarray, type_: pa.DataType) -> np.ndarray:
-    """Return values in the numpy type of an Arrow type; an array of no values has any type."""
-    if not len(flat):
-        return np.empty((0, *_axes(type_)), _numpy_type(type_))
-    return flat if flat.dtype == object else flat.astype(flat.dtype.newbyteorder("="), copy=False)
 
 
 def _axes(type_: pa.DataType) -> tuple[int, ...]:

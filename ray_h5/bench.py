@@ -10,19 +10,17 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import h5py
 import numpy as np
+from joblib import cpu_count
 
+import ray_h5
 from ray_h5.errors import OptionError
 from ray_h5.messages import counted
 from ray_h5.options import require
-
-if TYPE_CHECKING:
-    from ray_h5.torch_data import H5Dataset
-
-__all__ = ["Line", "measure", "to_text"]
+from ray_h5.torch_data import H5Dataset, loader
 
 _TURNS = 3
 _ROWS_OF_H5PY = 20_000
@@ -84,8 +82,6 @@ def measure(
     OptionError
         If `seconds` is not positive, or the files have no rows.
     """
-    from ray_h5.torch_data import H5Dataset
-
     require(seconds > 0, "seconds", seconds, "a number above 0")
     dataset = H5Dataset(paths, **options, kept_bytes=0)
     if not len(dataset):
@@ -93,7 +89,7 @@ def measure(
     ways: dict[str, Callable[[], Iterable[int]]] = {}
     if _is_plain(dataset, options):
         ways["h5py, row by row"] = lambda: _h5py_rows(dataset, options.get("group") or "/")
-    for threads in _thread_counts():
+    for threads in sorted({1, 2, min(8, max(2, cpu_count()))}):
         ways[f"loader, {counted(threads, 'thread')}"] = _loader_batches(dataset, batch_size, threads)
     if with_ray:
         ways["read_h5, iter_torch_batches"] = _ray_batches(paths, batch_size, options)
@@ -108,33 +104,21 @@ def to_text(lines: list[Line]) -> str:
         spread = f"{min(line.rates):,.0f} .. {max(line.rates):,.0f}"
         ratio = f"{line.rate / base.rate:.2g}x"
         rows.append(f"{line.name:<28} {line.rate:>10,.0f} {spread:>20} {ratio:>7} {line.first_batch:>10.3f} s")
-    return "\n".join([*rows, _limit(lines)])
-
-
-def _limit(lines: list[Line]) -> str:
-    by_threads = [line for line in lines if line.name.startswith("loader")]
-    best = max(by_threads, key=lambda line: line.rate)
-    assert best.cpu is not None
-    if best.cpu < 0.6:
-        return f"{best.name} waits for the disk, the store, or CPUs that others use: it uses {best.cpu:.0%} of one."
-    return (
-        f"{best.name} is limited by decoding and copying: it uses {best.cpu:.1f} CPUs. "
+    best = max((line for line in lines if line.name.startswith("loader")), key=lambda line: line.rate)
+    cpu = best.cpu or 0.0
+    limit = (
+        f"{best.name} waits for the disk, the store, or CPUs that others use: it uses {cpu:.0%} of one."
+        if cpu < 0.6
+        else f"{best.name} is limited by decoding and copying: it uses {cpu:.1f} CPUs. "
         "`ray-h5 inspect` names the arrays that are slow to read."
     )
-
-
-def _thread_counts() -> list[int]:
-    from joblib import cpu_count
-
-    return sorted({1, 2, min(8, max(2, cpu_count()))})
+    return "\n".join([*rows, limit])
 
 
 def _is_plain(dataset: H5Dataset, options: dict[str, Any]) -> bool:
     """Return whether h5py reads the same rows by ``file[column][row]``."""
-    if options.get("rows") is not None or options.get("windows") is not None:
-        return False
     paths = _paths(dataset)
-    if any("://" in path for path in paths):
+    if any(options.get(name) is not None for name in ("rows", "windows")) or any("://" in path for path in paths):
         return False
     with h5py.File(paths[0], "r") as file:
         parent = file[options.get("group") or "/"]
@@ -165,29 +149,15 @@ def _h5py_rows(dataset: H5Dataset, group: str) -> Iterator[int]:
 
 
 def _loader_batches(dataset: H5Dataset, batch_size: int, threads: int) -> Callable[[], Iterator[int]]:
-    from ray_h5.torch_data import loader
-
     batches = loader(dataset, batch_size, threads=threads)
-
-    def run() -> Iterator[int]:
-        for batch in batches:
-            yield len(next(iter(batch.values())))
-
-    return run
+    return lambda: (len(next(iter(batch.values()))) for batch in batches)
 
 
 def _ray_batches(paths: Any, batch_size: int, options: dict[str, Any]) -> Callable[[], Iterator[int]]:
-    import ray_h5
-
     ray_h5.quiet()
     dataset = ray_h5.read_h5(paths, shuffle=True, **options)
-    collate = ray_h5.TorchCollate()
-
-    def run() -> Iterator[int]:
-        for batch in dataset.iter_torch_batches(batch_size=batch_size, collate_fn=collate):
-            yield len(next(iter(batch.values())))
-
-    return run
+    how: dict[str, Any] = {"batch_size": batch_size, "collate_fn": ray_h5.TorchCollate()}
+    return lambda: (len(next(iter(batch.values()))) for batch in dataset.iter_torch_batches(**how))
 
 
 def _in_turn(ways: dict[str, Callable[[], Iterable[int]]], seconds: float) -> list[Line]:

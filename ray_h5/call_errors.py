@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from ray_h5.errors import UnknownOptionError
 from ray_h5.messages import counted, near_names
 
-__all__ = ["missing", "refusal"]
-
 _CALLS = {
     "DecodeImage": "DecodeImage('photo')",
     "Grid": "Grid(2)",

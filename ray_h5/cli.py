@@ -29,7 +29,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
     try:
         with commands.make_context("ray-h5", list(sys.argv[1:] if argv is None else argv)) as ctx:
-            return _run(ctx)
+            try:
+                return int(commands.invoke(ctx))
+            except RayH5Error as exc:
+                command = commands.commands[str(ctx.invoked_subcommand)]
+                flags = {str(param.name): param.opts[0] for param in command.params if isinstance(param, Flag)}
+                return _failed(f"{type(exc).__name__}: {_with_flags(exc, flags)}")
     except click.exceptions.Exit as exc:
         return exc.exit_code
     except click.ClickException as exc:
@@ -44,15 +49,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _failed(str(exc))
     except KeyboardInterrupt:
         return _INTERRUPTED
-
-
-def _run(ctx: click.Context) -> int:
-    try:
-        return int(commands.invoke(ctx))
-    except RayH5Error as exc:
-        command = commands.commands[str(ctx.invoked_subcommand)]
-        flags = {str(param.name): param.opts[0] for param in command.params if isinstance(param, Flag)}
-        return _failed(f"{type(exc).__name__}: {_with_flags(exc, flags)}")
 
 
 def _with_flags(error: RayH5Error, flags: Mapping[str, str]) -> str:

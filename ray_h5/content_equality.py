@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["ComparedByContent"]
-
 
 class ComparedByContent:
     """Base of frozen dataclasses with fields of arrays, made by ``@dataclass(frozen=True, eq=False, repr=False)``.
@@ -25,9 +23,7 @@ class ComparedByContent:
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
             return NotImplemented
-        return self is other or all(
-            _same(mine, theirs) for mine, theirs in zip(_parts(self), _parts(other), strict=True)
-        )
+        return self is other or all(map(_same, _parts(self), _parts(other)))
 
     def __hash__(self) -> int:
         return hash((type(self), *(_hashable(part) for part in _parts(self))))

@@ -9,8 +9,6 @@ from typing import Generic, TypeVar
 
 from ray_h5.per_process import PerProcess
 
-__all__ = ["LRU", "first_time"]
-
 Value = TypeVar("Value")
 
 
@@ -80,7 +78,9 @@ class LRU(Generic[Value]):
             known = state.items[key][0] if key in state.items else None
             value = change(known)
             state.remove(key)
-            state.add(key, value, self._nbytes(value))
+            nbytes = self._nbytes(value)
+            state.items[key] = value, nbytes
+            state.total_bytes += nbytes
             self._bound(state)
             return value
 
@@ -124,10 +124,6 @@ class _State(Generic[Value]):
         self.lock = threading.Lock()
         self.items: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()
         self.total_bytes = 0
-
-    def add(self, key: Hashable, value: Value, nbytes: int) -> None:
-        self.items[key] = value, nbytes
-        self.total_bytes += nbytes
 
     def remove(self, key: Hashable) -> None:
         if key in self.items:

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Facts"]
-
 
 class Facts:
     """Base of frozen dataclasses of what is known of one state of a file: None, 0 and a missing key are not known."""

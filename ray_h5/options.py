@@ -123,11 +123,7 @@ def names_options(taker: _Taker) -> _Taker:
 
 def takes_options(*, instead: Mapping[str, str]) -> Callable[[_Taker], _Taker]:
     """Do what `names_options` does, with advice for options that went or have another name here."""
-
-    def checking(taker: _Taker) -> _Taker:
-        return cast("_Taker", _checking(taker, inspect.signature(_called(taker)).parameters, instead))
-
-    return checking
+    return lambda taker: _checking(taker, inspect.signature(_called(taker)).parameters, instead)
 
 
 def _called(taker: Any) -> Any:

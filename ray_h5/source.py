@@ -177,20 +177,17 @@ class Source:
         derived |= self._of_kinds()
         for name, value in derived.items():
             object.__setattr__(self, name, value)
-        self._check_names_of_columns()
+        # An option that names the dataset of a column that `columns` calls otherwise would do nothing.
+        called = {column.dataset: column.name for column in self.made if column.name != column.dataset}
+        known = set(self.names or ())
+        for option, names in (("dtypes", self.cast.dtypes), ("labels", [label.name for label in self.classes])):
+            if wrong := next((name for name in names if name in called and name not in known), None):
+                said = f"{option}: {wrong!r} is a dataset, whose column is {called[wrong]!r} in columns="
+                raise OptionError(f"{said}; write {called[wrong]!r}")
         if twice := [label.name for label in self.classes if label.name in self.cast.dtypes]:
             raise OptionError(
                 f"labels, dtypes: {twice[0]!r} is in both; numbers of classes are int64: leave it out of dtypes"
             )
-
-    def _check_names_of_columns(self) -> None:
-        """Raise for options that name the dataset of a column that `columns` calls otherwise. They would do nothing."""
-        called = {column.dataset: column.name for column in self.made if column.name != column.dataset}
-        named = set(self.names or ())
-        for option, names in (("dtypes", self.cast.dtypes), ("labels", [label.name for label in self.classes])):
-            if wrong := next((name for name in names if name in called and name not in named), None):
-                said = f"{option}: {wrong!r} is a dataset, whose column is {called[wrong]!r} in columns="
-                raise OptionError(f"{said}; write {called[wrong]!r}")
 
     def _of_kinds(self) -> dict[str, Any]:
         """Return what is derived from options that plain files do not need; their modules are imported on use."""

@@ -13,8 +13,6 @@ from ray_h5.errors import OptionError
 from ray_h5.options import documented
 from ray_h5.source import Source
 
-__all__ = ["Command", "Flag", "file_flags", "options_of"]
-
 _ROWS = "What a row is (docs/rows.md; by default an index of the first axis)"
 
 

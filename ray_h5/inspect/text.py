@@ -11,8 +11,6 @@ from ray_h5.inspect.similar_columns import leaves, merge_similar, walk
 from ray_h5.inspect.store_cost import StoreReport
 from ray_h5.messages import counted, few, printable
 
-__all__ = ["Section", "sections", "to_text"]
-
 MAX_LINES = 60
 # A file that opens with more has its metadata in many places.
 _FEW_REQUESTS, _FEW_ROUNDS = 8, 3

@@ -193,7 +193,10 @@ def plot_spread(
         panel.set_title(wrapped(name, width / len(named) - 1), fontsize=10)
         panel.xaxis.get_major_locator().set_params(integer=True)
         panel.tick_params(labelleft=panel is panels[0])
-        curve = _padding(order, batch_size) if are_lengths else _distances(counts)
+        # The total variation between the shares of each batch and of the whole, or the part that is padding: 0 to 1.
+        shares = counts / counts.sum(axis=1, keepdims=True)
+        distances = np.abs(shares - counts.sum(axis=0) / counts.sum()).sum(axis=1) / 2
+        curve = _padding(order, batch_size) if are_lengths else distances
         label = wrapped(f"{name}, mean\xa0{curve.mean():.2f}", width / min(3, len(named)) - 0.5)
         lines.append(draw_line(curves, curve, label=label, linewidth=1.2))
     panels[0].set_ylabel(what if len(values) <= _MOST_GROUPS else f"{what}, in {_MOST_GROUPS} groups")
@@ -230,12 +233,6 @@ def _counts(values: np.ndarray[Any, Any], kinds: int, batch_size: int) -> np.nda
     batches = len(values) // batch_size
     places = np.repeat(np.arange(batches), batch_size) * kinds + values[: batches * batch_size]
     return np.bincount(places, minlength=batches * kinds).reshape(batches, kinds)
-
-
-def _distances(counts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return the total variation between the shares of each batch and of the whole: 0 to 1."""
-    shares = counts / counts.sum(axis=1, keepdims=True)
-    return np.abs(shares - counts.sum(axis=0) / counts.sum()).sum(axis=1) / 2
 
 
 def _padding(lengths: np.ndarray[Any, Any], batch_size: int) -> np.ndarray[Any, Any]:

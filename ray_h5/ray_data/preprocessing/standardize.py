@@ -22,8 +22,6 @@ from ray_h5.transforms.moments import Axis, Moments, NanPolicy
 from ray_h5.transforms.scaler import ConstantPolicy, Scaler
 from ray_h5.transforms.standardize_base import Standardization, with_column
 
-__all__ = ["PreprocessorNotFittedError", "Standardize"]
-
 
 class PreprocessorNotFittedError(NotFittedError, PreprocessorNotFittedException):
     """A preprocessor is used before it is fitted; both Ray's error of that name and a `RayH5Error`."""

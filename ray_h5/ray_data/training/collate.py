@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -41,6 +40,9 @@ Dtype: TypeAlias = "torch.dtype | npt.DTypeLike"
 
 TorchBatch = dict[str, Any]
 """A tensor a column; columns that hold no numbers stay numpy arrays."""
+
+_READ_ONLY = "The given NumPy array is not writable"
+"""The warning of torch for views of Ray's object store, which nobody writes to."""
 
 
 @names_options
@@ -141,10 +143,9 @@ class TorchCollate(ArrowBatchCollateFn):
         return self._ragged(field, [None if missing else row for row, missing in zip(array, absent, strict=True)])
 
     def _array(self, name: str, values: np.ndarray) -> TorchBatch:
-        tensors = {name: self._convert(name, values)}
-        if values.ndim > 1 and self._fill(name, varies=False) is not None:
-            tensors[name + LENGTH] = self._convert(name + LENGTH, lengths_of(list(values), values.ndim - 1))
-        return tensors
+        if values.ndim < 2 or self._fill(name, varies=False) is None:
+            return {name: self._convert(name, values)}
+        return self._padded(name, values, lengths_of(list(values), values.ndim - 1))
 
     def _with_nulls(self, field: pa.Field, column: pa.ChunkedArray) -> Any:
         """Return integers or booleans that may be missing: the same for each batch, whether or not it has such."""
@@ -196,8 +197,7 @@ class TorchCollate(ArrowBatchCollateFn):
         if fill is None:
             return {name: [None if row is None else self._convert(name, row) for row in rows]}
         dtype = np.dtype(field.type.value_type.to_pandas_dtype())
-        array, lengths = pad_rows(name, rows, fill, dtype, field.type.ndim, declared_shape(field))
-        return {name: self._convert(name, array), name + LENGTH: self._convert(name + LENGTH, lengths)}
+        return self._padded(name, *pad_rows(name, rows, fill, dtype, field.type.ndim, declared_shape(field)))
 
     def _listed(
         self, name: str, column: pa.ChunkedArray, fill: float, item: np.dtype, parts: tuple[int, ...]
@@ -218,10 +218,10 @@ class TorchCollate(ArrowBatchCollateFn):
             rows += np.split(values.to_numpy(zero_copy_only=False).reshape(-1, *parts), ends)[:-1]
         array, lengths = pad_rows(name, rows, fill, item, 1 + len(parts), (None, *parts))
         count = (len(rows) // math.prod(steps), *steps)
-        return {
-            name: self._convert(name, array.reshape(*count, *array.shape[1:])),
-            name + LENGTH: self._convert(name + LENGTH, lengths.reshape(count)),
-        }
+        return self._padded(name, array.reshape(*count, *array.shape[1:]), lengths.reshape(count))
+
+    def _padded(self, name: str, array: np.ndarray, lengths: np.ndarray) -> TorchBatch:
+        return {name: self._convert(name, array), name + LENGTH: self._convert(name + LENGTH, lengths)}
 
     def _dtype_of(self, name: str, tensor: torch.Tensor) -> torch.dtype | None:
         """Return the dtype that a column is cast to, if it is."""
@@ -234,7 +234,8 @@ class TorchCollate(ArrowBatchCollateFn):
         if is_dense(column.type):
             dense: torch.Tensor = self._convert(name, dense_batch(name, column))
             return dense
-        with _of_ray():
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=_READ_ONLY)
             tensor = csr_tensor(*to_batch(column).canonical().parts)
         dtype = self._dtype_of(name, tensor)
         if dtype is not None:
@@ -252,7 +253,8 @@ class TorchCollate(ArrowBatchCollateFn):
                     "leave it out of dtypes, and it stays a numpy array"
                 )
             return values
-        with _of_ray():
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=_READ_ONLY)
             tensor = torch.as_tensor(values)
         dtype = self._dtype_of(name, tensor)
         if dtype is not None:
@@ -296,14 +298,6 @@ def _entries_of(type_: pa.DataType) -> tuple[np.dtype, tuple[int, ...]] | None:
         item, parts = item.value_type, (*parts, item.list_size)
     is_number = pa.types.is_integer(item) or pa.types.is_floating(item) or pa.types.is_boolean(item)
     return np.dtype(item.to_pandas_dtype() if is_number else object), parts
-
-
-@contextmanager
-def _of_ray() -> Iterator[None]:
-    """Let torch take arrays that are views of Ray's object store, which is read-only."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        yield
 
 
 def _cast(name: str, values: np.ndarray, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
