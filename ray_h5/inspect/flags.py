@@ -226,20 +226,3 @@ def _rows(arguments: Mapping[str, Any], options: dict[str, Any]) -> Any:
     if arguments["each_file"]:
         return Files(key=key)
     return None if arguments["grid"] is None else Grid(arguments["grid"])
-
-
-def _pattern(globs: Sequence[str]) -> str | dict[str, str] | None:
-    """Return the pattern of ``--groups``: one glob, or globs of columns."""
-    if len(globs) < 2:
-        return globs[0] if globs else None
-    if not all("=" in glob for glob in globs):
-        raise OptionError(f"--groups {' '.join(globs)}: expected one glob, in quotes, or COLUMN=GLOB for each column")
-    return dict(glob.split("=", 1) for glob in globs)
-
-
-def _windows(arguments: Mapping[str, Any]) -> Any:
-    from ray_h5.rows.windows_option import Windows
-
-    pad = arguments["pad"]
-    options = {name: arguments[name] for name in ("stride", *_OF_WINDOWS) if arguments[name] not in (None, ())}
-    return Windows(dict(arguments["windows"]), pad=pad[0] if len(pad) == 1 else pad, **options)
