@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from tests.bench import BENCHES, BenchOptions, run
-from tests.bench.measure import Result, cells, notes, to_json, to_table
+from tests.bench.measure import NOTES, Result, cells, to_table
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -17,7 +19,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--size", type=float, default=1.0, help="scales the workload (default: %(default)s)")
     parser.add_argument("--turns", type=int, default=5, help="timed turns (default: %(default)s); fewer say little")
     parser.add_argument("--folder", help="the folder of the workloads (default: below the temporary folder)")
-    parser.add_argument("--goals", action="store_true", help="show what this version is to reach, too")
     parser.add_argument("--json", action="store_true", help="print a JSON list of objects")
     arguments = parser.parse_args(argv)
     if not (arguments.size > 0 and arguments.turns > 0):
@@ -28,9 +29,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     results = run(arguments.name, BenchOptions(arguments.size, arguments.turns, arguments.folder), report)
     if arguments.json:
-        print(to_json(results))
+        print(json.dumps([asdict(result) for result in results], indent=2, allow_nan=False))
     else:
-        print(to_table(results, goals=arguments.goals), notes(arguments.size), sep="\n\n")
+        print(to_table(results), NOTES, sep="\n\n")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Files of rows that the benches read: made from a seed once, and kept on disk.
 
 `signals` (W1) has recordings after feature extraction: rows of about 300 KB, one chunk a row, LZF. `images` (W2) has
-one file for each chunk size and filter pipeline. `flat` (W3) has images in contiguous columns. `wide` (W4) is a table
-of a million short rows with a vector each, a thousand rows a chunk.
+one file for each chunk size and filter pipeline, and one of contiguous columns. `wide` (W4) is a table of a million
+short rows with a vector each, a thousand rows a chunk.
 """
 
 from __future__ import annotations
@@ -92,12 +92,6 @@ class Workload:
         return [path for path, each in pairs if (each.chunk_rows, each.pipeline) == (chunk_rows, pipeline)]
 
 
-def _draw_flat(rng: np.random.Generator, _: int, rows: range, __: int) -> Arrays:
-    shape = (len(rows), 3, 64, 64)
-    grey = rng.integers(0, 256, shape, dtype=np.uint8)
-    return {"image_u1": grey, "image_f4": rng.standard_normal(shape, dtype=np.float32)}
-
-
 def _draw_images(rng: np.random.Generator, _: int, rows: range, __: int) -> Arrays:
     # Like photographs in one respect: neighbouring values are similar, and their last bits are noise.
     coarse = rng.random((len(rows), 3, 8, 8), dtype=np.float32)
@@ -134,31 +128,28 @@ _WIDE_COLUMNS = {
     "score": ((), "f4"),
     "vector": ((64,), "f4"),
 }
-_IMAGE_LAYOUTS = tuple(Layout(chunk_rows, pipeline) for pipeline in _PIPELINES for chunk_rows in (16, 128))
+_IMAGE_LAYOUTS = (Layout(), *(Layout(rows, pipeline) for pipeline in _PIPELINES for rows in (16, 128)))
 
 _RECIPES: Mapping[str, Recipe] = {
-    "flat": Recipe((Layout(),), 2048, _IMAGE_COLUMNS, _draw_flat),
     "images": Recipe(_IMAGE_LAYOUTS, 2048, _IMAGE_COLUMNS, _draw_images, rows_per_write=128),
     "signals": Recipe((Layout(1, "lzf", "latest"),) * 4, 1000, _SIGNAL_COLUMNS, draw_signals),
     "wide": Recipe((Layout(1024, "shuffle+gzip1"),) * 16, 62_500, _WIDE_COLUMNS, _draw_wide, 8192),
 }
-_VERSION = 1
+_VERSION = 2
 """Part of the names of folders: raise it with every change of the written values."""
 
 
-def make_workload(name: str, folder: str | None = None, size: float = 1.0, seed: int = 0) -> Workload:
+def make_workload(name: str, folder: str | None = None, size: float = 1.0) -> Workload:
     """Return a workload; make its files unless an earlier call has made them.
 
     Parameters
     ----------
     name
-        ``"signals"``, ``"images"``, ``"flat"`` or ``"wide"``.
+        ``"signals"``, ``"images"`` or ``"wide"``.
     folder
         The folder of all workloads; by default one of this user below the system's temporary folder.
     size
         Scales the rows of each file.
-    seed
-        The same seed gives the same values.
     """
     recipe = _RECIPES[name]
     file_rows = max(1, round(recipe.file_rows * size))
@@ -167,9 +158,9 @@ def make_workload(name: str, folder: str | None = None, size: float = 1.0, seed:
     def write(target: str) -> None:
         for number, file_name in enumerate(names):
             path = os.path.join(target, file_name)
-            _write_file(path, recipe, number, file_rows, np.random.default_rng([seed, number]))
+            _write_file(path, recipe, number, file_rows, np.random.default_rng([0, number]))
 
-    made = cached_folder(folder, f"{name}-v{_VERSION}-size{size:g}-seed{seed}", write)
+    made = cached_folder(folder, f"{name}-v{_VERSION}-size{size:g}", write)
     paths = tuple(os.path.join(made, file_name) for file_name in names)
     return Workload(paths, file_rows * len(paths), recipe.columns, recipe.layouts)
 

@@ -67,8 +67,8 @@ def make_traces(folder: str | None, count: int, shape: tuple[int, ...]) -> str:
     return one_file(folder, f"traces-v3-{count}x{'x'.join(map(str, shape))}", write)
 
 
-def make_cells(folder: str | None, size: float, *, gzip: bool) -> tuple[str, int]:
-    """Return a file of 50,000 cells x 20,000 genes in compressed rows, and its number of cells."""
+def make_cells(folder: str | None, size: float) -> tuple[str, int]:
+    """Return a file of 50,000 cells x 20,000 genes in compressed rows and gzip chunks, and its number of cells."""
     cells = max(256, round(50_000 * size))
 
     def write(file: h5py.File) -> None:
@@ -83,11 +83,11 @@ def make_cells(folder: str | None, size: float, *, gzip: bool) -> tuple[str, int
         group = file.create_group("X")
         group.attrs.update({"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": (cells, GENES)})
         for name, values in (("data", data), ("indices", indices)):
-            group.create_dataset(name, data=values, maxshape=(None,), compression="gzip" if gzip else None)
+            group.create_dataset(name, data=values, maxshape=(None,), compression="gzip")
         starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
         group.create_dataset("indptr", data=starts, maxshape=(None,))
 
-    return one_file(folder, f"cells-v3-{'gzip' if gzip else 'plain'}-{cells}", write), cells
+    return one_file(folder, f"cells-v3-gzip-{cells}", write), cells
 
 
 def _counts(cells: int, shares: np.ndarray, genes: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, ...]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -64,23 +63,26 @@ def run_turns(
     contestants: Mapping[str, Callable[[], object]],
     turns: int,
     warmups: int = 1,
-    before: Callable[[], object] | None = None,
+    before: Callable[[], object] = gc.collect,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
     """Return the seconds of each timed turn, by contestant.
 
-    Each turn runs every contestant once, after `before`. The order is rotated from turn to turn, and reversed in every
+    Each turn runs every contestant once, after `before`, which collects garbage: otherwise that of one contestant may
+    be collected during the timing of the next one. The order is rotated from turn to turn, and reversed in every
     second round of rotations, so that no contestant always runs after the same one. Results are deleted outside the
     timed part.
     """
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     for turn in range(-warmups, turns):
         for name in turn_order(list(contestants), turn):
-            if before is not None:
-                before()
-            taken = _time(contestants[name], clock)
+            before()
+            start = clock()
+            result = contestants[name]()
+            taken = clock() - start
             if turn >= 0:
-                seconds[name].append(taken)
+                seconds[name].append(result if isinstance(result, Took) else taken)
+            del result
     return seconds
 
 
@@ -93,18 +95,6 @@ def turn_order(names: list[str], turn: int) -> list[str]:
 
 class Took(float):
     """Seconds that a contestant has measured itself; it returns them, and they count instead of those of its call."""
-
-
-def _time(call: Callable[[], object], clock: Callable[[], float]) -> float:
-    # Otherwise the garbage of one contestant may be collected during the timing of the next one.
-    gc.collect()
-    start = clock()
-    kept = call()
-    taken = clock() - start
-    if isinstance(kept, Took):
-        taken = kept
-    del kept
-    return taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +114,6 @@ class Case:
     goals
         Least ratio by baseline; for "-" the most seconds. A pair of names compares the first with the second,
         which is never `OURS`. None is no goal.
-    shares
-        The part of the work that a slow baseline does, by name; rates are compared.
-    turns
-        Times as many turns as asked, where a turn is short.
     warmups
         Turns before those that are timed.
     is_cold
@@ -142,8 +128,6 @@ class Case:
     amount: float
     unit: str
     goals: Mapping[str | tuple[str, str], float | None]
-    shares: Mapping[str, float] = field(default_factory=dict)
-    turns: int = 1
     warmups: int = 1
     is_cold: bool = False
     clock: Callable[[], float] = time.perf_counter
@@ -151,10 +135,8 @@ class Case:
 
 def run_case(bench: str, case: Case, turns: int) -> tuple[list[Result], dict[str, list[float]]]:
     """Run the turns of a case; return its lines, and the seconds of each contestant."""
-    before = partial(let_go, case.files) if case.is_cold else None
-    seconds = run_turns(case.contestants, turns * case.turns, case.warmups, before, case.clock)
-    for name, share in case.shares.items():
-        seconds[name] = [each / share for each in seconds[name]]
+    before = partial(let_go, case.files) if case.is_cold else gc.collect
+    seconds = run_turns(case.contestants, turns, case.warmups, before, case.clock)
     results = []
     for key, goal in case.goals.items():
         ours, baseline = key if isinstance(key, tuple) else (OURS, key)
@@ -169,6 +151,7 @@ def run_case(bench: str, case: Case, turns: int) -> tuple[list[Result], dict[str
 
 def let_go(paths: Sequence[str]) -> None:
     """Let the pages of files go from the page cache; they must not be written to at the same time."""
+    gc.collect()
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -178,32 +161,20 @@ def let_go(paths: Sequence[str]) -> None:
             os.close(descriptor)
 
 
-def notes(size: float) -> str:
-    """Return what the columns of the table mean."""
-    small = (
-        f"\nat --size {size:g} fixed costs count most: ratios say nothing, and goals are not judged" if size < 1 else ""
-    )
-    return (
-        "ours, theirs: medians over the turns, in `unit`; more is better, except in s, B and GB\n"
-        "ratio: median over the turns of ours / theirs in the same turn: 2x is twice as fast\n"
-        "spread: least and greatest of the turns\n"
-        f"goal: least ratio, or greatest figure where there is no baseline, at --size 1{small}"
-    )
+NOTES = """\
+ours, theirs: medians over the turns, in `unit`; more is better, except in s, B and GB
+ratio: median over the turns of ours / theirs in the same turn: 2x is twice as fast
+spread: least and greatest of the turns
+goal: least ratio, or greatest figure where there is no baseline; not judged below --size 1"""
 
 
-def to_json(results: Sequence[Result]) -> str:
-    """Return the results as a JSON list of objects with the fields of `Result`."""
-    return json.dumps([asdict(result) for result in results], indent=2, allow_nan=False)
-
-
-def to_table(results: Sequence[Result], *, goals: bool = False) -> str:
-    """Return the results as an aligned table, one line for each; with the goals of this version, if wanted."""
+def to_table(results: Sequence[Result]) -> str:
+    """Return the results as an aligned table, one line for each."""
     head = ("bench", "case", "baseline", "unit", "ours", "theirs", "ratio", "spread", "goal", "ok")
-    shown = len(head) if goals else head.index("goal")
-    lines = [line[:shown] for line in (head, *map(cells, results))]
+    lines = [head, *map(cells, results)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     # Words are aligned to the left, figures to the right.
-    sides = [f"{'<' if name in head[:4] else '>'}{width}" for name, width in zip(head, widths, strict=False)]
+    sides = [f"{'<' if name in head[:4] else '>'}{width}" for name, width in zip(head, widths, strict=True)]
     return "\n".join("  ".join(map(format, line, sides)).rstrip() for line in lines)
 
 

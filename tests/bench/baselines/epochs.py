@@ -39,7 +39,7 @@ def verify_rows(paths: Sequence[str], columns: Sequence[str], batches: Iterable[
         with h5py.File(path, "r") as file:
             expected += _checksums([file[name][:] for name in columns])
     if sorted(ours) != sorted(expected):
-        raise RuntimeError("an epoch of ray_h5 does not deliver each row once with the bytes that h5py reads")
+        raise RuntimeError("an epoch does not deliver each row once with the bytes that h5py reads")
 
 
 def _checksums(arrays: Sequence[np.ndarray]) -> list[int]:
@@ -74,9 +74,9 @@ class PlainH5Dataset(Dataset[dict[str, torch.Tensor]]):
         return {name: torch.as_tensor(np.asarray(d[row])) for name, d in self._datasets[number].items()}
 
 
-def torch_loader(dataset: Any, workers: int = 0, *, shuffle: bool = True) -> DataLoader[Any]:
-    """Return a DataLoader of batches of 64 with the default collate. Its workers persist: their start is not timed."""
-    return DataLoader(dataset, 64, shuffle=shuffle, num_workers=workers, persistent_workers=workers > 0)
+def torch_loader(dataset: Any, workers: int = 0, **options: Any) -> DataLoader[Any]:
+    """Return a DataLoader of shuffled batches of 64. Its workers persist: their start is not timed."""
+    return DataLoader(dataset, 64, shuffle=True, num_workers=workers, persistent_workers=workers > 0, **options)
 
 
 @contextmanager
@@ -106,17 +106,25 @@ def ray_batches(dataset: Any, rows: int, **options: Any) -> None:
     count_rows(dataset.iter_torch_batches(batch_size=64, **options), rows)
 
 
-def ray_parts(reads: Sequence[tuple[Any, int, int]]) -> Any:
-    """Return a minimal dataset of Ray: a task for each function that returns a block, with its rows and bytes."""
+def ray_naive(paths: Sequence[str], columns: Sequence[str], slices: int = 50) -> Any:
+    """Return a minimal dataset of Ray, whose tasks read a slice of a file each with h5py."""
     import ray.data
     from ray.data.block import BlockMetadata
     from ray.data.datasource import Datasource, ReadTask
 
-    class Parts(Datasource):
-        """Tasks that are known."""
+    parts: list[tuple[Any, int, int]] = []  # a function that yields a block, its rows and bytes
+    for path in paths:
+        with h5py.File(path, "r") as file:
+            rows = len(file[columns[0]])
+            row_bytes = sum(file[name].dtype.itemsize * math.prod(file[name].shape[1:]) for name in columns)
+        step = -(-rows // slices)
+        for start in range(0, rows, step):
+            count = min(step, rows - start)
+            parts.append((partial(_read_slice, path, columns, start, start + count), count, count * row_bytes))
 
+    class Parts(Datasource):
         def estimate_inmemory_data_size(self) -> int:
-            return sum(nbytes for _, _, nbytes in reads)
+            return sum(nbytes for _, _, nbytes in parts)
 
         def get_read_tasks(
             self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
@@ -124,39 +132,21 @@ def ray_parts(reads: Sequence[tuple[Any, int, int]]) -> Any:
             del parallelism, data_context
             return [
                 ReadTask(
-                    partial(_one_block, read),
+                    read,
                     BlockMetadata(num_rows=rows, size_bytes=nbytes, input_files=None, exec_stats=None),
                     per_task_row_limit=per_task_row_limit,
                 )
-                for read, rows, nbytes in reads
+                for read, rows, nbytes in parts
             ]
 
-    return ray.data.read_datasource(Parts(), override_num_blocks=len(reads))
+    return ray.data.read_datasource(Parts(), override_num_blocks=len(parts))
 
 
-def _one_block(read: Any) -> Iterator[Any]:
-    yield read()
-
-
-def ray_naive(paths: Sequence[str], columns: Sequence[str], slices: int = 50) -> Any:
-    """Return a dataset whose tasks read a slice of a file each with h5py."""
-    reads = []
-    for path in paths:
-        with h5py.File(path, "r") as file:
-            rows = len(file[columns[0]])
-            row_bytes = sum(file[name].dtype.itemsize * math.prod(file[name].shape[1:]) for name in columns)
-        step = -(-rows // slices)
-        for start in range(0, rows, step):
-            stop = min(start + step, rows)
-            reads.append((partial(_read_slice, path, columns, start, stop), stop - start, (stop - start) * row_bytes))
-    return ray_parts(reads)
-
-
-def _read_slice(path: str, columns: Sequence[str], start: int, stop: int) -> Any:
+def _read_slice(path: str, columns: Sequence[str], start: int, stop: int) -> Iterator[Any]:
     from ray.data.block import BlockAccessor
 
     with h5py.File(path, "r") as file:
-        return BlockAccessor.batch_to_block({name: file[name][start:stop] for name in columns})
+        yield BlockAccessor.batch_to_block({name: file[name][start:stop] for name in columns})
 
 
 def write_parquet(paths: Sequence[str], columns: Sequence[str], folder: str) -> None:

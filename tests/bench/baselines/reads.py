@@ -1,20 +1,18 @@
-"""Plain h5py, plain reads of the stored bytes, and bare loops over chunks whose places are known."""
+"""Plain h5py, and plain reads of the stored bytes, whose places are known."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import h5py
-import imagecodecs
 import numpy as np
 
 from ray_h5.read.native.job_table import IN_PYTHON, PIPELINES, pipeline_number
 from ray_h5.read.native.library import compiled_loop
-from ray_h5.read.reader import RowReader
-from ray_h5.storage.local import LocalFile
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 Rows = np.ndarray[Any, np.dtype[np.int64]]
@@ -30,12 +28,7 @@ def verify_arrays(path: str, ours: Mapping[str, np.ndarray], theirs: Mapping[str
 
 def drawn(read: Callable[[Any], object], draws: Sequence[Any]) -> Callable[[], object]:
     """Return a contestant that reads the next one of some draws, again and again, as the others do."""
-
-    def endless() -> Iterator[Any]:
-        while True:
-            yield from draws
-
-    left = endless()
+    left = itertools.cycle(draws)
     return lambda: read(next(left))
 
 
@@ -120,21 +113,13 @@ class Decoder:
             self._pipeline = pipeline_number(layout.pipeline)
         self.stored, self.out = (np.empty(self.nbytes * 2, np.uint8) for _ in range(2))
 
-    @classmethod
-    def of(cls, reader: RowReader, columns: Sequence[str]) -> dict[str, Decoder]:
-        """Return the decoders of columns."""
-        return {name: cls(reader.column(name)) for name in columns}
-
     def decode(self, size: int, mask: int) -> None:
         """Decode what `stored` has, into a buffer."""
         loop = compiled_loop()
         if self._pipeline != IN_PYTHON and loop is not None:
-            row, stored, out = (
-                PIPELINES.value.rows[self._pipeline].ctypes.data,
-                self.stored.ctypes.data,
-                self.out.ctypes.data,
-            )
-            assert loop.library.ray_h5_decode(loop.context, row, mask, stored, size, out, self.nbytes)
+            arrays = PIPELINES.value.rows[self._pipeline], self.stored, self.out
+            row, stored, out = (each.ctypes.data for each in arrays)
+            assert loop.library.ray_h5_decode(loop.of_thread.value.address, row, mask, stored, size, out, self.nbytes)
 
 
 def pread_decode(path: str, extents: Mapping[str, Sequence[Extent]], decoders: Mapping[str, Decoder]) -> None:
@@ -150,54 +135,22 @@ def pread_decode(path: str, extents: Mapping[str, Sequence[Extent]], decoders: M
         os.close(descriptor)
 
 
-class BareLoops:
-    """Shuffled epochs of columns that have one row a chunk, stored as they are or by LZF alone.
+class StoredChunks:
+    """The stored chunks of columns that have one row a chunk; where they are is known."""
 
-    Chunk tables are known, and each batch is a fresh array.
-    """
-
-    def __init__(self, paths: Sequence[str], columns: Sequence[str], batch_size: int) -> None:
-        self._batch_size = batch_size
-        self._sources = [LocalFile.open(path) for path in paths]
-        with RowReader(paths[0]) as reader:
-            self._layouts = [reader.column(name) for name in columns]
-        tables, files = [], []
-        for source, path in zip(self._sources, paths, strict=True):
+    def __init__(self, paths: Sequence[str], columns: Sequence[str]) -> None:
+        self._files = [os.open(path, os.O_RDONLY) for path in paths]  # until the bench ends
+        self._rows: list[list[tuple[int, int, int]]] = []
+        for descriptor, path in zip(self._files, paths, strict=True):
             with h5py.File(path, "r") as file:
-                tables.append(np.array([extents_of(file[name]) for name in columns], np.int64))
-            files.append(np.full(tables[-1].shape[1], source.descriptor))
-        self._extents = np.concatenate(tables, axis=1)  # (columns, rows, [offset, size, mask])
-        self._files = np.concatenate(files)
+                by_row = zip(*(extents_of(file[name]) for name in columns), strict=True)
+                self._rows += [[(descriptor, each.offset, each.size) for each in row] for row in by_row]
         self._random = np.random.default_rng(0)
 
-    def _batches(self) -> list[np.ndarray]:
-        order = self._random.permutation(len(self._files))
-        return [order[at : at + self._batch_size] for at in range(0, len(order), self._batch_size)]
-
-    def _arrays(self, count: int) -> list[np.ndarray]:
-        return [np.empty((count, *layout.row_shape), layout.stored_dtype) for layout in self._layouts]
-
-    def in_python(self) -> None:
-        """Read an epoch with ``os.preadv`` and ``imagecodecs.lzf_decode``."""
-        stored = np.empty(self._extents[..., 1].max(), np.uint8)
-        for rows in self._batches():
-            files = self._files[rows].tolist()
-            for extents, array in zip(self._extents[:, rows].tolist(), self._arrays(len(rows)), strict=True):
-                flat = array.reshape(len(rows), -1).view(np.uint8)
-                for (offset, size, mask), file, row in zip(extents, files, flat, strict=True):
-                    if size == len(row) and mask:
-                        os.preadv(file, [row.data], offset)
-                        continue
-                    os.preadv(file, [stored[:size].data], offset)
-                    imagecodecs.lzf_decode(stored[:size], out=row)
-
     def preads(self, ahead: int) -> None:
-        """Read each chunk into one buffer; hint each `ahead` reads before, if that is not 0."""
-        order = np.concatenate(self._batches())
-        extents = self._extents[:, order].swapaxes(0, 1).reshape(-1, 3).tolist()
-        files = np.repeat(self._files[order], len(self._layouts)).tolist()
-        buffer = np.empty(max(size for _, size, _ in extents), np.uint8)
-        reads = [(file, offset, size) for file, (offset, size, _) in zip(files, extents, strict=True)]
+        """Read each chunk into one buffer, rows shuffled; hint each `ahead` reads before, if that is not 0."""
+        reads = [read for row in self._random.permutation(len(self._rows)) for read in self._rows[row]]
+        buffer = np.empty(max(size for _, _, size in reads), np.uint8)
         for hint in reads[:ahead]:
             os.posix_fadvise(*hint, os.POSIX_FADV_WILLNEED)
         for i, (file, offset, size) in enumerate(reads):

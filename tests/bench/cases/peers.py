@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -29,7 +29,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from ray_h5.torch_data import loader
 from tests.bench import BenchOptions
-from tests.bench.baselines.epochs import count_rows
+from tests.bench.baselines.epochs import PlainH5Dataset, count_rows, verify_rows
 from tests.bench.files import SIGNALS, make_workload
 from tests.bench.measure import OURS, Case, Took
 
@@ -53,10 +53,6 @@ class Problem:
     batch: int
     columns: Mapping[str, tuple[str, tuple[int, ...]]]
 
-    def row(self, file: h5py.File, index: int) -> dict[str, Any]:
-        """Return a row of an open file, by h5py."""
-        return {name: file[name][index] for name in self.columns}
-
     @property
     def rows(self) -> int:
         """Rows of all files."""
@@ -67,7 +63,7 @@ class Problem:
         for part in parts:
             with h5py.File(self.paths[part]) as file:
                 for index in range(self.file_rows):
-                    yield self.row(file, index)
+                    yield {name: file[name][index] for name in self.columns}
 
     def every(self) -> Iterator[dict[str, Any]]:
         """Yield all rows."""
@@ -92,30 +88,13 @@ def _shuffled(dataset: Any, problem: Problem, workers: int, **options: Any) -> D
     return DataLoader(dataset, problem.batch, shuffle=True, generator=order, **_workers(workers), **options)
 
 
-class _Rows(Dataset[Any]):
-    """The usual Dataset: a row a call, of files that each process opens at its first row."""
-
-    def __init__(self, problem: Problem) -> None:
-        self._problem = problem
-        self._files: dict[int, h5py.File] = {}
-
-    def __len__(self) -> int:
-        return self._problem.rows
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        number, row = divmod(index, self._problem.file_rows)
-        if number not in self._files:
-            self._files[number] = h5py.File(self._problem.paths[number])
-        return self._problem.row(self._files[number], row)
-
-
 def _ours(problem: Problem, _: str, workers: int) -> Iterable[Any]:
     how: dict[str, Any] = {"kept_bytes": 0, "threads": workers, "seed": SEED, "shuffle": "rows"}
     return loader(list(problem.paths), problem.batch, columns=list(problem.columns), **how)
 
 
 def _h5py(problem: Problem, _: str, workers: int) -> Iterable[Any]:
-    return _shuffled(_Rows(problem), problem, workers)
+    return _shuffled(PlainH5Dataset(problem.paths, list(problem.columns), 8 << 20), problem, workers)
 
 
 def _litdata_rows(problem: Problem, part: int) -> Iterator[dict[str, Any]]:
@@ -269,27 +248,26 @@ def bench_peers(options: BenchOptions) -> Generator[Case, Any, None]:
     for case in ("signals", "images"):
         problem = _problem(case, options)
         with ExitStack() as stack:
-            running: dict[str, _Process] = {}
+            running: dict[str, Callable[..., Took]] = {}
             for name, peer in PEERS.items():
                 if importlib.util.find_spec(peer.module) is None:
                     print(f"{case}: {name} is left out: {peer.module} is not installed", file=sys.stderr)
                     continue
-                process = _Process(name, problem)
-                stack.callback(process.stop)
+                ask = _started(name, problem, stack)
                 try:
-                    process.ask("verify")
-                    running[name] = process
+                    ask(_verify)
+                    running[name] = ask
                 except Exception as exc:
                     if name == OURS:
                         raise
                     print(f"{case}: {name} is left out: {type(exc).__name__}: {exc}", file=sys.stderr)
             others = running.keys() - {OURS}
             label = f"{case}, {problem.rows} rows"
-            first = {name: partial(each.ask, "first") for name, each in running.items()}
+            first = {name: partial(ask, _first) for name, ask in running.items()}
             goals: dict[Any, float | None] = dict.fromkeys(others, 5.0)
             yield Case(f"{label}, first epoch", problem.paths, first, problem.rows, "rows/s", goals, warmups=0)
             for workers in (0, 2):
-                later = {name: partial(each.ask, "later", workers) for name, each in running.items()}
+                later = {name: partial(ask, _later, workers) for name, ask in running.items()}
                 name = f"{label}, later epochs, {workers} workers"
                 yield Case(name, problem.paths, later, problem.rows, "rows/s", dict.fromkeys(others), warmups=0)
 
@@ -303,83 +281,67 @@ def _problem(case: str, options: BenchOptions) -> Problem:
     return Problem(paths, made.file_rows, 64, columns)
 
 
-class _Process:
-    """A contestant in a process of its own."""
+def _started(name: str, problem: Problem, stack: ExitStack) -> Callable[..., Took]:
+    """Start the process of a contestant; return a function that lets it do one of the functions below."""
+    folder = tempfile.mkdtemp(prefix="peers-", dir=os.path.dirname(os.path.dirname(problem.paths[0])))
+    pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=_begin, initargs=(name, problem, folder))
 
-    def __init__(self, name: str, problem: Problem) -> None:
-        self._folder = tempfile.mkdtemp(prefix="peers-", dir=os.path.dirname(os.path.dirname(problem.paths[0])))
-        told = name, problem, self._folder
-        self._pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=_serve, initargs=told)
-
-    def ask(self, what: str, *arguments: int) -> Took:
-        """Return the seconds of what it does."""
-        return Took(self._pool.submit(_answer, what, *arguments).result())
-
-    def stop(self) -> None:
-        """End it, and remove what it wrote."""
-        for process in self._pool._processes.values():
+    def stop() -> None:
+        for process in pool._processes.values():
             process.kill()  # threads of some libraries do not end
-        self._pool.shutdown()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        pool.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
+
+    stack.callback(stop)
+    return lambda do, *arguments: Took(pool.submit(do, *arguments).result())
 
 
-class _Served:
-    """What the process of a contestant does: each method returns seconds."""
+class _Here(NamedTuple):
+    """What the process of a contestant knows."""
 
-    def __init__(self, name: str, problem: Problem, folder: str) -> None:
-        self._peer, self._problem, self._folder = PEERS[name], problem, folder
-        self._loaders: dict[int, Iterable[Any]] = {}
-
-    def verify(self) -> float:
-        """Compare the rows of an epoch with those that h5py reads."""
-        self.first()
-        checks = [_bytes_of(row) for batch in self._loaders[2] for row in _rows_of(batch)]
-        if sorted(checks) != sorted(_bytes_of(row) for row in self._problem.every()):
-            raise RuntimeError("an epoch does not deliver each row once, with the bytes that h5py reads")
-        return 0.0
-
-    def first(self) -> float:
-        """Convert, and read an epoch from nothing with the faster number of workers."""
-        self._loaders.clear()
-        out = tempfile.mkdtemp(dir=self._folder)
-        start = time.perf_counter()
-        if self._peer.convert is not None:
-            self._peer.convert(self._problem, out)
-        converted = time.perf_counter() - start
-        taken = []
-        for workers in (0, 2):
-            start = time.perf_counter()
-            self._loaders[workers] = self._peer.load(self._problem, out, workers)
-            count_rows(self._loaders[workers], self._problem.rows)
-            taken.append(time.perf_counter() - start)
-        return converted + min(taken)
-
-    def later(self, workers: int) -> float:
-        """Read another epoch."""
-        start = time.perf_counter()
-        count_rows(self._loaders[workers], self._problem.rows)
-        return time.perf_counter() - start
+    peer: Peer
+    problem: Problem
+    folder: str
+    loaders: dict[int, Iterable[Any]]
 
 
-def _rows_of(batch: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
-    columns = {name: np.asarray(values) for name, values in batch.items()}
-    return ({name: values[i] for name, values in columns.items()} for i in range(len(next(iter(columns.values())))))
+_here: list[_Here] = []
 
 
-def _bytes_of(row: Mapping[str, Any]) -> int:
-    return hash(tuple(np.ascontiguousarray(row[name]).tobytes() for name in sorted(row)))
-
-
-_serving: list[_Served] = []
-"""The contestant that this process is."""
-
-
-def _serve(name: str, problem: Problem, folder: str) -> None:
+def _begin(name: str, problem: Problem, folder: str) -> None:
     # Some libraries keep copies of what they read below the home of the user; and print.
     os.environ |= {"HOME": folder, "PYTHONWARNINGS": "ignore"}
     os.dup2(2, 1)
-    _serving.append(_Served(name, problem, folder))
+    _here.append(_Here(PEERS[name], problem, folder, {}))
 
 
-def _answer(what: str, *arguments: int) -> float:
-    return float(getattr(_serving[0], what)(*arguments))
+def _verify() -> float:
+    """Compare the rows of an epoch with those that h5py reads."""
+    taken, problem = _first(), _here[0].problem
+    verify_rows(problem.paths, list(problem.columns), _here[0].loaders[2])
+    return taken
+
+
+def _first() -> float:
+    """Convert, and read an epoch from nothing with the faster number of workers; return the seconds."""
+    peer, problem, folder, loaders = _here[0]
+    loaders.clear()
+    out = tempfile.mkdtemp(dir=folder)
+    start = time.perf_counter()
+    if peer.convert is not None:
+        peer.convert(problem, out)
+    converted = time.perf_counter() - start
+    taken = []
+    for workers in (0, 2):
+        start = time.perf_counter()
+        loaders[workers] = peer.load(problem, out, workers)
+        count_rows(loaders[workers], problem.rows)
+        taken.append(time.perf_counter() - start)
+    return converted + min(taken)
+
+
+def _later(workers: int) -> float:
+    """Read another epoch; return the seconds."""
+    start = time.perf_counter()
+    count_rows(_here[0].loaders[workers], _here[0].problem.rows)
+    return time.perf_counter() - start

@@ -134,21 +134,19 @@ def bench_draws(options: BenchOptions) -> Cases:
     signals = make_workload("signals", options.folder, options.size)
     # Weights that differ little: the same rows come about as often as without weights.
     some, lengths = 1 + rng.random(signals.rows), rng.integers(10, 1000, signals.rows)
-    cases: list[tuple[str, Sequence[str], str, str, dict[str, Any]]] = [
-        ("signals, weights", signals.paths, "fhr_st", "rows", {"weights": some}),
-        ("signals, balance", signals.paths, "fhr_st", "rows", {"weights": ray_h5.balance("epoch")}),
-        ("signals, by length", signals.paths, "fhr_st", "rows", {"by_length": lengths}),
-    ]
+    cases: dict[str, dict[str, Any]] = {
+        "weights": {"weights": some},
+        "balance": {"weights": ray_h5.balance("epoch")},
+        "by length": {"by_length": lengths},
+    }
+    read = partial(ray_h5.read_h5, list(signals.paths), columns=["fhr_st"])
     with ray_session(3 << 30):
-        for name, paths, column, unit, draws in cases:
-            read = partial(ray_h5.read_h5, list(paths), columns=[column])
-            ours = read(shuffle=ray_h5.Shuffle(unit, **draws))
-            rows = ours.count()
-            contestants = {
-                OURS: partial(ray_batches, ours, rows),
-                "each row once": partial(ray_batches, read(shuffle=ray_h5.Shuffle(unit)), rows),
-            }
-            yield Case(f"{name} epoch", paths, contestants, rows, "rows/s", {"each row once": 1 / 1.05})
+        once = partial(ray_batches, read(shuffle=ray_h5.Shuffle("rows")), signals.rows)
+        for name, draws in cases.items():
+            ours = partial(ray_batches, read(shuffle=ray_h5.Shuffle("rows", **draws)), signals.rows)
+            contestants = {OURS: ours, "each row once": once}
+            goals = {"each row once": 1 / 1.05}
+            yield Case(f"signals, {name} epoch", signals.paths, contestants, signals.rows, "rows/s", goals)
 
 
 def bench_train(options: BenchOptions) -> Cases:
@@ -200,11 +198,8 @@ def _rates(
 
 
 def _prepared(ds: Any, scale: Standardize) -> Any:
-    return scale.transform(ds).map_batches(_masks())
-
-
-def _masks() -> ray_h5.SpecAugment:
-    return ray_h5.SpecAugment("fhr_st", time_mask_param=40, freq_mask_param=8)
+    masks = ray_h5.SpecAugment("fhr_st", time_mask_param=40, freq_mask_param=8)
+    return scale.transform(ds).map_batches(masks)
 
 
 def _rate_loop(paths: list[str], scale: Standardize | None, turns: int, out: str) -> None:
@@ -299,17 +294,13 @@ def _trained(loop: Any, ds: Any, config: Any, *, workers: int, cpus: float | Non
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "figures.json")
         TorchTrainer(
-            partial(_call, loop, str(out)),
+            partial(loop, str(out)),
             datasets={"train": ds},
             dataset_config=config,
             scaling_config=ScalingConfig(num_workers=workers, resources_per_worker=resources, use_gpu=gpu),
             run_config=RunConfig(storage_path=folder),
         ).fit()
         return json.loads(out.read_text())
-
-
-def _call(loop: Any, out: str) -> None:
-    loop(out)
 
 
 def _tell(figures: Any, out: str) -> None:

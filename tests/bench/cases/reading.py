@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -12,7 +11,6 @@ import h5py
 import numpy as np
 
 import ray_h5
-from ray_h5.errors import OptionError
 from ray_h5.read.reader import RowReader
 from tests.bench import BenchOptions
 from tests.bench.baselines import epochs, reads
@@ -27,14 +25,11 @@ def bench_read(options: BenchOptions) -> Cases:
 
     `pread` reads each stored chunk by one call and decodes nothing; `pread+decode` does so and decodes it.
     """
-    signals, flat, images = (
-        make_workload(name, options.folder, options.size) for name in ("signals", "flat", "images")
-    )
-    pair = ("image_u1", "image_f4")
+    signals, images = (make_workload(name, options.folder, options.size) for name in ("signals", "images"))
     sets = [("signals", signals, signals.paths, SIGNALS, signals.layouts[0])]
-    sets.append(("flat", flat, flat.paths, pair, flat.layouts[0]))
     for path, layout in zip(images.paths, images.layouts, strict=True):
-        sets.append((f"images {layout.chunk_rows} {layout.pipeline}", images, (path,), pair, layout))
+        name = f"images {layout.chunk_rows or 'contiguous'} {layout.pipeline}"
+        sets.append((name, images, (path,), ("image_u1", "image_f4"), layout))
     rng = np.random.default_rng(0)
     for label, made, paths, columns, layout in sets:
         megabytes = made.row_bytes(columns) * len(paths) / 1e6
@@ -56,7 +51,7 @@ class _Opened:
             [stack.enter_context(RowReader(path, threads=threads)) for path in paths] for threads in (1, 2)
         )
         self._extents = [{name: reads.extents_of(file[name]) for name in columns} for file in self._files]
-        self._decoders = reads.Decoder.of(self._one[0], columns)
+        self._decoders = {name: reads.Decoder(self._one[0].column(name)) for name in columns}
 
     def whole_columns(self, name: str, rows: int, megabytes: float) -> Case:
         arrays = {name: np.empty(self._files[0][name].shape, self._files[0][name].dtype) for name in self._columns}
@@ -120,13 +115,11 @@ def bench_cold(options: BenchOptions) -> Cases:
 
     `preads` are bare loops over the stored chunks, whose places are known before.
     """
-    if not hasattr(os, "posix_fadvise"):
-        raise OptionError("bench cold needs os.posix_fadvise, which this system does not have; Linux has it")
     made = make_workload("signals", options.folder, options.size)
     paths, columns = list(made.paths), list(SIGNALS)
     of = partial(ray_h5.loader, paths, 64, columns=columns, shuffle=True, kept_bytes=0)
     epochs.verify_rows(paths, columns, of(threads=2))
-    loops = reads.BareLoops(paths, columns, 64)
+    chunks = reads.StoredChunks(paths, columns)
     hinted = "preads, hints 64 ahead"
 
     def plain() -> None:
@@ -137,8 +130,8 @@ def bench_cold(options: BenchOptions) -> Cases:
         contestants = {
             OURS: lambda threads=threads: epochs.count_rows(of(threads=threads), made.rows),
             "plain_loader": plain,
-            "preads": partial(loops.preads, 0),
-            hinted: partial(loops.preads, 64),
+            "preads": partial(chunks.preads, 0),
+            hinted: partial(chunks.preads, 64),
         }
         goals = {"plain_loader": 5.0, "preads": None, hinted: 0.8}
         name = f"shuffled epoch, {threads} threads"

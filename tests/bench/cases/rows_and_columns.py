@@ -16,13 +16,7 @@ import ray_h5
 from ray_h5.index.file_options import FileOptions
 from ray_h5.torch_data import H5DataLoader, H5Dataset
 from tests.bench import BenchOptions
-from tests.bench.baselines.reads import (
-    drawn,
-    extents_of,
-    pread,
-    slice_windows,
-    verify_arrays,
-)
+from tests.bench.baselines.reads import drawn, extents_of, pread, slice_windows, verify_arrays
 from tests.bench.cases.planning import forget
 from tests.bench.made_files import make_cells, make_demos, make_traces, make_volume
 from tests.bench.measure import OURS, Case, Result
@@ -92,18 +86,33 @@ def bench_windows(options: BenchOptions) -> Cases:
         path = make_demos(options.folder, options.size, gzip=kind == "gzip")
         index = FileOptions.of(path, rows=ray_h5.Groups("data/demo_*"), windows=ray_h5.Windows(_OFFSETS)).index(names)
         table: Any = index.tables[0]
-        episodes = _Episodes(table.groups.names, np.asarray(table.episode_lengths))
+        lengths = np.asarray(table.episode_lengths)
+        of_rows = [
+            (name, step, n) for name, n in zip(table.groups.names, lengths.tolist(), strict=True) for step in range(n)
+        ]
+        starts, rng = np.concatenate([[0], np.cumsum(lengths)]), np.random.default_rng(len(lengths))
+
+        def random(rng: Any = rng, count: int = len(of_rows)) -> list[np.ndarray]:
+            return [rng.integers(0, count, 64) for _ in range(8)]
+
+        def neighbouring(rng: Any = rng, starts: np.ndarray = starts) -> list[np.ndarray]:
+            first = int(rng.integers(0, max(1, len(starts) - 5)))
+            return [rng.permutation(np.arange(starts[first], starts[min(first + 5, len(starts) - 1)]))[:1024]]
+
         with index.scope.open(path, table=table) as reader, h5py.File(path) as file:
-            by_h5py = partial(episodes.sliced, file)
-            for order, goal in {"random": 2.5 if kind == "gzip" else 5.0, "neighbouring": 5.0}.items():
-                draws = [episodes.draw(order) for _ in range(options.turns + 1)]
+
+            def by_h5py(rows: np.ndarray, file: Any = file, of_rows: Any = of_rows) -> dict[str, np.ndarray]:
+                return slice_windows(file, [of_rows[row] for row in rows], _OFFSETS)
+
+            for draw, goal in ((random, 2.5 if kind == "gzip" else 5.0), (neighbouring, 5.0)):
+                draws = [draw() for _ in range(options.turns + 1)]
                 verify_arrays(path, reader.read(names, draws[0][0]), by_h5py(draws[0][0]))
                 contestants = {
                     OURS: drawn(partial(_each_of, partial(reader.read, names)), draws),
                     "h5py slices": drawn(partial(_each_of, by_h5py), draws),
                 }
                 amount = sum(map(len, draws[0]))
-                yield Case(f"{kind} {order}", [path], contestants, amount, "windows/s", {"h5py slices": goal})
+                yield Case(f"{kind} {draw.__name__}", [path], contestants, amount, "windows/s", {"h5py slices": goal})
 
 
 def _each_of(read: Any, batches: Sequence[Any]) -> None:
@@ -111,43 +120,14 @@ def _each_of(read: Any, batches: Sequence[Any]) -> None:
         read(batch)
 
 
-class _Episodes:
-    """Episodes of a file, by name, and their lengths; a window begins at each step."""
-
-    def __init__(self, names: Sequence[str], lengths: np.ndarray) -> None:
-        self._names, self._lengths = names, lengths
-        self._starts = np.concatenate([[0], np.cumsum(lengths)])
-        self._rng = np.random.default_rng(len(lengths))
-
-    def draw(self, order: str) -> list[np.ndarray]:
-        """Return the rows of the reads of one turn."""
-        if order == "random":
-            return [self._rng.integers(0, self._starts[-1], 64) for _ in range(8)]
-        first = int(self._rng.integers(0, max(1, len(self._lengths) - 4)))
-        last = min(first + 5, len(self._lengths))
-        return [self._rng.permutation(np.arange(self._starts[first], self._starts[last]))[:1024]]
-
-    def _places(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        episodes = np.searchsorted(self._starts, rows, side="right") - 1
-        return episodes, rows - self._starts[episodes]
-
-    def sliced(self, file: h5py.File, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """Read windows by h5py."""
-        pairs = zip(*(each.tolist() for each in self._places(rows)), strict=True)
-        return slice_windows(file, [(self._names[e], step, int(self._lengths[e])) for e, step in pairs], _OFFSETS)
-
-
 def bench_patches(options: BenchOptions) -> Cases:
-    """Measure blocks of a volume and of its labels: drawn, aligned, and on a grid whose blocks overlap.
-
-    `whole volume` is torchio's way: a batch loads the arrays, and cuts its blocks out of memory.
-    """
+    """Measure blocks of a volume and of its labels: drawn, aligned, and on a grid whose blocks overlap."""
     path = make_volume(options.folder, options.size)
     names, shapes, corner = ["raw", "label"], {"raw": (64,) * 3, "label": (64,) * 3}, ray_h5.Patches.corner
-    for case, rows, goals in (
-        ("drawn", ray_h5.Patches(shapes, per_file=1000), {"h5py slices": 2.0, "whole volume": 5.0}),
-        ("aligned", ray_h5.Patches(shapes, per_file=1000, align=True), {"h5py slices": 2.0, "whole volume": 5.0}),
-        ("grid", ray_h5.Patches(shapes, stride=16), {"h5py slices": 4.0}),
+    for case, rows, goal in (
+        ("drawn", ray_h5.Patches(shapes, per_file=1000), 2.0),
+        ("aligned", ray_h5.Patches(shapes, per_file=1000, align=True), 2.0),
+        ("grid", ray_h5.Patches(shapes, stride=16), 4.0),
     ):
         index = FileOptions.of(path, rows=rows).index([*names, corner])
         rng = np.random.default_rng(0)
@@ -159,17 +139,11 @@ def bench_patches(options: BenchOptions) -> Cases:
                 draws.append(np.split(rng.integers(0, index.num_rows, 32) if order is None else order, 4))
             corners = [[reader.read([corner], r)[corner].tolist() for r in reads] for reads in draws]
             verify_arrays(path, reader.read(names, draws[0][0]), _cut(file, corners[0][0]))
-            by_name = {
+            contestants = {
                 OURS: drawn(partial(_each_of, partial(reader.read, names)), draws),
                 "h5py slices": drawn(partial(_each_of, partial(_cut, file)), corners),
-                "whole volume": drawn(partial(_each_of, partial(_cut_of_whole, file)), corners),
             }
-            contestants = {name: by_name[name] for name in (OURS, *goals)}
-            yield Case(case, [path], contestants, 32, "blocks/s", dict(goals))
-
-
-def _cut_of_whole(file: h5py.File, corners: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
-    return _cut({name: file[name][()] for name in ("raw", "label")}, corners)
+            yield Case(case, [path], contestants, 32, "blocks/s", {"h5py slices": goal})
 
 
 def _cut(file: Any, corners: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
@@ -183,19 +157,18 @@ def bench_sparse(options: BenchOptions) -> Cases:
     `blocks of 16` reads windows of 16,384 cells drawn in blocks of 16 neighbours, and mixes each window: the published
     settings of scDataset; both read the same cells.
     """
-    for kind in ("gzip", "plain"):
-        path, cells = make_cells(options.folder, options.size, gzip=kind == "gzip")
-        rng = np.random.default_rng(cells)
-        window = min(16_384, cells // 64 * 64)
-        draws = []
-        for _ in range(options.turns + 1):
-            blocks = rng.permutation(cells // 16)[: window // 16]
-            draws.append(rng.permutation((blocks[:, None] * 16 + np.arange(16)).reshape(-1)))
-        for dense in (True, False):
-            yield _sparse_windows(path, kind, draws, dense)
+    path, cells = make_cells(options.folder, options.size)
+    rng = np.random.default_rng(cells)
+    window = min(16_384, cells // 64 * 64)
+    draws = []
+    for _ in range(options.turns + 1):
+        blocks = rng.permutation(cells // 16)[: window // 16]
+        draws.append(rng.permutation((blocks[:, None] * 16 + np.arange(16)).reshape(-1)))
+    for dense in (True, False):
+        yield _sparse_windows(path, draws, dense)
 
 
-def _sparse_windows(path: str, kind: str, draws: Sequence[np.ndarray], dense: bool) -> Case:
+def _sparse_windows(path: str, draws: Sequence[np.ndarray], dense: bool) -> Case:
     dataset = H5Dataset(path, [ray_h5.csr("X", dense=dense)], kept_bytes=0)
     window, rows = len(draws[0]), np.sort(draws[0][:50])
     with h5py.File(path) as file:
@@ -211,8 +184,8 @@ def _sparse_windows(path: str, kind: str, draws: Sequence[np.ndarray], dense: bo
         OURS: drawn(ours, draws),
         name: drawn(lambda rows: _count(_fetched(path, rows, dense)), draws),
     }
-    goals = {name: (3.0 if dense else 2.5) if kind == "gzip" else None}
-    case = f"{kind}, {'dense' if dense else 'compressed rows'}, blocks of 16"
+    goals = {name: 3.0 if dense else 2.5}
+    case = f"{'dense' if dense else 'compressed rows'}, blocks of 16"
     return Case(case, [path], contestants, window, "rows/s", goals, clock=time.process_time)
 
 

@@ -6,19 +6,16 @@ import os
 import statistics
 import tempfile
 import time
-import urllib.request
 from collections.abc import Generator
 from functools import partial
 from typing import Any
-
-import h5py
 
 import ray_h5
 from ray_h5.read.reader import RowReader
 from ray_h5.storage.request_pool import fetched
 from ray_h5.torch_data import H5Dataset
 from tests.bench import BenchOptions
-from tests.bench.baselines import epochs, reads
+from tests.bench.baselines import epochs
 from tests.bench.made_files import REMOTE_VALUES, make_bucket
 from tests.bench.measure import OURS, Case, Result, Took, of_figures
 from tests.kit.fault_server import ServerProcess
@@ -28,14 +25,11 @@ Cases = Generator[Case | Result, Any, None]
 LINK = {"latency": 0.06, "rate": 80e6, "total": 400e6}
 """Seconds to the first byte of each answer, bytes a second of a stream, and of all."""
 
-_SERIAL_ROWS = 32
-
 
 def bench_remote(options: BenchOptions) -> Cases:
     """Measure files on a server in another process on this machine, and count the requests of planning.
 
-    `bound` is what such a link gives to requests of the size that ours are. `serial requests` ask for one row after
-    another; where the rows are is known.
+    `bound` is what such a link gives to requests of the size that ours are.
     """
     root, rows, runs = make_bucket(options.folder, options.size)
     local, row_bytes = os.path.join(root, "bench/rows.h5"), REMOTE_VALUES * 4
@@ -57,28 +51,15 @@ def bench_remote(options: BenchOptions) -> Cases:
             contestants = {
                 OURS: partial(epochs.count_rows, of(), rows),
                 "Ray": partial(epochs.ray_batches, dataset, rows),
-                "serial requests": partial(_one_by_one, f"{server.url}/bench/rows.h5", local),
             }
-            goals: dict[Any, float | None] = {"serial requests": 100.0, ("Ray", "serial requests"): None}
-            shares = {"serial requests": min(1.0, _SERIAL_ROWS / rows)}
-            yield Case("shuffled rows", [], contestants, rows, "rows/s", goals, shares)
+            yield Case("shuffled rows", [], contestants, rows, "rows/s", {"Ray": 1.0})
         yield from _plans(server, store, runs)
 
 
 def _bound(server: ServerProcess) -> float:
     """Return the bytes a second that the link can give to requests like those of the log, by 64 streams."""
-    part = statistics.median(each["nbytes"] for each in server.log()["requests"] if each["status"] == 206)
+    part = statistics.median(each.nbytes for each in server.requests() if each.status == 206)
     return min(LINK["total"], 64 * LINK["rate"] * part / (part + LINK["rate"] * LINK["latency"]))
-
-
-def _one_by_one(url: str, path: str) -> None:
-    with h5py.File(path) as file:
-        extents = reads.extents_of(file["signal"])
-    for first, size, _ in extents[:_SERIAL_ROWS]:
-        asked = urllib.request.Request(url, headers={"Range": f"bytes={first}-{first + size - 1}"})
-        with urllib.request.urlopen(asked) as answer:
-            if len(answer.read()) != size:
-                raise RuntimeError(f"{url}: the row at byte {first} is short")
 
 
 def _plans(server: ServerProcess, store: dict[str, Any], runs: int) -> Generator[Result, Any, None]:
@@ -97,9 +78,9 @@ def _plans(server: ServerProcess, store: dict[str, Any], runs: int) -> Generator
         before = fetched.value.rounds
         planned(f"{name}.h5", ["a", "b", "c"])
         rounds = fetched.value.rounds - before
-        asked = [each for each in server.log()["requests"] if each["method"] == "GET"]
+        asked = [each for each in server.requests() if each.method == "GET"]
         if name == "default":
-            megabytes = sum(each["nbytes"] for each in asked) / 1e6
+            megabytes = sum(each.nbytes for each in asked) / 1e6
             yield of_figures("remote", f"plan {name}, one-row chunks", "rounds", [rounds], most=12)
             yield of_figures("remote", f"plan {name}, one-row chunks", "MB", [megabytes], most=10)
         else:
@@ -107,8 +88,8 @@ def _plans(server: ServerProcess, store: dict[str, Any], runs: int) -> Generator
     with tempfile.TemporaryDirectory() as folder:
         for case, goal, most in (("first time", 3.0, 4.0), ("with index_dir", 0.0, None)):
             taken = planned("runs/*.h5", ["a", "b"], folder)
-            asked = server.log()["requests"]
-            listings = sum("list-type" in each["query"] for each in asked)
+            asked = server.requests()
+            listings = sum(each.is_listing for each in asked)
             many, requests = f"plan {runs} files, {case}", (len(asked) - listings) / runs
             yield of_figures("remote", many, "requests a file", [requests], most=goal)
             yield of_figures("remote", many, "listings", [listings], most=-(-runs // 1000))
