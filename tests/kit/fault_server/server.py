@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
 import struct
 import threading
 import time
 from collections.abc import Callable, Mapping
+from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
 
 from tests.kit.fault_server.answers import Answer, answer
-from tests.kit.fault_server.faults import Fault, Faults
-from tests.kit.fault_server.pace import Pace
-from tests.kit.fault_server.requests import Request, read_request
+from tests.kit.fault_server.faults import Fault, Faults, Request
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["FaultServer"]
-
 _SMALL_BYTES = 64 << 10
+_PIECE_BYTES = 1 << 20
 
 
 class FaultServer:
@@ -41,48 +38,27 @@ class FaultServer:
         Bytes a second of one stream; None for no limit.
     total
         Bytes a second of all streams together; None for no limit.
-    port
-        The port; 0 for a free one.
-    seed
-        Seed of the draws of faults with a `share`.
 
     Attributes
     ----------
-    latency, page_keys, clock_skew
-        May be changed while it runs: seconds; keys of a page of a listing; seconds that its clock is ahead.
-    pace
-        Its `rate` and `total` may be changed while it runs.
+    latency, clock_skew
+        May be changed while it runs: seconds; seconds that its clock is ahead.
     before_answer
         Called with each request before it is answered, in the thread of its connection; None for no call.
-    most_active
-        The greatest number of requests that were answered at the same time.
-    connections
-        How many connections were accepted.
     """
 
     def __init__(
-        self,
-        root: str | os.PathLike[str],
-        *,
-        latency: float = 0.0,
-        rate: float | None = None,
-        total: float | None = None,
-        port: int = 0,
-        seed: int = 0,
+        self, root: str | os.PathLike[str], latency: float = 0.0, rate: float | None = None, total: float | None = None
     ) -> None:
         self.root = os.fspath(root)
         self.latency = latency
-        self.pace = Pace(rate, total)
-        self.page_keys = 1000
         self.clock_skew = 0.0
         self.before_answer: Callable[[Request], object] | None = None
-        self.most_active = 0
-        self.connections = 0
-        self._port = port
-        self._faults = Faults(seed)
+        self._rate, self._total, self._free_at = rate, total, 0.0
+        self._port = 0
+        self._faults = Faults()
         self._lock = threading.Lock()
         self._log: list[Request] = []
-        self._active = 0
         self._listener: socket.socket | None = None
         self._open: set[socket.socket] = set()
         self._stopping = threading.Event()
@@ -135,9 +111,9 @@ class FaultServer:
             return [request for request in self._log if wanted.concerns(request)]
 
     def forget(self) -> None:
-        """Empty the log, and count from here on."""
+        """Empty the log."""
         with self._lock:
-            self._log, self.most_active, self.connections = [], self._active, 0
+            self._log = []
 
     def _accept(self, listener: socket.socket) -> None:
         while True:
@@ -146,17 +122,15 @@ class FaultServer:
             except OSError:
                 return  # it was closed
             with self._lock:
-                self.connections += 1
-                number = self.connections
                 self._open.add(connection)
-            threading.Thread(target=self._serve, args=(connection, number), daemon=True).start()
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
-    def _serve(self, connection: socket.socket, number: int) -> None:
+    def _serve(self, connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             with connection, connection.makefile("rb") as stream:
                 while not self._stopping.is_set():
-                    request = read_request(stream, number)
+                    request = Request.read(stream)
                     if request is None or not self._answer(connection, request):
                         return
         except OSError:
@@ -167,103 +141,125 @@ class FaultServer:
 
     def _answer(self, connection: socket.socket, request: Request) -> bool:
         """Answer a request; return whether the connection stays open."""
-        if request.path.startswith("/-/"):
-            return self._control(connection, request)
         faults = self._faults.hitting(request)
         request.faults = tuple(faults)
         with self._lock:
             self._log.append(request)
-            self._active += 1
-            self.most_active = max(self.most_active, self._active)
+        if self.before_answer is not None:
+            self.before_answer(request)
+        if "stall" in faults:
+            self._stopping.wait(faults["stall"].seconds)
+            return False
+        if self.latency:
+            time.sleep(self.latency)
+        made = answer(self.root, request, faults, self.clock_skew)
         try:
-            if self.before_answer is not None:
-                self.before_answer(request)
-            if "stall" in faults:
-                self._stopping.wait(faults["stall"].seconds)
-                return False
-            if self.latency:
-                time.sleep(self.latency)
-            given = answer(self.root, request, faults, self.page_keys, self.clock_skew)
-            try:
-                return self._send(connection, request, given, faults)
-            finally:
-                given.close()
+            return self._send(connection, request, made, faults)
         finally:
-            with self._lock:
-                self._active -= 1
+            made.close()
 
-    def _control(self, connection: socket.socket, request: Request) -> bool:
-        """Answer the process that started this one as a program: the log, or its end."""
-        with self._lock:
-            seen = {"most_active": self.most_active, "connections": self.connections}
-            body = json.dumps(seen | {"requests": [each.as_json() for each in self._log]}).encode()
-        if request.path == "/-/forget":
-            self.forget()
-        connection.sendall(Answer(200, body=body).head(time.time()) + body)
-        return True
-
-    def _send(self, connection: socket.socket, request: Request, given: Answer, faults: Mapping[str, Fault]) -> bool:
-        request.status = given.status
-        head = given.head(time.time() + self.clock_skew)
+    def _send(self, connection: socket.socket, request: Request, made: Answer, faults: Mapping[str, Fault]) -> bool:
+        request.status = made.status
+        head = made.head(time.time() + self.clock_skew)
         if request.method == "HEAD":
             connection.sendall(head)
             return True
         stop = None
-        if given.status < 400:  # what breaks off is the body of an object
+        if made.status < 400:  # what breaks off is the body of an object
             stop = next((faults[kind] for kind in ("cut", "stall_body", "reset") if kind in faults), None)
-        nbytes = given.nbytes if stop is None else int(given.nbytes * stop.at)
-        if "flip" in faults and given.fd is not None:
-            _flip(given)
-        rate = faults["slow"].rate if "slow" in faults else None
-        if "chunked" in faults and given.fd is not None:
-            return _send_chunked(connection, request, given, head)
-        self._send_body(connection, request, given, head, nbytes, rate)
-        if stop is not None:
-            self._end(connection, stop)
+        nbytes = made.nbytes if stop is None else int(made.nbytes * stop.at)
+        if "flip" in faults and made.fd is not None:
+            body = bytearray(os.pread(made.fd, made.nbytes, made.span[0]))
+            if body:
+                body[len(body) // 2] ^= 1
+            made.close()
+            made.body = bytes(body)
+        if "chunked" in faults and made.fd is not None:
+            return _send_chunked(connection, request, made, head)
+        self._send_body(
+            connection, request, made, head, nbytes, faults["slow"].rate if "slow" in faults else self._rate
+        )
+        if stop is not None and stop.kind == "stall_body":
+            self._stopping.wait(stop.seconds)
+        if stop is not None and stop.kind == "reset":  # to close without lingering sends RST
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         return stop is None and request.headers.get("connection", "").lower() != "close"
 
     def _send_body(
-        self, connection: socket.socket, request: Request, given: Answer, head: bytes, nbytes: int, rate: float | None
+        self, connection: socket.socket, request: Request, made: Answer, head: bytes, nbytes: int, rate: float | None
     ) -> None:
-        stream = self.pace.stream(rate)
-        if given.fd is None or (nbytes <= _SMALL_BYTES and not stream.is_limited):
-            body = given.body if given.fd is None else os.pread(given.fd, nbytes, given.span[0])
+        is_limited = rate is not None or self._total is not None
+        if made.fd is None or (nbytes <= _SMALL_BYTES and not is_limited):
+            body = made.body if made.fd is None else os.pread(made.fd, nbytes, made.span[0])
             request.nbytes = nbytes  # before it is sent: the client may look at the log at once
             connection.sendall(head + body[:nbytes])
             return
         connection.sendall(head)
-        sent = 0
+        begin, sent = time.monotonic(), 0
         while sent < nbytes:
-            piece = stream.piece(nbytes - sent)
-            stream.wait(piece)
-            request.nbytes = sent + piece
-            end = sent + piece
+            # A slow stream sends about ten pieces a second. Each leaves at the time at which its last byte would.
+            piece = 4 * _PIECE_BYTES if rate is None else min(_PIECE_BYTES, max(1, int(rate / 10)))
+            end = min(sent + piece, nbytes)
+            due = max(0.0 if rate is None else begin + end / rate, self._reserved(end - sent))
+            time.sleep(max(0.0, due - time.monotonic()))
+            request.nbytes = end
             while sent < end:
-                done = os.sendfile(connection.fileno(), given.fd, given.span[0] + sent, end - sent)
+                done = os.sendfile(connection.fileno(), made.fd, made.span[0] + sent, end - sent)
                 if done == 0:
                     raise ConnectionError("the file became shorter while it was sent")
                 sent += done
 
-    def _end(self, connection: socket.socket, fault: Fault) -> None:
-        if fault.kind == "stall_body":
-            self._stopping.wait(fault.seconds)
-        if fault.kind == "reset":  # to close without lingering sends RST
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    def _reserved(self, nbytes: int) -> float:
+        """Return when the last of some bytes may leave, as far as the limit of all streams goes."""
+        if self._total is None:
+            return 0.0
+        with self._lock:
+            self._free_at = max(self._free_at, time.monotonic()) + nbytes / self._total
+            return self._free_at
 
 
-def _flip(given: Answer) -> None:
-    assert given.fd is not None
-    body = bytearray(os.pread(given.fd, given.nbytes, given.span[0]))
-    if body:
-        body[len(body) // 2] ^= 1
-    given.close()
-    given.body = bytes(body)
-
-
-def _send_chunked(connection: socket.socket, request: Request, given: Answer, head: bytes) -> bool:
-    assert given.fd is not None
-    body = os.pread(given.fd, given.nbytes, given.span[0])
+def _send_chunked(connection: socket.socket, request: Request, made: Answer, head: bytes) -> bool:
+    assert made.fd is not None
+    body = os.pread(made.fd, made.nbytes, made.span[0])
     request.nbytes = len(body)
     pieces = [body[at : at + _SMALL_BYTES] for at in range(0, len(body), _SMALL_BYTES)]
     connection.sendall(head + b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n")
     return True
+
+
+class ServerProcess:
+    """A `FaultServer` in a process of its own, which takes no time of this one and ends with it."""
+
+    def __init__(self, root: str | os.PathLike[str], **limits: float) -> None:
+        context = get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_in_process, args=(theirs, root, limits), daemon=True)
+        self._process.start()
+        theirs.close()
+        self.url: str = self._pipe.recv()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pipe.close()
+        self._process.join()
+
+    def requests(self) -> list[Request]:
+        """Return the requests so far."""
+        return self._ask("requests")
+
+    def forget(self) -> None:
+        """Empty its log."""
+        self._ask("forget")
+
+    def _ask(self, method: str) -> Any:
+        self._pipe.send(method)
+        return self._pipe.recv()
+
+
+def _in_process(pipe: Any, root: str, limits: Mapping[str, float]) -> None:
+    with FaultServer(root, **limits) as server, contextlib.suppress(EOFError, KeyboardInterrupt):
+        pipe.send(server.url)
+        while True:
+            pipe.send(getattr(server, pipe.recv())())
