@@ -261,7 +261,7 @@ class Destination:
                     Path(self._folder).rmdir()  # if nothing is in it
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_temporary": ""}
+        return {**self.__dict__, "_temporary": "", "_hidden": HiddenFolder(self._staging)}
 
 
 def _move_new(old: Path, new: str) -> None:

@@ -27,15 +27,12 @@ class DiskFile:
 
     def __init__(self, path: str) -> None:
         self.error: OSError | None = None
+        """Once there is one, nothing more is written to the disk."""
         self._path = path
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         self._at = self._size = 0
         self._kept: list[tuple[int, bytes]] = []
         self._kept_bytes = 0
-
-    def give_up(self, error: OSError) -> None:
-        """Write nothing more to the disk."""
-        self.error = self.error or error
 
     def write(self, data: memoryview) -> int:
         """Write at the current offset; after an error, keep it in memory."""

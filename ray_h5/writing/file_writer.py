@@ -166,7 +166,7 @@ class OutputFile:
         self._pool.shutdown(cancel_futures=True)
         if self._is_open:
             self._is_open = False
-            self._disk.give_up(OSError(errno.ECANCELED, os.strerror(errno.ECANCELED)))
+            self._disk.error = self._disk.error or OSError(errno.ECANCELED, os.strerror(errno.ECANCELED))
             with contextlib.suppress(Exception):
                 self.file.close()
         self._disk.close()

@@ -28,7 +28,7 @@ _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class HiddenFolder:
-    """A folder that this user makes, locks and removes. A copy that was pickled has its name alone.
+    """A folder that this user makes, locks and removes.
 
     Parameters
     ----------
@@ -133,12 +133,6 @@ class HiddenFolder:
             os.close(self._lock)
             os.close(self._folder)
             self._folder = self._lock = -1
-
-    def __getstate__(self) -> dict[str, str]:
-        return {"path": self.path}
-
-    def __setstate__(self, state: dict[str, str]) -> None:
-        self.__init__(state["path"])  # type: ignore[misc]
 
 
 def temporary_name(name: str) -> str:

@@ -137,6 +137,7 @@ class _Entry:
     path: str
     what: Literal["group", "array", "type", "soft", "hard"]
     target: str = ""
+    layout: NewLayout | None = None
 
 
 class FileCopy:
@@ -157,30 +158,29 @@ class FileCopy:
     def __init__(self, source: str, rule: Rule, *, drop: bool = False, threads: int = 1) -> None:
         self._source, self._rule, self._drop, self._threads = source, rule, drop, threads
         self.result = Copied()
-        self._layouts: dict[str, NewLayout] = {}
-        self._verbatim: list[str] = []
+        self._entries: list[_Entry] = []
         self._types_by_address: dict[Address, str] = {}
         self._progress: Callable[[int], object] = lambda _: None
 
     def survey(self) -> None:
         """Decide about each array; raise for what cannot be kept. Nothing is written."""
         with open_h5(self._source) as file:
-            self._entries(file)
+            self._list(file)
 
     def write(self, out: OutputFile, progress: Callable[[int], object] = lambda _: None) -> None:
         """Write the copy. `progress` is called with the bytes of the input that are done."""
         self._progress = progress
         with open_h5(self._source) as file, RowReader(self._source, threads=self._threads) as reader:
-            entries = self._entries(file)
+            self._list(file)
             self._types = NamedTypes(self._types_by_address, out.file)
             # In the order of their creation, types come first.
             if self._types_by_address and not file["/"].id.get_create_plist().get_link_creation_order():
-                entries.sort(key=lambda one: one.what not in {"group", "type"})
+                self._entries.sort(key=lambda entry: entry.what not in {"group", "type"})
             with out.writing():
                 copy_userblock(file, out.path, out.file.userblock_size)
-            for entry in entries:
+            for entry in self._entries:
                 self._copy(entry, file, out, reader)
-            for path in ["/", *(one.path for one in entries if one.what in {"group", "array", "type"})]:
+            for path in ["/", *(entry.path for entry in self._entries if not entry.target)]:
                 self._finish(file[path], out.file[path], out)
 
     def verify(self, path: str) -> None:
@@ -192,25 +192,24 @@ class FileCopy:
             If one differs.
         """
         with open_h5(self._source) as one, h5py.File(path, locking=False) as other:
-            for name in self._verbatim:
-                if not _stored_alike(one[name], other[name]):
+            for entry in self._entries:
+                if entry.what == "array" and not entry.layout and not _stored_alike(one[entry.path], other[entry.path]):
                     raise VerifyError(
-                        f"{path}: {name!r} read back differs from {self._source}. The disk or its driver changes "
+                        f"{path}: {entry.path!r} read back differs from {self._source}. The disk or its driver changes "
                         "data; nothing was put in place. Try another disk."
                     )
 
     # What there is ---------------------------------------------------------------------------------
 
-    def _entries(self, file: h5py.File) -> list[_Entry]:
-        """Return all that is in a file, each object once, groups before what is in them."""
+    def _list(self, file: h5py.File) -> None:
+        """List all that is in a file, each object once, groups before what is in them."""
         self.result = Copied()
         with translated(self._source, "listing what it holds"):
-            entries = list(self._listed(file))
+            self._entries = list(self._listed(file))
         if self.result.dropped and not self._drop:
             raise UnsupportedColumnError(
                 f"{self._source}: a copy cannot keep {few(self.result.dropped)}. Pass drop=True to leave it out."
             )
-        return entries
 
     def _listed(self, file: h5py.File) -> Iterator[_Entry]:
         root_size, lose = Path(self._source).stat().st_size, self.result.dropped.append
@@ -247,13 +246,13 @@ class FileCopy:
                 elif isinstance(item, h5py.Datatype):
                     self._types_by_address[key] = path
                     yield _Entry(path, "type")
-                elif self._can_copy(path, item, root_size):
-                    yield _Entry(path, "array")
+                elif (entry := self._array(path, item, root_size)) is not None:
+                    yield entry
                 else:
                     lost.add(key)
 
-    def _can_copy(self, path: str, dataset: h5py.Dataset, file_bytes: int) -> bool:
-        """Decide how an array is laid out, or return False, and note it, if a copy cannot keep it."""
+    def _array(self, path: str, dataset: h5py.Dataset, file_bytes: int) -> _Entry | None:
+        """Return how an array is laid out; None, and note it, if a copy cannot keep it."""
         plist, dtype, stored = dataset.id.get_create_plist(), dtype_of(dataset.id), dataset.id.get_storage_size()
         layout, why = plist.get_layout(), "whose type h5py cannot read" if dtype is None else ""
         if layout == h5py.h5d.VIRTUAL:
@@ -262,7 +261,7 @@ class FileCopy:
             why = "whose values are in other files"
         if why or dtype is None:
             self.result.dropped.append(f"{path!r}, {why}")
-            return False
+            return None
         if stored > file_bytes and dtype.kind != "O":
             raise CorruptFileError(
                 f"{self._source}: {path!r} takes {stored} bytes, and the file has {file_bytes}. Restore it from a copy."
@@ -278,13 +277,12 @@ class FileCopy:
         has_unused_bits = isinstance(type_, h5py.h5t.TypeIntegerID) and type_.get_precision() != 8 * type_.get_size()
         if has_rows and is_written and not has_unused_bits and facts.row_bytes < _MOST_ROW_BYTES:
             new = self._rule(facts)
-        if new is not None and not facts.is_laid_out(new):
-            self._layouts[path] = new
-            self.result.rewritten += 1
-            self.result.chunks_after += -(-dataset.shape[0] // new.chunk_rows)
-        else:
+        if new is None or facts.is_laid_out(new):
             self.result.chunks_after += facts.num_chunks
-        return True
+            return _Entry(path, "array")
+        self.result.rewritten += 1
+        self.result.chunks_after += -(-dataset.shape[0] // new.chunk_rows)
+        return _Entry(path, "array", layout=new)
 
     def _survey_attributes(self, path: str, item: Any) -> None:
         guard: TextGuard | None = None
@@ -299,10 +297,9 @@ class FileCopy:
     # Writing it ------------------------------------------------------------------------------------
 
     def _copy(self, entry: _Entry, file: h5py.File, out: OutputFile, reader: RowReader) -> None:
-        path, is_link = entry.path, entry.what in {"soft", "hard"}
-        item = None if is_link else file[path]
-        if not is_link and path in self._layouts:
-            self._rewrite(path, item, out, reader)
+        path, item = entry.path, None if entry.target else file[entry.path]
+        if entry.layout is not None:
+            self._rewrite(path, item, entry.layout, out, reader)
             return
         if isinstance(item, h5py.Dataset):
             self._look_at_values(path, item, reader)
@@ -316,8 +313,6 @@ class FileCopy:
             else:
                 copy_object(item, out.file, path, self._types)
         if isinstance(item, h5py.Dataset):
-            if item.shape is not None and not refers(item.dtype):
-                self._verbatim.append(path)
             self._advance(item.id.get_storage_size())
 
     def _look_at_values(self, path: str, dataset: h5py.Dataset, reader: RowReader) -> None:
@@ -337,9 +332,8 @@ class FileCopy:
                 out = np.empty((1, *joined.layouts[0].row_shape), object)
                 reader.run(FileRead(reader, [Part(joined, Request.range(0, 0, 1), out)]))
 
-    def _rewrite(self, path: str, dataset: h5py.Dataset, out: OutputFile, reader: RowReader) -> None:
-        new, rows = self._layouts[path], dataset.shape[0]
-        limits = dataset.maxshape
+    def _rewrite(self, path: str, dataset: h5py.Dataset, new: NewLayout, out: OutputFile, reader: RowReader) -> None:
+        rows, limits = dataset.shape[0], dataset.maxshape
         chunks = (min(new.chunk_rows, rows if limits[0] is not None else new.chunk_rows), *dataset.shape[1:])
         item = dataset.id.get_type().get_size()
         has_checksum = any(step.id == FLETCHER32 for step in pipeline_of(dataset).steps)  # h5py's own may fail
@@ -348,8 +342,8 @@ class FileCopy:
             type_ = self._types.of(dataset.id)
             made = new_chunked(out.file, path, dataset.shape, type_, chunks, steps, limits, plist)
         slab = max(1, SLAB_BYTES // max(1, item * math.prod(dataset.shape[1:])))
-        if dataset.chunks:
-            slab = -(-slab // dataset.chunks[0]) * dataset.chunks[0] if slab > dataset.chunks[0] else dataset.chunks[0]
+        if dataset.chunks:  # each is decoded once
+            slab = -(-slab // dataset.chunks[0]) * dataset.chunks[0]
         layout = None
         with contextlib.suppress(RayH5Error):  # what is no column of rows is read by libhdf5
             layout = reader.column(path)
@@ -400,7 +394,12 @@ def as_keepable(facts: ArrayFacts) -> CodecName:
 
 
 def _stored_alike(one: h5py.Dataset, other: h5py.Dataset) -> bool:
-    """Return whether two datasets have the same stored bytes; for texts and lists, the same values."""
+    """Return whether two datasets have the same stored bytes; for texts and lists, the same values.
+
+    References are others in each file.
+    """
+    if one.shape is None or refers(one.dtype):
+        return True
     if one.dtype.hasobject:
         return one.shape == other.shape and all(
             sum_of_objects(one[part]) == sum_of_objects(other[part]) for part in slabs(one)
