@@ -76,37 +76,6 @@ def only_ctime_differs(expected: Identity | None, found: Identity | None) -> boo
     return expected != found and replace(expected, ctime_ns=found.ctime_ns) == found
 
 
-@dataclass(frozen=True, slots=True)
-class Costs:
-    """What reads of a source cost: which ranges are worth joining, and how many reads run at once.
-
-    Attributes
-    ----------
-    gap_bytes : int
-        Bytes between two ranges that are read along, rather than read by a request of their own.
-    few_gap_bytes : int
-        The same for a read of few ranges: all of them are in flight at once, and bytes count more than requests.
-    part_bytes : (int, int)
-        The smallest and the largest request. What is wanted is parted so that all requests are in flight at once.
-    in_flight : int
-        Requests that run at once.
-    """
-
-    gap_bytes: int
-    few_gap_bytes: int
-    part_bytes: tuple[int, int]
-    in_flight: int
-
-    def parts_of(self, nbytes: int) -> int:
-        """Return the size of a request, for a read of so many bytes."""
-        least, most = self.part_bytes
-        return max(least, min(most, nbytes // self.in_flight))
-
-
-DISK_COSTS = Costs(gap_bytes=512, few_gap_bytes=512, part_bytes=(1 << 20, 1 << 20), in_flight=1)
-"""A call costs little beside its bytes. What is worth joining is joined before; see `coalesce`."""
-
-
 class ByteSource(ABC):
     """Random access to the bytes of one file, from any thread.
 
@@ -114,14 +83,11 @@ class ByteSource(ABC):
     ----------
     is_fetched : bool
         Whether ranges are fetched before the jobs that use them run: each read is a request that takes long.
-    costs : Costs
-        What reads cost.
     path : str
         The file, for messages.
     """
 
     is_fetched: ClassVar[bool] = False
-    costs: Costs = DISK_COSTS
     path: str
 
     @property

@@ -24,6 +24,14 @@ IN_FLIGHT = 64
 """Requests of a process that run at once. At 60 ms to the first byte and 80 MB/s a stream, fewer leave a fast link
 idle."""
 
+GAP_BYTES, FEW_GAP_BYTES = 256 << 10, 64 << 10
+"""Bytes between two ranges that are fetched along: a request takes more CPU than these. They are fewer for few ranges:
+all of these are in flight at once, and bytes count more than requests."""
+
+LEAST_PART_BYTES, MOST_PART_BYTES = 1 << 20, 8 << 20
+"""The smallest and the largest request: what is wanted is parted so that all requests are in flight at once. At 60 ms
+and 80 MB/s, parts of 2 MiB filled a link that parts of 8 MiB left half idle."""
+
 _QUICK_S = 0.01
 _WAITING_THREADS = 32
 

@@ -73,9 +73,9 @@ class Layout:
         for name, value in options.items():
             object.__setattr__(self, name, value)
 
-    def rows_of_chunk(self, row_bytes: int, default: int = GOOD_BYTES) -> int:
+    def rows_of_chunk(self, row_bytes: int) -> int:
         """Return the rows of a chunk of rows of a size."""
         rows = self.chunk_rows
         if rows is None:
-            rows = max(1, int(self.chunk_bytes or default) // max(row_bytes, 1))
+            rows = max(1, int(self.chunk_bytes or GOOD_BYTES) // max(row_bytes, 1))
         return max(1, min(rows, MOST_CHUNK_BYTES // max(row_bytes, 1)))

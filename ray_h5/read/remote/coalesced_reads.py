@@ -10,7 +10,7 @@ from ray_h5.read.jobs import ReadStats, Worker
 from ray_h5.read.native.job_table import JobTable
 from ray_h5.storage.block_cache import BLOCK_BYTES
 from ray_h5.storage.byte_source import IN_FLIGHT_BYTES, ByteSource
-from ray_h5.storage.request_pool import fetch
+from ray_h5.storage.request_pool import FEW_GAP_BYTES, GAP_BYTES, IN_FLIGHT, LEAST_PART_BYTES, MOST_PART_BYTES, fetch
 
 _FEW_RANGES = 32
 _NEXT_BYTES = 512
@@ -96,8 +96,8 @@ def run_fetched(jobs: list[JobTable], worker: Worker) -> None:
 
 
 def cost_of(jobs: Sequence[JobTable]) -> ReadStats:
-    """Return the requests of jobs, and their bytes, without running them."""
-    return _cost(_requests(jobs))
+    """Return the requests to stores of jobs, and their bytes, without running them."""
+    return _cost(_requests([job for job in jobs if job.byte_source.is_fetched]))
 
 
 def _cost(requests: Sequence[_Request]) -> ReadStats:
@@ -121,13 +121,13 @@ def _requests(jobs: Sequence[JobTable]) -> list[_Request]:
     # With what is on a disk: otherwise a cache made requests of its own, for gaps that are fetched without one.
     count = sum(_count_apart(there) + _count_apart(missing) for _, there, missing in apart)
     total = sum(needed.nbytes for *_, missing in apart for needed in missing)
+    gap = GAP_BYTES if count >= _FEW_RANGES else FEW_GAP_BYTES
+    part_bytes = max(LEAST_PART_BYTES, min(MOST_PART_BYTES, total // IN_FLIGHT))
     requests: list[_Request] = []
     for source, there, missing in apart:
-        costs = source.costs
-        gap = costs.gap_bytes if count >= _FEW_RANGES else costs.few_gap_bytes
         # No block is between two that are as close as this.
-        requests += _joined(source, there, BLOCK_BYTES - 1, *costs.part_bytes)
-        requests += _joined(source, missing, gap, costs.parts_of(total), costs.part_bytes[1])
+        requests += _joined(source, there, BLOCK_BYTES - 1, LEAST_PART_BYTES)
+        requests += _joined(source, missing, gap, part_bytes)
     return requests
 
 
@@ -137,12 +137,12 @@ def _count_apart(ranges: list[_Range]) -> int:
     return sum(at == 0 or needed.offset - ends[at - 1] > _NEXT_BYTES for at, needed in enumerate(ranges))
 
 
-def _joined(source: ByteSource, ranges: list[_Range], gap: int, part_bytes: int, most: int) -> list[_Request]:
+def _joined(source: ByteSource, ranges: list[_Range], gap: int, part_bytes: int) -> list[_Request]:
     requests: list[_Request] = []
     last: _Request | None = None
     for needed in ranges:
         offset, nbytes = needed[:2]
-        if nbytes > most:
+        if nbytes > MOST_PART_BYTES:
             begins = range(0, nbytes, part_bytes)
             requests += [_Request(source, offset + at, min(part_bytes, nbytes - at), [needed]) for at in begins]
             last = None

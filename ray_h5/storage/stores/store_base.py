@@ -10,15 +10,10 @@ from typing import Any, ClassVar, TypeVar
 from ray_h5.errors import NotFoundError, NotHDF5Error, RayH5Error, ReadFailedError, TruncatedFileError
 from ray_h5.storage.addresses import Address, check_listed, shown
 from ray_h5.storage.block_cache import CachedFile
-from ray_h5.storage.byte_source import Buffer, ByteSource, Costs, Identity, ObjectIdentity, Span, Then
+from ray_h5.storage.byte_source import Buffer, ByteSource, Identity, ObjectIdentity, Span, Then
 from ray_h5.storage.request_pool import IN_FLIGHT, call, fetch
 
 Result = TypeVar("Result")
-
-STORE_COSTS = Costs(gap_bytes=256 << 10, few_gap_bytes=64 << 10, part_bytes=(1 << 20, 8 << 20), in_flight=IN_FLIGHT)
-"""Measured at 60 ms to the first byte and 80 MB/s a stream: 2 MiB parts filled a link that 8 MiB parts left half idle,
-and a gap of 256 KiB takes less CPU than the request that it saves."""
-
 
 PANIC = "PanicException"
 """What an error inside obstore's Rust is: no Exception, but a BaseException."""
@@ -159,7 +154,6 @@ class RemoteFile(ByteSource):
 
     is_fetched = True
     path = "a file in a store"
-    costs = STORE_COSTS
 
     def __init__(self, storage: InStore, url: str, expect: ObjectIdentity) -> None:
         self._storage, self._url, self._expect = storage, url, expect

@@ -5,6 +5,7 @@ import time
 import tracemalloc
 
 import numpy as np
+import pytest
 
 from ray_h5.manifest.row_requests import Request
 from ray_h5.read.file_reads import run_all
@@ -12,7 +13,7 @@ from ray_h5.read.jobs import staged
 from ray_h5.read.native.job_table import NO_BOXES, NO_DESCRIPTOR, NO_PIECES, RAW, Field, JobTable, Origin
 from ray_h5.read.remote import coalesced_reads
 from ray_h5.read.remote.coalesced_reads import cost_of
-from ray_h5.storage.byte_source import Costs, ObjectIdentity
+from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.stores.store_base import RemoteFile
 
 RANGE, COUNT = 9 << 20, 80
@@ -21,9 +22,9 @@ RANGE, COUNT = 9 << 20, 80
 class Held(RemoteFile):
     """A file in memory that is read as if it were in a store."""
 
-    def __init__(self, data, costs=RemoteFile.costs):
+    def __init__(self, data):
         self._expect, self._cached = ObjectIdentity("a", len(data)), None
-        self.costs, self._data, self._lock = costs, memoryview(data), threading.Lock()
+        self._data, self._lock = memoryview(data), threading.Lock()
         self.begun, self.done, self.most = set(), set(), 0
 
     def identity(self):
@@ -74,10 +75,17 @@ def test_a_cost_takes_no_memory():
     assert peak < 1 << 20
 
 
+@pytest.fixture
+def small_parts(monkeypatch):
+    sizes = {"GAP_BYTES": 0, "FEW_GAP_BYTES": 0, "LEAST_PART_BYTES": 1 << 10, "MOST_PART_BYTES": 2 << 10}
+    for name, size in sizes.items():
+        monkeypatch.setattr(coalesced_reads, name, size)
+
+
+@pytest.mark.usefixtures("small_parts")
 def test_large_ranges_are_put_together_a_few_at_a_time(monkeypatch):
     data = np.random.default_rng(0).integers(0, 256, COUNT * (RANGE >> 10), np.uint8)
-    costs = Costs(gap_bytes=0, few_gap_bytes=0, part_bytes=(1 << 10, 2 << 10), in_flight=64)
-    source, out = Held(data.data, costs), np.zeros((COUNT, RANGE >> 10), np.uint8)
+    source, out = Held(data.data), np.zeros((COUNT, RANGE >> 10), np.uint8)
     monkeypatch.setattr(coalesced_reads, "_WHOLE_BYTES", 10 * (RANGE >> 10))
     stats = run_all(jobs(source, RANGE >> 10, out), 1)
     np.testing.assert_array_equal(out.reshape(-1), data)
@@ -93,10 +101,10 @@ class LastFirst(Held):
         return self._data[offset : offset + nbytes]
 
 
+@pytest.mark.usefixtures("small_parts")
 def test_parts_of_a_range_arrive_in_any_order():
     data = np.random.default_rng(0).integers(0, 256, (9 << 10) + 5, np.uint8)
-    costs = Costs(gap_bytes=0, few_gap_bytes=0, part_bytes=(1 << 10, 2 << 10), in_flight=64)
-    source, out = LastFirst(data.data, costs), np.zeros_like(data)
+    source, out = LastFirst(data.data), np.zeros_like(data)
     stats = run_all(copy(source, 0, out), 1)
     np.testing.assert_array_equal(out, data)
     assert (stats.requests, stats.bytes_read) == (10, len(data))
