@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -124,8 +123,11 @@ class RowCache:
         with self._lock:
             slots = self._slots_of(rows)
             for name, bound in self._bounds.items():
-                fits = slots < bound
-                self._grow(name, min(self._num_slots, bound))
+                fits, least, held = slots < bound, min(self._num_slots, bound), self.columns[name]
+                if len(held) < least:
+                    grown = np.empty((min(max(2 * len(held), least), bound), *held.shape[1:]), held.dtype)
+                    grown[: len(held)] = held
+                    self.columns[name] = grown
                 self.columns[name][slots[fits]] = _owned_rows(out[name][places[fits]])
             self._is_held[rows] = True
 
@@ -138,13 +140,6 @@ class RowCache:
         self._slot_after[new] = np.arange(self._num_slots + 1, self._num_slots + len(new) + 1)
         self._num_slots += len(new)
         return self._slot_after[rows].astype(np.int64) - 1
-
-    def _grow(self, name: Any, least: int) -> None:
-        array = self.columns[name]
-        if len(array) < least:
-            grown = np.empty((min(max(2 * len(array), least), self._bounds[name]), *array.shape[1:]), array.dtype)
-            grown[: len(array)] = array
-            self.columns[name] = grown
 
     def _copy(self, out: Mapping[Any, np.ndarray], slots: np.ndarray, here: np.ndarray) -> None:
         """Copy the rows that are held to their places."""
@@ -175,10 +170,3 @@ def owned(value: Any) -> Any:
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         return value.copy()
     return value.copy() if isinstance(value, SparseRow) else copy.deepcopy(value)
-
-
-def columns_that_fit(row_bytes: Mapping[Any, int], num_rows: int, max_bytes: int) -> list[Any]:
-    """Return the columns with the smallest rows, all that fit together with all their rows into `max_bytes`."""
-    names = sorted(row_bytes, key=lambda column: row_bytes[column])
-    ends = itertools.accumulate(row_bytes[name] * num_rows for name in names)
-    return [name for name, end in zip(names, ends, strict=True) if end <= max_bytes]

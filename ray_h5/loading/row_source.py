@@ -14,7 +14,7 @@ from ray_h5.buffers import Spec, empty
 from ray_h5.errors import RayH5Error
 from ray_h5.hdf5.checks.changed_files import check_identity, check_state
 from ray_h5.loading.rank_shares import split_draws
-from ray_h5.loading.row_cache import RowCache, columns_that_fit
+from ray_h5.loading.row_cache import RowCache
 from ray_h5.lru import LRU
 from ray_h5.options import as_integer
 from ray_h5.order.block_layout import MAX_BLOCK_BYTES
@@ -89,6 +89,9 @@ class RowSource:
         """How many ranks of this node read the same files; used at the first read."""
         self._kept_rows = kept_rows
         self._kept_bytes = None if kept_bytes is None else as_integer("kept_bytes", kept_bytes, 0)
+        self._storage: Storage = plan.scope.storage if len(plan.files.etags) else LOCAL
+        self.call_bytes = self._storage.call_bytes
+        """Bytes that a loader asks for at once; see `Storage`."""
         # An open file in a store needs no descriptor, only memory for what is known of it.
         self._readers: LRU[FileReader] = LRU(
             self._storage.kept_open, MAX_INDEX_BYTES, lambda reader: reader.base.known_bytes
@@ -98,35 +101,21 @@ class RowSource:
         self._cached = PerProcess(_CachedRows)
         self._held = HeldChunks()
         self._kept_chunk_bytes, self._epochs, self._rows_read = 0, 0, 0
-        self.holds_chunks = _share_chunks(plan)
-        """Whether decoded chunks stay in memory during an epoch."""
-
-    @property
-    def _storage(self) -> Storage:
-        """The store that some files are in, or the local file system."""
-        return self.plan.scope.storage if len(self.plan.files.etags) else LOCAL
-
-    @property
-    def call_bytes(self) -> int:
-        """Bytes that a loader asks for at once; see `Storage`."""
-        return self._storage.call_bytes
-
-    @property
-    def has_ranges(self) -> bool:
+        of_ranges = [spec for spec in plan.columns if spec.kind in {"sparse", "ragged"}]
+        is_block = plan.scope.rows is not None and plan.scope.rows.is_block
+        self.has_ranges = any(plan.chunk_rows.get(spec.name, 1) > 1 for spec in of_ranges)
         """Whether rows are ranges of longer arrays that are stored in chunks, such as those of a sparse matrix."""
-        kinds, chunk_rows = {"sparse", "ragged"}, self.plan.chunk_rows
-        return any(spec.kind in kinds and chunk_rows.get(spec.name, 1) > 1 for spec in self.plan.columns)
-
-    @property
-    def shares_chunks(self) -> bool:
+        self.shares_chunks = is_block or plan.chunk_group_rows > 1
         """Whether chunks hold (parts of) several rows, so that a call that reads few rows decodes many for them."""
-        rows = self.plan.scope.rows
-        return self.plan.chunk_group_rows > 1 or (rows is not None and rows.is_block)
+        # Rows that are far apart in the order share chunks that few bytes hold.
+        varies = bool(of_ranges) or any(spec.kind == "list" for spec in plan.columns)
+        self.holds_chunks = is_block or (varies and plan.files.num_rows * plan.row_bytes <= _SHARED_BYTES)
+        """Whether decoded chunks stay in memory during an epoch."""
 
     @property
     def keeps_all(self) -> bool:
         """Whether every row stays in memory after it was read."""
-        return self.row_cache.keeps_all(self._names, self.plan.files.num_rows)
+        return self.row_cache.keeps_all([column.name for column in self.plan.of_files], self.plan.files.num_rows)
 
     @property
     def is_compiled(self) -> bool | None:
@@ -147,11 +136,7 @@ class RowSource:
 
     def num_held(self) -> int:
         """Return how many rows lie in memory with all their columns."""
-        return self.row_cache.num_held(self._names)
-
-    @property
-    def _names(self) -> list[str]:
-        return [file.name for file in self.plan.of_files]
+        return self.row_cache.num_held([column.name for column in self.plan.of_files])
 
     def batch_specs(self, count: int) -> dict[str, Spec]:
         """Return shape and dtype of an array for `count` rows of each column."""
@@ -159,7 +144,7 @@ class RowSource:
 
     def new_arrays(self, count: int) -> dict[str, np.ndarray]:
         """Return uninitialised arrays for `count` rows of each column of the files."""
-        return {file.name: empty((count, *file.row_shape), file.dtype) for file in self.plan.of_files}
+        return {column.name: empty((count, *column.row_shape), column.dtype) for column in self.plan.of_files}
 
     def read_into(self, out: Mapping[str, np.ndarray], indices: np.ndarray) -> None:
         """Read rows into arrays, row i at place i, each file by one call.
@@ -254,19 +239,21 @@ class RowSource:
             return cached.row_cache
 
     def _new_row_cache(self) -> RowCache:
-        num_rows = self.plan.files.num_rows
-        max_bytes = self._kept_bytes
+        num_rows, max_bytes = self.plan.files.num_rows, self._kept_bytes
         if max_bytes is None:
             max_bytes = min(KEPT_BYTES_A_FILE * len(self.plan.files), MOST_KEPT_BYTES) // self.ranks
+        max_bytes //= self._processes()
         if self.plan.is_drawn:  # a row has other values in each epoch
-            self._kept_chunk_bytes = max_bytes // self._processes()
+            self._kept_chunk_bytes = max_bytes
             self._bound_chunks()
             return RowCache({}, 0)
-        specs = self.plan.of_files
-        row_bytes = {spec.name: spec.row_bytes for spec in specs if spec.kind not in {"list", "ragged", "sparse"}}
-        fitting = {*columns_that_fit(row_bytes, num_rows, max_bytes // self._processes())}
-        kept = [spec for spec in specs if self._kept_rows or spec.name in fitting]
-        bounds = {spec.name: self._kept_rows for spec in kept if spec.name not in fitting}
+        specs, bounds = self.plan.of_files, dict[str, int]()
+        for spec in sorted(specs, key=lambda spec: spec.row_bytes):
+            if spec.kind not in {"list", "ragged", "sparse"} and spec.row_bytes * num_rows <= max_bytes:
+                max_bytes -= spec.row_bytes * num_rows  # all its rows stay
+            else:
+                bounds[spec.name] = self._kept_rows
+        kept = [spec for spec in specs if bounds.get(spec.name, 1)]
         return RowCache({spec.name: (spec.row_shape, spec.dtype) for spec in kept}, num_rows, bounds)
 
     def _check_files(self, touched: list[int]) -> None:
@@ -304,11 +291,13 @@ class RowSource:
     ) -> None:
         done = self._read_together(out, row_ids, places) if self._storage is LOCAL else set()
         rest = {name: array for name, array in out.items() if name not in done}
-        starts = self.plan.files.starts
+        starts, options = self.plan.files.starts, self.plan.read_options
 
         def planned(file: int, here: np.ndarray) -> FileRead:
             drawn = {} if draws is None else {"draws": draws[here]}
-            return self._planned(file, rest, row_ids[here] - starts[file], places[here], drawn)
+            read = self._reader(file).planned(rest, row_ids[here] - starts[file], places[here], **options, **drawn)
+            read.held = self._held
+            return read
 
         if rest:  # the reader looks at the state of each file before and after
             run_reads([partial(planned, *id_) for id_ in by_file(self.plan.files, row_ids)], self._times)
@@ -364,18 +353,6 @@ class RowSource:
             return np.flatnonzero(np.diff(files.starts))
         return np.flatnonzero(np.bincount(files.files_of(selection), minlength=len(files)))
 
-    def _planned(
-        self,
-        file: int,
-        out: Mapping[str, np.ndarray],
-        rows: np.ndarray,
-        places: np.ndarray,
-        drawn: Mapping[str, Any],
-    ) -> FileRead:
-        read = self._reader(file).planned(out, rows, places, **self.plan.read_options, **drawn)
-        read.held = self._held
-        return read
-
     def _reader(self, file: int) -> FileReader:
         reader = self._readers.get(file)
         if reader is not None:
@@ -388,14 +365,6 @@ class RowSource:
     def __reduce__(self) -> tuple[Any, ...]:
         made, arguments = partial(RowSource, processes=self._processes), (self.plan, self._kept_bytes, self._kept_rows)
         return made, arguments, {"ranks": self.ranks}
-
-
-def _share_chunks(plan: ReadPlan) -> bool:
-    """Return whether rows that are far apart in the order share chunks that few bytes hold."""
-    if plan.scope.rows is not None and plan.scope.rows.is_block:
-        return True
-    has_ranges = any(spec.kind in {"sparse", "ragged", "list"} for spec in plan.columns)
-    return has_ranges and plan.files.num_rows * plan.row_bytes <= _SHARED_BYTES
 
 
 class _CachedRows:
