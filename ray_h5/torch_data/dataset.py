@@ -294,10 +294,6 @@ class H5Dataset(BatchedDataset):
     def __len__(self) -> int:
         return self._source.plan.num_rows
 
-    def _one(self, index: int) -> Any:
-        wanted = self._checked([index], type(self).__name__)
-        return self.samples(self._left(self.read(wanted), wanted, skips=False))[0]
-
     @property
     def is_drawn(self) -> bool:
         """Whether the values of a sample are others in each epoch: blocks at corners that are drawn."""
@@ -307,30 +303,37 @@ class H5Dataset(BatchedDataset):
         """Return indices as int64, those from 0 on in ``range(len(self))``; samplers give others of later draws."""
         if not self.is_drawn:
             return check_indices(indices, len(self), where)
-        checked_array = np.asarray(indices)
-        is_later = checked_array < -len(self)
-        checked = check_indices(
-            np.where(is_later, 0, checked_array) if checked_array.size else checked_array, len(self), where
-        )
-        return np.where(is_later, checked_array, checked).astype(np.int64) if checked_array.size else checked
+        values = np.asarray(indices)
+        is_later = values < -len(self)
+        checked = check_indices(np.where(is_later, 0, values), len(self), where)
+        return np.where(is_later, values, checked).astype(np.int64)
+
+    def _readable(self, indices: Many) -> np.ndarray:
+        if self._closed:
+            raise OptionError(f"{type(self).__name__}: this dataset is closed; make a new one")
+        return self._checked(indices, type(self).__name__)
+
+    def _one(self, index: int) -> Any:
+        return self.samples(self._read_decoded([index], skips=False))[0]
 
     def _several(self, indices: Many) -> Sequence[Any]:
-        wanted = self._checked(indices, type(self).__name__)
-        arrays = self._left(self.read(wanted), wanted)
-        if len(wanted) and not len(arrays.indices):
+        arrays = self._read_decoded(indices, skips=True)
+        if len(indices) and not len(arrays.indices):
             raise ImageError(
-                f"none of the {len(wanted)} rows of this batch, the first of which is {self._place(wanted[0])}, has an "
-                "image that can be decoded, and a DataLoader needs a sample. Pass on_error='null', or use loader(...), "
-                "which leaves such batches out."
+                f"none of the {len(indices)} rows of this batch, the first of which is "
+                f"{self._place(self._readable(indices)[0])}, has an image that can be decoded, and a DataLoader needs "
+                "a sample. Pass on_error='null', or use loader(...), which leaves such batches out."
             )
         return self.samples(arrays)
 
-    def _left(self, arrays: Mapping[str, np.ndarray], indices: np.ndarray, *, skips: bool = True) -> BatchArrays:
-        """Return samples that `read` returned with their images decoded; with `skips`, some may be left out."""
-        if not self.decodes:
-            return BatchArrays(arrays, indices)
-        decoded_arrays, kept = decoded(self._steps[0], arrays, lambda i: self._place(indices[i]), skips=skips)
-        return BatchArrays(decoded_arrays, indices if kept is None else indices[kept])
+    def _read_decoded(self, indices: Many, *, skips: bool) -> BatchArrays:
+        wanted = self._readable(indices)
+        return self._decoded(BatchArrays(self.read(wanted), wanted), skips=skips)
+
+    def _decoded(self, arrays: BatchArrays, *, skips: bool) -> BatchArrays:
+        """Return samples that were read with their images decoded; with `skips`, some may be left out."""
+        decoders = self._steps[0]
+        return decoded(decoders, arrays, self._place, skips=skips) if decoders else arrays
 
     def _place(self, index: int) -> str:
         """Return the file of a sample and its row there, for messages."""
@@ -360,11 +363,6 @@ class H5Dataset(BatchedDataset):
         arrays = new_arrays(self._source.batch_specs(len(indices))) if out is None else out
         self._read_into(arrays, indices)
         return {**arrays, **self._place_arrays(indices)} if self._places else arrays
-
-    def _readable(self, indices: Many) -> np.ndarray:
-        if self._closed:
-            raise OptionError(f"{type(self).__name__}: this dataset is closed; make a new one")
-        return self._checked(indices, type(self).__name__)
 
     def _read_into(self, arrays: Mapping[str, np.ndarray], indices: np.ndarray) -> None:
         self._source.read_into(arrays, indices)
@@ -418,21 +416,22 @@ class H5Dataset(BatchedDataset):
         arrays = call.read(new, read)
         indices = self._readable(call.indices)
         arrays |= self._place_arrays(indices)
-        return [self._left({name: values[at] for name, values in arrays.items()}, indices[at]) for at in call.parts]
+        batches = [BatchArrays({name: values[at] for name, values in arrays.items()}, indices[at]) for at in call.parts]
+        return [self._decoded(batch, skips=True) for batch in batches]
 
     def samples(self, arrays: Mapping[str, np.ndarray]) -> Sequence[Any]:
         """Return the samples that lie in the arrays that `read` returned, transformed."""
-        count = len(next(iter(arrays.values())))
-        pad = partial(padded, fills=self._fills) if self._fills else None
-        sample, transform = partial(sample_of, self._fills), self._steps[1]
+        count, fills, transform = len(next(iter(arrays.values()))), self._fills, self._steps[1]
+        sample = partial(sample_of, fills)
         if transform is None:
+            pad = partial(padded, fills=fills) if fills else None
             return Batch(self._whole(arrays), count, lambda whole, i: with_lengths(sample(whole, i)), pad)
-        batch = Batch(self._whole(arrays), count, sample)
         indices = getattr(arrays, "indices", None)
 
         def place(i: int) -> str:
             return f"sample {i} of a batch" if indices is None else self._place(indices[i])
 
+        batch = Batch(self._whole(arrays), count, sample)
         return [transformed(transform, row, partial(place, i)) for i, row in enumerate(batch)]
 
     def new_pinned(self, count: int) -> dict[str, np.ndarray]:

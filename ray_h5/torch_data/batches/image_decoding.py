@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 
 from ray_h5.errors import OptionError, UnknownColumnError
 from ray_h5.messages import no_column
+from ray_h5.torch_data.batches.tensors import BatchArrays
 from ray_h5.transforms.image_transform import IS_NULL, DecodeImage
 
 Transform = Callable[[Any], Any]
@@ -42,14 +43,6 @@ class _Composed:
         return sample
 
 
-def _tensors(images: np.ndarray) -> np.ndarray:
-    """Return images of several sizes as tensors, as other columns are delivered."""
-    tensors = np.empty(images.shape, object)
-    for place, image in np.ndenumerate(images):
-        tensors[place] = None if image is None else torch.from_numpy(np.ascontiguousarray(image))
-    return tensors
-
-
 def check_transform(transform: Any, columns: Sequence[str]) -> None:
     """Raise unless a transform is a function of a sample, or a list of these, and its columns are there."""
     steps = transform if isinstance(transform, (list, tuple)) and transform else [transform]
@@ -61,32 +54,35 @@ def check_transform(transform: Any, columns: Sequence[str]) -> None:
 
 
 def decoded(
-    decoders: Sequence[DecodeImage], arrays: Mapping[str, np.ndarray], where: Callable[[int], str], *, skips: bool
-) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
-    """Return a batch with images decoded, and which of its rows are left; None for all.
+    decoders: Sequence[DecodeImage], arrays: BatchArrays, place: Callable[[int], str], *, skips: bool
+) -> BatchArrays:
+    """Return a batch with images decoded. Rows without an image may be left out if `skips`.
 
     Parameters
     ----------
     decoders : sequence of DecodeImage
         What is decoded.
-    arrays : mapping of str to numpy.ndarray
+    arrays : BatchArrays
         The batch as it was read.
-    where : callable
-        Returns the place of a row, for messages.
+    place : callable
+        Returns the place of a sample, for messages.
     skips : bool
         Whether rows may be left out.
     """
-    decoded_arrays = dict(arrays)
-    failed = np.zeros(len(next(iter(decoded_arrays.values()))), bool) if decoded_arrays else np.zeros(0, bool)
+    made, failed = dict(arrays), np.zeros(len(arrays.indices), bool)
     for decoder in decoders:
         for name in decoder.columns:
-            images, are_null = decoder.decode(arrays[name], where, name, skips=skips)
-            decoded_arrays[name] = _tensors(images) if images.dtype == object else images
+            images, are_null = decoder.decode(arrays[name], lambda i: place(arrays.indices[i]), name, skips=skips)
+            if images.dtype == object:  # of several sizes: tensors, as other columns are delivered
+                tensors = np.empty(images.shape, object)
+                for at, image in np.ndenumerate(images):
+                    tensors[at] = None if image is None else torch.from_numpy(np.ascontiguousarray(image))
+                images = tensors
+            made[name] = images
             if decoder.on_error == "null":
-                decoded_arrays[name + IS_NULL] = are_null
+                made[name + IS_NULL] = are_null
             else:
                 failed |= are_null
     if not failed.any():
-        return decoded_arrays, None
-    kept = ~failed
-    return {name: values[kept] for name, values in decoded_arrays.items()}, kept
+        return BatchArrays(made, arrays.indices)
+    return BatchArrays({name: values[~failed] for name, values in made.items()}, arrays.indices[~failed])
