@@ -44,9 +44,14 @@ class _Maker(Dataset[bytes]):
     def __getitem__(self, task: Task) -> bytes:
         """Return the batch of a task in a list, or an empty list if it has no rows; pickled."""
         seed_generators(task.seed)
+        dataset, made = self.dataset, []
         # Pickled here: torch waits for ever for what its own thread cannot pickle.
         try:
-            made = self._made(task.indices)
+            if dataset.has_own_samples:
+                made = [self.collate(dataset.__getitems__(task.indices))]
+            else:
+                (arrays,) = dataset.read_batches([task.indices])
+                made = [self.collate(dataset.samples(arrays))] if has_rows(arrays) else []
         except Exception as exc:  # noqa: BLE001  raised again where batches are asked for
             return _of_error(exc)
         try:
@@ -54,13 +59,6 @@ class _Maker(Dataset[bytes]):
         except Exception as exc:  # noqa: BLE001  whatever the classes in a batch do
             text = f"a batch cannot be sent from a worker process of the loader: {type(exc).__name__}: {exc}"
             return _of_error(WorkerError(f"{text}; return tensors, arrays and text from transforms and collate_fn"))
-
-    def _made(self, indices: list[int]) -> list[Any]:
-        dataset = self.dataset
-        if dataset.has_own_samples:
-            return [self.collate(dataset.__getitems__(indices))]
-        (arrays,) = dataset.read_batches([indices])
-        return [self.collate(dataset.samples(arrays))] if has_rows(arrays) else []
 
 
 def seed_generators(seed: Sequence[int]) -> None:
@@ -120,12 +118,24 @@ class Workers:
 
         Errors of torch are those of `with_errors`.
         """
-        dataset = loader.dataset
+        dataset, workers = loader.dataset, loader.workers
         made_of = [dataset, getattr(dataset, "transform", None), loader.collate_fn]
-        made_of += [loader.workers, loader.prefetch_factor, loader.timeout]
+        made_of += [workers, loader.prefetch_factor, loader.timeout]
         known, made_by = self._idle.pop(os.getpid(), ([], None))
         if made_by is None or any(a is not b for a, b in zip(known, made_of, strict=True)):
-            made_by = _started(loader, batch_rows)
+            few = _BATCHES if _BATCHES * workers * batch_rows * dataset.row_bytes <= _WAITING_BYTES else 1
+            made_by = DataLoader(
+                _Maker(dataset, loader.collate_fn),
+                batch_size=None,
+                sampler=_Tasks(),
+                num_workers=workers,
+                collate_fn=bytes,  # they are: it returns them as they are
+                prefetch_factor=loader.prefetch_factor or few,
+                timeout=loader.timeout,
+                multiprocessing_context=start_method(from_store=bool(dataset.call_bytes)),
+                persistent_workers=True,
+                generator=torch.Generator(),  # that of the training loop stays as it is
+            )
         waiting: deque[Task] = deque()
         made_by.sampler.tasks = (waiting.append(task) or task for task in tasks)  # type: ignore[func-returns-value]
         is_sound = False
@@ -156,24 +166,6 @@ class _Tasks:
 
     def __iter__(self) -> Iterator[Task]:
         return self.tasks
-
-
-def _started(loader: Any, batch_rows: int) -> DataLoader[bytes]:
-    """Return a `DataLoader` whose processes stay."""
-    dataset, workers = loader.dataset, loader.workers
-    few = _BATCHES if _BATCHES * workers * batch_rows * dataset.row_bytes <= _WAITING_BYTES else 1
-    return DataLoader(
-        _Maker(dataset, loader.collate_fn),
-        batch_size=None,
-        sampler=_Tasks(),
-        num_workers=workers,
-        collate_fn=bytes,  # they are: it returns them as they are
-        prefetch_factor=loader.prefetch_factor or few,
-        timeout=loader.timeout,
-        multiprocessing_context=start_method(from_store=bool(dataset.call_bytes)),
-        persistent_workers=True,
-        generator=torch.Generator(),  # that of the training loop stays as it is
-    )
 
 
 def with_errors(batches: Iterator[Any], timeout: float, what: Callable[[], str]) -> Iterator[Any]:

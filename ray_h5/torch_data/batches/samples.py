@@ -124,10 +124,14 @@ def _is_same(sample: Any, entries: list[tuple[str, Any]] | None) -> bool:
 
 def sample_of(fills: Mapping[str, Fill], whole: Mapping[str, Any], i: int) -> Sample:
     """Return sample number `i` of a batch of columns, whose rows are padded when a batch is made of it and others."""
-    values = ((name, _value(values, i)) for name, values in whole.items())
-    if not fills:
-        return Sample(values)
-    return padded_later(Sample((name, row_tensor(row) if name in fills else row) for name, row in values), fills)
+    sample = Sample()
+    for name, values in whole.items():
+        row = _row(values, i)
+        # A boolean of a sample is a bool, so that ``sample.flag is True`` works; that of a batch is a tensor.
+        if isinstance(row, torch.Tensor) and row.dtype == torch.bool and row.ndim == 0:
+            row = bool(row)
+        sample[name] = row_tensor(row) if name in fills else row
+    return padded_later(sample, fills)
 
 
 def with_lengths(sample: Sample) -> Sample:
@@ -167,13 +171,6 @@ def transformed(transform: Callable[[Any], Any], sample: Sample, place: Callable
 def pair_of(whole: Sequence[Any], i: int) -> Pair:
     """Return pair number `i` of a batch of inputs and targets."""
     return Pair(_row(values, i) for values in whole)
-
-
-def _value(values: Any, i: int) -> Any:
-    # A boolean of a sample is a bool, so that ``sample.flag is True`` works; that of a batch is a tensor.
-    if isinstance(values, torch.Tensor) and values.dtype == torch.bool and values.ndim == 1:
-        return bool(values[i])
-    return _row(values, i)
 
 
 def _row(values: Any, i: int) -> Any:
@@ -223,29 +220,21 @@ def padded(
     """
     padded_sample = Sample()
     for name, rows in columns.items():
-        done = _padded(name, rows, fills[name]) if name in fills else None
-        if done is None:
+        flat = _flat(rows, fills[name]) if name in fills else None
+        if flat is None:
             padded_sample[name] = stacked(name, rows)
-        else:
-            padded_sample[name], lengths = done
-            if name + LENGTH not in columns:  # a transform may have set them
-                padded_sample[name + LENGTH] = lengths
+            continue
+        values, outer, dtype, axes = flat
+        is_tensor = isinstance(dtype, torch.dtype)
+        if is_tensor:  # NumPy lacks bfloat16
+            halves = dtype == torch.bfloat16
+            values = [None if row is None else (row.float() if halves else row).numpy() for row in values]
+        fill = fills[name]
+        array, lengths = pad_rows(name, values, fill.value, None if is_tensor else dtype, axes, fill.shape)
+        padded_sample[name] = _outer(outer, array).to(dtype) if is_tensor else _outer(outer, array)
+        if name + LENGTH not in columns:  # a transform may have set them
+            padded_sample[name + LENGTH] = _outer(outer, lengths)
     return padded_sample
-
-
-def _padded(name: str, rows: Any, fill: Fill) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Return rows as one tensor, and their lengths; None if they are no arrays of one dtype."""
-    flat = _flat(rows, fill)
-    if flat is None:
-        return None
-    rows, outer, dtype, axes = flat
-    is_tensor = isinstance(dtype, torch.dtype)
-    if is_tensor:  # NumPy lacks bfloat16
-        halves = dtype == torch.bfloat16
-        rows = [None if row is None else (row.float() if halves else row).numpy() for row in rows]
-    values, lengths = pad_rows(name, rows, fill.value, None if is_tensor else dtype, axes, fill.shape)
-    array = _outer(outer, values)
-    return array.to(dtype) if is_tensor else array, _outer(outer, lengths)
 
 
 def _flat(rows: Any, fill: Fill) -> tuple[list[Any], list[int], Any, int] | None:
@@ -267,17 +256,12 @@ def _outer(outer: list[int], values: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(values.reshape(*outer, *values.shape[1:]))
 
 
-def _is_in_no_tensor(value: Any) -> bool:
-    """Return whether a batch holds a value in a list: one that is missing, a time, compound or opaque."""
-    if isinstance(value, np.ndarray):
-        return value.dtype.kind not in "biufc"
-    return value is None or isinstance(value, (np.void, np.datetime64, np.timedelta64))
-
-
 def _stacked(collate_fn_map: Any, name: str, values: list[Any]) -> Any:
     """Return the values of a column of a batch."""
-    if any(map(_is_in_no_tensor, values)):
-        return values  # as in a batch without a transform; default_collate raises
+    for value in values:  # one that is missing, a time, compound or opaque
+        is_other = isinstance(value, np.ndarray) and value.dtype.kind not in "biufc"
+        if is_other or value is None or isinstance(value, (np.void, np.datetime64, np.timedelta64)):
+            return values  # as in a batch without a transform; default_collate raises
     try:
         return collate(values, collate_fn_map=collate_fn_map)
     except RuntimeError:

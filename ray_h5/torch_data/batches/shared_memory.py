@@ -64,15 +64,6 @@ class _Pool:
     sent: set[int] | None = None
     """The slots whose batch was sent since they were taken; None before the memory was sent."""
 
-    @classmethod
-    def of_worker(cls, nbytes: int) -> _Pool:
-        """Allocate a pool whose slots hold `nbytes` each."""
-        slot_bytes = -(-nbytes // _HEAD_BYTES) * _HEAD_BYTES
-        # A page is allocated when it is first written to, so slots that are never used cost nothing.
-        memory = new_shared((_HEAD_BYTES + _SLOTS * slot_bytes,), np.dtype(np.uint8))
-        memory[: 2 * _SLOTS] = 0
-        return cls(memory, (os.getpid(), secrets.token_hex(8)), slot_bytes)
-
     def address(self, number: int) -> int:
         """Return where a slot begins."""
         return self.memory.data_ptr() + _HEAD_BYTES + number * self.slot_bytes
@@ -92,15 +83,6 @@ class _Pool:
         """Note that a side uses a slot, or no longer does."""
         self.memory.numpy()[2 * number + side] = used
 
-    def slot_of(self, values: list[Any]) -> int | None:
-        """Return the slot that the first of some tensors lies in; None if there is none, or it was sent."""
-        for value in values:
-            if isinstance(value, torch.Tensor) and value.layout == torch.strided and value.numel():
-                number = (value.data_ptr() - self.address(0)) // self.slot_bytes
-                if 0 <= number < _SLOTS:
-                    return None if self.sent and number in self.sent else number
-        return None
-
 
 class _Pools:
     """The pools that one process uses: its own if it is a worker, and those of its workers."""
@@ -113,10 +95,14 @@ class _Pools:
     def take(self, nbytes: int) -> _Slot | None:
         """Return a free slot of this worker that holds `nbytes`, if there is one."""
         if self.own is None or self.own.slot_bytes < nbytes:
+            slot_bytes = -(-nbytes // _HEAD_BYTES) * _HEAD_BYTES
             try:
-                self.own = _Pool.of_worker(nbytes)
+                # A page is allocated when it is first written to, so slots that are never used cost nothing.
+                memory = new_shared((_HEAD_BYTES + _SLOTS * slot_bytes,), np.dtype(np.uint8))
             except RuntimeError:  # no shared memory is left; torch's path raises the error that explains it
                 return None
+            memory[: 2 * _SLOTS] = 0
+            self.own = _Pool(memory, (os.getpid(), secrets.token_hex(8)), slot_bytes)
         return self.own.take()
 
     def received(self, key: PoolKey, memory: torch.Tensor | None, slot_bytes: int) -> _Pool:
@@ -197,8 +183,13 @@ def pack(values: list[Any]) -> tuple[Any, ...] | None:
     None if it lies in no slot, or was sent before.
     """
     pool = _pools.value.own
-    number = None if pool is None else pool.slot_of(values)
-    if pool is None or number is None:
+    if pool is None:
+        return None
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    dense = [tensor for tensor in tensors if tensor.layout == torch.strided and tensor.numel()]
+    starts = [value.data_ptr() - pool.address(0) for value in dense]
+    number = next((start // pool.slot_bytes for start in starts if 0 <= start < _SLOTS * pool.slot_bytes), None)
+    if number is None or (pool.sent and number in pool.sent):
         return None
     parts = [_packed(value, pool.address(number), pool.slot_bytes) for value in values]
     # The memory is sent with the first batch only: to receive a descriptor the other process has to wait for a
