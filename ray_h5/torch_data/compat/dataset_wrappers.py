@@ -78,7 +78,16 @@ class WorkerSafeStandardizedDataset(BatchedDataset):
             If one of them has NaN or an infinity.
         """
         chosen = _chosen(base_dataset, statistics_from, "statistics_from")
-        parts = [_moments_of(index, _pair(base_dataset[index], cls)[0]) for index in chosen]
+        parts = []
+        for index in chosen:
+            values = _pair(base_dataset[index], cls)[0]
+            try:
+                parts.append(Moments.of(torch.as_tensor(values)[None]))
+            except NonFiniteError as exc:
+                raise NonFiniteError(
+                    f"sample {index}: expected finite inputs, found NaN, an infinity or values too large to be "
+                    "squared; leave such samples out of statistics_from"
+                ) from exc
         if not parts:
             raise OptionError("statistics_from: expected at least one sample")
         moments = reduce(Moments.merge, parts)
@@ -139,7 +148,8 @@ class WorkerSafeAugmentedDataset(BatchedDataset):
         self.augment_params = copy.deepcopy(dict(augment_params))
         self.training = training
         self.seed = as_integer("seed", seed, 0)
-        self._epoch = _shared_counter()
+        # In shared memory: persistent workers see the epoch that the training process sets.
+        self._epoch = _shared(torch.full((1,), -1, dtype=torch.int64))
         self._reads = 0
         self._steps = _augmentations(self.augment_params)
 
@@ -170,15 +180,12 @@ class WorkerSafeAugmentedDataset(BatchedDataset):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        _share(self._epoch)  # a copy, also by pickle, is in the private memory of this process
+        _shared(self._epoch)  # a copy, also by pickle, is in the private memory of this process
 
     def _key(self, row: int) -> int:
         epoch = int(self._epoch[0])
-        if epoch < 0:
-            return self._key_without_epoch(row)
-        return int(row_keys(np.array([row]), self.seed, epoch)[0])
-
-    def _key_without_epoch(self, row: int) -> int:
+        if epoch >= 0:
+            return int(row_keys(np.array([row]), self.seed, epoch)[0])
         worker = get_worker_info()
         # A worker's seed is that of the loader, which draws it for each iteration, plus the number of the worker.
         drawn = torch.initial_seed() if worker is None else worker.seed - worker.id
@@ -213,16 +220,6 @@ def _number(name: str, value: Any) -> float:
     return number
 
 
-def _moments_of(index: int, values: Any) -> Moments:
-    try:
-        return Moments.of(torch.as_tensor(values)[None])
-    except NonFiniteError as exc:
-        raise NonFiniteError(
-            f"sample {index}: expected finite inputs, found NaN, an infinity or values too large to be squared; leave "
-            "such samples out of statistics_from"
-        ) from exc
-
-
 def _augmentations(params: Mapping[str, Any]) -> list[SpecAugment | GaussianNoise]:
     options = dict(params)
     column = options.pop("column", "x")
@@ -234,16 +231,10 @@ def _augmentations(params: Mapping[str, Any]) -> list[SpecAugment | GaussianNois
     return [*steps, GaussianNoise(column, **noise)] if noise else steps
 
 
-def _shared_counter() -> torch.Tensor:
-    """Return -1 in shared memory: persistent workers see the epoch that the training process sets."""
-    counter = torch.full((1,), -1, dtype=torch.int64)
-    _share(counter)
-    return counter
-
-
-def _share(counter: torch.Tensor) -> None:
+def _shared(counter: torch.Tensor) -> torch.Tensor:
     with contextlib.suppress(RuntimeError):  # without shared memory workers cannot start either
         counter.share_memory_()
+    return counter
 
 
 def _pair(sample: Any, where: object) -> tuple[Any, Any]:

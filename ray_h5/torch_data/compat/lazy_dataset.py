@@ -197,20 +197,19 @@ class H5LazyDataset(BatchedDataset):
         transforms = {"transform": self.transform, "target_transform": self.target_transform}
         done = []
         for value, (name, transform) in zip(values, transforms.items(), strict=False):
-            part = _as_tensor(value) if transform is None or self.as_tensors else value
-            done.append(part if transform is None else self._transformed(name, transform, part))
+            is_number = isinstance(value, (np.ndarray, np.number, np.bool_))
+            becomes_tensor = is_number and (transform is None or self.as_tensors)
+            part = torch.from_numpy(np.asarray(value)) if becomes_tensor else value  # as_tensor refuses NumPy's uint64
+            try:
+                done.append(part if transform is None else transform(part))
+            except (AttributeError, TypeError) as exc:
+                if becomes_tensor or not is_number:
+                    raise
+                raise OptionError(
+                    f"{self.path}: {name} raised {type(exc).__name__}: {exc}. It was given a NumPy value, "
+                    f"{value.dtype} of shape {value.shape}. If it expects a tensor, pass as_tensors=True"
+                ) from exc
         return Pair(done) if len(done) == 2 else done[0]
-
-    def _transformed(self, name: str, transform: Transform, part: Any) -> Any:
-        try:
-            return transform(part)
-        except (AttributeError, TypeError) as exc:
-            if not isinstance(part, (np.ndarray, np.generic)):
-                raise
-            raise OptionError(
-                f"{self.path}: {name} raised {type(exc).__name__}: {exc}. It was given a NumPy value, {part.dtype} of "
-                f"shape {part.shape}. If it expects a tensor, pass as_tensors=True"
-            ) from exc
 
     @property
     def call_bytes(self) -> int:
@@ -224,13 +223,6 @@ class H5LazyDataset(BatchedDataset):
     def release(self) -> None:
         """Close the file until the next sample is read."""
         self._source.release()
-
-
-def _as_tensor(value: Any) -> Any:
-    """Return numbers as a tensor; anything else as it is."""
-    if not isinstance(value, (np.ndarray, np.number, np.bool_)):
-        return value
-    return torch.from_numpy(np.asarray(value))  # as_tensor refuses a number of numpy's uint64
 
 
 def h5_worker_init_fn(_worker_id: int) -> None:

@@ -29,6 +29,9 @@ _MOST_WORKERS = 16
 _PROCESS_OPTIONS = frozenset({"multiprocessing_context", "worker_init_fn"})
 _LOADER_OPTIONS = frozenset({"collate_fn", "prefetch_factor", "sampler", "timeout"}) | _PROCESS_OPTIONS
 
+_OF_WORKERS = frozenset({"prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"})
+"""Options that `DataLoader` refuses without workers."""
+
 # These are no options of DataLoader.
 _OWN_OPTIONS = ("has_augmentation", "has_standardization")
 
@@ -39,11 +42,6 @@ class Machine:
 
     cpus: int
     has_gpu: bool
-
-    @classmethod
-    def here(cls) -> Machine:
-        """Return this machine: affinity and container limits count, not the CPUs of the host."""
-        return cls(cpu_count(), torch.cuda.is_available())
 
 
 class OptimalDataLoaderFactory:
@@ -83,9 +81,16 @@ class OptimalDataLoaderFactory:
             and ``prefetch_factor``.
         """
         require(not (isinstance(dataset_size, bool) or dataset_size < 0), "dataset_size", dataset_size, "0 or more")
-        machine = machine or Machine.here()
+        # Affinity and container limits count, not the CPUs of the host.
+        machine = machine or Machine(cpu_count(), torch.cuda.is_available())
         works = has_augmentation or has_standardization
-        workers = _choose_workers(dataset_size, works, machine.cpus)
+        workers = machine.cpus - 1  # with one CPU, a worker would take turns with the training process
+        if works:
+            workers = max(1, workers // 2)
+        elif dataset_size > _MANY_SAMPLES:
+            workers = machine.cpus + 2
+        most = 0 if machine.cpus == 1 else 4 if dataset_size < _FEW_SAMPLES else _MOST_WORKERS
+        workers = min(workers, most)
         config: dict[str, Any] = {"num_workers": workers, "pin_memory": machine.has_gpu, "drop_last": True}
         if workers:
             config |= {"persistent_workers": True, "prefetch_factor": 4 if works else 6}
@@ -142,17 +147,6 @@ def _says_no_order(options: Mapping[str, Any]) -> bool:
     return all(options.get(name) is None for name in ("shuffle", "sampler", "batch_sampler"))
 
 
-def _choose_workers(samples: int, works: bool, cpus: int) -> int:
-    if cpus == 1:
-        return 0  # a worker would take turns with the training process
-    workers = cpus - 1
-    if works:
-        workers = max(1, workers // 2)
-    elif samples > _MANY_SAMPLES:
-        workers = cpus + 2
-    return min(workers, 4 if samples < _FEW_SAMPLES else _MOST_WORKERS)
-
-
 def _config(dataset: Dataset[Any], kwargs: Mapping[str, Any], *, with_augmentation: bool) -> dict[str, Any]:
     chosen = OptimalDataLoaderFactory.get_optimal_config(
         len(cast("Sized", dataset)),
@@ -163,29 +157,21 @@ def _config(dataset: Dataset[Any], kwargs: Mapping[str, Any], *, with_augmentati
 
 
 def _make(dataset: Dataset[Any], batch_size: int | None, config: dict[str, Any]) -> DataLoader[Any]:
-    config = with_start_method(dataset, config)
     instead = "; leave it out to have it chosen"
-    config["num_workers"] = as_integer("num_workers", config["num_workers"], 0, instead=instead)
+    workers = as_integer("num_workers", config["num_workers"], 0, instead=instead)
     if "tune" in config:
         raise OptionError(
             "tune: expected num_workers=. DataLoaderPerformanceMonitor().benchmark_configurations(...) measures "
             "several numbers of workers"
         )
-    return DataLoader(dataset, **_valid(config, batch_size))
-
-
-def _valid(config: Mapping[str, Any], batch_size: int | None) -> dict[str, Any]:
-    """Return the options without those that others exclude, or that need workers."""
-    options = {**config, "batch_size": batch_size}
+    options = {**with_start_method(dataset, config), "num_workers": workers, "batch_size": batch_size}
+    # Without those that others exclude, or that need workers.
+    dropped: set[str] = set() if workers else set(_OF_WORKERS)
     if options.get("batch_sampler") is not None:
-        for name in ("batch_size", "shuffle", "sampler", "drop_last"):
-            options.pop(name, None)
+        dropped |= {"batch_size", "shuffle", "sampler", "drop_last"}
     elif batch_size is None:
-        options.pop("drop_last", None)
-    if not options["num_workers"]:
-        for name in ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"):
-            options.pop(name, None)
-    return options
+        dropped.add("drop_last")
+    return DataLoader(dataset, **{name: value for name, value in options.items() if name not in dropped})
 
 
 def with_start_method(dataset: Dataset[Any], options: Mapping[str, Any]) -> dict[str, Any]:

@@ -104,7 +104,13 @@ class RankMemCachedH5Dataset(H5LazyDataset):
         **options: Any,
     ) -> None:
         require(mode in MODES, "mode", mode, f"one of {', '.join(map(repr, MODES))}")
-        self.rank, self.world_size = _distributed()
+        if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+            raise DistributedError(
+                "RankMemCachedH5Dataset: torch.distributed is not initialised, so this process has no rank. "
+                "Call torch.distributed.init_process_group() first (under torchrun it needs only a backend), or use "
+                "H5LazyDataset in a single process."
+            )
+        self.rank, self.world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
         super().__init__(path, x_key, y_key, dtype_x, dtype_y, as_tensors=True, **options)
         self.mode, self.dtype_x, self.dtype_y = mode, dtype_x, dtype_y
         self._where = f"{self.path}, rank {self.rank}"
@@ -156,16 +162,6 @@ class RankMemCachedH5Dataset(H5LazyDataset):
         for tensor, array in zip(self._tensors, arrays, strict=True):
             np.take(tensor.numpy(), rows, axis=0, out=array, mode="clip")
         return arrays
-
-
-def _distributed() -> tuple[int, int]:
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        raise DistributedError(
-            "RankMemCachedH5Dataset: torch.distributed is not initialised, so this process has no rank. "
-            "Call torch.distributed.init_process_group() first (under torchrun it needs only a backend), or use "
-            "H5LazyDataset in a single process."
-        )
-    return torch.distributed.get_rank(), torch.distributed.get_world_size()
 
 
 _Memory = Callable[[tuple[int, ...], np.dtype], torch.Tensor]

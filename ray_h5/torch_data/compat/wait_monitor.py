@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import os
@@ -77,7 +78,11 @@ class DataLoaderPerformanceMonitor:
                 break
             waits.append(time.perf_counter() - start)
             del batch
-            self._note_usage()
+            self.metrics["memory_usage"].append(float(resident_bytes()))
+            # The library that asks the driver may not be installed.
+            with contextlib.suppress(ModuleNotFoundError, RuntimeError):
+                if torch.cuda.is_available():
+                    self.metrics["gpu_utilization"].append(float(torch.cuda.utilization()))
         if not waits:
             raise OptionError("time_batch_loading: the loader yielded no batch; is drop_last=True for a small dataset?")
         self.metrics["batch_loading_times"] += waits
@@ -126,12 +131,6 @@ class DataLoaderPerformanceMonitor:
             gc.collect()  # ends its persistent workers before the next loader is measured
         return results
 
-    def _note_usage(self) -> None:
-        self.metrics["memory_usage"].append(float(resident_bytes()))
-        used = gpu_utilization()
-        if used is not None:
-            self.metrics["gpu_utilization"].append(used)
-
 
 def default_configurations() -> list[dict[str, Any]]:
     """Return the configurations that are compared by default, up to the CPUs of this process."""
@@ -150,13 +149,3 @@ def resident_bytes() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
     except OSError:
         return 0
-
-
-def gpu_utilization() -> float | None:
-    """Return the percent of time that the CUDA device was busy lately; None if it is not known."""
-    if not torch.cuda.is_available():
-        return None
-    try:
-        return float(torch.cuda.utilization())
-    except (ModuleNotFoundError, RuntimeError):  # the library that asks the driver is not installed
-        return None

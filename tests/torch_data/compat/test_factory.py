@@ -5,6 +5,7 @@ from torch.utils.data import DataLoader, SequentialSampler, TensorDataset
 
 from ray_h5.errors import OptionError
 from ray_h5.torch_data import DataLoaderPerformanceMonitor, OptimalDataLoaderFactory, OrderSampler
+from ray_h5.torch_data.compat import optimal_dataloader
 from ray_h5.torch_data.compat.optimal_dataloader import Machine
 
 config = OptimalDataLoaderFactory.get_optimal_config
@@ -47,7 +48,7 @@ def test_pinning_needs_a_gpu():
 
 @pytest.fixture
 def one_cpu(monkeypatch):
-    monkeypatch.setattr(Machine, "here", classmethod(lambda cls: cls(1, False)))
+    monkeypatch.setattr(optimal_dataloader, "Machine", lambda *_: Machine(1, False))
 
 
 @pytest.mark.usefixtures("one_cpu")
