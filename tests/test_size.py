@@ -54,7 +54,7 @@ LIMITS: dict[str, Size] = {
     "index": Size(3705, 20, 2, 0, 4, 4),
     "inspect": Size(1468, 8, 8, 0, 4, 0),
     "likely_rows": Size(895, 6, 0, 0, 0, 0),
-    "loading": Size(1340, 9, 1, 0, 0, 1),
+    "loading": Size(1297, 9, 1, 0, 0, 1),
     "lru": Size(138, 1, 0, 0, 0, 0),
     "manifest": Size(1305, 9, 0, 0, 0, 1),
     "merged_facts": Size(50, 1, 0, 0, 0, 0),
@@ -71,13 +71,13 @@ LIMITS: dict[str, Size] = {
     "source": Size(269, 1, 8, 0, 0, 0),
     "storage": Size(3325, 22, 4, 0, 3, 0),
     "tables": Size(1262, 9, 0, 0, 2, 2),
-    "torch_data": Size(4707, 25, 2, 0, 2, 0),
+    "torch_data": Size(4612, 25, 2, 0, 2, 0),
     "transforms": Size(1749, 11, 0, 0, 1, 0),
     "writing": Size(2661, 14, 0, 0, 5, 2),
 }
 """Today's numbers."""
 
-COMMENTS = 1.15
+COMMENTS = 1.16
 """Per cent of lines that are comments, over all packages: this one may only rise."""
 
 

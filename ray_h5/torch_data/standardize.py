@@ -125,23 +125,16 @@ class Standardize(Standardization):
             if plan.selection is not None:  # a Subset may have a row twice
                 row_ids = np.unique(plan.selection)
                 plan = replace(plan, selection=row_ids, order=Order(len(row_ids)))
-            of_steps = self._by_offsets(plan)
-            for names in of_steps.values():
-                yield steps_plan(replace(plan, columns=tuple(specs[name] for name in names)), names), names
-            others = [name for name in self.columns if not any(name in names for names in of_steps.values())]
-            if others:
-                yield replace(plan, columns=tuple(specs[name] for name in others)), others
-
-    def _by_offsets(self, plan: ReadPlan) -> dict[tuple[int, ...], list[str]]:
-        """Return the columns of windows whose steps are reduced, by their offsets."""
-        windows, reduced = plan.scope.windows, dict[tuple[int, ...], list[str]]()
-        is_reduced = self.axis is None or 1 in (self.axis if isinstance(self.axis, tuple) else (self.axis,))
-        if windows is None or not is_reduced or windows.at is not None:
-            return reduced
-        for column in windows.columns:
-            if column.name in self.columns:
-                reduced.setdefault(column.offsets, []).append(column.name)
-        return reduced
+            windows, offsets = plan.scope.windows, dict[str, tuple[int, ...]]()
+            reduces_steps = self.axis is None or 1 in (self.axis if isinstance(self.axis, tuple) else (self.axis,))
+            if windows is not None and windows.at is None and reduces_steps:
+                offsets = {column.name: column.offsets for column in windows.columns}
+            groups: dict[tuple[int, ...] | None, list[str]] = {}
+            for name in self.columns:
+                groups.setdefault(offsets.get(name), []).append(name)
+            for steps, names in groups.items():
+                some = replace(plan, columns=tuple(specs[name] for name in names))
+                yield some if steps is None else steps_plan(some, names), names
 
     def _moments(self, plan: ReadPlan, names: Sequence[str]) -> Iterator[tuple[str, Moments]]:
         """Yield the moments of some rows of each column, again and again."""

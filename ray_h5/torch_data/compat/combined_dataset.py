@@ -214,7 +214,11 @@ class CombinedHDF5Dataset(H5Dataset):
             if bounds != (None, None):
                 yield f"{name}={getattr(self, name)!r}", self._rows_with("epoch", where(epoch=between(*bounds)))
         if self.label is not None:
-            classes = where(target=any_equal(self.label, valid=_WEIGHT if self._has(_WEIGHT) else None))
+            try:
+                valid = next(iter(self._index.find([_WEIGHT])))
+            except UnknownColumnError:
+                valid = None
+            classes = where(target=any_equal(self.label, valid=valid))
             yield f"label={self.label!r}", self._index.select(classes, stored=True)
         if predicate is not None:
             yield "predicate", self._index.select(predicate, self._places_in(predicate), stored=True)
@@ -226,19 +230,12 @@ class CombinedHDF5Dataset(H5Dataset):
             return self._index.select(criterion, stored=True)
         return evaluate(criterion, self._index.values([column], stored=True), self._index.num_rows)
 
-    def _has(self, column: str) -> bool:
-        try:
-            self._index.find([column])
-        except UnknownColumnError:
-            return False
-        return True
-
     def _whole(self, arrays: Mapping[str, np.ndarray]) -> Sample:
         return Sample((name, self._column(name, values)) for name, values in super()._whole(arrays).items())
 
     def _column(self, name: str, values: Any) -> Any:
         if name in self._fills:
-            return [_cast(row, self.dtype) for row in values]
+            return self._cast(values)
         if not isinstance(values, torch.Tensor) or name in self._places:
             return values
         if name in (*_BOOLS, _GUID):
@@ -246,12 +243,11 @@ class CombinedHDF5Dataset(H5Dataset):
             return [str(value) for value in values.tolist()] if name == _GUID and values.ndim == 1 else values
         return values.to(self.dtype)
 
-
-def _cast(row: Any, dtype: torch.dtype) -> Any:
-    """Return a row that is padded later in the dtype of the dataset; it may be several arrays, or missing."""
-    if isinstance(row, list):
-        return [_cast(value, dtype) for value in row]
-    return None if row is None else row_tensor(row).to(dtype)
+    def _cast(self, rows: Any) -> Any:
+        """Return rows that are padded later in the dtype of the dataset; one may be several arrays, or missing."""
+        if isinstance(rows, list):
+            return [self._cast(row) for row in rows]
+        return None if rows is None else row_tensor(rows).to(self.dtype)
 
 
 def _values_of(guids: Iterable[Any], spec: ColumnSpec) -> list[Any]:
