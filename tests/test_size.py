@@ -65,7 +65,7 @@ LIMITS: dict[str, Size] = {
     "plots": Size(363, 1, 0, 0, 0, 0),
     "predicates": Size(1010, 6, 0, 0, 0, 0),
     "ray_data": Size(4155, 24, 5, 0, 7, 5),
-    "read": Size(6090, 32, 0, 0, 8, 3),
+    "read": Size(6024, 32, 0, 0, 8, 3),
     "rows": Size(3920, 17, 1, 0, 4, 1),
     "shown_values": Size(105, 1, 0, 0, 0, 0),
     "source": Size(269, 1, 8, 0, 0, 0),
@@ -77,7 +77,7 @@ LIMITS: dict[str, Size] = {
 }
 """Today's numbers."""
 
-COMMENTS = 1.16
+COMMENTS = 1.17
 """Per cent of lines that are comments, over all packages: this one may only rise."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from ray_h5.read.arrays.selection import Selection
 from ray_h5.read.jobs import Job, Unplanned
 from ray_h5.read.open_file import MAX_INDEX_BYTES, MAX_OTHERS, OpenFile, max_open
 from ray_h5.read.read_parts import FileRead, Part
-from ray_h5.read.virtual_columns import VirtualColumn, linked
+from ray_h5.read.virtual_columns import VirtualColumn
 
 if TYPE_CHECKING:
     from ray_h5.manifest.layout import ColumnLayout, SourceStates
@@ -107,32 +107,37 @@ class FilePlan:
         if elsewhere is None:
             self._own.setdefault(name if isinstance(part.address, Selection) else id(part), []).append(part)
         elif elsewhere.how == "link":
-            path, piece = linked(part, elsewhere, layout)
-            self._others.setdefault(file.file_of(path), []).append(piece)
+            (column,) = elsewhere.columns
+            address = replace(part.address, array=column.name) if isinstance(part.address, Selection) else column.name
+            piece = replace(part, address=address, where=part.where or layout.where)
+            self._others.setdefault(file.file_of(column.path), []).append(piece)
         else:
             # What it takes to make one grows with the mappings, and there may be thousands.
             if (virtual := file.virtual.get(name)) is None:
-                virtual = file.virtual[name] = VirtualColumn.of(file.file_of, elsewhere, layout)
+                virtual = file.virtual[name] = VirtualColumn(file.file_of, elsewhere, layout)
             self._place_virtual(part, layout, virtual)
 
     def _place_virtual(self, part: Part, layout: ColumnLayout, virtual: VirtualColumn) -> None:
-        file = self.file
-        paths = virtual.paths_of(part)
-        # Others decide which sources there are: a path without a file is one where libhdf5 looks first.
-        self.read.add_sources(layout.name, [each for each in layout.sources if each[0] not in virtual.paths - paths])
-        if file.held is None and isinstance(part.address, str) and not part.where:
-            if len(layout.sources) <= max_open(MAX_OTHERS) and (joint := self._joint(virtual)) is not None:
-                self._jobs += virtual.joint_jobs(joint, part)
-                return
-            if len(pieces := virtual.cut(part, max_open(MAX_OTHERS))) > 1:  # few files are open at a time
-                later = FilePlan(file, self.read)
-                self._jobs += [Unplanned(partial(later.jobs, [piece])) for piece in pieces]
-                return
-        for path, piece in virtual.parts(part, self.read.after):
-            self._others.setdefault(file.file_of(path), []).append(piece)
+        file, most, joint = self.file, max_open(MAX_OTHERS), None
+        is_of_rows = file.held is None and isinstance(part.address, str) and not part.where
+        if is_of_rows and len(layout.sources) <= most:
+            joint = self._joint(virtual)
+        if joint is not None:
+            runs, numbers = virtual.by_mapping(part.request)
+            paths = {virtual.sources[number].path for number in {*numbers.tolist()} - {-1}}
+            self.read.add_sources(layout.name, virtual.states_of(paths))
+            self._jobs += virtual.joint_jobs(joint, runs, numbers, part.out)
+        elif is_of_rows and len(cut := virtual.cut(part, most)) > 1:  # few files are open at a time
+            later = FilePlan(file, self.read)
+            self._jobs += [Unplanned(partial(later.jobs, [some])) for some in cut]
+        else:
+            pieces = list(virtual.parts(part, self.read.after))
+            self.read.add_sources(layout.name, virtual.states_of({path for path, _ in pieces}))
+            for path, piece in pieces:
+                self._others.setdefault(file.file_of(path), []).append(piece)
 
     def _joint(self, virtual: VirtualColumn) -> Column | None:
         if (known := JOINT_COLUMNS.get(virtual)) is None:
-            joint = virtual.joint(self.file.file_of)
+            joint = virtual.joint()
             JOINT_COLUMNS.put(virtual, known := [] if joint is None else [joint])
         return known[0] if known else None

@@ -23,16 +23,7 @@ from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, FileLayout, FileSt
 from ray_h5.manifest.row_requests import request_of
 from ray_h5.options import as_integer, names_options
 from ray_h5.per_process import PerProcess
-from ray_h5.read.arguments import (
-    Rows,
-    as_names,
-    as_places,
-    as_request,
-    as_rows,
-    check_fit,
-    common_rows,
-    fitted,
-)
+from ray_h5.read.arguments import Rows, as_names, as_places, as_request, as_rows, check_fit, common_rows, fitted
 from ray_h5.read.casting import Casting
 from ray_h5.read.file_cache import open_file
 from ray_h5.read.file_plan import FilePlan

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import h5py
@@ -27,6 +27,7 @@ from ray_h5.read.casting import keeps_all
 from ray_h5.read.jobs import Job
 from ray_h5.read.read_parts import Address, Part
 from ray_h5.read.stored_items import converted
+from ray_h5.storage.byte_source import Identity
 
 After = list[Callable[[], None]]
 """What is left to do once parts are read. The last of it is done first."""
@@ -39,13 +40,6 @@ FileOf = Callable[[str], Any]
 
 Spread = tuple[str, Part]
 """A part of a read, and the path of the file that it is a part of."""
-
-
-def linked(part: Part, elsewhere: Elsewhere, layout: ColumnLayout) -> Spread:
-    """Return the same part of the dataset that a link leads to."""
-    (column,) = elsewhere.columns
-    address = replace(part.address, array=column.name) if isinstance(part.address, Selection) else column.name
-    return column.path, Part(address, part.request, part.out, part.where or layout.where)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -224,114 +218,93 @@ def _boxes_of(part: Part, layout: ColumnLayout) -> Iterator[_Box]:
         yield _Box(tuple(indices), last, request.places[start:stop], values)
 
 
-@dataclass(frozen=True, eq=False)
 class VirtualColumn:
     """A virtual dataset.
 
-    Attributes
+    Parameters
     ----------
+    file : callable
+        Opens the files that values come from.
+    elsewhere : Elsewhere
+        The mappings.
     layout : ColumnLayout
         The dataset.
-    sources : sequence of _Source
+
+    Attributes
+    ----------
+    sources : list of _Source
         Its mappings.
-    bounds : numpy.ndarray
-        int64 of shape (mappings, 2): the first row of each, and the last one plus one.
-    fill : object
-        The value where no mapping is.
     """
 
-    layout: ColumnLayout
-    sources: Sequence[_Source]
-    bounds: np.ndarray
-    fill: Any
-
-    @classmethod
-    def of(cls, file: FileOf, elsewhere: Elsewhere, layout: ColumnLayout) -> VirtualColumn:
+    def __init__(self, file: FileOf, elsewhere: Elsewhere, layout: ColumnLayout) -> None:
         def source(mapping: tuple[int, Indices, Indices | None]) -> _Source:
             return _Source.of(file, elsewhere.columns[mapping[0]], mapping[1:], layout)
 
         sources = [mapping for mapping in gather(source, elsewhere.mappings) if size_of(mapping.here)]
+        self._file, self._layout, self.sources = file, layout, sources
+        self._fill = _fill_of(elsewhere, layout)
+        self._paths = {source.path for source in sources}
+        # The first row of each mapping, and the last one plus one.
         bounds = np.array([(source.here[0].begin, source.here[0].end) for source in sources], np.int64).reshape(-1, 2)
-        return cls(layout, sources, bounds, _fill(elsewhere, layout))
-
-    @cached_property
-    def paths(self) -> frozenset[str]:
-        """The files that values come from."""
-        return frozenset(source.path for source in self.sources)
-
-    @cached_property
-    def _parted(self) -> list[int]:
-        """The axes along which a mapping has not all indices."""
-        shape = self.layout.shape
-        return [
+        self._bounds, self._edges = bounds, np.concatenate([[0], bounds.reshape(-1), [layout.num_rows]])
+        # Whether each row is of one mapping at most, and mappings are in the order of their rows.
+        self._are_apart = len(sources) > 0 and bool((bounds[1:, 0] >= bounds[:-1, 1]).all())
+        # The row of a source, less that of the stack.
+        self._shifts = np.array([source.there[0].begin - source.here[0].begin for source in sources], np.int64)
+        # The axes along which a mapping has not all indices.
+        self._parted = [
             axis
-            for axis, length in enumerate(shape)
-            if not all(axis >= len(source.here) or source.here[axis].is_all_of(length) for source in self.sources)
+            for axis, length in enumerate(layout.shape)
+            if not all(axis >= len(source.here) or source.here[axis].is_all_of(length) for source in sources)
         ]
 
-    def joint(self, file: FileOf) -> Column | None:
+    def joint(self) -> Column | None:
         """Return the sources of a stack as one column, if they are alike and each mapping is a block of its source."""
         if not (self._are_apart and all(source.is_block_of_rows for source in self.sources)):
             return None
-        columns = alike(file(source.path).reader(source.address, self.layout.where) for source in self.sources)
-        return joint_column(columns) if columns and columns[0].source.layout.dtype == self.layout.dtype else None
+        columns = alike(self._file(source.path).reader(source.address, self._layout.where) for source in self.sources)
+        return joint_column(columns) if columns and columns[0].source.layout.dtype == self._layout.dtype else None
 
-    @cached_property
-    def _are_apart(self) -> bool:
-        """Whether each row is of one mapping at most, and mappings are in the order of their rows."""
-        return len(self.sources) > 0 and bool((self.bounds[1:, 0] >= self.bounds[:-1, 1]).all())
+    def states_of(self, paths: set[str]) -> list[tuple[str, Identity | None]]:
+        """Return the states that files have to have if values of these are read.
 
-    @cached_property
-    def _edges(self) -> np.ndarray:
-        """Where each mapping that is apart from the others begins and ends: it is at an odd place among these."""
-        return np.concatenate([[0], self.bounds.reshape(-1), [self.layout.num_rows]])
+        Others decide which sources there are: a path without a file is one where libhdf5 looks first.
+        """
+        return [state for state in self._layout.sources if state[0] in paths or state[0] not in self._paths]
 
-    def _by_mapping(self, request: Request) -> tuple[Request, np.ndarray]:
-        """Return the same rows as runs that are each in one mapping, and its number; -1 for none."""
-        runs, at = cut_at(self._edges, request)
+    def by_mapping(self, request: Request) -> tuple[Request, np.ndarray]:
+        """Return rows of a stack as runs that are each in one mapping, and its number; -1 for none."""
+        runs, at = cut_at(self._edges, request)  # mappings are at odd places
         return runs, np.where(at % 2, at // 2, -1)
 
-    @cached_property
-    def _shifts(self) -> np.ndarray:
-        """The row of a source, less that of the stack, for each mapping."""
-        return np.array([source.there[0].begin - source.here[0].begin for source in self.sources], np.int64)
-
-    def joint_jobs(self, joint: Column, part: Part) -> list[Job]:
-        """Return the work of a part of a read of a stack."""
-        runs, numbers = self._by_mapping(part.request)
+    def joint_jobs(self, joint: Column, runs: Request, numbers: np.ndarray, out: np.ndarray) -> list[Job]:
+        """Return the work that reads runs of a stack, as `by_mapping` returns them."""
         if (alone := numbers < 0).any():
-            runs.select(alone).fill(part.out, self.fill)
+            runs.select(alone).fill(out, self._fill)
             runs, numbers = runs.select(~alone), numbers[~alone]
         firsts = runs.firsts + (parts_of(joint).starts[numbers] + self._shifts[numbers])
-        return joint.jobs(replace(runs, firsts=firsts), part.out)
-
-    def paths_of(self, part: Part) -> set[str]:
-        """Return the files that the values of a part may come from."""
-        if self._are_apart and isinstance(part.address, str):
-            _, numbers = self._by_mapping(part.request)
-            return {self.sources[number].path for number in {*numbers.tolist()} - {-1}}
-        return {self.sources[number].path for box in _boxes_of(part, self.layout) for number in self._near(box)}
+        return joint.jobs(replace(runs, firsts=firsts), out)
 
     def cut(self, part: Part, most: int) -> list[Part]:
         """Return parts of a part that come from about `most` files each, of a virtual dataset that stacks them."""
         rows = part.request.listed()
-        edges = np.searchsorted(rows.rows, np.sort(self.bounds[:, 0])[most::most]).tolist()
+        edges = np.searchsorted(rows.rows, np.sort(self._bounds[:, 0])[most::most]).tolist()
         cuts = [(low, high) for low, high in itertools.pairwise([0, *edges, len(rows)]) if low < high]
         return [replace(part, request=rows.select(slice(*cut))) for cut in cuts]
 
     def parts(self, part: Part, after: After) -> Iterator[Spread]:
         """Yield the parts that fill the output; what is left to do once they are read is added to `after`."""
-        if (out := part.out).dtype != self.layout.dtype:  # values are those of the column before they are cast
+        if (out := part.out).dtype != self._layout.dtype:  # values are those of the column before they are cast
             request = part.request.listed()
-            values = np.empty((len(request), *out.shape[1:]), self.layout.dtype)
+            values = np.empty((len(request), *out.shape[1:]), self._layout.dtype)
             after.append(partial(out.__setitem__, request.places, values))
             part = replace(part, request=request_of(request.rows), out=values)
-        for box in _boxes_of(part, self.layout):
-            yield from self._parts_of(box, part.where or self.layout.where, after)
+        for box in _boxes_of(part, self._layout):
+            yield from self._parts_of(box, part.where or self._layout.where, after)
 
     def _near(self, box: _Box) -> list[int]:
         """Return the mappings that may have some of the rows of a box."""
-        first, stop = np.searchsorted(np.sort(box.indices[0]), self.bounds.T)
+        first, stop = np.searchsorted(np.sort(box.indices[0]), self._bounds.T)
         return np.flatnonzero(first < stop).tolist()
 
     def _parts_of(self, box: _Box, where: str, after: After) -> Iterator[Spread]:
@@ -344,14 +317,14 @@ class VirtualColumn:
             within = np.ix_(*(one if axis in marked else [0] for axis, (one, _) in enumerate(at)))
             if has_values[within].any():
                 raise UnsupportedColumnError(
-                    f"{self.layout.where} is virtual, and two of its mappings have the same values, which is not "
+                    f"{self._layout.where} is virtual, and two of its mappings have the same values, which is not "
                     f"read without libhdf5. Write it again with mappings that are apart. {_COPY}"
                 )
             has_values[within] = True
             yield source.path, _part_of(source, box, at, where, after)
         if not has_values.all():
             missing = ~np.moveaxis(has_values, box.axis, 0).reshape(len(box.places), -1).all(axis=1)
-            np.moveaxis(box.out, box.axis, 0)[box.places[missing]] = self.fill
+            np.moveaxis(box.out, box.axis, 0)[box.places[missing]] = self._fill
 
 
 _Selected = list[tuple[np.ndarray, np.ndarray]]
@@ -409,7 +382,7 @@ def _put(out: np.ndarray, index: tuple[np.ndarray, ...], values: np.ndarray, sha
     out[index] = values.reshape(shape)
 
 
-def _fill(elsewhere: Elsewhere, layout: ColumnLayout) -> Any:
+def _fill_of(elsewhere: Elsewhere, layout: ColumnLayout) -> Any:
     if elsewhere.fill is not None:
         return elsewhere.fill
     if layout.element is not None:

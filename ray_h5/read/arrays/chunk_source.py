@@ -17,15 +17,7 @@ from ray_h5.manifest.chunk_index import UNALLOCATED, ChunkGrid, ChunkIndex, corr
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import Request, runs_between
 from ray_h5.read.library_filters import decode_by_library
-from ray_h5.read.native.job_table import (
-    NO_BOXES,
-    NO_DESCRIPTOR,
-    RAW,
-    Field,
-    JobTable,
-    Origin,
-    pipeline_number,
-)
+from ray_h5.read.native.job_table import NO_BOXES, NO_DESCRIPTOR, RAW, Field, JobTable, Origin, pipeline_number
 from ray_h5.storage.byte_source import ByteSource
 
 

@@ -18,14 +18,7 @@ from ray_h5.read.arrays.chunk_source import ChunkSource, cut_at, part_of
 from ray_h5.read.arrays.plan_rows import RowPlanner
 from ray_h5.read.arrays.selection import Runs, Selection
 from ray_h5.read.jobs import Job, in_parts, staged
-from ray_h5.read.native.job_table import (
-    BOX_FIELDS,
-    NO_PIECES,
-    RAW,
-    Field,
-    JobTable,
-    Piece,
-)
+from ray_h5.read.native.job_table import BOX_FIELDS, NO_PIECES, RAW, Field, JobTable, Piece
 
 _GAP_BYTES = 4096
 """Bytes between two parts of a box that are read with them: one read is faster than two."""
@@ -124,21 +117,6 @@ class _Geometry:
         return bool((self.strides[wide] == self.chunk_strides[wide]).all())
 
 
-class _Boxes(NamedTuple):
-    """Boxes of an array: their corners and lengths, and where they begin in the output, in bytes."""
-
-    corners: np.ndarray
-    lengths: np.ndarray
-    begins: np.ndarray
-
-    def cut(self, axis: int, runs: np.ndarray, stride: int) -> _Boxes:
-        """Return the boxes of some runs of positions along an axis, which lie one after the other in the output."""
-        corners, lengths, begins = (np.repeat(cells, len(runs), axis=0) for cells in self)
-        ends, times = np.cumsum(runs[:, 1]), len(self.begins)
-        corners[:, axis], lengths[:, axis] = np.tile(runs[:, 0], times), np.tile(runs[:, 1], times)
-        return _Boxes(corners, lengths, begins + np.tile((ends - runs[:, 1]) * stride, times))
-
-
 class _Cells(NamedTuple):
     """Parts of chunks: the chunk of each, ascending; its shape; where it begins in the chunk and in the output."""
 
@@ -189,21 +167,33 @@ class BoxPlanner:
         if lines := self._lines(request, out):
             return lines
         boxes = self._boxes(request, out)
-        if len(boxes.begins) > MOST_BOXES and len(parts := list(self.parts(request, MOST_BOXES))) > 1:
+        if len(boxes[0]) > MOST_BOXES and len(parts := list(self.parts(request, MOST_BOXES))) > 1:
             return in_parts(self.source.byte_source, [partial(self.jobs, part, out) for part in parts])
-        cells = self._cells(boxes)
-        if self.source.index is None:
-            bases, missing = self._bases(cells)
-            if missing.any():
-                self._fill(cells.select(missing), out)
-                cells, bases = cells.select(~missing), bases[~missing]
-            return self._raw_jobs(cells, bases, out) if len(bases) else []
-        return self._chunk_jobs(cells, out)
+        cells = self._cells(*boxes)
+        if self.source.index is not None:
+            return self._chunk_jobs(cells, out)
+        layout, joined = self.source.layout, self.source.parts
+        # Where the arrays begin that have cells, as if their first row were row 0.
+        bases = np.full(len(cells.numbers), UNALLOCATED if layout.offset is None else layout.offset)
+        missing = bases == UNALLOCATED
+        if joined is not None:
+            at = part_of(cells.sources // layout.row_bytes, joined.starts)
+            bases, missing = (
+                joined.offsets[at] - joined.starts[at] * layout.row_bytes,
+                joined.offsets[at] == UNALLOCATED,
+            )
+        if missing.any():
+            self._fill(cells.select(missing), out)
+            cells, bases = cells.select(~missing), bases[~missing]
+        return self._raw_jobs(cells, bases, out) if len(bases) else []
 
     # Rows -> boxes -> parts of chunks ---------------------------------------------------------
 
-    def _boxes(self, request: Request, out: np.ndarray) -> _Boxes:
-        """Return the boxes of rows. Rows that follow each other, and go to places that do, are one."""
+    def _boxes(self, request: Request, out: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the boxes of rows: their corners and lengths, and where they begin in the output, in bytes.
+
+        Rows that follow each other, and go to places that do, are one box.
+        """
         known, selection, layout = self._geometry, self.selection, self.source.layout
         runs = request.listed() if selection.shape else request.joined()
         if not selection.shape:
@@ -221,16 +211,18 @@ class BoxPlanner:
             lengths = np.minimum(lengths, known.shape - corners)
         if selection.shape and (outside := (lengths < known.box).any(axis=1)).any():
             out[places[outside]] = np.zeros((), out.dtype)  # now, and not in a job: these run side by side
-        boxes = _Boxes(corners, lengths, places * known.row_bytes)
+        begins = places * known.row_bytes
         for axis, run in enumerate(known.runs):
-            if run is not None:
-                boxes = boxes.cut(axis, run, int(known.strides[axis]))
-        return boxes
+            if run is not None:  # a box for each run of positions: these lie one after the other in the output
+                corners, lengths, begins = (of.repeat(len(run), axis=0) for of in (corners, lengths, begins))
+                times, ends = len(begins) // len(run), np.cumsum(run[:, 1])
+                corners[:, axis], lengths[:, axis] = np.tile(run[:, 0], times), np.tile(run[:, 1], times)
+                begins += np.tile((ends - run[:, 1]) * known.strides[axis], times)
+        return corners, lengths, begins
 
-    def _cells(self, boxes: _Boxes) -> _Cells:
+    def _cells(self, corners: np.ndarray, lengths: np.ndarray, begins: np.ndarray) -> _Cells:
         """Return the parts of chunks that boxes touch; their chunks ascend."""
         known = self._geometry
-        corners, lengths, begins = boxes
         if self.source.index is None:
             return _Cells(np.zeros(len(begins), np.int64), lengths, corners @ known.chunk_strides, begins)
         first = corners // known.chunk
@@ -246,16 +238,6 @@ class BoxPlanner:
             begins = begins[of] + (low - corners) @ known.strides
         cells = _Cells(numbers, lengths, (low - first * known.chunk) @ known.chunk_strides, begins)
         return cells if np.all(numbers[1:] >= numbers[:-1]) else cells.select(np.argsort(numbers, kind="stable"))
-
-    def _bases(self, cells: _Cells) -> tuple[np.ndarray, np.ndarray]:
-        """Return where the arrays begin that have cells, as if their first row were row 0; and which are not there."""
-        layout, parts = self.source.layout, self.source.parts
-        if parts is None:
-            count = len(cells.numbers)
-            return np.full(count, layout.offset or 0), np.full(count, layout.offset is None)
-        at = part_of(cells.sources // layout.row_bytes, parts.starts)
-        offsets = parts.offsets[at]
-        return offsets - parts.starts[at] * layout.row_bytes, offsets == UNALLOCATED
 
     def parts(self, request: Request, at_once: int) -> Iterator[Request]:
         """Yield parts of about `at_once` rows; the single indices of one chunk are in one part."""

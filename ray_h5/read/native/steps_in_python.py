@@ -13,16 +13,7 @@ from ray_h5.buffers import as_bytes, empty
 from ray_h5.codecs.basic_codecs import DecodeError
 from ray_h5.errors import StaleIndexError
 from ray_h5.per_process import PerProcess
-from ray_h5.read.native.job_table import (
-    BYTES_READ,
-    CHUNKS_DECODED,
-    IN_MEMORY,
-    PLAIN,
-    RAW,
-    REQUESTS,
-    Field,
-    JobTable,
-)
+from ray_h5.read.native.job_table import BYTES_READ, CHUNKS_DECODED, IN_MEMORY, PLAIN, RAW, REQUESTS, Field, JobTable
 
 _SHORT_CHUNK_BYTES = 32 << 10
 """In Python, one thread decodes chunks smaller than this: passing the interpreter's lock to another thread takes longer
