@@ -285,10 +285,8 @@ def part(
     """
     of = dataset if isinstance(dataset, (Ragged, Fields)) else as_path("part: dataset", dataset)
     what = f"part({of!r})"
-    if axes is not None and not isinstance(axes, Mapping):
-        raise OptionError(f"{what}: axes={axes!r}: expected {{axis: positions}}, such as {{0: [0, 5, 7]}}")
-    if not axes and random is None:
-        raise OptionError(f"{what}: expected {{axis: positions}}, such as {{0: [0, 5, 7]}}, or random=")
+    if not isinstance(axes, (Mapping, type(None))) or not (axes or random is not None):
+        raise OptionError(f"{what}: axes={axes!r}: expected {{axis: positions}}, such as {{0: [0, 5, 7]}}, or random=")
     positions: dict[int, Positions] = {}
     for axis, value in (axes or {}).items():
         if not is_integer(axis) or axis < 0:

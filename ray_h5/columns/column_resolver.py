@@ -24,7 +24,7 @@ from ray_h5.columns.derived_columns import (
     RowPart,
 )
 from ray_h5.columns.ragged.bounds import Bounds, ChunkedBy, bounds_in, check_bounds, rows_key
-from ray_h5.columns.ragged.csr_groups import SPARSE, positions_of, width_of
+from ray_h5.columns.ragged.csr_groups import SPARSE, positions_of_names, width_of
 from ray_h5.columns.ragged.range_columns import Ranges, SparseRows
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.stored_values import Stored, stored_fields
@@ -145,17 +145,13 @@ class Columns(ABC):
     def joined(self, values: Values) -> JoinedArray:
         """Return the datasets that have values, one of each part."""
 
-    def is_range(self, name: str) -> bool:  # noqa: ARG002
+    def is_range(self, name: str) -> bool:
         """Return whether the rows of a column are ranges in each group; those of a file are its values."""
-        return False
+        return self.groups is not None and isinstance(self.values(name), (Ranges, SparseRows))
 
     def attributes_of(self, name: str, attributes: Sequence[str]) -> list[Mapping[str, Any]]:
         """Return for each part those attributes of a dataset that are short numbers or one text."""
         return [self.reader.values_of_attributes(self.dataset_below_field(name), attributes)]
-
-    def names_at(self, path: str) -> Values:
-        """Return a dataset of the file that names positions."""
-        return Stored.of(self.reader.column(path))
 
     # What a name means ----------------------------------------------------------------------------
 
@@ -299,11 +295,31 @@ class Columns(ABC):
         return tuple(taken)
 
     def _along(self, what: str, made: RowPart | Csr, at: Positions, length: int) -> np.ndarray:
-        """Return the positions along an axis of this length."""
+        """Return the positions along an axis of this length, of which some may be named by another column.
+
+        Raises
+        ------
+        UnknownColumnError, UnsupportedColumnError
+            If there are no such positions or names.
+        """
         if isinstance(at, Cut):
             return at.positions(length)
-        names = None if made.names is None else self.path_of(made.names)
-        return positions_of(self.reader, what, at, names, length, self.names_at)
+        reader = self.reader
+        if made.names is None or not isinstance(at[0], str):
+            positions = np.array(at, np.int64)
+            if int(positions.max()) >= length:
+                raise UnknownColumnError(
+                    f"{self.path}: {what}: found position {positions.max()}; there are positions from 0 to {length - 1}"
+                )
+            return positions
+        names = self.path_of(made.names)
+        where = f"{self.path}: {what}, names={names!r}"
+
+        def column() -> Values:  # a dataset of the file, also for groups
+            return self.at(names) if self.groups is None else Stored.of(reader.column(names))
+
+        key = f"{what} {names} {at}" if reader.is_fetched else f"{at} in {names} of {length}: {type(column())}"
+        return reader.fact(key, lambda: positions_of_names(reader, where, at, length, column()), of_file=True)
 
     def _of_sparse(self, made: RowPart, values: SparseRows) -> SparseRows:
         if [axis for axis, _ in made.axes] != [0] or made.random is not None:

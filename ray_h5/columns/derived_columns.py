@@ -32,21 +32,22 @@ class _OfDataset:
     def name(self) -> str:
         return self.called or self.dataset
 
-    @property
-    def _said(self) -> str:
-        """How the column is made, as the user writes it: values without their names, and options."""
+    def __repr__(self) -> str:
+        """Return how the column is made, as the user writes it: values without their names, and options."""
         shown = []
         for name, field in self.__dataclass_fields__.items():
-            value = getattr(self, name)
-            text = repr(list(value) if isinstance(value, tuple) and name != "shape" else value)
-            if field.default is MISSING:
-                shown.append(text)
-            elif value != field.default and name != "called":
-                shown.append(f"{name}={text}")
-        return f"{type(self).__name__.lower()}({', '.join(shown)})"
-
-    def __repr__(self) -> str:
-        return f"{self.called!r}: {self._said}" if self.called else self._said
+            value, is_option = getattr(self, name), field.default is not MISSING
+            if name == "called" or (is_option and value == field.default):
+                continue
+            if name == "axes":
+                value = {axis: list(at) if isinstance(at, tuple) else at for axis, at in value}
+            elif isinstance(value, tuple) and name != "shape":
+                value = list(value)
+            shown.append(f"{name}={value!r}" if is_option and name != "axes" else repr(value))
+        said = f"{type(self).__name__.lower().removeprefix('row')}({', '.join(shown)})"
+        if isinstance(self, RowPart) and self.is_whole:
+            said = repr(self.of)
+        return f"{self.called!r}: {said}" if self.called else said
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -220,15 +221,6 @@ class RowPart(_OfDataset):
             )
         positions = np.array(at, np.int64) if isinstance(at, tuple) else at
         return None if positions is None else RowEntries(positions, where)
-
-    @property
-    def _said(self) -> str:
-        if self.is_whole:
-            return repr(self.of)
-        axes = [repr({axis: list(at) if isinstance(at, tuple) else at for axis, at in self.axes})] if self.axes else []
-        options = {"names": self.names, "random": self.random, "seed": self.seed or None}
-        shown = [f"{name}={value!r}" for name, value in options.items() if value is not None]
-        return f"part({', '.join([repr(self.of), *axes, *shown])})"
 
 
 @dataclass(frozen=True, slots=True)

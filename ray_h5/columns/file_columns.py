@@ -162,8 +162,7 @@ class FileColumns(Columns):
 
     def groups_with(self, name: str) -> tuple[list[str], str]:
         """Return the groups of the file that have a column of this name below them, and a pattern of them."""
-        known = self.listing().names
-        groups = groups_with(name, known)
+        groups = groups_with(name, self.listing().names)
         return groups, pattern_of(groups) if groups else ""
 
     def below(self, group: str, paths: Mapping[str, str]) -> FileColumns:
@@ -177,9 +176,6 @@ class FileColumns(Columns):
         """Return the groups that match a pattern, or a pattern of each column, and have datasets of these names."""
         patterns = pattern if isinstance(pattern, str) else tuple(pattern.items())
         return self.reader.group_table(GroupPattern(patterns, missing="never"), names)[0]
-
-    def names_at(self, path: str) -> Values:
-        return self.at(path)
 
     # What the file says ---------------------------------------------------------------------------
 

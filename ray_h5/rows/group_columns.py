@@ -14,7 +14,7 @@ from ray_h5.columns.conventions.cf_columns import CF_ATTRIBUTES, attributes_of_t
 from ray_h5.columns.derived_columns import Csr, Fields, MadeColumn, Ragged
 from ray_h5.columns.ragged.bounds import rows_key
 from ray_h5.columns.ragged.csr_groups import SPARSE
-from ray_h5.columns.ragged.range_columns import OfParts, Ranges, SparseRows
+from ray_h5.columns.ragged.range_columns import OfParts
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.stored_values import Stored, field_of
 from ray_h5.columns.values import Decoded, Values
@@ -266,9 +266,6 @@ class GroupColumns(Columns):
         values, joined = super().datasets(name)
         self._note(name, joined)
         return values, joined
-
-    def is_range(self, name: str) -> bool:
-        return isinstance(self.values(name), (Ranges, SparseRows))
 
     def attributes_of(self, name: str, attributes: Sequence[str]) -> list[Mapping[str, Any]]:
         if self.is_range(name):  # of several datasets, none of which is the column

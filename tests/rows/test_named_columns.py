@@ -4,7 +4,7 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5 import Files, Grid, Groups, Patches, Shuffle, Windows, balance, between, fields, joined, part, ragged, where
+from ray_h5 import Groups, Patches, Shuffle, Windows, balance, between, fields, joined, part, ragged, where
 from ray_h5.errors import OptionError, RayH5Error, UnknownColumnError
 from ray_h5.index.file_options import FileOptions
 from ray_h5.torch_data import H5Dataset, loader
@@ -74,8 +74,8 @@ def test_parts_of_one_dataset_decode_each_chunk_once(path):
     np.testing.assert_array_equal(found["b"], stored(path, "x")[:, [5, 1]])
 
 
-def test_with_each_row_kind(path):
-    x, volume = stored(path, "x"), stored(path, "volume")
+def test_with_blocks_and_times_and_end_to_end(path):
+    volume = stored(path, "volume")
     columns = {"a": part("volume", {0: [1]}), "b": "volume"}
     found = H5Dataset(path, columns, rows=Patches({"volume": (4, 3)}, axes={"volume": (1, 2)}))[1]
     np.testing.assert_array_equal(found["a"], volume[[1], :4, 3:6])
@@ -90,12 +90,6 @@ def test_with_each_row_kind(path):
     found = H5Dataset(path, {"id": "cells/id", "pt": part("cells/pt", {2: [1]})}, rows=rows)
     assert len(found) == 1  # the axes of one field are those of the others
     np.testing.assert_array_equal(found[0]["pt"], cells["pt"][1:, 1:, [1]])
-    groups = H5Dataset(path, {"a": part("x", {0: [0]}), "b": part("x", {1: [4]}), "c": "x"}, rows=Groups("g*"))
-    for i in range(4):
-        values = stored(path, f"g{i}/x")
-        np.testing.assert_array_equal(groups[i]["a"], values[[0]])
-        np.testing.assert_array_equal(groups[i]["b"], values[:, [4]])
-        np.testing.assert_array_equal(groups[i]["c"], values)
     windows = Windows({"past": [-1, 0], "next": ("x", [1])}, pad="drop", per_step=["now"])
     steps = H5Dataset(
         path, {"past": part("x", {0: [1]}), "next": "next", "now": "x"}, rows=Groups("g*"), windows=windows
@@ -108,12 +102,6 @@ def test_with_each_row_kind(path):
     seconds = H5Dataset(path, {"past": part("x", {0: [1]}), "now": "x"}, rows=Groups("g*"), windows=timed)
     np.testing.assert_array_equal(seconds[0]["past"], values[:2, [1]])
     np.testing.assert_array_equal(seconds[0]["now"], values[[1]])
-    file = H5Dataset(path, {"a": part("x", {0: slice(3)}), "b": part("x", {1: [0]})}, rows=Files(key="file"))[0]
-    np.testing.assert_array_equal(file["a"], x[:3])
-    np.testing.assert_array_equal(file["b"], x[:, [0]])
-    cells = H5Dataset(path, {"a": part("volume", {0: [3]}), "b": "volume"}, rows=Grid(2))[9]
-    np.testing.assert_array_equal(cells["a"], volume[1, 1, [3]])
-    np.testing.assert_array_equal(cells["b"], volume[1, 1])
     ends = H5Dataset(path, {"t": joined("g*/t"), "name/of": joined("g*/x")})
     np.testing.assert_array_equal(ends[4]["name/of"], stored(path, "g1/x")[1])
 

@@ -19,8 +19,9 @@ from ray_h5.errors import (
     UnsupportedColumnError,
 )
 from ray_h5.index.file_options import FileOptions
+from ray_h5.index.stored.facts_store import MEMORY
 from ray_h5.rows.row_view import RowView
-from ray_h5.torch_data import H5Dataset
+from ray_h5.torch_data import H5Dataset, loader, where
 from tests.properties import few
 
 LAYOUTS = [{}, {"chunks": (7,)}, {"chunks": (16,), "compression": "gzip"}, {"chunks": (5,), "compression": "lzf"}]
@@ -74,12 +75,14 @@ def test_ragged_rows_equal_slices(tmp_path_factory, data):
         file.create_dataset("x", data=content, **layout)
         file["offsets"] = offsets.astype(data.draw(st.sampled_from(["<i4", ">i8", "<u8"])))
         file["starts"], file["counts"] = offsets[:-1][::-1], np.array(counts)[::-1]
+        file["lengths"] = np.array(counts, "u1")
     rows = data.draw(st.lists(st.integers(0, len(counts) - 1), max_size=20))
-    with open_with(path, ragged("x", offsets="offsets")) as reader:
-        assert isinstance(reader, RowView)
-        found = reader.read(["x"], np.array(rows, np.int64))["x"]
-    for row, values in zip(rows, found, strict=True):
-        np.testing.assert_array_equal(values, content[offsets[row] : offsets[row + 1]])
+    for column in (ragged("x", offsets="offsets"), ragged("x", counts="lengths")):
+        with open_with(path, column) as reader:
+            assert isinstance(reader, RowView)
+            found = reader.read(["x"], np.array(rows, np.int64))["x"]
+        for row, values in zip(rows, found, strict=True):
+            np.testing.assert_array_equal(values, content[offsets[row] : offsets[row + 1]])
     with open_with(path, ragged("x", starts="starts", counts="counts")) as reader:
         found = reader.read(["x"])["x"]
     for row, values in enumerate(found[::-1]):
@@ -181,6 +184,10 @@ def test_bad_offsets(tmp_path, offsets, said):
         ([[1, 3], [5, 11]], {"bounds": "v", "base": 1, "inclusive": True}, "row 1 goes from 5 to 11, and 'x' has 10"),
         ([[0, 3], [5, 3]], {"bounds": "v", "inclusive": True}, "row 1 goes from 5 to 3;"),
         ([3, 5, 10], {"ends": "v", "inclusive": True}, "rows go from 0 to 10; expected 0 to 9"),
+        ([2, 1], {"counts": "v"}, "'v': rows go from 0 to 3; expected 0 to 10, all values.*starts="),
+        ([2, 9], {"counts": "v"}, "row 1 goes from 2 to 11, and 'x' has 10 values"),
+        ([9, -3], {"counts": "v"}, "row 1 goes from 9 to 6"),
+        ([2**62, 2**62, 2**62, 6], {"counts": "v"}, "'v'.* goes from"),
     ],
 )
 def test_bounds_that_do_not_fit_name_the_option_that_does(tmp_path, values, options, said):
@@ -235,12 +242,26 @@ def test_arguments_of_bounds():
         {"offsets": "a", "ends": "b"},
         {"starts": "a"},
         {"counts": "a", "ends": "b"},
+        {"counts": "a", "offsets": "b"},
+        {"counts": "a", "base": 1},
         {"offsets": "a", "inclusive": True},
         {"ends": "a", "base": "1"},
         {"ends": "a", "inclusive": 1},
     ):
         with pytest.raises(OptionError, match=r"ragged\('x'\)"):
             ragged("x", **options)
+
+
+def test_rows_of_counts_in_batches_and_predicates_and_from_an_index(tmp_path):
+    path, counts, column = tmp_path / "a.h5", [2, 0, 3, 1], ragged("jet_pt", counts="njet")
+    with h5py.File(path, "w") as file:
+        file["njet"], file["jet_pt"], file["label"] = np.array(counts)[:, None], np.arange(6.0), [0, 1, 0, 1]
+    for _ in range(2):
+        MEMORY.clear()
+        rows = H5Dataset(path, [column], where(label=0), index_dir=str(tmp_path / "index"))
+        assert [row["jet_pt"].tolist() for row in rows] == [[0, 1], [2, 3, 4]]
+    (batch,) = loader(path, 4, columns=[column, "label"], pad=True, shuffle=False)
+    assert batch["jet_pt_length"].tolist() == counts
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -69,37 +68,16 @@ def width_of(reader: RowReader, made: Csr, name: str, num_rows: int) -> int:
     return width
 
 
-def positions_of(
-    reader: RowReader,
-    what: str,
-    wanted: tuple[int, ...] | tuple[str, ...],
-    names: str | None,
-    length: int,
-    column: Callable[[str], Values],
+def positions_of_names(
+    reader: RowReader, where: str, wanted: tuple[Any, ...], length: int, column: Values
 ) -> np.ndarray:
-    """Return positions along an axis of this length, of which some may be named by another column.
+    """Return the positions of names along an axis of this length, which a column names.
 
     Raises
     ------
     UnknownColumnError, UnsupportedColumnError
-        If there are no such positions or names.
+        If there are no such names, or two positions have one of them.
     """
-    if names is None or not isinstance(wanted[0], str):
-        positions = np.array(wanted, np.int64)
-        if int(positions.max()) >= length:
-            raise UnknownColumnError(
-                f"{reader.path}: {what}: found position {positions.max()}; there are positions from 0 to {length - 1}"
-            )
-        return positions
-    key = f"{what} {names} {wanted}" if reader.is_fetched else f"{wanted} in {names} of {length}: {type(column(names))}"
-    return reader.fact(key, lambda: _named(reader, what, wanted, names, length, column(names)), of_file=True)
-
-
-def _named(
-    reader: RowReader, what: str, wanted: tuple[Any, ...], names: str, length: int, column: Values
-) -> np.ndarray:
-    """Return the positions of names."""
-    where = f"{reader.path}: {what}, names={names!r}"
     layout = column.array
     if layout.num_rows != length or layout.row_shape:
         raise UnsupportedColumnError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import combinations
@@ -59,14 +59,10 @@ class Blocks:
         return text + (f" in chunks of {list(self.chunk)}" if self.kind.align else "")
 
     @property
-    def axes(self) -> Mapping[str, tuple[int, ...]]:
-        """The axes of each array that blocks cut."""
-        return self._arrays[0]
-
-    @property
     def extents(self) -> tuple[int, ...]:
-        """The lengths of these axes."""
-        return self._arrays[1]
+        """The lengths of the axes that blocks cut."""
+        name, axes = next(iter(self.axes.items()))
+        return _lengths(self._layouts[name], axes)
 
     @property
     def chunk(self) -> tuple[int, ...]:
@@ -165,21 +161,21 @@ class Blocks:
             return single
 
     @cached_property
-    def _arrays(self) -> tuple[dict[str, tuple[int, ...]], tuple[int, ...]]:
-        """The axes of each array that blocks cut, and their lengths."""
-        names = [*self.kind.shapes]
+    def _layouts(self) -> dict[str, ColumnLayout]:
+        """The arrays that say which blocks there are, without the axes that fields add."""
+        names, layouts = [*self.kind.shapes], dict[str, ColumnLayout]()
         if self.kind.where_any is not None and self._array_of(self.kind.where_any[0]) is None:
             names.append(self.kind.where_any[0])
-        layouts = dict[str, ColumnLayout]()
         for name in names:
             values = self.values_of(name)
             stored = _stored(values)
-            # Fields add axes, which are no axes of the array.
             layouts[name] = values.array if stored is None else stored.layout
-        return self._matched(layouts)
+        return layouts
 
-    def _matched(self, layouts: Mapping[str, ColumnLayout]) -> tuple[dict[str, tuple[int, ...]], tuple[int, ...]]:
-        path, count, said = self._path, len(self.kind.block), self.kind.axes or {}
+    @cached_property
+    def axes(self) -> dict[str, tuple[int, ...]]:
+        """The axes of each array that blocks cut."""
+        path, count, said, layouts = self._path, len(self.kind.block), self.kind.axes or {}, self._layouts
         may_cut: dict[str, list[tuple[int, ...]]] = {}
         for name, layout in layouts.items():
             if len(layout.shape) < count or (name in said and max(said[name]) >= len(layout.shape)):
@@ -216,18 +212,15 @@ class Blocks:
                 f"{path}: Patches: {first!r} has the lengths {extents}, shorter than a block of {self.kind.block}. "
                 "Pass pad='zero' for zeros past its end, smaller blocks, or leave the file out."
             )
-        return axes, extents
+        return axes
 
     # Blocks that hold a class ---------------------------------------------------------------------
 
-    @property
+    @cached_property
     def chosen(self) -> np.ndarray:
         """The blocks of the grid that hold a class, or the cells: int64."""
-        if self._known is None:
-            self._known = self._holding()
-        return self._known
-
-    def _holding(self) -> np.ndarray:
+        if self._known is not None:
+            return self._known
         assert self.kind.where_any is not None
         name, classes = self.kind.where_any
         values = self.values_of(name)
@@ -236,11 +229,10 @@ class Blocks:
         self.columns.reader.check_claim([values.array], math.prod(values.array.shape))
         extents = np.array(self.extents)
         if self.kind.per_file is not None:
-            sizes, counts = cells_of(self.kind, extents)
-            steps, last = sizes, extents
+            (sizes, counts), last = cells_of(self.kind, extents), extents
+            steps = sizes
         else:
-            sizes, counts = np.array(self.kind.block), grid_of(self.kind, extents)
-            steps = strides_of(self.kind)
+            sizes, counts, steps = np.array(self.kind.block), grid_of(self.kind, extents), strides_of(self.kind)
             last = np.maximum(extents - sizes, 0) if self.kind.pad == "inside" else extents
         lows = [np.minimum(np.arange(n) * step, end) for n, step, end in zip(counts, steps, last, strict=True)]
         windows = [(low, np.minimum(low + n, end)) for low, n, end in zip(lows, sizes, extents, strict=True)]
