@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -49,15 +48,16 @@ class TimesOf:
             self.known[column] = self._find(column)
         return self.known[column]
 
-    @cached_property
-    def of_columns(self) -> set[str]:
-        """The datasets of times that `at` names for single columns."""
-        names = set()
-        for column, times in () if self._windows.at is None or isinstance(self._windows.at, str) else self._windows.at:
-            if isinstance(times, str):
-                above = self._columns.dataset_below_field(column).rpartition("/")[0]
-                names |= {times.strip("/"), f"{above}/{times.strip('/')}".strip("/")}
-        return names
+    @property
+    def datasets(self) -> set[str]:
+        """The datasets of times that `at` names for single columns: they are none themselves."""
+        named = self._windows.at if isinstance(self._windows.at, tuple) else ()
+        return {name for column, times in named if isinstance(times, str) for name in self._names(column, times)}
+
+    def _names(self, column: str, times: str) -> tuple[str, str]:
+        """Return the names that the dataset of times of a column may have: beside the column, or in the file."""
+        own, above = times.strip("/"), self._columns.dataset_below_field(column).rpartition("/")[0]
+        return f"{above}/{own}".strip("/"), own
 
     def _find(self, column: str) -> Times:
         samples, said = self._columns.parts(column), self._windows.times_of(column)
@@ -69,11 +69,11 @@ class TimesOf:
         counts = samples.lengths
         if isinstance(said, tuple):
             return regular(counts, np.full(len(counts), said[0]), np.full(len(counts), said[1]))
-        parent, own = self._columns.dataset_below_field(column).rpartition("/")[0], said.strip("/")
-        for name in dict.fromkeys([f"{parent}/{own}".strip("/"), own]) if own else ():
-            if self._columns.has(name) and (times := self._listed(column, name, counts, is_own=name == own)):
+        for name in dict.fromkeys(self._names(column, said)) if said.strip("/") else ():
+            is_own = name == said.strip("/")
+            if self._columns.has(name) and (times := self._listed(column, name, counts, is_own=is_own)):
                 return times
-        rates, starts = self._said_rates(column, parent)
+        rates, starts = self._said_rates(column)
         rates = np.where(np.isnan(rates) & (counts == 0), 1.0, rates)  # of no samples
         if (lacking := np.flatnonzero(np.isnan(rates))).size:
             looked = f"a dataset {said!r} beside it" if said else "at= names none for it"
@@ -123,7 +123,7 @@ class TimesOf:
         steps = [np.median(gaps[end - n + 1 : end]) if n > 1 else 0.0 for n, end in zip(counts, ends, strict=True)]
         return Times(counts, np.array(steps, np.float64), listed=seconds)
 
-    def _said_rates(self, column: str, parent: str) -> tuple[np.ndarray, np.ndarray]:
+    def _said_rates(self, column: str) -> tuple[np.ndarray, np.ndarray]:
         """Return the rates and the first times that attributes say, or NWB's ``starting_time`` beside the column.
 
         A rate is NaN where none is said.
@@ -132,15 +132,14 @@ class TimesOf:
         starts, rates, steps = (np.array([_number(names, of) for names in said]) for of in (_STARTS, _RATES, _STEPS))
         with np.errstate(divide="ignore"):
             rates = np.where(np.isnan(rates) & (steps != 0), 1 / steps, rates)
-        name = f"{parent}/{_NWB_START}".strip("/")
+        name = self._names(column, _NWB_START)[0]
         if (lacks := np.isnan(rates)).any() and self._columns.has(name):
             first, of = self._columns.parts(name), self._columns.attributes_of(name, ["rate"])
             if first.is_single:
                 rates = np.where(lacks, [_number(attributes, ["rate"]) for attributes in of], rates)
                 lacks &= first.lengths > 0
-                starts[lacks] = read_units(self._columns.reader, first.values, int(first.lengths.sum()))[
-                    lacks[first.lengths > 0]
-                ]
+                read = read_units(self._columns.reader, first.values, int(first.lengths.sum()))
+                starts[lacks] = read[lacks[first.lengths > 0]]
         if (wrong := np.flatnonzero(np.isinf(starts))).size:
             raise CorruptFileError(
                 f"{self._where(int(wrong[0]))}: column {column!r}: its first time is {starts[wrong[0]]}; expected a "

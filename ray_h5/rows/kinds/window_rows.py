@@ -50,7 +50,6 @@ class WindowRows(RowsOfKind):
         self._sources = [*dict.fromkeys(column.source for column in windows.columns)]
         self._is_timed = windows.at is not None
         self._times = TimesOf(episodes.columns, windows, {} if table is None else dict(table.times))
-        self._known: dict[str, Parts] = {}
 
     # Rows: ticks of the clock ----------------------------------------------------------------
 
@@ -99,8 +98,8 @@ class WindowRows(RowsOfKind):
         advice = "Name the windows otherwise, such as {'window': ('u', range(0, 4))}."
         check_added(self._path, others, listing, f"Windows adds. {advice}")
         names = [*listing.names, *self._by_name]
-        if self._is_timed:  # the times of a column are none themselves
-            times = self._times.of_columns - {_TIME}
+        if self._is_timed:
+            times = self._times.datasets - {_TIME}
             names = [*self._by_name, *(name for name in listing.names if name not in times)]
             others.append(_TIME)
         return Listing(tuple(dict.fromkeys([*names, *others])), listing.refused)
@@ -150,11 +149,9 @@ class WindowRows(RowsOfKind):
 
     def _steps(self, name: str) -> Parts:
         """Return the steps of a column, whose times are known then."""
-        if name not in self._known:
-            if self._is_timed:
-                self._times(name)
-            self._known[name] = self._episodes.steps(name)
-        return self._known[name]
+        if self._is_timed:
+            self._times(name)
+        return self._episodes.steps(name)
 
     def _check_offsets(self, name: str) -> Parts:
         """Return where the steps of a column are; raise if it cannot have windows."""
