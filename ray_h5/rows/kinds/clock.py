@@ -214,34 +214,28 @@ def check_any_row(paths: Sequence[str], tables: Sequence[RowTable | None], windo
     OptionError
         With the longest episode, and the steps that the windows need.
     """
-    known = [np.empty(0, np.int64) if table is None else table.lengths for table in tables]
-    need = sum(_margins(windows)) + 1
-    if any((lengths >= need).any() for lengths in known):
-        short = sum(int(((lengths < need) & (lengths > 0)).sum()) for lengths in known)
+    of_files = [np.empty(0, np.int64) if table is None else table.lengths for table in tables]
+    lengths, need = np.concatenate([np.empty(0, np.int64), *of_files]), sum(_margins(windows)) + 1
+    if (lengths >= need).any():
+        short = int(((lengths < need) & (lengths > 0)).sum())
         if short and first_time("short episodes", repr(windows), *paths):
-            logger.warning(
-                "%s: %d of %d episodes are shorter than the %d steps that a row needs, and have no row",
-                windows,
-                short,
-                sum(map(len, known)),
-                need,
-            )
+            said = "%s: %d of %d episodes are shorter than the %d steps that a row needs, and have no row"
+            logger.warning(said, windows, short, len(lengths), need)
         return
     if windows.at is not None:
         raise OptionError(
             f"{windows}: expected recordings with samples, and times at which all columns have them; found none in "
             f"{few(paths)}. Ask for fewer seconds, or pass pad='edge'."
         )
-    longest = [int(lengths.max(initial=0)) for lengths in known]
-    file = int(np.argmax(longest))
-    if not longest[file]:
+    if not lengths.any():
         raise OptionError(f"{windows}: expected episodes with steps, found none in {few(paths)}")
-    episode = int(known[file].argmax())
-    groups = None if (table := tables[file]) is None else table.groups
+    starts, longest = np.cumsum([0, *map(len, of_files)]), int(lengths.argmax())
+    file = int(np.searchsorted(starts, longest, side="right")) - 1
+    episode, groups = longest - int(starts[file]), None if (table := tables[file]) is None else table.groups
     name = f"{episode}" if groups is None else repr(groups.names[episode])
     raise OptionError(
         f"{windows}: a row needs {need} steps, and no episode has as many. The longest is {name} of {paths[file]}, "
-        f"with {longest[file]} steps. Ask for fewer offsets, or pass pad='edge'."
+        f"with {lengths[longest]} steps. Ask for fewer offsets, or pass pad='edge'."
     )
 
 
