@@ -77,7 +77,13 @@ class FileColumns(Columns):
 
     @cached_property
     def _form(self) -> Form:
-        return self.reader.form
+        """The kind of file; raises for one whose rows lie along another axis."""
+        if (form := self.reader.form) == "loom" and not self._is_reversed:
+            raise UnsupportedColumnError(
+                f"{self.path} is a loom file: its matrix has genes along the first axis and cells along the last. Pass "
+                "axes='reversed' to read cells as rows."
+            )
+        return form
 
     def table(self, **others: Any) -> RowTable:
         return RowTable(bounds=self.bounds, chunked_by=self.chunked, joined=self.many, **others)
@@ -86,11 +92,9 @@ class FileColumns(Columns):
 
     def listing(self) -> Listing:
         if self._listed is None:
-            if self._form == "loom" and not self._is_reversed:
-                raise _of_loom(self.path)
-            self._layout = self.reader.layout
+            form, self._layout = self._form, self.reader.layout
             names = self._names()
-            if self._form == "anndata":
+            if form == "anndata":
                 check_tables(self.reader, names)
             refused: dict[str, Exception] = dict(self._layout.refused)
             chosen = []
@@ -217,10 +221,20 @@ class FileColumns(Columns):
     # What a name means ----------------------------------------------------------------------------
 
     def _described(self, name: str) -> Values:
-        if self._form == "loom" and not self._is_reversed:
-            raise _of_loom(self.path)
-        made = self.whole(name)
-        return self._end_to_end(made) if isinstance(made, JoinedColumn) else super()._described(name)
+        made, _ = self.whole(name), self._form
+        if not isinstance(made, JoinedColumn):
+            return super()._described(name)
+        # The datasets that match a pattern, one after the other.
+        table = self._datasets(made.name, made.pattern)
+        joined, what = table.columns.get(made.name), f"groups, such as {table.names[0]!r}"
+        if joined is not None and not joined.single and joined.unit_shape is not None:
+            return Stored.end_to_end(made.name, joined)
+        if joined is not None:
+            what = "datasets with single values" if joined.single else "datasets with rows of several shapes"
+        raise UnsupportedColumnError(
+            f"{self.path}: {made}: these are {what}; expected datasets with rows of one shape. For a row a dataset, "
+            f"pass rows=ray_h5.Groups({made.pattern!r})."
+        )
 
     def _decoded(self, source: Source) -> Values:
         if not self._is_reversed or not isinstance(source, ColumnLayout):
@@ -261,19 +275,6 @@ class FileColumns(Columns):
                 raise refused[name]
             self.many[name] = table
         return self.many[name]
-
-    def _end_to_end(self, made: JoinedColumn) -> Values:
-        """Return the values of the datasets that match a pattern, one after the other."""
-        table = self._datasets(made.name, made.pattern)
-        joined, what = table.columns.get(made.name), f"groups, such as {table.names[0]!r}"
-        if joined is not None and not joined.single and joined.unit_shape is not None:
-            return Stored.end_to_end(made.name, joined)
-        if joined is not None:
-            what = "datasets with single values" if joined.single else "datasets with rows of several shapes"
-        raise UnsupportedColumnError(
-            f"{self.path}: {made}: these are {what}; expected datasets with rows of one shape. For a row a dataset, "
-            f"pass rows=ray_h5.Groups({made.pattern!r})."
-        )
 
     def _of_awkward(self, group: str, encoding: Encoding, name: str) -> Ragged:
         """Return the column that an array of awkward with one level of lists is."""
@@ -318,10 +319,3 @@ class FileColumns(Columns):
 def is_single(error: Exception) -> bool:
     """Return whether a column is refused because it has a single value."""
     return getattr(error, "has_rows", True) is None
-
-
-def _of_loom(path: str) -> UnsupportedColumnError:
-    return UnsupportedColumnError(
-        f"{path} is a loom file: its matrix has genes along the first axis and cells along the last. Pass "
-        "axes='reversed' to read cells as rows."
-    )

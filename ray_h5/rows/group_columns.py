@@ -140,10 +140,13 @@ class GroupColumns(Columns):
         listing = self.listing()
         if path in listing.refused:
             raise listing.refused[path]
-        raise UnknownColumnError(
-            f"{self.path}: no {path!r} in the groups {self._pattern.said}.{near_names(path, listing.names)}"
-            f"{self._hint_of(path)}"
-        )
+        hint = near_names(path, listing.names)
+        with suppress(RayH5Error):  # an attribute of groups; or a dataset of the file, such as a mask of robomimic
+            if path in self.reader.attribute_names(self.known.names[0]):
+                hint += f" {path!r} is an attribute: pass attrs=[{path!r}] to Groups."
+            elif path in self.reader.find([path], missing_ok=True):
+                hint += f" It is a dataset of the file: if it names rows, write where(**{{{path!r}: row_mask()}})."
+        raise UnknownColumnError(f"{self.path}: no {path!r} in the groups {self._pattern.said}.{hint}")
 
     def plain(self, path: str) -> JoinedArray | None:
         self._look_at([path])
@@ -243,15 +246,6 @@ class GroupColumns(Columns):
         assert isinstance(said, Texts)
         assert isinstance(of, np.ndarray)
         return [attributes_of_text(text) for text in said], of
-
-    def _hint_of(self, name: str) -> str:
-        """Return a sentence for an attribute of groups; or a dataset of the file, such as a mask of robomimic."""
-        with suppress(RayH5Error):
-            if name in self.reader.attribute_names(self.known.names[0]):
-                return f" {name!r} is an attribute: pass attrs=[{name!r}] to Groups."
-            if name in self.reader.find([name], missing_ok=True):
-                return f" It is a dataset of the file: if it names rows, write where(**{{{name!r}: row_mask()}})."
-        return ""
 
     # Units of columns -----------------------------------------------------------------------------
 

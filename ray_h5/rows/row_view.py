@@ -24,7 +24,6 @@ from ray_h5.messages import few, near_names
 from ray_h5.read.arguments import Rows, as_names, as_places, as_rows, check_fit, fitted
 from ray_h5.read.arrays.columns_of_files import JobsOfRows
 from ray_h5.read.casting import Casting, LostValue
-from ray_h5.read.jobs import ReadStats
 from ray_h5.read.read_parts import FileRead, outputs
 from ray_h5.read.reader import RowReader
 from ray_h5.rows.group_columns import GroupColumns
@@ -93,7 +92,7 @@ class RowView:
         options: dict[str, Any] = {"decode_cf": decode_cf, "is_reversed": is_reversed, "labels": labels, "name": name}
         self._made_of = functools.partial(RowView, reader, kind, windows, table, columns, **options)
         self._name = name or reader.path.rpartition("/")[2]
-        self._reader = reader
+        self.base, self.path, self.stats = reader, reader.path, reader.stats
         self._labels = {label.name: label for label in labels}
         self._unlabelled: dict[str, ColumnLayout] = {}
         self._layouts: dict[str, ColumnLayout] = {}
@@ -110,21 +109,8 @@ class RowView:
         self._by_axis = kind is None and windows is None
 
     @property
-    def path(self) -> str:
-        return self._reader.path
-
-    @property
     def identity(self) -> Identity:
-        return self._reader.identity
-
-    @property
-    def stats(self) -> ReadStats:
-        return self._reader.stats
-
-    @property
-    def base(self) -> RowReader:
-        """The reader of the file."""
-        return self._reader
+        return self.base.identity
 
     @property
     def table(self) -> RowTable:
@@ -146,7 +132,7 @@ class RowView:
                 columns[name] = self._described(name)
             except RayH5Error as exc:
                 refused[name] = exc
-        return FileLayout(self.path, self._reader.group, self.identity, columns, refused, self._reader.sought)
+        return FileLayout(self.path, self.base.group, self.identity, columns, refused, self.base.sought)
 
     @property
     def columns(self) -> Mapping[str, ColumnLayout]:
@@ -202,7 +188,7 @@ class RowView:
             for name, layout in layouts.items()
         }
         if isinstance(rows, slice) or not self._read_whole(out, wanted):
-            self._reader.run(self._planned(out, wanted, np.arange(len(wanted), dtype=np.int64)))
+            self.base.run(self._planned(out, wanted, np.arange(len(wanted), dtype=np.int64)))
         return out
 
     def _read_whole(self, out: Mapping[str, np.ndarray], rows: np.ndarray) -> bool:
@@ -217,18 +203,18 @@ class RowView:
         if whole is None:
             return False
         try:
-            file = self._reader.opened
+            file = self.base.opened
             cost = whole.read(file.byte_source.descriptor, rows, out)
             file.check_unchanged()
         except (OSError, RayH5Error):
             return False
         if cost is not None:
-            self._reader.stats.add(cost)
+            self.base.stats.add(cost)
         return cost is not None
 
     def _whole_datasets(self, out: Mapping[str, np.ndarray]) -> JobsOfRows | None:
         """Return what reads rows that are whole datasets of groups, with their values as they are stored, or None."""
-        if not out or not self._kind.has_groups or self._reader.threads != 1 or self._reader.is_fetched:
+        if not out or not self._kind.has_groups or self.base.threads != 1 or self.base.is_fetched:
             return None
         whole: dict[str, JoinedArray] = {}
         for name in out:
@@ -244,7 +230,7 @@ class RowView:
 
     def _rows_of(self, layouts: Mapping[str, ColumnLayout]) -> int:
         """Return the number of rows; columns along the first axis may differ in it."""
-        return self._reader.rows_of(layouts) if self._by_axis and layouts else self.num_rows
+        return self.base.rows_of(layouts) if self._by_axis and layouts else self.num_rows
 
     def read_into(
         self,
@@ -256,7 +242,7 @@ class RowView:
     ) -> None:
         """Read rows into existing arrays, as `RowReader.read_into`."""
         if out:
-            self._reader.run(self.planned(out, rows, places, casting=casting))
+            self.base.run(self.planned(out, rows, places, casting=casting))
 
     def planned(
         self,
@@ -296,7 +282,7 @@ class RowView:
     ) -> FileRead:
         """Return the read of `wanted[i]` to place `there[i]` of arrays."""
         if not len(wanted):
-            return FileRead(self._reader, [])
+            return FileRead(self.base, [])
         with self._naming_columns():
             readings = [self._reading(name, wanted, there, array, draws) for name, array in arrays.items()]
         reading = Reading.together(readings)
@@ -306,7 +292,7 @@ class RowView:
                 if reading.finish is not None:
                     reading.finish()
 
-        return FileRead(self._reader, [part for part in reading.parts if len(part.request)], finish)
+        return FileRead(self.base, [part for part in reading.parts if len(part.request)], finish)
 
     def _reading(
         self, name: str, rows: np.ndarray, places: np.ndarray, out: np.ndarray, draws: np.ndarray | None
@@ -362,7 +348,7 @@ class RowView:
                 whole = values.layout.stored_dtype
                 of_fields = [field_of(whole, field)[0].itemsize for field in values.fields]
                 of[name] = values.layout.name, sum(of_fields) / whole.itemsize if of_fields else 1.0
-        stored = self._reader.stored_bytes([dataset for dataset, _ in of.values()])
+        stored = self.base.stored_bytes([dataset for dataset, _ in of.values()])
         return {name: round(stored[dataset] * share) for name, (dataset, share) in of.items()}
 
     def notes(self, columns: Sequence[str]) -> dict[str, ColumnNotes]:
@@ -373,7 +359,7 @@ class RowView:
         self.find(columns)
         stored = [name for name in columns if isinstance(self._columns[name].values, Stored)]
         # Fields of compound values are no datasets.
-        return {**nothing, **self._reader.notes(list(self._reader.find(stored, missing_ok=True)))}
+        return {**nothing, **self.base.notes(list(self.base.find(stored, missing_ok=True)))}
 
     def rows_named(self, names: Sequence[bytes], where: str) -> np.ndarray:
         """Return, as bools, which rows are these groups, or belong to them.
@@ -401,7 +387,7 @@ class RowView:
         return is_wanted[self._rows.episodes_of(np.arange(self.num_rows))]
 
     def close(self) -> None:
-        self._reader.close()
+        self.base.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self._made_of, ()

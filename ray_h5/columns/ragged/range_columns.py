@@ -108,7 +108,8 @@ class Ranges(Take):
 
     @property
     def array(self) -> ColumnLayout:
-        array, joined, lengths = self.content.array, self.joined, self._lengths
+        array, joined, lengths = self.content.array, self.joined, self.bounds.stops - self.bounds.starts
+        lengths = lengths if self.entries is None else self.entries.counts(lengths)
         if joined is None:
             chunk_rows = 1 if self.bounds_of is not None else rows_a_chunk(self.bounds, array.chunk_rows)
             is_alike = self.entries is not None and bool(len(lengths)) and bool((lengths == lengths[0]).all())
@@ -133,12 +134,6 @@ class Ranges(Take):
                 "lists of lists. Choose other columns with columns=[...]."
             )
         return ragged_layout(self.name, replace(array, path=self.path), shapes.prod(axis=1, dtype=np.float64), shape)
-
-    @property
-    def _lengths(self) -> np.ndarray:
-        """int64: the units that each value has."""
-        lengths = self.bounds.stops - self.bounds.starts
-        return lengths if self.entries is None else self.entries.counts(lengths)
 
     def runs_of(self, wanted: Request) -> Runs:
         bounds, at = self.bounds, wanted.rows
