@@ -156,13 +156,11 @@ def _as_list(what: str, values: Any) -> tuple[Any, ...]:
     listed = tuple(values.tolist() if isinstance(values, np.ndarray) else values)
     if not listed:
         raise OptionError(f"{what}: expected one position or more, found an empty list")
-    if all(isinstance(entry, str) for entry in listed):
-        chosen: tuple[Any, ...] = tuple(map(str, listed))
-    elif all(is_integer(entry) and entry >= 0 for entry in listed):
-        chosen = tuple(map(int, listed))
-    else:
-        wrong = next(entry for entry in listed if not isinstance(entry, str) and not (is_integer(entry) and entry >= 0))
+    types = [str if isinstance(entry, str) else int if is_integer(entry) and entry >= 0 else None for entry in listed]
+    if (of := types[0]) is None or len({*types}) > 1:
+        wrong = listed[types.index(None)] if None in types else [*listed]
         raise OptionError(f"{what}: expected positions from 0 on, or names alone; found {wrong!r}")
+    chosen = tuple(map(of, listed))
     if len(set(chosen)) < len(chosen):
         double = next(entry for entry in chosen if chosen.count(entry) > 1)
         raise OptionError(f"{what} lists {double!r} more than once; expected each position once")
@@ -200,13 +198,10 @@ def fields(dataset: str, names: Sequence[str]) -> Fields:
             f"fields({dataset!r}, {names!r}): expected a list of names, such as [{names!r}]. A single field without "
             f"an axis of its own is a column: columns=[{f'{dataset}/{names}'!r}]"
         )
-    listed = tuple(names) if isinstance(names, Iterable) else ()
-    if not listed or not all(isinstance(name, str) and name.strip("/") for name in listed):
+    listed = _as_list(f"fields({dataset!r}): names", names)
+    if not all(isinstance(name, str) and name.strip("/") for name in listed):
         raise OptionError(f"fields({dataset!r}): names={names!r}: expected a list of names of fields")
-    if len(set(listed)) < len(listed):
-        double = next(name for name in listed if listed.count(name) > 1)
-        raise OptionError(f"fields({dataset!r}): names lists {double!r} more than once; expected each field once")
-    return Fields(dataset, tuple(str(name).strip("/") for name in listed))
+    return Fields(dataset, tuple(name.strip("/") for name in listed))
 
 
 @names_options

@@ -306,6 +306,7 @@ def test_refused(fields, column, message):
         (lambda: part("x", {0: []}), "found an empty list"),
         (lambda: part("x", {0: [1, 1]}), "more than once"),
         (lambda: part("x", {0: [-1]}), "expected positions from 0 on"),
+        (lambda: part("x", {0: ["a", 1]}, names="v"), r"or names alone; found \['a', 1\]"),
         (lambda: part("x", {0: "ab"}), "expected a list of positions or names"),
         (lambda: part("x", {0: slice(0.5)}), "a slice of integers"),
         (lambda: part("x", {0: ["a"]}), "pass names= too"),

@@ -70,7 +70,7 @@ def bounds_in(arrays: Mapping[str, np.ndarray], where: str, base: int = 0, *, in
     CorruptFileError
         If they are no integers of the right number, or a row begins before `base` or ends before it begins.
     """
-    last = int(inclusive)
+    last = int(inclusive)  # ends are the last values of rows then
     if (pairs := arrays.get("bounds")) is not None:
         if pairs.ndim != 2 or pairs.shape[1] != 2:
             raise CorruptFileError(
@@ -79,27 +79,21 @@ def bounds_in(arrays: Mapping[str, np.ndarray], where: str, base: int = 0, *, in
             )
         arrays = {"starts": pairs[:, 0], "ends": pairs[:, 1]}
     known = {option: integers_in(values, where) for option, values in arrays.items()}
-    if "offsets" in known:
-        if not len(offsets := known["offsets"]):
+    if (offsets := known.get("offsets")) is not None:
+        if not len(offsets):
             raise CorruptFileError(
                 f"{where} is empty; expected the end of the last row, a length more than there are rows"
             )
-        return _checked(offsets[:-1], offsets[1:], where, base)
-    counts, ends = known.get("counts"), known.get("ends")
-    if (starts := known.get("starts")) is None and counts is not None:
-        starts = base + np.cumsum(counts) - counts
-    elif starts is None and ends is not None:
-        starts = np.concatenate([np.array([base], np.int64), ends[:-1] + last])[: len(ends)]
-    assert starts is not None
-    other = "counts" if ends is None else "ends"
+        known = {"starts": offsets[:-1], "ends": offsets[1:]}
+    other = "ends" if "ends" in known else "counts"
+    if (starts := known.get("starts")) is None:
+        before = known[other] if other == "ends" else base + np.cumsum(known[other])
+        starts = np.concatenate([np.array([base], np.int64), before[:-1] + last])[: len(before)]
     if len(starts) != len(known[other]):
         raise CorruptFileError(
             f"{where}: {len(starts)} starts and {len(known[other])} {other}; expected one of each for a row"
         )
-    return _checked(starts, starts + known["counts"] if ends is None else ends, where, base, last)
-
-
-def _checked(starts: np.ndarray, ends: np.ndarray, where: str, base: int, last: int = 0) -> Bounds:
+    ends = known[other] if other == "ends" else starts + known[other]
     stops = ends + last  # one past int64 is below its start
     if (wrong := np.flatnonzero((starts < base) | (stops < starts))).size:
         row = int(wrong[0])

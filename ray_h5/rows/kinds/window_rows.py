@@ -94,7 +94,8 @@ class WindowRows(RowsOfKind):
     def listing(self) -> Listing:
         listing, windows = self._episodes.listing(), self._windows.columns
         others = [column.name for column in windows if column.name != column.source]
-        others += [column.name + IS_PAD for column in windows if self._width_of_marks(column) is not None]
+        padded = windows if self._windows.marks_padding else ()
+        others += [column.name + IS_PAD for column in padded if width_of(column, self._times) is not None]
         advice = "Name the windows otherwise, such as {'window': ('u', range(0, 4))}."
         check_added(self._path, others, listing, f"Windows adds. {advice}")
         names = [*listing.names, *self._by_name]
@@ -108,18 +109,14 @@ class WindowRows(RowsOfKind):
         own = {*self._by_name, *(name + IS_PAD for name in self._by_name), *([_TIME] if self._is_timed else [])}
         self._episodes.prepare(dict.fromkeys([*self._sources, *(name for name in names if name not in own)]))
 
-    def _width_of_marks(self, window: WindowColumn) -> int | None:
-        """Return how many marks a row has of which steps are padding; None if there are none."""
-        return width_of(window, self._times) if self._windows.marks_padding else None
-
     # Columns ---------------------------------------------------------------------------------
 
     def column(self, name: str) -> RowColumn:
         clock = self._clock  # episodes have lengths then, which say what columns are
         if name in self._by_name:
             return self._windowed(self._by_name[name])
-        of = self._by_name.get(name.removesuffix(IS_PAD)) if name.endswith(IS_PAD) else None
-        if of is not None and (width := self._width_of_marks(of)) is not None:
+        of = self._by_name.get(name.removesuffix(IS_PAD)) if self._windows.marks_padding else None
+        if of is not None and (width := width_of(of, self._times)) is not None:
             self._check_offsets(of.source)
             marks = InMemory.of(name, lambda rows: clock.samples(of, rows)[2] != 0, bool, (width,))
             return RowColumn(name, marks)
