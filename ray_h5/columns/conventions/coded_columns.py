@@ -54,12 +54,16 @@ class Category(Decoded):
             value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value) for value in named
         ]
         return replace(
-            _array(self.name, self.values.array, self.path),
+            self.values.array,
+            name=self.name,
+            path=self.path,
             kind="category",
             stored_dtype=np.dtype(object),
             element=np.dtype(object) if values.kind in "OS" else values,
             enum=tuple(zip(texts, range(len(texts)), strict=True)),
             item_bytes=self.values.dtype.itemsize,
+            fill=None,
+            offset=None,
         )
 
     def blank(self, dtype: np.dtype) -> Any:
@@ -135,7 +139,7 @@ class Optional(Decoded):
 
     @property
     def array(self) -> ColumnLayout:
-        layout = _array(self.name, self.values.array, self.path)
+        layout = replace(self.values.array, name=self.name, path=self.path, fill=None, offset=None)
         if layout.kind == "string":
             return replace(layout, stored_dtype=np.dtype(object))
         size = layout.row_bytes if len(layout.shape) == 1 else layout.stored_dtype.itemsize
@@ -196,10 +200,6 @@ def optional(reader: RowReader, name: str, values: Stored, mask: ColumnLayout | 
             f"{shapes[1]}"
         )
     return Optional(values, name, missing, reader.path)
-
-
-def _array(name: str, stored: ColumnLayout, path: str) -> ColumnLayout:
-    return replace(stored, name=name, path=path, fill=None, offset=None)
 
 
 def _cast(
