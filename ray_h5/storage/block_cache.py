@@ -228,7 +228,7 @@ class CachedFile:
         if self._file is not None and time.monotonic() - self._looked_at < _TOUCH_S:
             return self._file
         with self._lock:
-            if self._file is not None and not self._file.stat().st_nlink:
+            if self._file is not None and not os.fstat(self._file.descriptor).st_nlink:
                 self._file = None  # others may still read from it: it is closed after the last of them
             if self._file is None:
                 flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if makes else 0)

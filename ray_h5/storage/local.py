@@ -89,15 +89,11 @@ class LocalFile(ByteSource):
 
     @property
     def size(self) -> int:
-        return self.stat().st_size
+        return os.fstat(self._fd).st_size
 
     def identity(self) -> FileIdentity:
         """Return the state that the file has now."""
         return FileIdentity.of(os.fstat(self._fd))
-
-    def stat(self) -> os.stat_result:
-        """Return ``os.fstat`` of the descriptor."""
-        return os.fstat(self._fd)
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
         # `close` is bound here: when the process exits, this module may be cleared before the last file is.

@@ -29,12 +29,12 @@ def slabs(dataset: h5py.Dataset, rows: int = SLAB_OBJECTS) -> Iterator[slice | t
         yield slice(start, min(start + rows, dataset.shape[0]))
 
 
-def raw_values(dataset: h5py.Dataset, part: slice | tuple[()], dtype: np.dtype | None = None) -> np.ndarray:
+def raw_values(dataset: h5py.Dataset, part: slice | tuple[()]) -> np.ndarray:
     """Return one of the `slabs` as it is stored, by libhdf5, without a conversion of its type."""
     type_, shape = dataset.id.get_type(), dataset.shape
     if part:
         shape = (part.stop - part.start, *shape[1:])
-    values = np.empty(shape, np.dtype((np.void, type_.get_size())) if dtype is None else dtype)
+    values = np.empty(shape, np.dtype((np.void, type_.get_size())))
     dataset.id.read(*_spaces(dataset, part, shape), values, type_)
     return values
 
@@ -141,11 +141,6 @@ def new_properties(group: h5py.h5p.PropGCID) -> h5py.h5p.PropGCID:
     return made
 
 
-def encoded(name: str | bytes) -> bytes:
-    """Return a name as libhdf5 has it. h5py gives names that are not UTF-8 as bytes."""
-    return name.encode() if isinstance(name, str) else name
-
-
 def dtype_of(id_: h5py.h5a.AttrID | h5py.h5d.DatasetID) -> np.dtype | None:
     """Return the dtype of an attribute or a dataset; None for a type that h5py cannot read, such as times of HDF5."""
     try:
@@ -190,7 +185,8 @@ def copy_attribute(
     attribute = item.attrs.get_id(name)
     if name in made.attrs:
         del made.attrs[name]
-    new = h5py.h5a.create(made.id, encoded(name), types.of(attribute), attribute.get_space())
+    encoded = name.encode() if isinstance(name, str) else name  # h5py gives names that are not UTF-8 as bytes
+    new = h5py.h5a.create(made.id, encoded, types.of(attribute), attribute.get_space())
     if attribute.get_space().get_simple_extent_type() == h5py.h5s.NULL:
         return
     if refers(np.dtype(attribute.dtype)):

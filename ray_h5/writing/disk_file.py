@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+from typing import Any
 
 from ray_h5.storage.local import read_at, write_at
 
@@ -10,7 +12,7 @@ _MOST_KEPT_BYTES = 64 << 20
 _METADATA_BYTES = 64 << 10
 
 
-class DiskFile:
+class DiskFile(io.RawIOBase):
     """A new file, as h5py takes it. libhdf5 does not see that a write failed.
 
     If one fails while libhdf5 writes metadata, as on a full disk, it cannot close the file any more, and the process
@@ -34,7 +36,7 @@ class DiskFile:
         self._kept: list[tuple[int, bytes]] = []
         self._kept_bytes = 0
 
-    def write(self, data: memoryview) -> int:
+    def write(self, data: Any) -> int:
         """Write at the current offset; after an error, keep it in memory."""
         if self.error is None:
             try:
@@ -50,7 +52,7 @@ class DiskFile:
         self._size = max(self._size, self._at)
         return len(data)
 
-    def readinto(self, buffer: memoryview) -> int:
+    def readinto(self, buffer: Any) -> int:
         """Fill a buffer from the current offset; with zeros past the end."""
         done = 0
         while done < len(buffer) and (more := read_at(self._fd, buffer[done:], self._at + done)):
@@ -64,23 +66,14 @@ class DiskFile:
         self._at = end
         return len(buffer)
 
-    def read(self, count: int) -> bytes:
-        """Return bytes from the current offset; zeros past the end."""
-        buffer = bytearray(count)
-        self.readinto(memoryview(buffer))
-        return bytes(buffer)
-
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Set the current offset."""
         self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
         return self._at
 
-    def tell(self) -> int:
-        """Return the current offset."""
-        return self._at
-
-    def truncate(self, size: int) -> int:
+    def truncate(self, size: int | None = None) -> int:
         """Set the size."""
+        size = self._at if size is None else size
         if self.error is None:
             try:
                 os.ftruncate(self._fd, size)
@@ -89,17 +82,11 @@ class DiskFile:
         self._size = size
         return size
 
-    def flush(self) -> None:
-        """Do nothing: `sync` waits for the disk."""
-
     def close(self) -> None:
         """Close the file, after libhdf5 did."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-
-    def __del__(self) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return self._path  # h5py takes it for the name of the file
