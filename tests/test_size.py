@@ -69,11 +69,11 @@ LIMITS: dict[str, Size] = {
     "rows": Size(3876, 17, 1, 0, 4, 1),
     "shown_values": Size(105, 1, 0, 0, 0, 0),
     "source": Size(269, 1, 8, 0, 0, 0),
-    "storage": Size(3325, 22, 4, 0, 3, 0),
+    "storage": Size(3315, 22, 4, 0, 3, 0),
     "tables": Size(1262, 9, 0, 0, 2, 2),
     "torch_data": Size(4612, 25, 2, 0, 2, 0),
     "transforms": Size(1749, 11, 0, 0, 1, 0),
-    "writing": Size(2661, 14, 0, 0, 5, 2),
+    "writing": Size(2644, 14, 0, 0, 5, 2),
 }
 """Today's numbers."""
 

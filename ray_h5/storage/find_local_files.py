@@ -5,21 +5,19 @@ from __future__ import annotations
 import difflib
 import logging
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote_to_bytes
 
 from ray_h5.errors import NotReadableError, OptionError
 from ray_h5.messages import few
-from ray_h5.storage.addresses import has_magic
+from ray_h5.storage.addresses import has_magic, scheme_of
 from ray_h5.storage.local import absolute_path
 from ray_h5.storage.search import Endings, Entry, Taken, search, split_glob
 
 logger = logging.getLogger(__name__)
 
 _MAX_COMPARED = 5000
-_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +70,11 @@ def _spellings(text: str) -> list[str]:
     """Return the paths that a user may mean, most likely first: %41 in a URI may be an escape, or part of the name."""
     if "\0" in text:
         raise OptionError(f"{text!r}: a path cannot contain a NUL character")
-    scheme = _SCHEME.match(text)
-    if scheme:
-        text = text[scheme.end() :]
-        if scheme[1].lower() == "file" and text.startswith("localhost/"):  # RFC 8089: the host may be named
-            text = text.removeprefix("localhost")
-    is_escaped = scheme is not None and scheme[1].lower() == "file" and "%" in text
+    if scheme := scheme_of(text):
+        text = text[len(scheme) + 3 :]
+    if scheme == "file" and text.startswith("localhost/"):  # RFC 8089: the host may be named
+        text = text.removeprefix("localhost")
+    is_escaped = scheme == "file" and "%" in text
     unescaped = [os.fsdecode(unquote_to_bytes(os.fsencode(text)))] if is_escaped else []
     return [os.path.expanduser(spelling) for spelling in (text, *unescaped)]
 

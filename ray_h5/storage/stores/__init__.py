@@ -1,1 +1,1 @@
-"""Object stores: their options, errors and redirects, and remote file systems."""
+"""Object stores: their options, arguments and errors, and remote file systems."""

@@ -14,7 +14,7 @@ from ray_h5.errors import (
     TransientIOError,
 )
 from ray_h5.storage.addresses import scheme_of
-from ray_h5.storage.stores.redirects import REFUSED
+from ray_h5.storage.stores.arguments import REFUSED
 
 _STATUS = re.compile(r"status(?: code)?:? (\d{3})|\b(4\d\d|5\d\d) [A-Z][a-z]+|client error \((\d{3})|error \((\d{3})")
 _CODE = re.compile(r"<Code>([A-Za-z]{3,60})</Code>")

@@ -17,9 +17,9 @@ from ray_h5.storage.addresses import Address, check_key
 from ray_h5.storage.block_cache import CachedFile, cache_for
 from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.hub import HubPath, files_below, token_for
+from ray_h5.storage.stores.arguments import store_arguments
 from ray_h5.storage.stores.errors import changed, option_error, status_of, store_error
 from ray_h5.storage.stores.options import StoreOptions
-from ray_h5.storage.stores.redirects import without_redirects
 from ray_h5.storage.stores.store_base import PANIC, Found, InStore
 
 if TYPE_CHECKING:
@@ -222,33 +222,10 @@ def _new_store(options: StoreOptions, address: Address, root: str, token: str) -
         raise MissingDependencyError(
             "files in object stores need obstore: pip install 'ray_h5[remote]' on every node"
         ) from None
-    make: Any
-    arguments = options.for_store(address.kind)
-    if address.anonymous:
-        arguments["skip_signature"] = True
-    name = address.root
-    if address.kind == "https":
-        make, name = HTTPStore, root
-        client = arguments["client_options"]
-        client.setdefault("allow_http", False)
-        headers = client.get("default_headers", {})
-        if token and "authorization" not in map(str.lower, headers):
-            client["default_headers"] = {**headers, "Authorization": f"Bearer {token}"}
-    elif address.kind == "s3":
-        make = S3Store
-        arguments.setdefault("region", arguments.pop("default_region", None) or "us-east-1")
-        if "endpoint" in arguments or "endpoint_url" in arguments:
-            arguments.setdefault("virtual_hosted_style_request", False)
-    elif address.kind == "gs":
-        make = GCSStore
-    else:
-        make = AzureStore
-        name, at, host = name.partition("@")  # abfss://container@account.dfs.core.windows.net/key
-        if at:
-            arguments.setdefault("account_name", host.partition(".")[0])
-    without_redirects(address.kind, name, arguments, are_allowed=options.values["allow_redirects"])
+    stores: dict[str, Any] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore, "https": HTTPStore}
+    name, arguments = store_arguments(options, address, root, token)
     try:
-        return make(name, **arguments)
+        return stores[address.kind](name, **arguments)
     except BaseException as exc:
         if not isinstance(exc, Exception) and type(exc).__name__ != PANIC:
             raise

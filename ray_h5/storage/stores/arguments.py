@@ -1,5 +1,6 @@
-"""Keeps what is secret on the hosts that a user named: redirects to others are refused where something would go along.
+"""Options of stores -> arguments of obstore, which keep what is secret on the hosts that a user named.
 
+Redirects to other hosts are refused where something secret would go along.
 The client of obstore follows each redirect. To another host it sends everything except ``Authorization`` and cookies:
 the session token of S3, headers of the user, and, as ``Referer``, the query of the URL. It has no option for that, but
 one for proxies: hosts that are excluded from a proxy are reached directly, and a proxy at port 0 cannot be reached.
@@ -15,8 +16,8 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
 
 from ray_h5.errors import OptionError
-
-__all__ = ["REFUSED", "without_redirects"]
+from ray_h5.storage.addresses import Address
+from ray_h5.storage.stores.options import StoreOptions
 
 REFUSED = "127.0.0.1:0"
 """Where requests to other hosts go. No server can listen there; errors of obstore name it."""
@@ -39,39 +40,58 @@ _PREFIXES = {"s3": ("AWS_",), "gs": ("GOOGLE_", "GCE_"), "az": ("AZURE_", "IDENT
 """How variables of the environment begin that a store looks at."""
 
 
-def without_redirects(kind: str, root: str, arguments: dict[str, Any], *, are_allowed: bool) -> None:
-    """Change the arguments of a store so that nothing secret leaves the hosts that are named.
+def store_arguments(options: StoreOptions, address: Address, root: str, token: str) -> tuple[str, dict[str, Any]]:
+    """Return the name and the arguments of a store of obstore, which send nothing secret to hosts that are not named.
 
     Parameters
     ----------
-    kind, root : str
-        See `Address`; with what is secret.
-    arguments : dict
-        Those of a store of obstore.
-    are_allowed : bool
-        Whether the user allows what is secret to go along with a redirect.
+    options : StoreOptions
+        How stores are reached.
+    address : Address
+        Where a file of it is.
+    root : str
+        Of ``https://``, scheme and host, with what is secret.
+    token : str
+        The token for it, if there is one.
 
     Raises
     ------
     OptionError
         If requests go through a proxy, where that is not possible.
     """
+    kind, name, arguments = address.kind, address.root, options.for_store(address.kind)
     client = arguments["client_options"]
-    url = _url_of(kind, root, arguments)
+    if address.anonymous:
+        arguments["skip_signature"] = True
+    if kind == "https":
+        name = root
+        client.setdefault("allow_http", False)
+        headers = client.get("default_headers", {})
+        if token and "authorization" not in map(str.lower, headers):
+            client["default_headers"] = {**headers, "Authorization": f"Bearer {token}"}
+    elif kind == "s3":
+        arguments.setdefault("region", arguments.pop("default_region", None) or "us-east-1")
+        if "endpoint" in arguments or "endpoint_url" in arguments:
+            arguments.setdefault("virtual_hosted_style_request", False)
+    elif kind == "az":
+        name, at, host = name.partition("@")  # abfss://container@account.dfs.core.windows.net/key
+        if at:
+            arguments.setdefault("account_name", host.partition(".")[0])
+    url = _url_of(kind, name, arguments)
     if not url.startswith("http://"):
         client["allow_http"] = False  # a redirect could lead there
-    secret = None if are_allowed else _secret(kind, root, arguments)
-    if secret is None:
-        return
-    if _has_proxy(kind, url, client):
+    secret = None if options.values["allow_redirects"] else _secret(kind, name, arguments)
+    if secret is not None and _has_proxy(kind, url, client):
         raise OptionError(
             f"storage_options: requests to {urlsplit(url).hostname} go through a proxy (of proxy_url, or of the "
             f"environment). A redirect to another host cannot be refused there, and {secret} would go along. If the "
             "host does not need the proxy, name it in proxy_excludes, or in NO_PROXY on every node. If the store is "
             "trusted not to redirect to others, pass storage_options={'allow_redirects': True}."
         )
-    client["proxy_url"] = f"http://{REFUSED}"
-    client["proxy_excludes"] = ",".join(sorted({*_hosts(kind, url, arguments)}))
+    if secret is not None:
+        client["proxy_url"] = f"http://{REFUSED}"
+        client["proxy_excludes"] = ",".join(sorted({*_hosts(kind, url, arguments)}))
+    return name, arguments
 
 
 def _secret(kind: str, root: str, arguments: Mapping[str, Any]) -> str | None:
