@@ -90,9 +90,12 @@ def measure(
     if _is_plain(dataset, options):
         ways["h5py, row by row"] = lambda: _h5py_rows(dataset, options.get("group") or "/")
     for threads in sorted({1, 2, min(8, max(2, cpu_count()))}):
-        ways[f"loader, {counted(threads, 'thread')}"] = _loader_batches(dataset, batch_size, threads)
+        ways[f"loader, {counted(threads, 'thread')}"] = _rows_of(loader(dataset, batch_size, threads=threads))
     if with_ray:
-        ways["read_h5, iter_torch_batches"] = _ray_batches(paths, batch_size, options)
+        ray_h5.quiet()
+        ds = ray_h5.read_h5(paths, shuffle=True, **options)
+        batches = ds.iter_torch_batches(batch_size=batch_size, collate_fn=ray_h5.TorchCollate())
+        ways["read_h5, iter_torch_batches"] = _rows_of(batches)
     return _in_turn(ways, seconds)
 
 
@@ -148,16 +151,9 @@ def _h5py_rows(dataset: H5Dataset, group: str) -> Iterator[int]:
             file.close()
 
 
-def _loader_batches(dataset: H5Dataset, batch_size: int, threads: int) -> Callable[[], Iterator[int]]:
-    batches = loader(dataset, batch_size, threads=threads)
+def _rows_of(batches: Iterable[Any]) -> Callable[[], Iterator[int]]:
+    """Return what begins an epoch, and yields the number of rows of each batch."""
     return lambda: (len(next(iter(batch.values()))) for batch in batches)
-
-
-def _ray_batches(paths: Any, batch_size: int, options: dict[str, Any]) -> Callable[[], Iterator[int]]:
-    ray_h5.quiet()
-    dataset = ray_h5.read_h5(paths, shuffle=True, **options)
-    how: dict[str, Any] = {"batch_size": batch_size, "collate_fn": ray_h5.TorchCollate()}
-    return lambda: (len(next(iter(batch.values()))) for batch in dataset.iter_torch_batches(**how))
 
 
 def _in_turn(ways: dict[str, Callable[[], Iterable[int]]], seconds: float) -> list[Line]:

@@ -40,16 +40,9 @@ _CALLS = {
 
 
 def missing(taker: str, absent: Sequence[str], entries: Mapping[str, str]) -> UnknownOptionError:
-    """Return the error of a call without arguments that the function needs.
+    """Return the error of a call without arguments that the function `taker` needs.
 
-    Parameters
-    ----------
-    taker : str
-        The name of the function.
-    absent : sequence of str
-        The arguments that the call lacks.
-    entries : mapping of str to str
-        The entries of its docstring, by name.
+    `absent` are those that the call lacks, `entries` the entries of its docstring, by name.
     """
     kinds = {name: entries.get(name, "").split("\n", 1)[0].partition(" : ")[2] for name in absent}
     said = " and ".join(f"{name} ({kind})" if kind else name for name, kind in kinds.items())
@@ -60,20 +53,10 @@ def missing(taker: str, absent: Sequence[str], entries: Mapping[str, str]) -> Un
 def refusal(
     taker: str, known: Iterable[str], instead: Mapping[str, str], options: Iterable[str], too_many: int
 ) -> UnknownOptionError:
-    """Return the error of a call with an option that the function lacks, or with too many values without a name.
+    """Return the error of a call with an option that the function `taker` lacks, or with values without a name.
 
-    Parameters
-    ----------
-    taker : str
-        The name of the function.
-    known : iterable of str
-        The options that it has.
-    instead : mapping of str to str
-        What to write instead of options that have another name here.
-    options : iterable of str
-        The names of the call.
-    too_many : int
-        How many values without a name are too many, if that is above 0.
+    `known` are the options that it has, `options` those of the call; `instead` says what to write for options that have
+    another name here. If `too_many` is above 0, as many values without a name are too many.
     """
     names = [name for name in known if name != "self"]
     unknown = next((name for name in options if name not in names), None)

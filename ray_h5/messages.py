@@ -49,21 +49,17 @@ def near_names(name: str, names: Iterable[str], most: int = _MAX_LISTED) -> str:
     if len(several) > 1 and {*several} <= {*known}:
         said = ", ".join(map(repr, several))
         return f" These are {len(several)} names: {said}. Write each by itself; in a command, spaces separate them."
-    if near := _nearest(name, known):
+    # Those that end in `name` as a part of a path, or else those that are about as alike as the nearest one.
+    if not (near := [candidate for candidate in known if candidate.endswith(f"/{name}")][:3]):
+        close = difflib.get_close_matches(name, known, n=3, cutoff=_ALIKE)
+        alike = [difflib.SequenceMatcher(None, candidate, name).ratio() for candidate in close]
+        near = [candidate for candidate, ratio in zip(close, alike, strict=True) if ratio > alike[0] - _LESS_ALIKE]
+    if near:
         return f" Did you mean {' or '.join(repr(candidate) for candidate in near)}?"
     if not most:
         return ""
     shown = ", ".join(map(printable, known[:most])) + (", ..." if len(known) > most else "")
     return f" There is: {shown}." if known else " There is none."
-
-
-def _nearest(name: str, known: Sequence[str]) -> list[str]:
-    """Return up to 3 names: those that end in `name` as a part of a path, else those that are about as alike as any."""
-    if inside := [candidate for candidate in known if candidate.endswith(f"/{name}")]:
-        return inside[:3]
-    near = difflib.get_close_matches(name, known, n=3, cutoff=_ALIKE)
-    alike = [difflib.SequenceMatcher(None, candidate, name).ratio() for candidate in near]
-    return [candidate for candidate, ratio in zip(near, alike, strict=True) if ratio > alike[0] - _LESS_ALIKE]
 
 
 def printable(text: str) -> str:

@@ -6,7 +6,7 @@ import functools
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from inspect import Parameter
 from numbers import Integral, Real
 from typing import Any, TypeGuard, TypeVar, cast
@@ -104,10 +104,22 @@ def takes_options_of(
     instead = instead or {}
 
     def listing(taker: _Taker) -> _Taker:
-        signature = _with_options(inspect.signature(_called(taker)), inspect.signature(donor), instead)
+        own = inspect.signature(_called(taker))
+        parameters = [one for one in own.parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
+        by_position = [one for one in parameters if one.kind is not Parameter.KEYWORD_ONLY]
+        more = [
+            one.replace(kind=Parameter.KEYWORD_ONLY)
+            for name, one in inspect.signature(donor).parameters.items()
+            if one.default is not Parameter.empty and name not in own.parameters and name not in instead
+        ]
+        signature = own.replace(parameters=[*by_position, *more, *parameters[len(by_position) :]])
         checked = _checking(taker, signature.parameters, instead)
         _called(checked).__signature__ = signature
-        checked.__doc__ = _with_entries(taker, documented(donor), signature.parameters)
+        # The entries of the docstring, in the order of the signature.
+        entries = {**documented(donor), **documented(taker)}
+        section = "\n".join(dict.fromkeys(entries[name] for name in signature.parameters if name in entries))
+        text = inspect.cleandoc(taker.__doc__ or "")  # python -OO has none
+        checked.__doc__ = _PARAMETERS.sub(lambda _: section, text, count=1) or None
         return cast("_Taker", checked)
 
     return listing
@@ -158,17 +170,6 @@ def _checking(taker: Any, known: Mapping[str, Parameter], instead: Mapping[str, 
     return taker
 
 
-def _with_options(own: inspect.Signature, others: inspect.Signature, instead: Mapping[str, str]) -> inspect.Signature:
-    parameters = [parameter for parameter in own.parameters.values() if parameter.kind is not Parameter.VAR_KEYWORD]
-    more = [
-        parameter.replace(kind=Parameter.KEYWORD_ONLY)
-        for name, parameter in others.parameters.items()
-        if parameter.default is not Parameter.empty and name not in own.parameters and name not in instead
-    ]
-    by_position = [parameter for parameter in parameters if parameter.kind is not Parameter.KEYWORD_ONLY]
-    return own.replace(parameters=[*by_position, *more, *parameters[len(by_position) :]])
-
-
 _PARAMETERS = re.compile(r"(?<=\nParameters\n----------\n).*?(?=\n\n[A-Z][a-z ]+\n---|\Z)", re.DOTALL)
 
 
@@ -177,11 +178,3 @@ def documented(function: Callable[..., Any]) -> dict[str, str]:
     section = _PARAMETERS.search(inspect.cleandoc(function.__doc__ or ""))
     entries = re.split(r"\n(?=\S)", section[0]) if section else []
     return {name: entry for entry in entries for name in re.split(r" : |\n", entry)[0].split(", ")}
-
-
-def _with_entries(taker: Callable[..., Any], others: Mapping[str, str], names: Iterable[str]) -> str | None:
-    """Return a docstring with the entries that it lacks, in the order of the signature."""
-    entries = {**others, **documented(taker)}
-    ordered = dict.fromkeys(entries[name] for name in names if name in entries)
-    text = inspect.cleandoc(taker.__doc__ or "")  # python -OO has none
-    return _PARAMETERS.sub(lambda _: "\n".join(ordered), text, count=1) or None

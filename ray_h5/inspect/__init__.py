@@ -19,12 +19,7 @@ from ray_h5.messages import printable
 def run(arguments: Mapping[str, Any], options: Mapping[str, Any]) -> int:
     """Inspect files; the exit status is 1 if `read_h5` refuses them, and no call is suggested.
 
-    Parameters
-    ----------
-    arguments : mapping of str to object
-        The values of the flags.
-    options : mapping of str to object
-        Those of them that are options of `Source`.
+    `arguments` are the values of the flags, `options` those of them that are options of `Source`.
     """
     from ray_h5.index.file_options import FileOptions
     from ray_h5.inspect.measure import inspect_files

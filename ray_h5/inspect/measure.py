@@ -231,14 +231,7 @@ def _left_out(layout: ColumnLayout) -> str | None:
 def advice(layout: ColumnLayout, stored_bytes: int | None, notes: ColumnNotes) -> Iterator[str]:
     """Yield advice for a column, one text for each problem; nothing for a good layout.
 
-    Parameters
-    ----------
-    layout : ColumnLayout
-        The column.
-    stored_bytes : int, optional
-        Bytes of its values in the file, if it is one dataset.
-    notes : ColumnNotes
-        What its attributes say about its values.
+    `stored_bytes` are those of its values in the file, if it is one dataset.
     """
     if not layout.num_rows:
         return

@@ -50,14 +50,7 @@ Rows = list[tuple[Any, ...]]
 def to_html(report: Report, files: FileOptions, paths: Sequence[str], options: Mapping[str, Any]) -> str:
     """Return a report as a page of HTML that needs no other file and no network.
 
-    Parameters
-    ----------
-    report : Report
-        What `inspect_files` found.
-    files : FileOptions
-        The files. A few rows of the first one are read.
-    paths, options
-        What was asked for, for the call.
+    A few rows of the first file are read. `paths` and `options` are what was asked for, for the call.
     """
     first = report.files[0]
     opened = dataclasses.replace(files, paths=[file.path for file in report.files])

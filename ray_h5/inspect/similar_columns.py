@@ -17,24 +17,16 @@ _MIN_MERGED = 6
 
 @dataclass(frozen=True, slots=True)
 class ColumnNode:
-    """A column or a group; or several in one group that are alike.
-
-    Attributes
-    ----------
-    siblings : tuple of str
-        Names, without the groups above.
-    columns : tuple of str
-        The full names of the columns of a leaf; empty for a group.
-    below : tuple of ColumnNode
-        The nodes in a group.
-    key : hashable
-        Equal for nodes that are alike.
-    """
+    """A column or a group; or several in one group that are alike."""
 
     siblings: tuple[str, ...]
+    """Names, without the groups above."""
     columns: tuple[str, ...]
+    """The full names of the columns of a leaf; empty for a group."""
     below: tuple[ColumnNode, ...]
+    """The nodes in a group."""
     key: Hashable
+    """Equal for nodes that are alike."""
 
     @property
     def name(self) -> str:
@@ -50,14 +42,10 @@ class ColumnNode:
 
 
 def merge_similar(keys: Mapping[str, Hashable], most: int | None = None) -> list[ColumnNode]:
-    """Return columns as a tree in which nodes that are alike are merged.
+    """Return columns as a tree in which nodes that are alike are merged; the keys of columns that are alike are equal.
 
-    Parameters
-    ----------
-    keys : mapping of str to hashable
-        By the name of each column: a value that is equal for columns that are alike.
-    most : int, optional
-        If there are more nodes, columns whose names differ by more than a number are merged, too. Groups always are.
+    If there are more than `most` nodes, columns whose names differ by more than a number are merged, too. Groups always
+    are.
     """
     tree = nested({name: name for name in keys})
     nodes = _nodes(tree, keys, any_name=False)

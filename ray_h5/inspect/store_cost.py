@@ -66,16 +66,9 @@ def opening(costs: dict[str, OpenCost], path: str, storage: Storage) -> Iterator
 
 
 def store_report(costs: dict[str, OpenCost], index: RowIndex | None, stored_bytes: int) -> StoreReport | None:
-    """Return what files in a store cost; None if none is in one.
+    """Return what files in a store cost; None if none is in one. `costs` are those to open each.
 
-    Parameters
-    ----------
-    costs : dict
-        What it took to open each file in a store.
-    index : RowIndex, optional
-        The index of the columns of an epoch; None if the files cannot be read together.
-    stored_bytes : int
-        What these columns take in the files.
+    The columns of `index`, which is None if the files cannot be read together, take `stored_bytes` in the files.
     """
     if not costs:
         return None

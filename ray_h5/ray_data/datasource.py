@@ -31,11 +31,12 @@ from ray_h5.order.window_steps import steps_plan
 from ray_h5.predicates.evaluate import as_expression, check_names, check_there, fingerprint
 from ray_h5.predicates.virtual_names import in_words
 from ray_h5.ray_data.arguments import ShuffleLike, as_shuffle, as_tail
+from ray_h5.ray_data.arrow.blocks import schema_of
 from ray_h5.ray_data.epochs import Epochs
 from ray_h5.ray_data.quiet import turn_down_here
 from ray_h5.ray_data.ray_expressions import column_names
 from ray_h5.ray_data.ray_internals import datasources, operators, with_datasources
-from ray_h5.ray_data.tasks import in_tasks, read_tasks, task_of_unknown_rows
+from ray_h5.ray_data.tasks import in_tasks, read_tasks, task_of_nothing
 from ray_h5.source import Source, SourceOptions
 from ray_h5.storage.byte_source import IN_FLIGHT_BYTES
 from ray_h5.storage.find_files import PathLike
@@ -270,8 +271,9 @@ class H5Datasource(Datasource):
         except UnusableRowsError:
             if data_context is not None:
                 raise
-            # Ray asks before a filter can be given, which may leave these rows out.
-            return [task_of_unknown_rows(make_plan(self._index, self._planned()), self.names)]
+            # Ray asks before a filter can be given, which may leave these rows out. This task is never executed.
+            plan = make_plan(self._index, self._planned())
+            return [task_of_nothing(schema_of(plan, self.names), None, tuple(plan.files.all_paths()))]
         # Ray calls this several times only to count tasks. The call with a context is the one whose tasks run.
         if data_context is not None:
             turn_down_here(data_context)
@@ -342,22 +344,13 @@ def sources_of(ds: Dataset) -> list[H5Datasource]:
     return [datasource for datasource in datasources(ds) if isinstance(datasource, H5Datasource)]
 
 
-def with_sources(ds: Dataset, change: Callable[[H5Datasource], H5Datasource], *, whole_blocks: bool = False) -> Dataset:
-    """Return a dataset over changed `read_h5`; with `whole_blocks`, one block comes of each."""
-
-    def changed(datasource: Datasource) -> Datasource:
-        return change(datasource) if isinstance(datasource, H5Datasource) else datasource
-
-    return with_datasources(ds, changed, whole_blocks=whole_blocks)
-
-
 def by_elements(ds: Dataset, columns: Sequence[str], reduced: Collection[str]) -> list[tuple[Dataset, list[str]]]:
     """Return datasets that together have each value of some columns once, each with the columns that it is for.
 
     Windows overlap, so a value is in several rows. Where windows come straight from files, those columns of `reduced`
     that have offsets are read step by step.
     """
-    once, sources = with_sources(ds, H5Datasource.rows_once), sources_of(ds)
+    once, sources = with_datasources(ds, H5Datasource, H5Datasource.rows_once), sources_of(ds)
     windows = sources[0]._index.scope.windows if sources and len(operators(ds)) == 1 else None
     steps = () if windows is None or windows.at is not None else windows.columns
     offsets = {column.name: column.offsets for column in steps if column.name in reduced}
@@ -365,6 +358,6 @@ def by_elements(ds: Dataset, columns: Sequence[str], reduced: Collection[str]) -
     for name in columns:
         by_offsets.setdefault(offsets.get(name), []).append(name)
     return [
-        (once if offsets is None else with_sources(ds, methodcaller("steps_once", names)), names)
+        (once if offsets is None else with_datasources(ds, H5Datasource, methodcaller("steps_once", names)), names)
         for offsets, names in by_offsets.items()
     ]

@@ -68,17 +68,10 @@ class EpochSetting:
 
 @dataclass(frozen=True, slots=True)
 class RunningEpoch:
-    """State of the running epoch of a dataset; enough to make a `Position` in it.
-
-    Attributes
-    ----------
-    start : Position
-        Where it begins.
-    resumes : str
-        Where a run resumes.
-    """
+    """State of the running epoch of a dataset; enough to make a `Position` in it."""
 
     start: Position
+    """Where it begins."""
     resumes: Resumes
 
     def position(self, rows: int) -> Position:
@@ -99,20 +92,12 @@ class RunningEpoch:
 
 @dataclass(eq=False)
 class Epochs:
-    """The epochs of one `read_h5`.
-
-    Attributes
-    ----------
-    world_size : int
-        Ranks that share an epoch.
-    resumes : str
-        Where a run resumes; `data_config` says it when it gives the dataset to the workers.
-    running : RunningEpoch, optional
-        The epoch that was begun last.
-    """
+    """The epochs of one `read_h5`, and which of them was begun last."""
 
     world_size: int = 1
+    """Ranks that share an epoch."""
     resumes: Resumes = "nowhere"
+    """`data_config` says it when it gives the dataset to the workers."""
     running: RunningEpoch | None = None
     _setting: EpochSetting = EpochSetting()
     _seed: int | None = None
@@ -263,11 +248,6 @@ class Executions:
     def after_execution_succeeds(self, executor: Any) -> None: ...
 
     def after_execution_fails(self, executor: Any, error: Exception) -> None: ...
-
-
-def count_executions(ds: Dataset) -> None:
-    """Count the executions of a dataset, and of those derived from it, once it is known what they do."""
-    ds.context.custom_execution_callback_classes = [*ds.context.custom_execution_callback_classes, Executions]
 
 
 # What users call --------------------------------------------------------------------------------------

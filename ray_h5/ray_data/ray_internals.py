@@ -24,6 +24,7 @@ from ray.exceptions import RayTaskError
 from ray_h5.errors import RayH5Error
 
 T = TypeVar("T")
+Source = TypeVar("Source", bound=Datasource)
 
 _LIMITS_WAIT_SECONDS = 0.1
 """How long an execution waits for the resources of the cluster; an answer takes a few milliseconds."""
@@ -102,8 +103,10 @@ def steps_after_reading(ds: Dataset) -> tuple[Datasource | None, list[Step]]:
     return source if getattr(read, "per_block_limit", None) is None else None, steps
 
 
-def with_datasources(ds: Dataset, change: Callable[[Datasource], Datasource], *, whole_blocks: bool) -> Dataset:
-    """Return the same dataset over changed datasources, with a context of its own; `ds` itself if nothing changes.
+def with_datasources(
+    ds: Dataset, kind: type[Source], change: Callable[[Source], Datasource], *, whole_blocks: bool = False
+) -> Dataset:
+    """Return the same dataset over changed datasources of a kind, with a context of its own; `ds` if nothing changes.
 
     With `whole_blocks` its functions return one block for each block that they receive. By default Ray joins blocks
     that have fewer rows than the ``batch_size`` of ``map_batches``, and cuts blocks that become larger than its
@@ -112,9 +115,8 @@ def with_datasources(ds: Dataset, change: Callable[[Datasource], Datasource], *,
     """
 
     def changed(operator: Any) -> Any:
-        before = getattr(operator, "datasource", None)
-        after = before if before is None else change(before)
-        if after is not before:
+        if isinstance(before := getattr(operator, "datasource", None), kind):
+            after = change(before)
             return dataclasses.replace(operator, datasource=after, datasource_or_legacy_reader=after)
         # Without a minimum of rows Ray does not join blocks.
         if whole_blocks and getattr(operator, "min_rows_per_bundled_input", None) is not None:

@@ -14,7 +14,7 @@ from ray_h5.loading.loader_registry import loader_of
 from ray_h5.options import takes_options_of
 from ray_h5.ray_data.arguments import ShuffleLike, as_flag, as_resources, remote_options
 from ray_h5.ray_data.datasource import H5Datasource
-from ray_h5.ray_data.epochs import count_executions
+from ray_h5.ray_data.epochs import Executions
 from ray_h5.ray_data.ray_internals import begin_each_time
 from ray_h5.ray_data.tasks import in_tasks
 from ray_h5.read.arguments import as_names
@@ -149,7 +149,8 @@ def read_h5(
     ds.context.execution_options.preserve_order |= in_order
     # The error of a function is raised as what it is, and not as an error of Ray around it.
     ds.context.raise_original_map_exception = True
-    count_executions(ds)
+    # Executions of the dataset, and of those derived from it, are counted once it is known what they do.
+    ds.context.custom_execution_callback_classes = [*ds.context.custom_execution_callback_classes, Executions]
     begin_each_time(ds)
     return ds
 

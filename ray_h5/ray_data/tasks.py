@@ -43,27 +43,15 @@ def read_tasks(
     limit: int | None = None,
     input_files: tuple[str, ...] = (),
 ) -> list[ReadTask]:
-    """Return a task for each block of a run.
+    """Return a task for each block of the run that begins at `run`; it returns at most `limit` rows.
 
-    Parameters
-    ----------
-    plan : ReadPlan
-        The plan.
-    plan_for_tasks : ReadPlan, or a reference to it
-        The plan as the tasks receive it.
-    names : tuple of str
-        The columns of a block, in order.
-    run : Position
-        Where the run begins: which rows of an epoch it reads.
-    limit : int, optional
-        The most rows that a task returns.
-    input_files : tuple of str
-        Files that the metadata name. Ray joins the metadata of all tasks, so the first task names all files.
+    `plan_for_tasks` is the plan as the tasks receive it, which may be a reference; `names` are the columns of a block,
+    in order. Ray joins the metadata of all tasks, so the first task names all `input_files`.
     """
     schema = schema_of(plan, names)
     layout = layout_of(run)
     if layout.num_blocks == 0:
-        return [_task_of_nothing(schema, 0, input_files)]
+        return [task_of_nothing(schema, 0, input_files)]
     tasks = []
     for block in range(layout.num_blocks):
         start, stop = layout.bounds(block)
@@ -74,13 +62,8 @@ def read_tasks(
     return tasks
 
 
-def task_of_unknown_rows(plan: ReadPlan, names: tuple[str, ...]) -> ReadTask:
-    """Return a task that says which files and columns are read, and not how many rows; it is never executed."""
-    return _task_of_nothing(schema_of(plan, names), None, tuple(plan.files.all_paths()))
-
-
-def _task_of_nothing(schema: pa.Schema, rows: int | None, input_files: tuple[str, ...]) -> ReadTask:
-    """Return a task that reads no rows: Ray takes the schema from it."""
+def task_of_nothing(schema: pa.Schema, rows: int | None, input_files: tuple[str, ...]) -> ReadTask:
+    """Return a task that reads no rows: Ray takes the schema, the number of rows and the files from it."""
     metadata = BlockMetadata(rows, rows, None, input_files=input_files)
     return ReadTask(lambda: [schema.empty_table()], metadata, schema=schema)
 

@@ -26,6 +26,7 @@ from ray_h5.order.remaining_blocks import Block
 
 _MAY_BE_NULL = b"ray_h5.may_be_null"
 _SHAPE = b"ray_h5.ragged_shape"
+"""Along which axes rows of varying shape differ in all files."""
 
 
 def to_table(plan: ReadPlan, block: Block, names: Sequence[str]) -> pa.Table:
@@ -46,7 +47,9 @@ def _field(name: str, type_: pa.DataType, spec: ColumnSpec | None) -> pa.Field:
     """
     said: dict[bytes, bytes] = {}
     if spec is not None and spec.kind == "ragged":
-        said = shape_said(spec) if is_ragged(type_) and type_.ndim == len(spec.ragged_shape) else {}
+        if is_ragged(type_) and type_.ndim == len(spec.ragged_shape):
+            shape = [None if length is None else int(length) for length in spec.ragged_shape]
+            said = {_SHAPE: json.dumps(shape).encode()}
     elif spec is not None and spec.may_be_missing and is_integral(item_type(type_)):
         said = {_MAY_BE_NULL: b"1"}
     return pa.field(name, type_, metadata=said or None)
@@ -106,16 +109,9 @@ def _to_arrow(plan: ReadPlan, block: Block, spec: ColumnSpec | None, name: str) 
 
 
 def ragged_array(rows: np.ndarray, spec: ColumnSpec, where: Callable[[int], str] | None = None) -> pa.Array:
-    """Return rows of varying shape: tensors, or lists of text. Numbers are not copied where they lie in one array.
+    """Return rows of varying shape, an array each: tensors, or lists of text. `where` returns the place of row i.
 
-    Parameters
-    ----------
-    rows : numpy.ndarray
-        Objects: an array for each row.
-    spec : ColumnSpec
-        The column.
-    where : callable, optional
-        Returns the place of row i, for messages.
+    Numbers are not copied where they lie in one array.
     """
     assert spec.element is not None
     if spec.element.kind not in "biufc":
@@ -156,12 +152,6 @@ def _common_base(rows: Sequence[np.ndarray], element: np.dtype) -> np.ndarray | 
         at += row.nbytes
     flat: np.ndarray = base.reshape(-1)[: (at - start) // element.itemsize]
     return flat
-
-
-def shape_said(spec: ColumnSpec) -> dict[bytes, bytes]:
-    """Return what the field of rows of varying shape says: along which axes they differ in all files."""
-    shape = [None if n is None else int(n) for n in spec.ragged_shape]
-    return {_SHAPE: json.dumps(shape).encode()}
 
 
 def declared_shape(field: pa.Field) -> tuple[int | None, ...] | None:
@@ -233,20 +223,23 @@ def dense_batch(name: str, column: pa.ChunkedArray) -> np.ndarray:
     return dense.reshape(len(dense), steps, -1 if dense.size else dense.shape[1] // steps)
 
 
+def list_parts(lists: pa.Array) -> tuple[np.ndarray, pa.Array]:
+    """Return where each list of a part of an array begins, int64 from 0 on, and the values of all of them."""
+    # Lists that Ray made of what a function returned have offsets of 32 bits.
+    offsets = lists.offsets.to_numpy().astype(np.int64, copy=False)
+    return offsets - offsets[0], lists.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
+
+
 def to_batch(column: pa.ChunkedArray) -> SparseBatch:
     """Return the rows of a column of a table. Nothing is copied if they follow each other in memory."""
     whole = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     # flatten() applies the slice of the struct; field() would not.
     indices, data, width, *_ = whole.flatten()
-    # Lists that Ray made of what a function returned have offsets of 32 bits.
-    offsets = indices.offsets.to_numpy().astype(np.int64, copy=False)
-    part = slice(int(offsets[0]), int(offsets[-1]))
-    other = data.offsets.to_numpy()
-    values = data.values.slice(int(other[0]), int(other[-1] - other[0]))
+    (offsets, places), (_, values) = list_parts(indices), list_parts(data)
     if pa.types.is_fixed_size_list(values.type):
         parts = values.flatten().to_numpy()
         numbers = parts.view(np.result_type(parts.dtype, np.complex64))
     else:
         numbers = values.to_numpy(zero_copy_only=False)
     length = int(width[0].as_py()) if len(width) else 0
-    return SparseBatch(offsets - offsets[0], indices.values.to_numpy()[part], numbers, length)
+    return SparseBatch(offsets, places.to_numpy(), numbers, length)

@@ -17,7 +17,7 @@ from ray.data.extensions import (
 
 from ray_h5.errors import NullValueError, OptionError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.messages import no_column
-from ray_h5.ray_data.arrow.blocks import has_steps, is_ragged, is_sparse, to_batch
+from ray_h5.ray_data.arrow.blocks import has_steps, is_ragged, is_sparse, list_parts, to_batch
 from ray_h5.writing.file_arrays import ColumnValues, Form, Ranges, check_paths, varies, windows_of_sparse_rows
 from ray_h5.writing.file_writer import stored_dtype
 
@@ -28,18 +28,10 @@ _TENSORS = get_arrow_extension_tensor_types()
 def columns_of(
     block: Block, names: Sequence[str] | None, null_value: Any, varying: Sequence[str] = ()
 ) -> tuple[dict[str, Form], dict[str, ColumnValues]]:
-    """Return the columns of a block, and what they are written as. Fields of structs are columns of their own.
+    """Return the columns of a block, or those of `names`, and what they are written as.
 
-    Parameters
-    ----------
-    block : Block
-        The block.
-    names : sequence of str, optional
-        Its columns; None for all.
-    null_value : object
-        What is written for a missing value, or that by column; None for an error.
-    varying : sequence of str
-        Columns whose rows differ in length, also where those of this block do not.
+    Fields of structs are columns of their own. `null_value` is written for a missing value, or that by column; None
+    makes it an error. Rows of the columns `varying` differ in length, also where those of this block do not.
     """
     table = BlockAccessor.for_block(block).to_arrow()
     if names is not None:
@@ -183,12 +175,8 @@ def _tensors(name: str, array: Any) -> tuple[Form, ColumnValues]:
         whole = array.to_numpy_ndarray() if is_fixed else array.to_numpy(zero_copy_only=False)
         return Form("plain", whole.dtype, whole.shape[1:]), whole
     # flatten() applies the slice of the struct; field() would not.
-    data, shapes = array.storage.flatten()
-    offsets = data.offsets.to_numpy()
-    values = data.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0])).to_numpy(zero_copy_only=False)
-    axes = array.type.ndim
-    bounds = shapes.offsets.to_numpy()
-    sizes = shapes.values.slice(int(bounds[0]), int(bounds[-1] - bounds[0])).to_numpy().reshape(-1, axes)
+    (_, data), (_, shapes) = map(list_parts, array.storage.flatten())
+    values, sizes = data.to_numpy(zero_copy_only=False), shapes.to_numpy().reshape(-1, array.type.ndim)
     filled = sizes[:, 0] > 0  # an empty row may have any shape
     inner = (sizes[filled] if filled.any() else sizes)[:1, 1:]
     if len(sizes) and (sizes[filled, 1:] != inner).any():
@@ -201,12 +189,11 @@ def _tensors(name: str, array: Any) -> tuple[Form, ColumnValues]:
 
 
 def _lists(name: str, array: Any, fill: Any) -> tuple[Form, Ranges]:
-    offsets = array.offsets.to_numpy().astype(np.int64)
-    inner = array.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
+    starts, inner = list_parts(array)
     form, values = _column(name, inner, fill)
     if not isinstance(values, np.ndarray) or form.kind not in {"plain", "text"} or (form.shape and form.kind == "text"):
         raise _nested(name, array.type)
-    return Form("ragged", form.dtype, form.shape), Ranges(offsets - offsets[0], values)
+    return Form("ragged", form.dtype, form.shape), Ranges(starts, values)
 
 
 def _nested(name: str, type_: pa.DataType | str) -> UnsupportedColumnError:

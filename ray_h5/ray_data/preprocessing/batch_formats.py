@@ -36,16 +36,10 @@ def names_of(batch: Any) -> list[str]:
 
 
 def changed(batch: Any, names: Iterable[str], change: Change) -> Any:
-    """Return a batch of the same type in which the columns of these names are changed.
+    """Return a batch of the same type in which those columns of `names` that it has are changed.
 
-    Parameters
-    ----------
-    batch : mapping, pandas.DataFrame or pyarrow.Table
-        A mapping holds arrays or tensors; it may be one row.
-    names : iterable of str
-        Columns; names that the batch does not have are skipped.
-    change : callable
-        Takes {column: array} and returns the same mapping with new arrays.
+    The batch is a mapping of arrays or tensors, which may be one row, a frame of pandas or a table of Arrow. `change`
+    takes {column: array} and returns the same mapping with new arrays.
     """
     names_there = set(names_of(batch))
     wanted = [name for name in names if name in names_there]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from operator import methodcaller
 from typing import Any, Literal, TypeAlias
 
 import ray
@@ -15,9 +16,9 @@ from ray.util import placement_group_table
 from ray_h5.errors import OptionError
 from ray_h5.messages import ensure_handler
 from ray_h5.options import as_integer, require, takes_options_of
-from ray_h5.ray_data.datasource import H5Datasource, sources_of, with_sources
+from ray_h5.ray_data.datasource import H5Datasource, sources_of
 from ray_h5.ray_data.epochs import warn_of_lost_rows
-from ray_h5.ray_data.ray_internals import may_grow, row_count_changers, task_cpus
+from ray_h5.ray_data.ray_internals import may_grow, row_count_changers, task_cpus, with_datasources
 from ray_h5.ray_data.training.worker_shard import Recipe, WorkerShard, recipe_of
 
 logger = logging.getLogger(__name__)
@@ -186,7 +187,8 @@ def _for_workers(name: str, ds: Dataset, world_size: int) -> Dataset:
         warn_of_lost_rows(f"dataset {name!r}", rows, world_size)
     # The workers receive blocks in turn: with whole blocks each gets exactly its planned rows.
     is_exact = not changers
-    return with_sources(ds, lambda source: source.for_workers(world_size, is_exact), whole_blocks=is_exact)
+    change = methodcaller("for_workers", world_size, is_exact)
+    return with_datasources(ds, H5Datasource, change, whole_blocks=is_exact)
 
 
 _CPU_STEP = 1e-4

@@ -19,12 +19,7 @@ _Batch = TypeVar("_Batch", dict[str, Any], list[Any])
 def to_device(batches: Iterable[_Batch], device: torch.device) -> Iterator[_Batch]:
     """Move batches to a device; to a GPU ahead of the training, in a thread: see `ahead` for how many batches.
 
-    Parameters
-    ----------
-    batches : iterable of dict or list
-        Copies overlap with computing if the tensors are in pinned memory.
-    device : torch.device
-        The device.
+    Copies overlap with computing if the tensors are in pinned memory.
     """
     if device.type == "cpu":
         yield from batches

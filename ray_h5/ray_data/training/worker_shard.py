@@ -54,15 +54,7 @@ _INSTEAD = "It works on tasks of Ray: data_config(reading='tasks')."
 
 @dataclass(frozen=True)
 class Recipe:
-    """How batches are made of what is read: the columns, and the functions after the reading.
-
-    Attributes
-    ----------
-    names : tuple of str
-        The columns, in order.
-    functions : tuple of callable
-        The functions, which work row by row.
-    """
+    """How batches are made of what is read: the columns, in order, and the functions after the reading, row by row."""
 
     names: tuple[str, ...]
     functions: tuple[RowFunction, ...] = ()
@@ -133,33 +125,20 @@ def _refused(what: str) -> Callable[..., NoReturn]:
 
 @dataclass(eq=False, repr=False)
 class WorkerShard(DataIterator):
-    """The share of a dataset that a worker of a trainer reads itself; `data_config` makes it.
-
-    Attributes
-    ----------
-    name : str
-        The key of the dataset.
-    put : ray.ObjectRef
-        The plan, in Ray's object store once; or the plan itself.
-    recipe : Recipe
-        What is made of the rows.
-    epochs : Epochs
-        The epoch that an iteration reads; `set_epoch` sets it.
-    rank : int
-        The share, of `epochs.world_size`.
-    threads : int
-        Threads that read.
-    agrees : bool
-        Whether the workers of a trainer compare their epochs and positions at the beginning of each epoch.
-    """
+    """The share of a dataset that a worker of a trainer reads itself; `data_config` makes it."""
 
     name: str
+    """The key of the dataset."""
     put: ray.ObjectRef[ReadPlan] | ReadPlan
+    """The plan, in Ray's object store once; or the plan itself."""
     recipe: Recipe
     epochs: Epochs
+    """The epoch that an iteration reads; `set_epoch` sets it."""
     rank: int
+    """The share, of `epochs.world_size`."""
     threads: int
     agrees: bool = True
+    """Whether the workers of a trainer compare their epochs and positions at the beginning of each epoch."""
     _source: RowSource | None = None
     _rows: int = 0
 
