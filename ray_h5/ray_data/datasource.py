@@ -161,13 +161,17 @@ class H5Datasource(Datasource):
                 f"the files have a column {name!r} of their own, which read_h5 was asked to add; leave one of them "
                 "out: the column of the files with columns=[...], or the added one"
             )
-        self.names = (*self._columns, *self._added)
-        """The columns that are delivered, in order."""
+        self._names = (*self._columns, *self._added)
         self._predicate: pc.Expression | None = None
         self._predicate_specs: dict[str, ColumnSpec] = {}
         self._plans = PlanCache()
         self._steps_of: tuple[str, ...] = ()
         self.epochs = Epochs()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns that are delivered, in order."""
+        return self._names
 
     def reference(self) -> ray.ObjectRef[ReadPlan]:
         """Return the plan in Ray's object store, where it is put once."""
@@ -209,7 +213,7 @@ class H5Datasource(Datasource):
             for name in names:
                 if name not in self.names:
                     raise UnknownColumnError(no_column([name], self.names))
-            clone.names = tuple(names)
+            clone._names = tuple(names)
         return clone
 
     def apply_predicate(self, predicate_expr: Expr) -> H5Datasource:
@@ -237,11 +241,17 @@ class H5Datasource(Datasource):
         clone._tail, clone._plans, clone.epochs = None, PlanCache(), Epochs()
         return clone
 
+    def offsets_of(self, name: str) -> tuple[int, ...] | None:
+        """Return the offsets of a column of windows; None for other columns."""
+        windows = self._index.scope.windows
+        columns = () if windows is None or windows.at is not None else windows.columns
+        return next((column.offsets for column in columns if column.name == name and name in self._columns), None)
+
     def steps_once(self, names: Sequence[str]) -> H5Datasource:
         """Return a datasource that reads each step of some columns of windows once, though windows overlap."""
         clone = self.rows_once()
         clone._shuffle, clone._steps_of = None, tuple(names)
-        clone.names = tuple(name for name in clone.names if name not in self._index.beside.columns)
+        clone._names = tuple(name for name in clone.names if name not in self._index.beside.columns)
         return clone
 
     def for_workers(self, world_size: int, is_resumable: bool) -> H5Datasource:
@@ -351,12 +361,11 @@ def by_elements(ds: Dataset, columns: Sequence[str], reduced: Collection[str]) -
     that have offsets are read step by step.
     """
     once, sources = with_datasources(ds, H5Datasource, H5Datasource.rows_once), sources_of(ds)
-    windows = sources[0]._index.scope.windows if sources and len(operators(ds)) == 1 else None
-    steps = () if windows is None or windows.at is not None else windows.columns
-    offsets = {column.name: column.offsets for column in steps if column.name in reduced}
+    straight = sources[:1] if len(operators(ds)) == 1 else []
     by_offsets: dict[tuple[int, ...] | None, list[str]] = {}
     for name in columns:
-        by_offsets.setdefault(offsets.get(name), []).append(name)
+        offsets = [source.offsets_of(name) for source in straight if name in reduced]
+        by_offsets.setdefault(offsets[0] if offsets else None, []).append(name)
     return [
         (once if offsets is None else with_datasources(ds, H5Datasource, methodcaller("steps_once", names)), names)
         for offsets, names in by_offsets.items()

@@ -4,6 +4,9 @@ import re
 import textwrap
 from pathlib import Path
 
+from ray_h5 import errors
+
+ERRORS = [name for name in vars(errors) if name.endswith("Error")]
 ROOT = Path(__file__).parents[2]
 DOCS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))
 PAGES = ["README.md", *DOCS, "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "cluster/README.md"]

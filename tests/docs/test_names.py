@@ -10,10 +10,10 @@ from importlib import import_module
 import pytest
 
 import ray_h5
-from ray_h5 import errors, torch_data
+from ray_h5 import torch_data
 from ray_h5.cli import commands
 from tests.bench import BENCHES
-from tests.docs.pages import PAGES, ROOT, prose, text_of
+from tests.docs.pages import ERRORS, PAGES, ROOT, prose, text_of
 
 OF_OTHERS = {"TrainingFailedError"}
 """Errors of Ray."""
@@ -50,7 +50,7 @@ def test_every_error_that_a_page_names_exists():
     named = {(page, name) for page, code in SPANS for name in re.findall(r"\b\w+Error\b", code)}
     sources = (path.read_text(encoding="utf-8") for path in (ROOT / "ray_h5").rglob("*.py"))
     made = {name for text in sources for name in re.findall(r"^class (\w+Error)\(", text, re.MULTILINE)}
-    known = {*errors.__all__, *dir(builtins), *made, *OF_OTHERS}
+    known = {*ERRORS, *dir(builtins), *made, *OF_OTHERS}
     assert [(page, name) for page, name in sorted(named) if name not in known] == []
     assert len(named) > 30
 
