@@ -34,13 +34,11 @@ if TYPE_CHECKING:
     from ray_h5.rows.row_reader import RowReader
     from ray_h5.rows.windows_option import Windows
     from ray_h5.tables.sidecar import Sidecar
-    from ray_h5.torch_data.batch_sampler import OrderBatchSampler
     from ray_h5.torch_data.batches.tensors import Sample
     from ray_h5.torch_data.compat.combined_dataset import CombinedHDF5Dataset as CombinedHDF5Dataset
     from ray_h5.torch_data.compat.dataset_wrappers import WorkerSafeAugmentedDataset as WorkerSafeAugmentedDataset
     from ray_h5.torch_data.compat.dataset_wrappers import WorkerSafeStandardizedDataset as WorkerSafeStandardizedDataset
     from ray_h5.torch_data.compat.dataset_wrappers import worker_init_fn as worker_init_fn
-    from ray_h5.torch_data.compat.epoch_shuffle import EpochShuffleSampler as EpochShuffleSampler
     from ray_h5.torch_data.compat.lazy_dataset import H5LazyDataset as H5LazyDataset
     from ray_h5.torch_data.compat.lazy_dataset import h5_worker_init_fn as h5_worker_init_fn
     from ray_h5.torch_data.compat.optimal_dataloader import OptimalDataLoaderFactory as OptimalDataLoaderFactory
@@ -51,10 +49,11 @@ if TYPE_CHECKING:
     from ray_h5.torch_data.compat.rank_cached import _interleaved_indices as _interleaved_indices
     from ray_h5.torch_data.compat.wait_monitor import DataLoaderPerformanceMonitor as DataLoaderPerformanceMonitor
     from ray_h5.torch_data.dataset import H5Dataset
+    from ray_h5.torch_data.derived_samplers import EpochShuffleSampler as EpochShuffleSampler
+    from ray_h5.torch_data.derived_samplers import OrderBatchSampler, WeightedSampler
     from ray_h5.torch_data.h5_data_loader import H5DataLoader
     from ray_h5.torch_data.make_loader import loader
     from ray_h5.torch_data.samplers import OrderSampler
-    from ray_h5.torch_data.weighted_sampler import WeightedSampler
     from ray_h5.transforms.augmentation_defaults import augmentation_defaults
     from ray_h5.transforms.noise import GaussianNoise
     from ray_h5.transforms.spec_augment import SpecAugment
@@ -84,7 +83,6 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "rows.row_reader": ("RowReader",),
     "rows.windows_option": ("Windows",),
     "tables.sidecar": ("Sidecar",),
-    "torch_data.batch_sampler": ("OrderBatchSampler",),
     "torch_data.batches.samples": ("Sample",),
     "torch_data.compat.combined_dataset": ("CombinedHDF5Dataset",),
     "torch_data.compat.dataset_wrappers": (
@@ -92,7 +90,6 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "WorkerSafeStandardizedDataset",
         "worker_init_fn",
     ),
-    "torch_data.compat.epoch_shuffle": ("EpochShuffleSampler",),
     "torch_data.compat.lazy_dataset": ("H5LazyDataset", "h5_worker_init_fn"),
     "torch_data.compat.optimal_dataloader": ("OptimalDataLoaderFactory", "create_optimized_dataloader"),
     "torch_data.compat.rank_cached": (
@@ -103,10 +100,10 @@ _NAMES: dict[str, tuple[str, ...]] = {
     ),
     "torch_data.compat.wait_monitor": ("DataLoaderPerformanceMonitor",),
     "torch_data.dataset": ("H5Dataset",),
+    "torch_data.derived_samplers": ("EpochShuffleSampler", "OrderBatchSampler", "WeightedSampler"),
     "torch_data.h5_data_loader": ("H5DataLoader",),
     "torch_data.make_loader": ("loader",),
     "torch_data.samplers": ("OrderSampler",),
-    "torch_data.weighted_sampler": ("WeightedSampler",),
     "transforms.augmentation_defaults": ("augmentation_defaults",),
     "transforms.noise": ("GaussianNoise",),
     "transforms.spec_augment": ("SpecAugment",),

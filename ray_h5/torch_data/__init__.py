@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from ray_h5.torch_data.compat.dataset_wrappers import WorkerSafeAugmentedDataset as WorkerSafeAugmentedDataset
     from ray_h5.torch_data.compat.dataset_wrappers import WorkerSafeStandardizedDataset as WorkerSafeStandardizedDataset
     from ray_h5.torch_data.compat.dataset_wrappers import worker_init_fn as worker_init_fn
-    from ray_h5.torch_data.compat.epoch_shuffle import EpochShuffleSampler as EpochShuffleSampler
     from ray_h5.torch_data.compat.lazy_dataset import H5LazyDataset as H5LazyDataset
     from ray_h5.torch_data.compat.lazy_dataset import h5_worker_init_fn as h5_worker_init_fn
     from ray_h5.torch_data.compat.optimal_dataloader import OptimalDataLoaderFactory as OptimalDataLoaderFactory
@@ -30,9 +29,10 @@ if TYPE_CHECKING:
     from ray_h5.torch_data.compat.rank_cached import _balanced_contiguous_shard as _balanced_contiguous_shard
     from ray_h5.torch_data.compat.rank_cached import _interleaved_indices as _interleaved_indices
     from ray_h5.torch_data.compat.wait_monitor import DataLoaderPerformanceMonitor as DataLoaderPerformanceMonitor
+    from ray_h5.torch_data.derived_samplers import EpochShuffleSampler as EpochShuffleSampler
+    from ray_h5.torch_data.derived_samplers import WeightedSampler as WeightedSampler
     from ray_h5.torch_data.make_loader import loader as loader
     from ray_h5.torch_data.standardize import Standardize as Standardize  # type: ignore[assignment]
-    from ray_h5.torch_data.weighted_sampler import WeightedSampler as WeightedSampler
     from ray_h5.transforms.augmentation_defaults import augmentation_defaults as augmentation_defaults
     from ray_h5.transforms.image_transform import DecodeImage as DecodeImage  # type: ignore[assignment]
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from ray_h5.errors import OptionError
@@ -17,14 +18,45 @@ from ray_h5.loading.read_calls import Call, Calls, Task, finished
 from ray_h5.options import as_integer, names_options
 from ray_h5.order.position import PositionLike
 from ray_h5.storage.stop_waiting import Stop
-from ray_h5.torch_data.batch_sampler import OrderBatchSampler
 from ray_h5.torch_data.batches.processes import NOTHING, Workers, has_rows, seeded, with_errors
 from ray_h5.torch_data.batches.tensors import movable
+from ray_h5.torch_data.dataset import H5Dataset
+from ray_h5.torch_data.derived_samplers import OrderBatchSampler
 from ray_h5.torch_data.samplers import OrderSampler
-from ray_h5.torch_data.subsets import as_h5
 
 _Made: TypeAlias = tuple[Task, Any]
 """A task, and the arrays of its samples, or the batch that is made of them."""
+
+
+def as_h5(dataset: Dataset[Any]) -> H5Dataset:
+    """Return the samples of a dataset, in the same order, as an `H5Dataset`.
+
+    Raises
+    ------
+    OptionError
+        If it is none, nor a `Subset` of one.
+    """
+    if isinstance(dataset, H5Dataset):
+        return dataset
+    own = ("__getitem__", "__getitems__", "__len__")  # a subclass may make samples itself
+    if isinstance(dataset, Subset) and all(getattr(type(dataset), name) is getattr(Subset, name) for name in own):
+        return as_h5(dataset.dataset)._chosen(dataset.indices)
+    if isinstance(dataset, (str, os.PathLike)):
+        raise OptionError(f"expected a dataset, found the path {str(dataset)!r}; write H5Dataset({str(dataset)!r})")
+    if isinstance(dataset, DataLoader):
+        raise OptionError("loader: expected a dataset or paths, found a DataLoader; pass its dataset")
+    if isinstance(dataset, (ConcatDataset, list, tuple)):
+        raise OptionError(
+            f"loader: expected one dataset or paths, found {type(dataset).__name__} of several datasets. Pass all "
+            "paths to one H5Dataset, whose predicate chooses rows; Shuffle(weights={'lab/*.h5': 0.3}) mixes files by "
+            "shares. For datasets with different transforms write DataLoader(ConcatDataset(datasets), batch_size)"
+        )
+    # A DataLoader takes no sampler for a dataset that has its own order.
+    sampler = "" if isinstance(dataset, IterableDataset) else ", sampler=OrderSampler(dataset)"
+    raise OptionError(
+        f"expected an H5Dataset, or a Subset of one, found {type(dataset).__name__}. For any other dataset write "
+        f"DataLoader(dataset, batch_size{sampler})"
+    )
 
 
 @names_options

@@ -14,10 +14,9 @@ from ray_h5.loading.loader_registry import loader_of
 from ray_h5.options import as_integer, takes_options_of
 from ray_h5.storage.find_files import PathLike
 from ray_h5.torch_data.dataset import DatasetOptions, H5Dataset
-from ray_h5.torch_data.h5_data_loader import H5DataLoader
+from ray_h5.torch_data.h5_data_loader import H5DataLoader, as_h5
 from ray_h5.torch_data.ranks import resolve_rank
 from ray_h5.torch_data.samplers import OrderSampler, ShuffleLike
-from ray_h5.torch_data.subsets import as_h5
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -12,8 +12,8 @@ from joblib import cpu_count
 from torch.utils.data import ConcatDataset, DataLoader, Dataset
 
 from ray_h5.errors import NotFittedError, UnknownColumnError
-from ray_h5.loading.batch_reader import BatchReader
 from ray_h5.loading.rank_shares import Share
+from ray_h5.loading.read_calls import BatchReader
 from ray_h5.loading.row_source import RowSource
 from ray_h5.messages import no_column
 from ray_h5.options import names_options
@@ -22,7 +22,7 @@ from ray_h5.order.read_plan import ReadPlan
 from ray_h5.order.remaining_blocks import start_of
 from ray_h5.order.window_steps import steps_plan
 from ray_h5.torch_data.batches.tensors import Sample
-from ray_h5.torch_data.subsets import as_h5
+from ray_h5.torch_data.h5_data_loader import as_h5
 from ray_h5.transforms.moments import Axis, Moments, NanPolicy
 from ray_h5.transforms.scaler import ConstantPolicy, Scaler
 from ray_h5.transforms.standardize_base import Standardization, with_column

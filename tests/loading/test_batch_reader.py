@@ -8,8 +8,8 @@ import pytest
 
 from ray_h5 import Shuffle, Windows
 from ray_h5.index.file_options import FileOptions
-from ray_h5.loading.batch_reader import BatchReader
 from ray_h5.loading.rank_shares import Share
+from ray_h5.loading.read_calls import BatchReader
 from ray_h5.loading.row_source import RowSource
 from ray_h5.order.block_layout import Tail
 from ray_h5.order.read_plan import make_plan

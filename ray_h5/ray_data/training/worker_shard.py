@@ -23,9 +23,9 @@ from ray.data.collate_fn import ArrowBatchCollateFn, PandasBatchCollateFn
 
 from ray_h5.columns.schema import TENSOR_KINDS
 from ray_h5.errors import OptionError, PositionError
-from ray_h5.loading.batch_reader import BatchReader
 from ray_h5.loading.origin_columns import epoch_column
 from ray_h5.loading.rank_shares import Share
+from ray_h5.loading.read_calls import BatchReader
 from ray_h5.loading.row_source import RowSource
 from ray_h5.options import as_integer
 from ray_h5.order.read_plan import ReadPlan

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
-from functools import partial
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
@@ -135,7 +134,13 @@ class Movable:
         options: dict[str, Any] = {} if device is None else {"device": device}
         if non_blocking and (device is None or torch.device(device).type != "mps"):
             options["non_blocking"] = True
-        return _mapped(self, partial(_moved, options, {} if dtype is None else {"dtype": dtype}), "to")
+
+        def moved(value: Any) -> Any:
+            """Return a tensor, or another object with a method `to`; integers keep their dtype."""
+            casts = dtype is not None and not (isinstance(value, torch.Tensor) and not value.is_floating_point())
+            return value.to(**options, dtype=dtype) if casts else value.to(**options)
+
+        return _mapped(self, moved, "to")
 
     def pin_memory(self) -> Self:
         """Return this batch with all its tensors in pinned memory; without a CUDA device, the batch as it is."""
@@ -214,12 +219,6 @@ def movable(batch: Any) -> Any:
     if type(batch) is list:
         return Listed(batch)
     return Sample(batch) if type(batch) is dict else batch
-
-
-def _moved(options: dict[str, Any], cast: dict[str, Any], value: Any) -> Any:
-    """Return a tensor, or another object with a method `to`, at its new place; `cast` is for floating-point values."""
-    casts = cast and not (isinstance(value, torch.Tensor) and not value.is_floating_point())
-    return value.to(**options, **cast) if casts else value.to(**options)
 
 
 def _mapped(batch: Any, change: Callable[[Any], Any], method: str) -> Any:

@@ -147,21 +147,16 @@ class H5LazyDataset(BatchedDataset):
         self.transform, self.target_transform, self.as_tensors = transform, target_transform, as_tensors
         self.rdcc_nbytes, self.rdcc_nslots, self.rdcc_w0 = rdcc_nbytes, rdcc_nslots, rdcc_w0
         self.swmr, self.casting = swmr, casting
-        kept_bytes = rdcc_nbytes if self._keeps_rows else 0
-        self._open(path, casting=casting, kept_bytes=kept_bytes, storage_options=storage_options)
-
-    def _open(self, path: str, **options: Any) -> None:
-        """Open one file; a column that is input and target has the names ``x`` and ``y``."""
         if not isinstance(path, (str, os.PathLike)):
             raise OptionError(
                 f"path={path!r}: expected one file, found {type(path).__name__}; H5Dataset(paths) reads several"
             )
-        stored = [key for key in (self.x_key, self.y_key) if key is not None]
-        names = ["x", "y"] if self.x_key == self.y_key else stored
-        columns = dict(zip(names, stored, strict=True))
-        cast = {
-            name: dtype for name, dtype in zip(names, (self.x_dtype, self.y_dtype), strict=False) if dtype is not None
-        }
+        stored = [key for key in (x_key, y_key) if key is not None]
+        names = ["x", "y"] if x_key == y_key else stored  # a column that is input and target
+        columns, dtypes = dict(zip(names, stored, strict=True)), zip(names, (x_dtype, y_dtype), strict=False)
+        cast = {name: dtype for name, dtype in dtypes if dtype is not None}
+        options: dict[str, Any] = {"kept_bytes": rdcc_nbytes if self._keeps_rows else 0, "casting": casting}
+        options["storage_options"] = storage_options
         self._source: H5Dataset | LivePairs
         try:
             self._source = H5Dataset(path, stored if names == stored else columns, dtypes=cast, **options)
@@ -170,9 +165,9 @@ class H5LazyDataset(BatchedDataset):
                 raise OptionError(f"{path}: expected one file, found {len(files)}; H5Dataset(paths) reads several")
             self.path = files.path(0)
         except WriterActiveError:
-            if not self.swmr:
+            if not swmr:
                 raise
-            self._source = LivePairs(path, columns, Cast(cast, self.casting))
+            self._source = LivePairs(path, columns, Cast(cast, casting))
             self.path = self._source.path
         self._where = self.path
 

@@ -11,15 +11,13 @@ import torch
 from joblib import cpu_count
 from torch.utils.data import get_worker_info
 
-from ray_h5.buffers import empty
 from ray_h5.columns.schema import TENSOR_KINDS
 from ray_h5.errors import OptionError, RayH5Error, UnsupportedColumnError
 from ray_h5.options import require, takes_options_of
 from ray_h5.torch_data.batched_dataset import Many, check_indices
 from ray_h5.torch_data.batches.shared_memory import new_shared
-from ray_h5.torch_data.batches.tensors import new_arrays
+from ray_h5.torch_data.batches.tensors import new_arrays, tensor_over
 from ray_h5.torch_data.compat.lazy_dataset import WITHOUT_AUX, H5LazyDataset, LivePairs
-from ray_h5.torch_data.dataset import H5Dataset
 
 MODES = ("contiguous", "interleave")
 
@@ -119,7 +117,11 @@ class RankMemCachedH5Dataset(H5LazyDataset):
             self._row_ids = np.arange(*_balanced_contiguous_shard(self._total, self.world_size, self.rank))
         else:
             self._row_ids = _interleaved_indices(self._total, self.world_size, self.rank)
-        self._tensors = _preloaded(self._source, self._row_ids, _memory(pin_host_memory, share_memory, log_fn))
+        if pin_host_memory and (share_memory or not torch.cuda.is_available()):
+            why = "shared" if share_memory else "without a CUDA device"
+            log_fn(f"pin_host_memory: {why}, the memory is not pinned")
+            pin_host_memory = False
+        self._tensors = self._preloaded(pin_host_memory, share_memory, log_fn)
         self._source.release()
         nbytes = sum(tensor.nbytes for tensor in self._tensors)
         log_fn(
@@ -131,6 +133,35 @@ class RankMemCachedH5Dataset(H5LazyDataset):
                 f"{self._total} samples do not divide among {self.world_size} ranks: with EpochShuffleSampler("
                 "dataset.common_length) all of them get equally many batches, and none waits for the others for ever"
             )
+
+    def _preloaded(self, pin: bool, share: bool, log_fn: Callable[[str], None]) -> list[torch.Tensor]:
+        """Return the rows of this rank of each column; several threads read neighbouring rows each."""
+        source, rows = self._source, self._row_ids
+        if isinstance(source, LivePairs):
+            columns, num_threads = source.specs, 1
+        else:
+            columns, num_threads = list(source.source.plan.columns), cpu_count()
+        for spec in columns:
+            if spec.kind not in TENSOR_KINDS:
+                raise UnsupportedColumnError(f"column {spec.name!r} holds {spec.kind} values; a tensor holds numbers")
+        specs = {spec.name: ((len(rows), *spec.row_shape), spec.dtype) for spec in columns}
+        if share:
+            tensors = {name: new_shared(shape, dtype) for name, (shape, dtype) in specs.items()}
+        else:
+            try:
+                arrays = new_arrays(specs, pinned=pin)
+            except RuntimeError as exc:
+                log_fn(f"pin_host_memory: {str(exc).splitlines()[0]}; the memory is not pinned")
+                arrays = new_arrays(specs)
+            tensors = {name: tensor_over(array) for name, array in arrays.items()}
+        cuts = np.linspace(0, len(rows), 1 + num_threads, dtype=int).tolist()
+
+        def read(part: slice) -> None:
+            source.read(rows[part], {name: tensor.numpy()[part] for name, tensor in tensors.items()})
+
+        with ThreadPoolExecutor(num_threads) as threads:
+            list(threads.map(read, map(slice, cuts, cuts[1:])))
+        return list(tensors.values())
 
     @property
     def x(self) -> torch.Tensor:
@@ -162,45 +193,6 @@ class RankMemCachedH5Dataset(H5LazyDataset):
         for tensor, array in zip(self._tensors, arrays, strict=True):
             np.take(tensor.numpy(), rows, axis=0, out=array, mode="clip")
         return arrays
-
-
-_Memory = Callable[[tuple[int, ...], np.dtype], torch.Tensor]
-
-
-def _preloaded(source: H5Dataset | LivePairs, rows: np.ndarray, memory: _Memory) -> list[torch.Tensor]:
-    """Return some rows of each column; several threads read neighbouring rows each."""
-    specs = source.specs if isinstance(source, LivePairs) else source.source.plan.columns
-    for spec in specs:
-        if spec.kind not in TENSOR_KINDS:
-            raise UnsupportedColumnError(f"column {spec.name!r} holds {spec.kind} values; a tensor holds numbers")
-    tensors = {spec.name: memory((len(rows), *spec.row_shape), spec.dtype) for spec in specs}
-    cuts = np.linspace(0, len(rows), 1 + (1 if isinstance(source, LivePairs) else cpu_count()), dtype=int).tolist()
-
-    def read(part: slice) -> None:
-        source.read(rows[part], {name: tensor.numpy()[part] for name, tensor in tensors.items()})
-
-    with ThreadPoolExecutor(len(cuts) - 1) as threads:
-        list(threads.map(read, map(slice, cuts, cuts[1:])))
-    return list(tensors.values())
-
-
-def _memory(pin: bool, share: bool, log_fn: Callable[[str], None]) -> _Memory:
-    """Return a function that allocates the tensors that stay."""
-    if pin and (share or not torch.cuda.is_available()):
-        log_fn(f"pin_host_memory: {'shared' if share else 'without a CUDA device'}, the memory is not pinned")
-        pin = False
-    if share:
-        return new_shared
-
-    def make(shape: tuple[int, ...], dtype: np.dtype) -> torch.Tensor:
-        if pin:
-            try:
-                return torch.empty(shape, dtype=torch.from_numpy(np.empty(0, dtype)).dtype, pin_memory=True)
-            except RuntimeError as exc:
-                log_fn(f"pin_host_memory: {str(exc).splitlines()[0]}; the memory is not pinned")
-        return torch.from_numpy(empty(shape, dtype))
-
-    return make
 
 
 def _balanced_contiguous_shard(total: int, world_size: int, rank: int) -> tuple[int, int]:

@@ -1,3 +1,5 @@
+from unittest import mock
+
 import h5py
 import numpy as np
 import pytest
@@ -143,14 +145,8 @@ class TestInOneProcess:
     def test_pinning_falls_back(self, pairs, monkeypatch):
         said = []
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        plain = torch.empty
-
-        def empty(*args, **kwargs):
-            if kwargs.pop("pin_memory", False):
-                raise RuntimeError("cannot lock so much memory\nat some line of C++")
-            return plain(*args, **kwargs)
-
-        monkeypatch.setattr(torch, "empty", empty)
+        refused = RuntimeError("cannot lock so much memory\nat some line of C++")
+        monkeypatch.setattr(torch, "empty_like", mock.Mock(side_effect=refused))
         dataset = RankMemCachedH5Dataset(pairs, "images", log_fn=said.append)
         assert dataset[3][0, 0] == 3
         assert "pin_host_memory: cannot lock so much memory; the memory is not pinned" in said
