@@ -38,7 +38,7 @@ class Size(NamedTuple):
 
 
 LIMITS: dict[str, Size] = {
-    "__init__": Size(200, 1, 1, 0, 0, 0),
+    "__init__": Size(197, 1, 1, 0, 0, 0),
     "arrow_arrays": Size(129, 1, 0, 0, 0, 0),
     "atomic": Size(24, 1, 0, 0, 0, 0),
     "bench": Size(190, 1, 0, 0, 1, 0),
@@ -54,7 +54,7 @@ LIMITS: dict[str, Size] = {
     "index": Size(3705, 20, 2, 0, 4, 4),
     "inspect": Size(1430, 8, 8, 0, 4, 0),
     "likely_rows": Size(895, 6, 0, 0, 0, 0),
-    "loading": Size(1297, 9, 1, 0, 0, 1),
+    "loading": Size(1269, 8, 1, 0, 0, 1),
     "lru": Size(138, 1, 0, 0, 0, 0),
     "manifest": Size(1305, 9, 0, 0, 0, 1),
     "merged_facts": Size(50, 1, 0, 0, 0, 0),
@@ -71,13 +71,13 @@ LIMITS: dict[str, Size] = {
     "source": Size(269, 1, 8, 0, 0, 0),
     "storage": Size(3315, 22, 4, 0, 3, 0),
     "tables": Size(1262, 9, 0, 0, 2, 2),
-    "torch_data": Size(4612, 25, 2, 0, 2, 0),
+    "torch_data": Size(4555, 22, 2, 0, 2, 0),
     "transforms": Size(1749, 11, 0, 0, 1, 0),
     "writing": Size(2644, 14, 0, 0, 5, 2),
 }
 """Today's numbers."""
 
-COMMENTS = 1.18
+COMMENTS = 1.19
 """Per cent of lines that are comments, over all packages: this one may only rise."""
 
 

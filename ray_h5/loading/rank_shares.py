@@ -77,11 +77,16 @@ class Share:
         return left_of(self.start).positions(self.layout.rows_of(self.rank, start, stop))
 
     def indices(self, positions: np.ndarray) -> np.ndarray:
-        """Return the selected indices at some positions: int64; with their draws, as `later_draws` does."""
+        """Return the selected indices at some positions: int64.
+
+        Of values that are drawn, they also say which draw is meant: negative ones below ``-num_rows`` stand for later
+        draws than 0; see `split_draws`.
+        """
         selected = self.order.selected_indices(positions % self.order.epoch_rows, self.start.epoch)
         if not self.is_drawn:
             return selected
-        return later_draws(selected, self.order.draw_numbers(positions, self.start.epoch), self.order.num_rows)
+        draws = self.order.draw_numbers(positions, self.start.epoch)
+        return np.where(draws > 0, selected - (draws + 1) * self.order.num_rows, selected)
 
     def pieces(self, rows: int = 1) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield positions and selected indices of what is left to read, some thousand at once: a multiple of `rows`."""
@@ -97,15 +102,7 @@ class Share:
                 yield positions[i : i + rows], indices[i : i + rows]
 
 
-def later_draws(indices: np.ndarray, draws: np.ndarray, length: int) -> np.ndarray:
-    """Return indices that also say which draw of the values of a sample is meant: negative ones below ``-length``.
-
-    They are of datasets whose samples have other values in each epoch. Draw 0 is that of the index itself.
-    """
-    return np.where(draws > 0, indices - (draws + 1) * length, indices)
-
-
 def split_draws(indices: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the indices of ``range(length)``, and the draws, that indices of `later_draws` stand for."""
+    """Return the indices of ``range(length)``, and the draws, that indices of a `Share` stand for."""
     draws = np.where(indices < 0, -(indices // max(length, 1)) - 1, 0)
     return np.where(indices < 0, indices % max(length, 1), indices), draws

@@ -74,7 +74,7 @@ class EpochState:
 
     def __init__(self, order: Order, plan: Fingerprint) -> None:
         self.order, self._plan = order, plan
-        self.epoch = self._next_epoch = 0
+        self.epoch = self.next_epoch = 0
         self.advances = False
         self._loaded: Position | None = None
         self.is_ahead = False
@@ -86,7 +86,7 @@ class EpochState:
         epoch = as_integer("set_epoch: epoch", epoch, 0)
         if epoch != self.epoch:
             self._loaded = self.run = None
-        self.epoch = self._next_epoch = epoch
+        self.epoch = self.next_epoch = epoch
 
     def start(self, world_size: int, block_rows: int, tail: Tail | None) -> Position:
         """Return where a whole epoch begins on one of `world_size` ranks."""
@@ -99,18 +99,12 @@ class EpochState:
         between two runs of `run_length` rows. Otherwise the rows that are left are cut again.
         """
         if self.advances:
-            self.epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
+            self.epoch, self.next_epoch = self.next_epoch, self.next_epoch + 1
         start = replace(whole, epoch=self.epoch)
         loaded, self._loaded = self._loaded, None
         start = start if loaded is None else continued(start, loaded, run_length)
         self.run, self.is_ahead = (start, start.rows), False
         return start
-
-    def end(self) -> None:
-        """End an iteration: the next one is of a whole epoch."""
-        self.run = None
-        if self.advances:
-            self.epoch = self._next_epoch
 
     def position(self, run: tuple[Position, int] | None = None) -> Position:
         """Return where the iteration that was asked last is, or the iteration `run`."""
@@ -148,7 +142,9 @@ class Counted(Iterator[_Item]):
         try:
             item = next(self._items)
         except StopIteration:
-            state.end()
+            state.run = None  # the next iteration is of a whole epoch
+            if state.advances:
+                state.epoch = state.next_epoch
             raise
         run = self._run or state.run
         assert run is not None

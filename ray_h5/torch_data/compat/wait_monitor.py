@@ -122,7 +122,12 @@ class DataLoaderPerformanceMonitor:
             For ``config_1``, ``config_2`` ... the options, and the result of `time_batch_loading`.
         """
         results: dict[str, dict[str, Any]] = {}
-        chosen = default_configurations() if configurations is None else list(configurations)
+        chosen: list[dict[str, Any]] = list(configurations or ())
+        if configurations is None:
+            chosen = [{"num_workers": 0, "pin_memory": False}]
+            more = {"pin_memory": torch.cuda.is_available(), "persistent_workers": True}
+            settings = ((1, 2), (2, 2), (4, 2), (8, 4), (12, 6))
+            chosen += [{"num_workers": n, "prefetch_factor": few, **more} for n, few in settings if n <= cpu_count()]
         for number, options in enumerate(chosen, start=1):
             logger.info("configuration %d of %d: %s", number, len(chosen), options)
             loader = DataLoader(dataset, batch_size=batch_size, **options)
@@ -130,17 +135,6 @@ class DataLoaderPerformanceMonitor:
             del loader
             gc.collect()  # ends its persistent workers before the next loader is measured
         return results
-
-
-def default_configurations() -> list[dict[str, Any]]:
-    """Return the configurations that are compared by default, up to the CPUs of this process."""
-    pin = torch.cuda.is_available()
-    settings: list[dict[str, Any]] = [{"num_workers": 0, "pin_memory": False}]
-    for workers, prefetch in ((1, 2), (2, 2), (4, 2), (8, 4), (12, 6)):
-        if workers <= cpu_count():
-            more = {"pin_memory": pin, "persistent_workers": True, "prefetch_factor": prefetch}
-            settings.append({"num_workers": workers, **more})
-    return settings
 
 
 def resident_bytes() -> int:
