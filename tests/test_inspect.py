@@ -281,6 +281,7 @@ def test_a_shuffle_is_told_where_it_is_asked_for(other, capsys):
         assert error in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_command_imports_no_more_than_it_needs():
     code = "import sys, ray_h5.inspect.text; print(sorted({'ray', 'torch'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -53,7 +53,7 @@ print(json.dumps(found))
 """
 
 
-pytestmark = pytest.mark.xdist_group("log")  # they share programs that print
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("log")]  # they share programs that print
 
 
 @pytest.fixture(scope="module")
@@ -86,13 +86,3 @@ def test_a_program_that_sets_up_logging_later_is_left_alone(said):
 def test_levels_and_handlers_of_this_package_that_a_program_sets_stay(said):
     assert said["level"] == ["yes"]
     assert said["handler"] == ["mine yes"]
-
-
-def test_messages_of_a_test_are_captured(tmp_path, caplog):
-    from ray_h5 import H5Dataset
-
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"] = np.zeros((4, 3), "f4")
-        file["odd"] = np.zeros(4, np.longdouble)
-    H5Dataset(tmp_path / "a.h5")
-    assert "left out 1 of 2 columns" in caplog.text

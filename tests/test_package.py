@@ -17,9 +17,16 @@ def run(code):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
-def test_importing_the_package_imports_nothing_heavy():
-    code = "import sys, ray_h5; print([m for m in ('ray', 'torch', 'h5py', 'numpy', 'pyarrow') if m in sys.modules])"
-    assert run(code) == "[]"
+IMPORTS = """
+import sys, ray_h5
+print([m for m in ("ray", "torch", "h5py", "numpy", "pyarrow") if m in sys.modules])
+ray_h5.where, ray_h5.kfold, ray_h5.plots.__doc__
+print("ray" in sys.modules)
+"""
+
+
+def test_importing_the_package_imports_nothing_heavy_and_where_and_figures_no_ray():
+    assert run(IMPORTS).splitlines() == ["[]", "False"]
 
 
 def test_every_public_name_is_there_and_sorted():
@@ -29,11 +36,6 @@ def test_every_public_name_is_there_and_sorted():
     for name in ("nonsense", "NonsenseError", "_HOME"):
         with pytest.raises(AttributeError, match=f"'ray_h5' has no attribute '{name}'"):
             getattr(ray_h5, name)
-
-
-def test_where_and_figures_need_no_ray():
-    code = "import sys, ray_h5; ray_h5.where, ray_h5.kfold, ray_h5.plots.__doc__; print('ray' in sys.modules)"
-    assert run(code) == "False"
 
 
 def test_the_public_names_alone_are_shown():
@@ -137,6 +139,7 @@ for apart in ("ray_h5.torch_data", "ray_h5.ray_data"):
 """
 
 
+@pytest.mark.slow  # it imports all modules
 def test_lower_floors_need_neither_ray_nor_torch_and_torch_data_needs_no_ray():
     lower, all_but_ray = (line.split() for line in run(BLOCK).splitlines())
     assert {"ray_h5.read.reader", "ray_h5.order.read_plan", "ray_h5.cli"} <= set(lower)

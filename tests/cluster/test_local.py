@@ -15,7 +15,6 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from ray.job_submission import JobStatus
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = str(Path(__file__).with_name("program.py"))
@@ -124,6 +123,8 @@ class Job:
             yield text
 
     def get_job_info(self, _):
+        from ray.job_submission import JobStatus  # here: it takes a while for each process that collects tests
+
         status = JobStatus.SUCCEEDED if self.asked == 3 else JobStatus.RUNNING
         return SimpleNamespace(status=status, message="", driver_exit_code=0)
 

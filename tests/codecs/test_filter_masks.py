@@ -245,6 +245,7 @@ def test_pipelines_that_libhdf5_decodes(tmp_path, shown, filters):
     assert reader.stats.chunks_decoded > 0
 
 
+@pytest.mark.slow
 def test_filters_of_hdf5plugin_need_no_import_by_the_user(tmp_path):
     child = run_python(
         "import sys, numpy as np\n"

@@ -50,6 +50,7 @@ with h5py.File(sys.argv[1], "w") as file:
 """
 
 
+@pytest.mark.slow
 def test_plugins_of_another_libhdf5_are_replaced(tmp_path):
     """`import netCDF4` names its plugins to child processes, which then cannot create datasets of blosc."""
     netcdf = pytest.importorskip("netCDF4")

@@ -16,7 +16,7 @@ import torch
 from ray_h5 import Position
 from tests.docs.pages import ROOT, blocks, text_of, with_blocks
 
-_RUN_ELSEWHERE = ["docs/frameworks.md", "docs/four-gpus.md", "docs/cluster-s3.md"]
+_RUN_ELSEWHERE = ["docs/frameworks.md", "docs/four-gpus.md", "docs/cluster-s3.md", "docs/pytorch.md"]
 """By tests/torch_data/frameworks_script.py, in two processes, by test_lightning_in_ray.py, and below."""
 
 

@@ -21,13 +21,12 @@ from ray_h5.storage.stores import object_store
 from tests.remote.kit import QUICK, ROWS, check_epoch, epoch_of
 from tests.remote.kit import write as write_file
 
-moto = pytest.importorskip("moto.server", reason="moto is not installed: pip install 'moto[s3,server]'")
-boto3 = pytest.importorskip("boto3")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]  # moto starts slowly
 
 
 @pytest.fixture(scope="module")
 def endpoint():
+    moto = pytest.importorskip("moto.server", reason="moto is not installed: pip install 'moto[s3,server]'")
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
@@ -40,7 +39,7 @@ def endpoint():
 def s3(endpoint, monkeypatch):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "testing")
-    client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1")
+    client = pytest.importorskip("boto3").client("s3", endpoint_url=endpoint, region_name="us-east-1")
     client.create_bucket(Bucket="bkt")
     _empty(client)  # all moto servers of a process have the same objects
     yield client

@@ -51,6 +51,7 @@ def test_rows_come_without_calls_of_linux(tmp_path):
         assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_the_loop_is_compiled_without_hints(tmp_path, monkeypatch):
     """Without ``posix_fadvise``, reads of cold files are not announced; all else is the same loop."""
     from ray_h5.read.native import build

@@ -1,6 +1,8 @@
 import subprocess
 import sys
 
+import pytest
+
 import ray_h5
 from ray_h5 import torch_data
 
@@ -53,6 +55,7 @@ assert "ray" not in sys.modules
 """
 
 
+@pytest.mark.slow
 def test_imports_bring_no_ray_and_change_nothing_of_torch_and_hide_no_name():
     """In one process: to import torch takes seconds."""
     subprocess.run([sys.executable, "-W", "ignore", "-c", IMPORTS], check=True, timeout=100)
