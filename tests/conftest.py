@@ -1,6 +1,8 @@
 import gc
 import logging
 import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -198,6 +200,18 @@ def pytest_generate_tests(metafunc):
         marks = [pytest.mark.store, *([] if module in QUICK else [getattr(pytest.mark, when)])]
         where = [pytest.param("disk", id=pytest.HIDDEN_PARAM), pytest.param("store", id="store", marks=marks)]
         metafunc.parametrize("files_in", where, indirect=True)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 2 MiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder]
+    if not shutil.which("mount") or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("this user may not mount a file system")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
 
 
 @pytest.fixture

@@ -154,13 +154,13 @@ class NamedTypes:
 
     Parameters
     ----------
-    names : mapping of object to str
-        Their paths, by `address_of`.
+    names : mapping of int to str
+        Their paths, by their byte offsets in the file.
     out : h5py.File
         The copy.
     """
 
-    def __init__(self, names: Mapping[Any, str], out: h5py.File) -> None:
+    def __init__(self, names: Mapping[int, str], out: h5py.File) -> None:
         self._names, self._out = names, out
 
     def of(self, id_: h5py.h5a.AttrID | h5py.h5d.DatasetID) -> h5py.h5t.TypeID:
@@ -175,7 +175,7 @@ class NamedTypes:
         return any(self._path_of(id_.get_type()) is not None for id_ in ids)
 
     def _path_of(self, type_: h5py.h5t.TypeID) -> str | None:
-        return self._names.get(address_of(type_)) if self._names and type_.committed() else None
+        return self._names.get(address_of(type_)[1]) if self._names and type_.committed() else None
 
 
 def copy_attribute(

@@ -10,7 +10,7 @@ from ray_h5.codecs.encode import CODEC_NAMES
 from ray_h5.errors import OptionError, UnsupportedColumnError, VerifyError
 from ray_h5.read.reader import RowReader
 from ray_h5.writing.file_writer import OutputFile
-from ray_h5.writing.repack.copy_file import FileCopy, NewLayout, creation_of
+from ray_h5.writing.repack.copy_file import FileCopy, NewLayout
 from tests.hdf5.h5kit import flip
 
 
@@ -160,7 +160,8 @@ def test_everything_is_there(tmp_path, rule):
     source, out = str(tmp_path / "a.h5"), str(tmp_path / "b.h5")
     everything(source)
     copy = FileCopy(source, RULES[rule], threads=2)
-    with OutputFile(out, threads=2, **creation_of(source)) as file:
+    copy.survey()
+    with OutputFile(out, threads=2, **copy.creation) as file:
         copy.write(file)
     assert copy.result.dropped == []
     file.verify()
@@ -183,8 +184,10 @@ def test_checksums_of_chunks_are_kept(tmp_path, codec, kind):
     values = np.zeros((50, 33), "u1") if kind == "zeros" else np.random.default_rng(0).integers(0, 256, (50, 33), "u1")
     with h5py.File(source, "w") as file:
         file.create_dataset("x", data=values, chunks=(4, 33), compression="gzip", fletcher32=True)
+    copy = FileCopy(source, lambda _: NewLayout(7, codec))
+    copy.survey()
     with OutputFile(out) as file:
-        FileCopy(source, lambda _: NewLayout(7, codec)).write(file)
+        copy.write(file)
     with h5py.File(out) as file:
         assert file["x"].fletcher32
         assert file["x"].chunks == (7, 33)
@@ -200,8 +203,10 @@ def test_checksums_of_chunks_are_kept(tmp_path, codec, kind):
 def test_chunks_that_do_not_change_are_copied_as_they_are(tmp_path):
     source, out = str(tmp_path / "a.h5"), str(tmp_path / "b.h5")
     everything(source)
+    copy = FileCopy(source, lambda facts: NewLayout(7, "zstd") if facts.name == "zstd" else None)
+    copy.survey()
     with OutputFile(out) as file:
-        FileCopy(source, lambda facts: NewLayout(7, "zstd") if facts.name == "zstd" else None).write(file)
+        copy.write(file)
     with h5py.File(source) as one, h5py.File(out) as other:
         for chunk in range(3):
             assert one["zstd"].id.read_direct_chunk((7 * chunk, 0)) == other["zstd"].id.read_direct_chunk(
@@ -279,6 +284,7 @@ def test_what_cannot_be_kept_is_named(tmp_path):
     with pytest.raises(UnsupportedColumnError, match=lost):
         FileCopy(source, RULES["nothing"]).survey()
     copy = FileCopy(source, RULES["nothing"], drop=True)
+    copy.survey()
     with OutputFile(out) as file:
         copy.write(file)
     assert len(copy.result.dropped) == 4
@@ -290,6 +296,7 @@ def test_a_changed_copy_is_found(tmp_path):
     source, out = str(tmp_path / "a.h5"), str(tmp_path / "b.h5")
     everything(source)
     copy = FileCopy(source, RULES["nothing"])
+    copy.survey()
     with OutputFile(out) as file:
         copy.write(file)
     with h5py.File(out) as found:

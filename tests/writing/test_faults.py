@@ -6,7 +6,6 @@ import os
 import random
 import resource
 import signal
-import subprocess
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -74,22 +73,6 @@ def test_a_killed_repack_is_resumed(tmp_path):
     assert len(found.kept) >= 5
     check_rows(read_all(str(out)), range(6 * ROWS))
     assert [name for name in os.listdir(out) if name.startswith(".")] == []
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 2 MB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
-    try:
-        done = subprocess.run(command, capture_output=True, check=False)
-    except OSError:
-        done = None
-    if done is None or done.returncode:
-        pytest.skip("this user may not mount a file system")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def test_a_full_disk(tmp_path, small_disk):

@@ -141,7 +141,7 @@ class _Entry:
 
 
 class FileCopy:
-    """The copy of one file into another.
+    """The copy of one file into another: `survey` looks at it, `write` writes it.
 
     Parameters
     ----------
@@ -158,24 +158,35 @@ class FileCopy:
     def __init__(self, source: str, rule: Rule, *, drop: bool = False, threads: int = 1) -> None:
         self._source, self._rule, self._drop, self._threads = source, rule, drop, threads
         self.result = Copied()
+        self.creation: dict[str, Any] = {}
+        """With which properties the copy is created: those of `h5py.File`."""
         self._entries: list[_Entry] = []
-        self._types_by_address: dict[Address, str] = {}
+        self._type_paths: dict[int, str] = {}
         self._progress: Callable[[int], object] = lambda _: None
 
     def survey(self) -> None:
-        """Decide about each array; raise for what cannot be kept. Nothing is written."""
-        with open_h5(self._source) as file:
-            self._list(file)
+        """List what the file holds, and decide about each array; raise for what cannot be kept. Nothing is written."""
+        self.result = Copied()
+        with open_h5(self._source) as file, translated(self._source, "listing what it holds"):
+            plist, root = file.id.get_create_plist(), file["/"].id.get_create_plist()
+            is_ordered = bool(root.get_link_creation_order() | root.get_attr_creation_order())
+            # Attributes above 64 KiB, and names in the order of creation, need the format of HDF5 1.8.
+            version = ("v108", "latest") if plist.get_version()[0] >= _SUPERBLOCK_1_8 else None
+            self.creation = {"track_order": is_ordered, "userblock_size": file.userblock_size, "libver": version}
+            self._entries = list(self._listed(file))
+            # In the order of their creation, types come first.
+            if self._type_paths and not root.get_link_creation_order():
+                self._entries.sort(key=lambda entry: entry.what not in {"group", "type"})
+        if self.result.dropped and not self._drop:
+            raise UnsupportedColumnError(
+                f"{self._source}: a copy cannot keep {few(self.result.dropped)}. Pass drop=True to leave it out."
+            )
 
     def write(self, out: OutputFile, progress: Callable[[int], object] = lambda _: None) -> None:
         """Write the copy. `progress` is called with the bytes of the input that are done."""
         self._progress = progress
         with open_h5(self._source) as file, RowReader(self._source, threads=self._threads) as reader:
-            self._list(file)
-            self._types = NamedTypes(self._types_by_address, out.file)
-            # In the order of their creation, types come first.
-            if self._types_by_address and not file["/"].id.get_create_plist().get_link_creation_order():
-                self._entries.sort(key=lambda entry: entry.what not in {"group", "type"})
+            self._types = NamedTypes(self._type_paths, out.file)
             with out.writing():
                 copy_userblock(file, out.path, out.file.userblock_size)
             for entry in self._entries:
@@ -201,17 +212,8 @@ class FileCopy:
 
     # What there is ---------------------------------------------------------------------------------
 
-    def _list(self, file: h5py.File) -> None:
-        """List all that is in a file, each object once, groups before what is in them."""
-        self.result = Copied()
-        with translated(self._source, "listing what it holds"):
-            self._entries = list(self._listed(file))
-        if self.result.dropped and not self._drop:
-            raise UnsupportedColumnError(
-                f"{self._source}: a copy cannot keep {few(self.result.dropped)}. Pass drop=True to leave it out."
-            )
-
     def _listed(self, file: h5py.File) -> Iterator[_Entry]:
+        """Yield all that is in a file, each object once, groups before what is in them."""
         root_size, lose = Path(self._source).stat().st_size, self.result.dropped.append
         self._survey_attributes("/", file)
         seen: dict[Address, str] = {address_of(file.id): "/"}
@@ -244,7 +246,7 @@ class FileCopy:
                     yield _Entry(path, "group")
                     groups.append((f"{path}/", item))
                 elif isinstance(item, h5py.Datatype):
-                    self._types_by_address[key] = path
+                    self._type_paths[key[1]] = path
                     yield _Entry(path, "type")
                 elif (entry := self._array(path, item, root_size)) is not None:
                     yield entry
@@ -417,13 +419,3 @@ def _stored_alike(one: h5py.Dataset, other: h5py.Dataset) -> bool:
         and other.id.get_num_chunks() == len(corners)
         and all(one.id.read_direct_chunk(corner) == other.id.read_direct_chunk(corner) for corner in corners)
     )
-
-
-def creation_of(path: str) -> dict[str, Any]:
-    """Return with which properties a copy of a file is created: those of `h5py.File`."""
-    with open_h5(path) as file:
-        plist, root = file.id.get_create_plist(), file["/"].id.get_create_plist()
-        is_ordered = bool(root.get_link_creation_order() | root.get_attr_creation_order())
-        # Attributes above 64 KiB, and names in the order of creation, need the format of HDF5 1.8.
-        version = ("v108", "latest") if plist.get_version()[0] >= _SUPERBLOCK_1_8 else None
-        return {"track_order": is_ordered, "userblock_size": file.userblock_size, "libver": version}

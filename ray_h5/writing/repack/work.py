@@ -22,7 +22,7 @@ from ray_h5.storage.storage_of_path import storage_of, whole_path
 from ray_h5.writing.destination import Destination
 from ray_h5.writing.file_writer import OutputFile, writing
 from ray_h5.writing.layouts import GOOD_BYTES, Layout, chunk_faults
-from ray_h5.writing.repack.copy_file import ArrayFacts, Copied, FileCopy, NewLayout, as_keepable, creation_of
+from ray_h5.writing.repack.copy_file import ArrayFacts, Copied, FileCopy, NewLayout, as_keepable
 from ray_h5.writing.repack.result import Repacked
 
 if TYPE_CHECKING:
@@ -163,8 +163,7 @@ class Work:
     def survey(self) -> None:
         """Raise for what cannot be kept, before something is written. Files in stores are looked at in their turn."""
         for path in self._on_disk:
-            self._copy(path).survey()
-            self._creation(path)
+            self._surveyed(path)
 
     def fingerprint(self, options: Mapping[str, Any]) -> str:
         """Return what decides the contents of the outputs."""
@@ -205,8 +204,20 @@ class Work:
             rewritten=sum(copy.rewritten for copy in copies),
         )
 
-    def _copy(self, path: str) -> FileCopy:
-        return FileCopy(path, self._rule, drop=self._drop, threads=self._threads)
+    def _surveyed(self, path: str) -> FileCopy:
+        """Return the copy of a file, if all of it can be kept, or the user says that it may be left out."""
+        copy = FileCopy(path, self._rule, drop=self._drop, threads=self._threads)
+        copy.survey()
+        size = copy.creation["userblock_size"]
+        if size and self._layout.page is not None:
+            if not self._drop:
+                said = (
+                    f"{path} begins with {size} bytes that are not HDF5, as MATLAB writes them, and files of pages "
+                    "have none. Leave page= out, or pass drop=True."
+                )
+                raise OptionError(said, option="page", value=self._layout.page)
+            copy.creation["userblock_size"] = 0
+        return copy
 
     def _rule(self, facts: ArrayFacts) -> NewLayout | None:
         """Return how an array is laid out; None if it stays as it is."""
@@ -225,10 +236,10 @@ class Work:
         self, path: str, local: str, outputs: Outputs, name: str, progress: Callable[[int], object]
     ) -> Copied:
         """Write an output, look at it, and give it its name."""
-        copy = self._copy(local)
+        copy = self._surveyed(local)
         temporary = outputs.folder.temporary(name)
         page = cast("int | None", self._layout.page)
-        with OutputFile(temporary, threads=self._threads, page=page, **self._creation(local)) as file:
+        with OutputFile(temporary, threads=self._threads, page=page, **copy.creation) as file:
             copy.write(file, progress)
             if path in self._on_disk:  # requests to a store say which state they want
                 check_state(path, FileState(self._states[path]), self._storage)
@@ -239,19 +250,6 @@ class Work:
             copy.result.file_bytes = Path(temporary).stat().st_size
             outputs.put(temporary, name)
         return copy.result
-
-    def _creation(self, path: str) -> dict[str, Any]:
-        """Return with which properties the copy of a file is created."""
-        props = creation_of(path)
-        if props["userblock_size"] and self._layout.page is not None:
-            if not self._drop:
-                said = (
-                    f"{path} begins with {props['userblock_size']} bytes that are not HDF5, as MATLAB writes them, and "
-                    "files of pages have none. Leave page= out, or pass drop=True."
-                )
-                raise OptionError(said, option="page", value=self._layout.page)
-            props["userblock_size"] = 0
-        return props
 
     def _fetched(self, url: str, path: str) -> str:
         """Return a local copy of a file in a store."""
