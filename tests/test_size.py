@@ -50,7 +50,7 @@ LIMITS: dict[str, Size] = {
     "content_equality": Size(66, 1, 0, 0, 0, 0),
     "errors": Size(178, 1, 0, 0, 0, 0),
     "hash_and_permute": Size(187, 1, 0, 0, 0, 0),
-    "hdf5": Size(6302, 29, 0, 0, 5, 3),
+    "hdf5": Size(6261, 28, 0, 0, 5, 3),
     "index": Size(3705, 20, 2, 0, 4, 4),
     "inspect": Size(1430, 8, 8, 0, 4, 0),
     "likely_rows": Size(895, 6, 0, 0, 0, 0),
@@ -77,7 +77,7 @@ LIMITS: dict[str, Size] = {
 }
 """Today's numbers."""
 
-COMMENTS = 1.19
+COMMENTS = 1.2
 """Per cent of lines that are comments, over all packages: this one may only rise."""
 
 

@@ -22,12 +22,12 @@ from ray_h5.hdf5.columns.chunk_lists import build_chunk_index, listed_in_tree
 from ray_h5.hdf5.files.file_bytes import gather
 from ray_h5.hdf5.files.links import as_object
 from ray_h5.hdf5.files.metadata_replay import HeldBytes, has_missed, trim
-from ray_h5.hdf5.files.open_library import OpenLibrary, now
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.files.other_files import OtherFiles
 from ray_h5.hdf5.groups.matching_groups import GroupPattern, read_group_table, read_single
 from ray_h5.hdf5.tree.attributes import attributes_of, names_of_values, notes_of, short_attributes
 from ray_h5.hdf5.tree.known_headers import FormatError, KnownHeaders, PlainBytes
+from ray_h5.hdf5.tree.tree import H5Tree, now
 from ray_h5.lru import LRU
 from ray_h5.manifest.chunk_index import ChunkIndex
 from ray_h5.manifest.file_manifest import Manifest
@@ -131,10 +131,10 @@ class OpenFile:
         self._owns_others = others is None
         self.others = others or (None if self._is_local else OtherFiles(self, OpenFile))
 
-    def library(self) -> OpenLibrary:
+    def library(self) -> H5Tree:
         """Return libhdf5's view of the file in this thread. Blocks in a block share it, and the outermost closes it."""
         if (opened := now.opened.get(self)) is None:
-            opened = OpenLibrary(self.access, self.identity, self.held, self.others, self._states)
+            opened = H5Tree(self.access, self.identity, self.held, self.others, self._states)
             opened.key = self
         return opened
 
@@ -145,9 +145,9 @@ class OpenFile:
         try:
             with self.library() as library:
                 if self.held is None:
-                    library.tree  # noqa: B018  opens it
+                    library.file  # noqa: B018  opens it
                 else:
-                    library.tree.root  # noqa: B018  as above
+                    library.root  # noqa: B018  as above
         except (RayH5Error, OSError):
             self.forget()  # the cache would keep its descriptor
             raise
@@ -230,7 +230,7 @@ class OpenFile:
                 form = ""
                 if not self.access.swmr and self.headers() is None:
                     with self.library() as library:
-                        form = library.tree.form
+                        form = library.form
                 self.manifest = replace(self.manifest, form=form)
             return form
 
@@ -242,7 +242,7 @@ class OpenFile:
                 if (known := self.manifest.columns.get(name)) is None:
                     if (layout := self._by_headers(lambda headers: headers.column(name))) is None:
                         with self.library() as library:
-                            layout = library.tree.column(name)
+                            layout = library.column(name)
                         self._learn({name: layout})
                     known = self.manifest.columns[name] = KnownColumn(layout)
         return known.layout
@@ -305,7 +305,7 @@ class OpenFile:
                 raise UnknownColumnError(f"{self.path}: no {name!r}")
             try:
                 with self.library() as library:
-                    found = self.manifest.encodings[name] = library.tree.encoding(name)
+                    found = self.manifest.encodings[name] = library.encoding(name)
             except UnknownColumnError:
                 self._note_absent(name)
                 raise
@@ -325,8 +325,8 @@ class OpenFile:
             if self._refused is None:
                 if (described := self._by_headers(lambda headers: headers.describe())) is None:
                     with self.library() as library:
-                        described = library.tree.describe()
-                        self._sought.update(library.tree.sought)
+                        described = library.describe()
+                        self._sought.update(library.sought)
                     self._learn(described[0])
                 listed, refused = described
                 self._listed = tuple(listed)
@@ -365,8 +365,8 @@ class OpenFile:
         In a store, it has their chunks, too. Errors as in `ray_h5.hdf5.groups.matching_groups.read_group_table`.
         """
         with self.library() as library:
-            table, refused = read_group_table(library.tree, pattern, columns, self._size())
-            self._sought.update(library.tree.sought)
+            table, refused = read_group_table(library, pattern, columns, self._size())
+            self._sought.update(library.sought)
             if self.held is None:
                 return table, refused
             known = dict(zip(table.columns, gather(self._with_chunks, table.columns.values()), strict=True))
@@ -382,7 +382,7 @@ class OpenFile:
             layout = replace(stored, shape=(int(joined.lengths[number]), *stored.row_shape))
             path = joined.paths[number]
             with self.library() as library, translated(self.path, f"reading the chunk index of {path!r}"):
-                return build_chunk_index(library.tree.dataset(path), layout, self.path, self._size)
+                return build_chunk_index(as_object(library.find(path)[0]), layout, self.path, self._size)
 
         chunked = np.flatnonzero(joined.is_chunked & (joined.lengths > 0))
         with self.library():
@@ -400,7 +400,7 @@ class OpenFile:
     def single(self, name: str) -> JoinedArray | None:
         """Return a dataset with a single value as a joined array of one dataset; None if its value is of no column."""
         with self.library() as library:
-            return read_single(library.tree, name, self._size())
+            return read_single(library, name, self._size())
 
     def values_of_attributes(self, column: str, names: Sequence[str]) -> dict[str, Any]:
         """Return those attributes of a column that are short numbers or one text; others are left out."""
@@ -416,7 +416,7 @@ class OpenFile:
     def attribute_names(self, path: str = "") -> list[str]:
         """Return the names of attributes with one number or one text, of a group or dataset; of the whole for ""."""
         with self.library() as library, translated(self.path, "listing its attributes"):
-            group, trail = library.tree.root
+            group, trail = library.root
             return names_of_values(as_object(trail.follow(group, path, where="below the group") if path else group))
 
     def attributes(self, names: Sequence[str]) -> dict[str, np.ndarray | bytes]:
@@ -425,7 +425,7 @@ class OpenFile:
         Errors as in `ray_h5.hdf5.tree.attributes.attributes_of`.
         """
         with self.library() as library, translated(self.path, "reading its attributes"):
-            return attributes_of(library.tree.root[0], self.path, names)
+            return attributes_of(library.root[0], self.path, names)
 
     def stored_bytes(self, names: Iterable[str]) -> dict[str, int]:
         """Return how many bytes the values of columns take in the file."""
@@ -457,7 +457,7 @@ class OpenFile:
             known = self.manifest.columns[name]
             if known.elsewhere is None:
                 with self.library() as library, translated(self.path, f"reading the header of column {name!r}"):
-                    known = replace(known, elsewhere=library.tree.elsewhere(library.dataset(name), layout))
+                    known = replace(known, elsewhere=library.elsewhere(library.dataset(name), layout))
                 self.manifest.columns[name] = known
             return known.elsewhere
 

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 
 from ray_h5.errors import RayH5Error
 from ray_h5.hdf5.files.external_policy import Access, ExternalPolicy
-from ray_h5.hdf5.files.open_library import OpenLibrary
 from ray_h5.hdf5.format import FormatError, MessageKind
 from ray_h5.hdf5.tree import known_headers
 from ray_h5.hdf5.tree.known_headers import KnownHeaders, PlainBytes
@@ -56,9 +55,9 @@ NAMES = ["x", "label", "deep/er/x", "deep/y", "a b", "größe"]
 
 def by_libhdf5(path: str | Path, group: str = "/") -> Described:
     access = Access(str(path), group, ExternalPolicy.of(()), False, LOCAL, "")
-    library = OpenLibrary(access, LocalFile.open(str(path)).identity())
+    library = H5Tree(access, LocalFile.open(str(path)).identity())
     try:
-        return library.tree.describe()
+        return library.describe()
     finally:
         library.close()
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from ray_h5.errors import OptionError, RayH5Error, RowIndexError, StaleIndexError
-from ray_h5.hdf5.files import open_library
+from ray_h5.hdf5.tree import tree
 from ray_h5.read import file_cache, open_file
 from ray_h5.read.open_file import OpenFile
 from ray_h5.read.reader import ReadStats, RowReader
@@ -197,7 +197,7 @@ def test_files_that_were_replaced_do_not_stay_open(path):
 def test_a_second_reader_opens_nothing(path, monkeypatch):
     RowReader(path).read(["x"])
     opened = []
-    monkeypatch.setattr(open_library, "open_h5", opened.append)
+    monkeypatch.setattr(tree, "open_h5", opened.append)
     second = RowReader(path)
     assert_same(second.read(["x"])["x"], VALUES)
     assert opened == []

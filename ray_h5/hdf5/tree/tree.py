@@ -1,13 +1,15 @@
-"""The columns below a group of an open file: lists, finds and describes them."""
+"""libhdf5's view of one file, for a short while: lists, finds and describes the columns below a group."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+import threading
+from collections.abc import Hashable, Iterator
+from dataclasses import replace
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import h5py
 
@@ -21,20 +23,25 @@ from ray_h5.errors import (
     UnknownColumnError,
     UnsupportedColumnError,
 )
+from ray_h5.hdf5.checks.changed_files import check_identity
 from ray_h5.hdf5.columns.dataset_header import describe_column, is_plain
 from ray_h5.hdf5.columns.value_types import Shared, are_references
 from ray_h5.hdf5.columns.values_elsewhere import ValueSources, check_value_sources, find_elsewhere
 from ray_h5.hdf5.files.external_policy import Access
 from ray_h5.hdf5.files.file_bytes import Address, address_of, bytes_of
 from ray_h5.hdf5.files.links import LinkedFiles, Sources, Trail, as_object
-from ray_h5.hdf5.files.opening import translated
+from ray_h5.hdf5.files.metadata_replay import HeldBytes, has_missed
+from ray_h5.hdf5.files.opening import open_h5, open_remote, translated
 from ray_h5.hdf5.files.other_files import OtherFiles
 from ray_h5.hdf5.tree.encodings import Libraries, encoding_of, form_of
 from ray_h5.hdf5.tree.walker import Bounds, names_in, walk
 from ray_h5.manifest.known_columns import Elsewhere
 from ray_h5.manifest.layout import ColumnLayout, Encoding, Form, SourceStates
 from ray_h5.messages import few, near_names
-from ray_h5.storage.byte_source import MissingBytes
+from ray_h5.storage.byte_source import FileIdentity, Identity, MissingBytes
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 NAME_OF_LIBRARY = re.compile(r"(?:^|/)(?:_i_|axis\d|block\d)")
 """Begins the names of datasets that PyTables and pandas write for themselves; see `Libraries`."""
@@ -48,18 +55,24 @@ Root: TypeAlias = "tuple[h5py.Group, Trail, SourceStates]"
 """A group of a file, the trail to it, and the file with its state if another one is read with it; () for the first."""
 
 
-@dataclass
 class H5Tree:
-    """The columns of one open file: finds them by following links, and describes them.
+    """libhdf5's view of a file: finds columns by following links, and describes them.
+
+    The file is opened when it is first needed, and closed at the end of the outermost block. Blocks of a thread share
+    the view that has their `key`.
 
     Parameters
     ----------
-    file : h5py.File
-        The open file. The tree owns it and closes it.
     access : Access
-        How it was opened.
+        How the file is opened.
+    identity : Identity
+        The state that it has to have.
+    held : HeldBytes, optional
+        What is in memory of a file in a store.
     others : OtherFiles, optional
         The other files in the store of a remote file.
+    states : dict, optional
+        The states that other files have to have that it leads to; that of a further one is added.
 
     Attributes
     ----------
@@ -68,30 +81,67 @@ class H5Tree:
         cannot be read. They may be missing. If one of them changes, other columns may become readable.
     """
 
-    file: h5py.File
-    access: Access
-    others: OtherFiles | None = None
-    sought: Sources = field(default_factory=dict)
-    linked: LinkedFiles = field(default_factory=LinkedFiles)
-    _value_sources: dict[Address, ValueSources] = field(default_factory=dict)
-    _layouts: dict[Address, ColumnLayout] = field(default_factory=dict)
+    def __init__(
+        self,
+        access: Access,
+        identity: Identity,
+        held: HeldBytes | None = None,
+        others: OtherFiles | None = None,
+        states: dict[str, Identity] | None = None,
+    ) -> None:
+        self.access, self.path, self.group = access, access.path, access.group
+        self._identity, self._held, self.others = identity, held, others
+        self.linked = LinkedFiles() if states is None else LinkedFiles(states)
+        self.sought: Sources = {}
+        self._datasets: dict[str, h5py.Dataset] = {}
+        self._layouts: dict[Address, ColumnLayout] = {}
+        self._value_sources: dict[Address, ValueSources] = {}
+        self.key: Hashable = None
+        self.blocks = 0
+
+    def __enter__(self) -> Self:
+        self.blocks += 1
+        now.opened[self.key] = self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.blocks -= 1
+        # What it could not read may look like damage to the next pass.
+        if not self.blocks and (not now.stay_open or has_missed()):
+            self.close()
+
+    @cached_property
+    def file(self) -> h5py.File:
+        """The open file."""
+        if self._held is not None:
+            return open_remote(self.path, self._held)
+        file = open_h5(self.path, self.access.swmr)
+        try:
+            state = FileIdentity.of(os.fstat(file.id.get_vfd_handle()))
+            check_identity(self.path, self._identity, state, swmr=self.access.swmr)
+        except RayH5Error:
+            file.close()
+            raise
+        return file
+
+    def close(self) -> None:
+        """Close the file, and those that links led to. The next block takes another view."""
+        now.opened.pop(self.key, None)
+        self._datasets = {}
+        if "file" in self.__dict__:
+            self.file.close()
+        self.linked.close()
 
     @cached_property
     def shared(self) -> Shared:
         """What the datasets of the file share."""
         return Shared.of(self.file.id)
 
-    @property
-    def path(self) -> str:
-        return self.access.path
-
-    @property
-    def group(self) -> str:
-        return self.access.group
-
     def dataset(self, name: str) -> h5py.Dataset:
-        """Return the dataset of column `name`."""
-        return as_object(self.find(name)[0])
+        """Return the dataset of column `name`; it stays open."""
+        if name not in self._datasets:
+            self._datasets[name] = as_object(self.find(name)[0])
+        return self._datasets[name]
 
     def elsewhere(self, dataset: h5py.Dataset, layout: ColumnLayout) -> Elsewhere:
         """Return where the values of a dataset are that was described as a column."""
@@ -287,11 +337,6 @@ class H5Tree:
                 self._layouts[address] = layout
             return layout
 
-    def close(self) -> None:
-        """Close the file and those that links led to."""
-        self.file.close()
-        self.linked.close()
-
     def bounds(self, where: str = "", advice: str = _ADVICE, **options: Any) -> Bounds:
         """Return what bounds a walk through the groups of the file, and of those that it leads to."""
 
@@ -299,6 +344,33 @@ class H5Tree:
             return bytes_of(self.file)[1] + sum(state.size for state in self.linked.states.values())
 
         return Bounds(self.path, file_bytes, where or f"group {self.group!r}", advice, **options)
+
+
+class Now(threading.local):
+    """The files that this thread has open, by their keys, and whether they stay so until that of `opened_once` ends."""
+
+    def __init__(self) -> None:
+        self.opened: dict[Hashable, H5Tree] = {}
+        self.stay_open = False
+
+
+now = Now()
+
+
+@contextlib.contextmanager
+def opened_once() -> Iterator[None]:
+    """Have libhdf5 open each file that this thread asks at most once, until the block ends.
+
+    A file in a store is opened again after a pass that missed bytes.
+    """
+    before, now.stay_open = now.stay_open, True
+    try:
+        yield
+    finally:
+        now.stay_open = before
+        for opened in [] if before else list(now.opened.values()):
+            if not opened.blocks:
+                opened.close()
 
 
 def in_both(path: str, name: str, beside: str) -> UnsupportedColumnError:

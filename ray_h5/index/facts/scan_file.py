@@ -14,7 +14,7 @@ from ray_h5.buffers import empty
 from ray_h5.columns.row_table import RowTable
 from ray_h5.columns.schema import ColumnSpec, scalar_to_arrow
 from ray_h5.errors import SchemaMismatchError, StaleIndexError, UnsupportedColumnError
-from ray_h5.hdf5.files.open_library import opened_once
+from ray_h5.hdf5.tree.tree import opened_once
 from ray_h5.index.facts.file_facts import ColumnFacts, FileFacts, Question
 from ray_h5.index.file_opener import Scope
 from ray_h5.manifest.layout import ColumnLayout, FileState
