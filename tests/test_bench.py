@@ -17,7 +17,7 @@ from tests.bench.baselines.epochs import count_rows, verify_rows
 from tests.bench.files import SIGNALS, make_workload
 from tests.bench.measure import OURS, Case, Took, of_figures, run_case, run_turns
 
-QUICK = ("cold", "groups", "images", "imports", "patches", "plan", "read", "sparse", "windows")
+QUICK = ("cold", "groups", "images", "patches", "plan", "read", "sparse", "windows")
 LONG = ("draws", "filter", "loader", "peers", "ray", "remote", "shuffle", "train")
 COUNTED = ("requests", "requests a file", "rounds", "listings")
 

@@ -39,7 +39,7 @@ _MODULES = {
     "gpu": "gpu",
     "loading": "images loader shuffle",
     "peers": "peers",
-    "planning": "imports plan",
+    "planning": "plan",
     "ray_training": "draws filter ray train",
     "reading": "cold read",
     "rows_and_columns": "groups patches sparse windows",

@@ -13,7 +13,7 @@ import pytest
 from ray_h5.codecs.filter_ids import DEFLATE, FLETCHER32, LZF, SHUFFLE
 from ray_h5.codecs.pipeline import DecodeError, Fletcher32
 from ray_h5.errors import CodecUnavailableError, CorruptChunkError
-from ray_h5.manifest.layout import FilterPipeline, FilterStep
+from ray_h5.manifest.layout import FilterStep
 from ray_h5.read.reader import RowReader
 from ray_h5.rows.row_kind_options import Groups
 from ray_h5.rows.row_reader import RowReader as RowReaderOfKinds
@@ -60,12 +60,6 @@ def encode(data, steps, mask, itemsize):
         else:
             data += fletcher32(data)
     return data
-
-
-def pipeline(*steps, itemsize=4):
-    names = {DEFLATE: "deflate", SHUFFLE: "shuffle", FLETCHER32: "fletcher32", LZF: "lzf"}
-    parameters = {SHUFFLE: (itemsize,), DEFLATE: (4,)}
-    return FilterPipeline(tuple(FilterStep(i, names.get(i, str(i)), parameters.get(i, ())) for i in steps))
 
 
 # Filter masks -----------------------------------------------------------------------------------

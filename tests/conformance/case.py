@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-Where = Literal["opening", "layout", "column", "read"]
+Where = Literal["opening", "column", "read"]
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,6 @@ class Case:
         Read it in a child process: libhdf5 may crash, or memory is measured.
     growth_mb : int, optional
         Memory that the child may take to read it.
-    xfail : str
-        Why it is known to fail.
     fuzz : bool
         Whether damaged copies of it are worth reading.
     """
@@ -60,7 +58,6 @@ class Case:
     after: Callable[[Path], Any] | None = None
     child: bool = False
     growth_mb: int | None = None
-    xfail: str = ""
     fuzz: bool = True
 
     @property

@@ -14,7 +14,6 @@ from tests.hdf5.h5kit import dataset_with, plist_with
 
 SHAPE = (23, 6)
 DATA = np.random.default_rng(7).integers(-9, 9, SHAPE).astype("<i4")
-ANY = h5py.h5s.UNLIMITED
 FAR = 5 << 30
 
 

@@ -12,7 +12,6 @@ from tests.golden.layouts import LAYOUTS
 BATCH = 4
 SEED = 7
 WORLDS = (1, 2, 5)
-BLOCK_ROWS = 8
 
 
 def shuffles(rows):

@@ -2,14 +2,12 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given
-from hypothesis import strategies as st
 
 from ray_h5.errors import OptionError, UnsupportedColumnError
 from ray_h5.order.epoch_order import row_keys
 from ray_h5.transforms import augmentation
 from ray_h5.transforms.noise import GaussianNoise
-
-KEYS = row_keys(np.arange(4000), 3, 1)
+from tests.transforms.test_augmentation import KEYS, NOISES, cases, same
 
 
 def test_the_order_of_bytes_is_nothing_to_the_noise():
@@ -20,28 +18,7 @@ def test_the_order_of_bytes_is_nothing_to_the_noise():
         assert np.array_equal(found, noise.apply_batch(rows, KEYS[:4]))
 
 
-@st.composite
-def cases(draw):
-    shape = draw(st.sampled_from([(), (1,), (3,), (5, 7), (1, 40, 30), (1023,), (1025,), (70_001,), (0,)]))
-    dtype = draw(st.sampled_from(["f8", "f4", "f2"]))
-    augment = GaussianNoise(
-        "x",
-        draw(st.sampled_from([0.02, 3.0])),
-        draw(st.sampled_from([0.5, 1.0])),
-        draw(st.sampled_from([None, (-1, 1)])),
-    )
-    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-    array = rng.standard_normal((9, *shape)).astype(dtype)
-    array[:2] = -0.0  # a row that is left alone keeps the sign of its zeros
-    array.flags.writeable = False
-    return augment, array, row_keys(rng.integers(0, 2**40, 9), draw(st.integers(0, 9)), 0)
-
-
-def same(one, other):
-    return one.tobytes() == other.tobytes()
-
-
-@given(cases())
+@given(cases(NOISES))
 def test_rows_without_noise_are_the_same_bits_and_clipping_holds(case):
     augment, array, keys = case
     whole = augment.apply_batch(array, keys)

@@ -1,11 +1,9 @@
-"""Benches of the plan of an epoch, by seconds and memory of the driver and CPU for many files; and of imports."""
+"""Bench of the plan of an epoch, by seconds and memory of the driver, and CPU for many files."""
 
 from __future__ import annotations
 
 import pickle
 import resource
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Generator, Sequence
@@ -29,7 +27,7 @@ from ray_h5.ray_data.tasks import read_tasks
 from ray_h5.read.file_cache import forget_all
 from ray_h5.rows.row_kind_options import Files
 from tests.bench import BenchOptions
-from tests.bench.made_files import make_many, make_traces
+from tests.bench.made_files import make_many
 from tests.bench.measure import OURS, Case, Result, of_figures, run_turns
 
 Cases = Generator[Case | Result, Any, None]
@@ -59,14 +57,6 @@ def bench_plan(options: BenchOptions) -> Cases:
         yield peak_memory("plan", name)
 
 
-def bench_imports(options: BenchOptions) -> Cases:
-    """Measure, in new processes, `ray_h5.torch_data` and an open file after torch."""
-    path = make_traces(options.folder, 2, (256,))
-    seconds = [_imported(path) for _ in range(options.turns + 1)]
-    # The first process may find modules that are not in memory.
-    yield of_figures("imports", "import and an open file, after torch", "s", seconds[1:], most=0.45)
-
-
 def synthetic_index(rows: int, chunk_rows: int) -> RowIndex:
     """Return a row index of 100,000 files that do not exist, with about `rows` rows in all."""
     lengths = np.random.default_rng(0).integers(0, max(2, 2 * rows // 100_000), 100_000)
@@ -91,21 +81,6 @@ def peak_memory(bench: str, case: str) -> Result:
     """Return the most memory that this process has had, against the limit of a driver."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return of_figures(bench, f"{case}, memory of the process", "GB", [peak / 1e9], most=(2 << 30) / 1e9)
-
-
-_IMPORT = """
-import sys, time
-import torch.utils.data
-start = time.perf_counter()
-import ray_h5.torch_data
-len(ray_h5.torch_data.H5Dataset(sys.argv[1], rows=ray_h5.torch_data.Groups("data/*")))
-print(time.perf_counter() - start)
-"""
-
-
-def _imported(path: str) -> float:
-    command = [sys.executable, "-c", _IMPORT, path]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def _many_files(options: BenchOptions) -> Generator[Result, Any, None]:
