@@ -118,9 +118,9 @@ NUMBERS = [
     ("docs/performance.md", "loading.row_source.MOST_KEPT_BYTES", MIB),
     ("docs/rows.md", "rows.kinds.grid_rows._MOST_CONSTANT_BYTES", MIB),
     ("docs/object-stores.md", "storage.byte_source.IN_FLIGHT_BYTES", MIB),
-    ("docs/object-stores.md", "storage.stores.store_base.STORE_COSTS.in_flight", 1),
-    ("docs/object-stores.md", "storage.stores.store_base.STORE_COSTS.gap_bytes", KIB),
-    ("docs/object-stores.md", "storage.stores.store_base.STORE_COSTS.part_bytes.1", MIB),
+    ("docs/object-stores.md", "storage.request_pool.IN_FLIGHT", 1),
+    ("docs/object-stores.md", "storage.request_pool.GAP_BYTES", KIB),
+    ("docs/object-stores.md", "storage.request_pool.MOST_PART_BYTES", MIB),
     ("docs/clusters.md", "storage.byte_source.IN_FLIGHT_BYTES", MIB),
     ("docs/training.md", "ray_data.tasks._MAX_ATTEMPTS", 1),
     ("docs/writing.md", "writing.repack.copy_file.SLAB_BYTES", MIB),
@@ -141,7 +141,7 @@ def constant(path):
         except ModuleNotFoundError:
             names.insert(0, parts.pop())
     for name in names:
-        found = found[int(name)] if name.isdigit() else getattr(found, name)
+        found = getattr(found, name)
     return found
 
 
