@@ -147,13 +147,13 @@ def in_windows(batches: Iterable[Task], window_rows: int) -> Iterator[Call]:
     call, window = Call(), -1
     for batch in batches:
         assert batch.positions is not None
-        windows = batch.positions // window_rows
-        num_here = int(np.count_nonzero(windows == window))
-        if num_here < len(batch):
+        last = int(batch.positions[-1]) // window_rows  # positions of a rank ascend
+        if last != window:
             if call.batches:
+                num_here = int(np.count_nonzero(batch.positions // window_rows == window))
                 done, call = call, call.followed_by(batch, num_here)
                 yield done
-            window = windows[-1]
+            window = last
         call.batches.append(batch)
     if call.batches:
         yield call

@@ -3,7 +3,6 @@
 import gc
 import multiprocessing
 import os
-import random
 import re
 import time
 from pathlib import Path
@@ -121,10 +120,6 @@ def fail_at_20(sample):
     return sample
 
 
-def draw(sample):
-    return {"drawn": torch.rand(1)[0].double() + random.random() + np.random.random(), **sample}  # noqa: NPY002
-
-
 def end_process(sample):
     if sample["fhr_st"][0, 0] == 20:
         os._exit(3)
@@ -164,32 +159,6 @@ def test_workers_of_a_loader_make_what_its_threads_make(files, make):
     found = list(loader(dataset, 7, workers=2))
     assert [type(batch) for batch in found] == [type(batch) for batch in expected]
     assert all(same(*both) for both in zip(found, expected, strict=True))
-
-
-def test_the_state_of_a_loader_with_workers_is_that_after_the_last_batch_delivered(files):
-    whole = [ids_of(batch) for batch in loader(files, 7, columns=["fhr_st"], workers=2)]
-    batches = loader(files, 7, columns=["fhr_st"], workers=2)
-    running = iter(batches)
-    head = [ids_of(next(running)) for _ in range(3)]
-    state = batches.state_dict()
-    assert state["rows"] == 21
-    del running
-    resumed = loader(files, 7, columns=["fhr_st"], threads=2)
-    resumed.load_state_dict(state)
-    assert head + [ids_of(batch) for batch in resumed] == whole
-    assert [ids_of(batch) for batch in batches] != whole  # the next epoch
-
-
-@pytest.mark.slow
-def test_random_numbers_in_workers_depend_on_seed_epoch_and_samples_alone(files):
-    def drawn(workers, **options):
-        batches = loader(files, 7, columns=["fhr_st"], transform=draw, workers=workers, **options)
-        return [[batch["drawn"].tolist() for batch in batches] for _ in range(2)]
-
-    one = drawn(1)
-    assert drawn(2) == one
-    assert one[0] != one[1]
-    assert drawn(1, seed=1) != one
 
 
 # The iterator of torch raises, too, when it is collected after one of its processes ended.
