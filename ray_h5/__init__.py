@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from ray_h5.torch_data.h5_data_loader import H5DataLoader
     from ray_h5.torch_data.make_loader import loader
     from ray_h5.torch_data.samplers import OrderSampler
-    from ray_h5.transforms.augmentation_defaults import augmentation_defaults
+    from ray_h5.transforms.augmentation import augmentation_defaults
     from ray_h5.transforms.noise import GaussianNoise
     from ray_h5.transforms.spec_augment import SpecAugment
     from ray_h5.writing.repack.repack import repack
@@ -104,7 +104,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "torch_data.h5_data_loader": ("H5DataLoader",),
     "torch_data.make_loader": ("loader",),
     "torch_data.samplers": ("OrderSampler",),
-    "transforms.augmentation_defaults": ("augmentation_defaults",),
+    "transforms.augmentation": ("augmentation_defaults",),
     "transforms.noise": ("GaussianNoise",),
     "transforms.spec_augment": ("SpecAugment",),
     "writing.repack.repack": ("repack",),

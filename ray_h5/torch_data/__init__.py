@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ray_h5.torch_data.derived_samplers import WeightedSampler as WeightedSampler
     from ray_h5.torch_data.make_loader import loader as loader
     from ray_h5.torch_data.standardize import Standardize as Standardize  # type: ignore[assignment]
-    from ray_h5.transforms.augmentation_defaults import augmentation_defaults as augmentation_defaults
+    from ray_h5.transforms.augmentation import augmentation_defaults as augmentation_defaults
     from ray_h5.transforms.image_transform import DecodeImage as DecodeImage  # type: ignore[assignment]
 
 _HOMES = {name: home for name, home in _ALL.items() if not home.startswith("ray_h5.ray_data")} | {

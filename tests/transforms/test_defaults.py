@@ -5,7 +5,7 @@ import pytest
 
 from ray_h5.errors import OptionError
 from ray_h5.order.epoch_order import row_keys
-from ray_h5.transforms.augmentation_defaults import augmentation_defaults
+from ray_h5.transforms.augmentation import augmentation_defaults
 from ray_h5.transforms.noise import GaussianNoise
 from ray_h5.transforms.spec_augment import SpecAugment
 
