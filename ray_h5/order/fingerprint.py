@@ -196,7 +196,17 @@ def data_of_rows(index: RowIndex) -> dict[str, str]:
     Options that change no value stay out, such as threads and caches. Files themselves are compared by their names and
     rows: they may have been moved, or written with other chunks.
     """
-    scope, paths = index.scope, index.files.all_paths()
+    scope = index.scope
+    drawn_in, zipped = "", ""
+    if scope.zipped:
+        beside = [scope.beside(path).encode("utf-8", "surrogateescape") for path in index.files.all_paths()]
+        zipped = f"with names of digest {digest_of_names(beside)}"
+    if scope.rows is not None and scope.rows.is_drawn:
+        # What blocks are drawn in, in each file: of arrays of other lengths, the same draws are other blocks.
+        cut, pairs = len(index.files.folder), zip(index.files.all_paths(), index.tables, strict=True)
+        drawn_in = "; ".join(
+            f"{path[cut:]} {entry}" for path, table in pairs if table is not None for entry in table.entries
+        )
     # Columns: how they are made, and their types with the casts of the user. H5Dataset casts types that torch lacks,
     # and Ray does not: a run may go on in the other one.
     cast, made, specs = (
@@ -204,11 +214,6 @@ def data_of_rows(index: RowIndex) -> dict[str, str]:
         {column.name: column for column in scope.columns},
         index.find(index.names),
     )
-    beside = [scope.beside(path).encode("utf-8", "surrogateescape") for path in paths]
-    # What blocks are drawn in, in each file: of arrays of other lengths, the same draws are other blocks.
-    is_drawn, cut = scope.rows is not None and scope.rows.is_drawn, len(index.files.folder)
-    pairs = zip(paths, index.tables, strict=True) if is_drawn else []
-    entries = [f"{path[cut:]} {entry}" for path, table in pairs if table is not None for entry in table.entries]
     of_tables = sorted(index.beside.columns.keys() & {*index.names})
     data = {
         "columns": ", ".join(f"{made.get(name, name)!r} {cast(specs[name])}" for name in sorted(index.names)),
@@ -218,8 +223,8 @@ def data_of_rows(index: RowIndex) -> dict[str, str]:
         "decode_cf": "True" if scope.decode_cf else "",
         "axes": scope.axes if scope.axes != "stored" else "",
         "labels": ", ".join(f"{label.name!r}: {label.by_value}" for label in index.labels),
-        "zip_files": f"with names of digest {digest_of_names(beside)}" if scope.zipped else "",
-        "drawn in": "; ".join(entries),
+        "zip_files": zipped,
+        "drawn in": drawn_in,
         "tables": ", ".join(f"{name!r} of digest {index.beside.digest(name)}" for name in of_tables),
     }
     return {option: _cut_off(text) for option, text in data.items() if text}
