@@ -181,13 +181,9 @@ def make_order(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle |
         order = Order(num_rows, shuffle.once(unit), ListedChunkGroups(np.unique(starts)))
     else:
         order = _of_chunks(index, selection, num_rows, shuffle)
-    order = _with_epochs(
-        order, shuffle, None if shuffle.weights is None else make_draws(index, selection, shuffle.weights)
-    )
-    if shuffle.by_length is None:
-        return order
-    window, lengths = order.window_rows or shuffle.window_rows, lengths_of(index, selection, shuffle.by_length)
-    return replace(order, runs=runs_of(lengths, shuffle.run_rows, order.epoch_rows, window))
+    draws = None if shuffle.weights is None else make_draws(index, selection, shuffle.weights)
+    lengths = None if shuffle.by_length is None else lengths_of(index, selection, shuffle.by_length)
+    return _drawn(order, shuffle, draws, lengths)
 
 
 def plain_order(num_rows: int, shuffle: Shuffle | None) -> Order:
@@ -202,7 +198,7 @@ def plain_order(num_rows: int, shuffle: Shuffle | None) -> Order:
         raise OptionError(f"shuffle={shuffle.unit!r}: only an H5Dataset knows its {shuffle.unit}; use 'rows'")
     if shuffle is None or num_rows == 0:
         return Order(num_rows)
-    draws = None
+    draws, lengths = None, shuffle.by_length
     if shuffle.weights is not None:
         if not isinstance(shuffle.weights, np.ndarray):
             raise OptionError(
@@ -211,17 +207,15 @@ def plain_order(num_rows: int, shuffle: Shuffle | None) -> Order:
             )
         check_length(shuffle.weights, num_rows, "the dataset", "weights")
         draws = Draws.of(shuffle.weights)
-    order = _with_epochs(Order(num_rows, shuffle.once("rows")), shuffle, draws)
-    if shuffle.by_length is None:
-        return order
-    if not isinstance(shuffle.by_length, np.ndarray):
-        raise OptionError(f"{shuffle}: only an H5Dataset knows its columns; pass by_length as an array")
-    check_length(shuffle.by_length, num_rows, "the dataset", "by_length")
-    return replace(order, runs=runs_of(shuffle.by_length, shuffle.run_rows, order.epoch_rows, shuffle.window_rows))
+    if lengths is not None:
+        if not isinstance(lengths, np.ndarray):
+            raise OptionError(f"{shuffle}: only an H5Dataset knows its columns; pass by_length as an array")
+        check_length(lengths, num_rows, "the dataset", "by_length")
+    return _drawn(Order(num_rows, shuffle.once("rows")), shuffle, draws, lengths)
 
 
-def _with_epochs(order: Order, shuffle: Shuffle, draws: Draws | None) -> Order:
-    """Return an order whose epochs have as many rows as a shuffle says.
+def _drawn(order: Order, shuffle: Shuffle, draws: Draws | None, lengths: np.ndarray | None) -> Order:
+    """Return an order with the rows of an epoch, the draws and the lengths that a shuffle says.
 
     Draws replace the weights of the shuffle: an array of them may be large.
     """
@@ -232,7 +226,11 @@ def _with_epochs(order: Order, shuffle: Shuffle, draws: Draws | None) -> Order:
         assert order.chunk_group_rows is not None
         groups = max(1, round(order.window_rows / order.chunk_group_rows))
         draws = replace(draws, chunk_groups=order.chunk_groups, window_rows=order.window_rows, window_groups=groups)
-    return replace(order, shuffle=replace(order.shuffle, rows_per_epoch=count), draws=draws)
+    order = replace(order, shuffle=replace(order.shuffle, rows_per_epoch=count), draws=draws)
+    if lengths is None:
+        return order
+    window = order.window_rows or shuffle.window_rows
+    return replace(order, runs=runs_of(lengths, shuffle.run_rows, order.epoch_rows, window))
 
 
 def _unit(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle) -> Unit:

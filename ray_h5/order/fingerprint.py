@@ -118,12 +118,11 @@ class Fingerprint:
             found.append(
                 f"a predicate that selects {mine}, {'but not the same' if mine == theirs else f'not {theirs}'}"
             )
-        return found + [
-            f"{name} {_apart(self.data.get(name, 'not said'), other.data.get(name, ''))}, not "
-            f"{_apart(other.data.get(name, 'said'), self.data.get(name, ''))}"
-            for name in sorted({*self.data} | {*other.data})
-            if self.data.get(name) != other.data.get(name)
-        ]
+        for name in sorted({*self.data} | {*other.data}):
+            mine, theirs = self.data.get(name, ""), other.data.get(name, "")
+            if mine != theirs:
+                found.append(f"{name} {_apart(mine or 'not said', theirs)}, not {_apart(theirs or 'said', mine)}")
+        return found
 
     def shuffle(self, seed: int) -> str:
         """Return the shuffle as a user writes it."""
@@ -227,10 +226,8 @@ def data_of_rows(index: RowIndex) -> dict[str, str]:
         "drawn in": drawn_in,
         "tables": ", ".join(f"{name!r} of digest {index.beside.digest(name)}" for name in of_tables),
     }
-    return {option: _cut_off(text) for option, text in data.items() if text}
-
-
-def _cut_off(text: str) -> str:
-    if len(text) <= _MOST_CHARACTERS:
-        return text
-    return f"{text[: _MOST_CHARACTERS - 50]} ... (of digest {digest_of(text.encode('utf-8', 'surrogateescape'))})"
+    for option, text in data.items():
+        if len(text) > _MOST_CHARACTERS:
+            digest = digest_of(text.encode("utf-8", "surrogateescape"))
+            data[option] = f"{text[: _MOST_CHARACTERS - 50]} ... (of digest {digest})"
+    return {option: text for option, text in data.items() if text}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -11,10 +12,6 @@ import numpy as np
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.hash_and_permute import RoundKeys, permute, unpermute
 from ray_h5.lru import LRU
-
-
-def _new_token() -> str:
-    return secrets.token_hex(8)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -30,7 +27,7 @@ class ListedChunkGroups(ComparedByContent):
     """
 
     starts: np.ndarray
-    token: str = field(default_factory=_new_token, compare=False, repr=False)
+    token: str = field(default_factory=partial(secrets.token_hex, 8), compare=False, repr=False)
 
     def selected_indices(self, positions: np.ndarray, key: RoundKeys) -> np.ndarray:
         """Return the selected index at each position, with the chunk groups in the order that `key` draws."""
@@ -74,7 +71,7 @@ class EvenChunkGroups(ComparedByContent):
 
     starts: np.ndarray
     size: int
-    token: str = field(default_factory=_new_token, compare=False, repr=False)
+    token: str = field(default_factory=partial(secrets.token_hex, 8), compare=False, repr=False)
 
     def selected_indices(self, positions: np.ndarray, key: RoundKeys) -> np.ndarray:
         first_group, ends, shortfall = _DRAWN.update((self.token, key), lambda known: known or self._draw(key))
