@@ -101,11 +101,6 @@ class Scope:
         return self.zipped.get(path, "")
 
     @property
-    def has_groups(self) -> bool:
-        """Whether rows are groups."""
-        return isinstance(self.rows, Groups)
-
-    @property
     def by_axis(self) -> bool:
         """Whether rows lie along the first axis."""
         return self.rows is None and self.windows is None

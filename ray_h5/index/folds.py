@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -188,10 +188,24 @@ def _folds(
     index: RowIndex, codes: np.ndarray, k: int, stratify: str | None, seed: int, few: str
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return for each fold the codes to train on, and those to validate on; `few` says it if these are too few."""
+    from sklearn.model_selection import GroupKFold, StratifiedGroupKFold
+
     if len(np.unique(codes)) < k:
         raise OptionError(f"kfold: k={k}: {few}")
     labels = None if stratify is None else _classes(_of_kept(index, stratify))
-    folds = [(np.unique(codes[train]), np.unique(codes[test])) for train, test in _split(codes, labels, k, seed)]
+    splits: Iterable[tuple[np.ndarray, np.ndarray]]
+    rows = np.zeros(len(codes))
+    if labels is None:
+        splits = GroupKFold(k, shuffle=True, random_state=seed).split(rows, groups=codes)
+    else:
+        with warnings.catch_warnings():
+            # A class with fewer rows than folds is no error: some folds lack it.
+            warnings.simplefilter("ignore", UserWarning)
+            try:
+                splits = list(StratifiedGroupKFold(k, shuffle=True, random_state=seed).split(rows, labels, codes))
+            except ValueError as exc:
+                raise OptionError(f"kfold: k={k}: the folds cannot be stratified: {exc}") from exc
+    folds = [(np.unique(codes[train]), np.unique(codes[test])) for train, test in splits]
     if not all(len(test) for _, test in folds):
         raise OptionError(f"kfold: k={k}: {few}, too few for {k} folds with equal shares of {stratify!r}")
     return folds
@@ -220,19 +234,3 @@ def _encoded(column: pa.Array, name: str) -> tuple[list[Any], np.ndarray]:
     # Python's times have no nanoseconds.
     values = list(dictionary.to_numpy(zero_copy_only=False)) if pa.types.is_temporal(kind) else dictionary.to_pylist()
     return values, encoded.indices.to_numpy()
-
-
-def _split(codes: np.ndarray, labels: np.ndarray | None, k: int, seed: int) -> Sequence[tuple[np.ndarray, np.ndarray]]:
-    from sklearn.model_selection import GroupKFold, StratifiedGroupKFold
-
-    rows = np.zeros(len(codes))
-    if labels is None:
-        return list(GroupKFold(k, shuffle=True, random_state=seed).split(rows, groups=codes))
-    splitter = StratifiedGroupKFold(k, shuffle=True, random_state=seed)
-    with warnings.catch_warnings():
-        # A class with fewer rows than folds is no error: some folds lack it.
-        warnings.simplefilter("ignore", UserWarning)
-        try:
-            return list(splitter.split(rows, labels, codes))
-        except ValueError as exc:
-            raise OptionError(f"kfold: k={k}: the folds cannot be stratified: {exc}") from exc

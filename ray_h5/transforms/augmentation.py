@@ -38,7 +38,17 @@ class Augmentation(ABC):
     """Names the stream of random numbers. Ray derives classes with other names, which draw the same numbers."""
 
     column: str
+    p: float
     salt: int
+
+    def _check_options(self) -> None:
+        """Raise an OptionError unless there is one column and a probability."""
+        if not isinstance(self.column, str):
+            raise OptionError(
+                f"column={self.column!r}: expected the name of one column; augment several one after another"
+            )
+        if not (is_number(self.p) and 0 <= self.p <= 1):
+            raise OptionError(f"p={self.p!r}: expected a probability, 0 to 1")
 
     def __call__(self, batch: Any) -> Any:
         """Return the batch with the column augmented; the other columns are the same objects.
@@ -228,18 +238,6 @@ def chance(words: Words, probability: float) -> np.ndarray[Any, Any]:
     """Return True with `probability` for each word, from its upper 53 bits."""
     # 53 bits, the digits of a float: the bound is then exact for every probability.
     return words >> np.uint64(11) < np.uint64(round(probability * 2**53))
-
-
-def check_column(column: object) -> None:
-    """Raise an OptionError unless `column` can be the name of a column."""
-    if not isinstance(column, str):
-        raise OptionError(f"column={column!r}: expected the name of one column; augment several one after another")
-
-
-def check_probability(p: float) -> None:
-    """Raise an OptionError unless `p` is a probability."""
-    if not (is_number(p) and 0 <= p <= 1):
-        raise OptionError(f"p={p!r}: expected a probability, 0 to 1")
 
 
 # Default strengths for a number of training samples --------------------------------------------------------------

@@ -16,7 +16,7 @@ from ray_h5.buffers import empty
 from ray_h5.errors import OptionError, UnsupportedColumnError
 from ray_h5.hash_and_permute import Words, below, words_of
 from ray_h5.options import as_integer, is_number, names_options
-from ray_h5.transforms.augmentation import Augmentation, chance, check_column, check_probability, kind_of, on_device_of
+from ray_h5.transforms.augmentation import Augmentation, chance, kind_of, on_device_of
 
 _POOL_BITS = 18
 _POOL = 1 << _POOL_BITS
@@ -75,8 +75,7 @@ class GaussianNoise(Augmentation):
     salt: int = 0
 
     def __post_init__(self) -> None:
-        check_column(self.column)
-        check_probability(self.p)
+        self._check_options()
         if not (is_number(self.std) and 0 <= self.std < float("inf")):
             raise OptionError(f"std={self.std!r}: expected 0 or more, and finite")
         # A deviation in float32 would make other noise.

@@ -13,7 +13,7 @@ from ray_h5.buffers import empty
 from ray_h5.errors import MaskTooLargeError, OptionError, UnsupportedColumnError
 from ray_h5.hash_and_permute import Words, below, words_of
 from ray_h5.options import as_integer, is_integer, is_number, names_options
-from ray_h5.transforms.augmentation import Augmentation, chance, check_column, check_probability, kind_of, on_device_of
+from ray_h5.transforms.augmentation import Augmentation, chance, kind_of, on_device_of
 
 _Span: TypeAlias = "tuple[int, Any, Any]"
 """One mask of each row: its axis, and where it starts and how wide it is, (n,) of int64 each."""
@@ -70,8 +70,7 @@ class SpecAugment(Augmentation):
     salt: int = 0
 
     def __post_init__(self) -> None:
-        check_column(self.column)
-        check_probability(self.p)
+        self._check_options()
         least = dict.fromkeys(("time_mask_param", "freq_mask_param", "num_time_masks", "num_freq_masks"), 0)
         for name, bound in {**least, "time_axis": None, "freq_axis": None, "salt": None}.items():
             # Python integers: those of numpy overflow, and JSON does not take them.

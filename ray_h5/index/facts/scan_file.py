@@ -21,6 +21,7 @@ from ray_h5.manifest.layout import ColumnLayout, FileState
 from ray_h5.predicates.computed_columns import compute
 from ray_h5.predicates.virtual_names import RowMask, parse_virtual, read_for
 from ray_h5.read.reader import OBJECT_BYTES, RowReader
+from ray_h5.rows.row_kind_options import Groups
 from ray_h5.rows.row_view import FileReader
 from ray_h5.storage.byte_source import Identity
 
@@ -152,7 +153,7 @@ def _learn_attributes(facts: FileFacts, reader: FileReader, names: Sequence[str]
     try:
         by_name = reader.base.attributes(names)
     except SchemaMismatchError as exc:
-        if not scope.has_groups:
+        if not isinstance(scope.rows, Groups):
             raise
         raise SchemaMismatchError(f"{exc} Attributes of groups are read with rows=Groups(..., attrs=[...]).") from None
     for name, value in by_name.items():

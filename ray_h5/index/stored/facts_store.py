@@ -5,12 +5,14 @@ One index file has what a run of planning found.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
 import secrets
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -284,7 +286,8 @@ class FactsStore:
             # What `add` was given holds all that these say of its files.
             old = [file for file in self._files if new_facts.keys() >= {*file.keys} or len(self._files) >= _MOST_FILES]
             for useless in [*(file.where for file in old), *self._useless]:
-                index_files.remove(useless)
+                with contextlib.suppress(OSError):  # a folder in its place is removed, too, if it is empty
+                    Path(useless).rmdir() if os.path.isdir(useless) else Path(useless).unlink()
             self._opened, self._useless = [*(file for file in self._files if file not in old), new], []
         self._found = {}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import logging
 import os
@@ -134,12 +133,6 @@ def _checked_body(content: bytes | bytearray) -> memoryview:
     if _checksum(body) != checksum:
         raise ValueError("its checksum is wrong")
     return body
-
-
-def remove(where: str) -> None:
-    """Remove an index file that is used no more, or an empty folder in its place."""
-    with contextlib.suppress(OSError):
-        Path(where).rmdir() if os.path.isdir(where) else Path(where).unlink()
 
 
 def _checksum(body: bytes | memoryview) -> bytes:
