@@ -232,15 +232,17 @@ def _by_place(
             encoded = key.dictionary_encode()
             of_files = lines_of([part], [encoded.dictionary], [name], table.name)
             is_used |= ~np.isin(encoded.indices.to_numpy(), of_files)
-    surplus = np.flatnonzero(~is_used)
-    if len(surplus):
-        what = counted(int(starts[-1]), "row" if index.scope.windows is None else "step")
-        names = ", ".join(map(repr, sidecar.keys))
-        lines_of_no_row = f"{len(surplus)} of {len(is_used)} lines are of no row"
+    if (surplus := np.flatnonzero(~is_used)).size:
         shown = [_shown([key[line] for key in keys]) for line in surplus[:_MAX_LISTED].tolist()]
-        shown += [] if len(shown) == len(surplus) else ["..."]
-        text = "%s: %s, as the files have %s; their keys %s: %s"
-        logger.warning(text, table.name, lines_of_no_row, what, names, ", ".join(shown))
+        logger.warning(
+            "%s: %d of %d lines are of no row, as the files have %s; their keys %s: %s",
+            table.name,
+            len(surplus),
+            len(is_used),
+            counted(int(starts[-1]), "row" if index.scope.windows is None else "step"),
+            ", ".join(map(repr, sidecar.keys)),
+            ", ".join([*shown, *(["..."] if len(shown) < len(surplus) else [])]),
+        )
     return Lines(lines[rows])
 
 

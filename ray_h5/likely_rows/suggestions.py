@@ -186,7 +186,7 @@ def _main(tree: FileTree) -> Iterator[Suggestion]:
 
 def _episodes(tree: FileTree) -> Iterator[Suggestion]:
     """Yield windows of rows that are steps of episodes; and the decoding of columns that are stored as netCDF says."""
-    step = of_steps(tree.columns)
+    step = _of_steps(tree.columns)
     steps = tree.columns[step].rows
     numbers = {name: column.rows for name, column in tree.columns.items() if len(column.shape) == 1}
     # Of each episode there is one value, or of each step.
@@ -247,8 +247,9 @@ def samples(tree: FileTree) -> Iterator[Suggestion]:
             continue
         shown.append(alike)
         columns = {**tree.columns, **tree.whole}
-        first = _below(columns, alike.paths[0])
-        step, more = of_steps(first) if alike.are_groups else "value", []
+        group = f"{alike.paths[0]}/"
+        first = {name[len(group) :]: column for name, column in columns.items() if name.startswith(group)}
+        step, more = _of_steps(first) if alike.are_groups else "value", []
         if time_axis(first) is None:  # otherwise steps are along another axis than the first
             windows = f"windows=ray_h5.Windows({{{step!r}: {WINDOW}}})"
             more.append(f"if each is an episode, add {windows}, and {UNPADDED.format(step)}")
@@ -270,12 +271,7 @@ def _left_out(columns: Iterable[str], alike: Alike) -> list[str]:
     return sorted((path for path in near - own if path.rpartition("/")[0] in parents), key=natural_key)
 
 
-def _below(columns: Mapping[str, Seen], group: str) -> dict[str, Seen]:
-    first = f"{group}/"
-    return {name[len(first) :]: column for name, column in columns.items() if name.startswith(first)}
-
-
-def of_steps(columns: Mapping[str, Seen]) -> str:
+def _of_steps(columns: Mapping[str, Seen]) -> str:
     """Return the column of which windows are most likely wanted: actions, or else the first one of arrays."""
     arrays = [name for name, column in columns.items() if len(column.shape) > 1]
     actions = [name for name in columns if last(name).startswith("action")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,8 @@ from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.draws.weights_and_class_balance import named_columns
 from ray_h5.order.epoch_order import Order, make_order
 from ray_h5.order.fingerprint import Fingerprint, data_of_rows, fingerprint
+from ray_h5.rows.kinds.clock import Clock
+from ray_h5.rows.windows_option import WindowColumn
 from ray_h5.tables.table_columns import TableColumns
 
 if TYPE_CHECKING:
@@ -283,3 +285,49 @@ def block_rows_of(
     if window is None or block_rows is not None or num_blocks is not None or window * row_bytes > most:
         return rows
     return -(-max(rows, window) // window) * window
+
+
+def steps_plan(plan: ReadPlan, names: Collection[str]) -> ReadPlan:
+    """Return a plan whose rows are the steps that columns of windows hold in the selected rows, each once.
+
+    Windows overlap, and moments count each value once.
+
+    Parameters
+    ----------
+    plan : ReadPlan
+        A plan with windows.
+    names : collection of str
+        Columns with the same offsets.
+    """
+    windows = plan.scope.windows
+    assert windows is not None
+    (offsets,) = {column.offsets for column in windows.columns if column.name in names}
+    column = WindowColumn("", "", offsets)
+    # Zeros are no values of the file. The first and last step, which stand for padding otherwise, are.
+    before, after = (pad == "zero" for pad in windows.pad)
+    step_starts, numbers = [0], [np.empty(0, np.int64)]
+    for file, table in enumerate(plan.tables):
+        start, stop = plan.files.starts[file : file + 2].tolist()
+        lengths = np.empty(0, np.int64) if table is None else table.lengths
+        if plan.selection is None:
+            rows = np.arange(stop - start)
+        else:
+            rows = plan.selection[slice(*np.searchsorted(plan.selection, [start, stop]))] - start
+        episodes, steps, side = Clock.of_steps(lengths, windows).samples(column, rows)
+        is_held = ~((before & (side < 0)) | (after & (side > 0)))
+        firsts = np.cumsum(lengths) - lengths
+        numbers.append(np.unique((firsts[episodes][:, None] + steps)[is_held]) + step_starts[-1])
+        step_starts.append(step_starts[-1] + int(lengths.sum()))
+    steps = np.concatenate(numbers)
+    columns = tuple(
+        replace(spec, row_shape=(1, *spec.row_shape[1:])) if spec.name in names else spec for spec in plan.of_files
+    )
+    return replace(
+        plan,
+        files=replace(plan.files, starts=np.array(step_starts, np.int64)),
+        columns=columns,
+        scope=replace(plan.scope, windows=windows.single_steps()),
+        selection=steps,
+        order=Order(len(steps)),
+        beside=TableColumns(),
+    )

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from ray_h5.buffers import empty
+from ray_h5.buffers import empty, zeros
 from ray_h5.errors import PredicateError
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.predicates.virtual_names import AnyEqual, Derived, Length, RowMask
@@ -127,29 +127,21 @@ def _row_mask(reader: FileReader, num_rows: int, column: str) -> np.ndarray:
     # A mask is about the rows of the file. With windows, these are the steps, of which not each has a window.
     windowed = reader if isinstance(reader, RowView) and reader.has_windows else None
     expected, what = (num_rows, "rows") if windowed is None else (windowed.num_steps, "steps")
-    if layout.kind == "bool":
-        if len(values) != expected:
-            raise PredicateError(f"{where} has {len(values)} entries; expected one for each of the {expected} {what}")
-        is_chosen = values.astype(bool)
-    else:
-        is_chosen = _listed(values, expected, what, where, column)
+    is_chosen = values.astype(bool)
+    if layout.kind != "bool":
+        outside = values[(values < 0) | (values >= expected)]
+        if len(outside):
+            raise PredicateError(f"{where} lists row {outside[0]}; the file has {expected} {what}")
+        is_chosen = zeros((expected,), np.dtype(bool), where)
+        is_chosen[values.astype(np.int64)] = True
+        if np.count_nonzero(is_chosen) != len(values):
+            raise PredicateError(
+                f"{where} lists a row more than once; expected row numbers, each once. If its 0 and 1 say which rows "
+                f"to take, choose them with where(**{{{column!r}: 1}})."
+            )
+    if len(is_chosen) != expected:
+        raise PredicateError(f"{where} has {len(values)} entries; expected one for each of the {expected} {what}")
     return is_chosen if windowed is None else is_chosen[windowed.step_numbers(np.arange(num_rows))]
-
-
-def _listed(values: np.ndarray, count: int, what: str, where: str, column: str) -> np.ndarray:
-    """Return, as bools, which of the rows of a file some row numbers name."""
-    outside = values[(values < 0) | (values >= count)]
-    if len(outside):
-        raise PredicateError(f"{where} lists row {outside[0]}; the file has {count} {what}")
-    is_chosen = empty((count,), np.dtype(bool), where)
-    is_chosen[:] = False
-    is_chosen[values.astype(np.int64)] = True
-    if np.count_nonzero(is_chosen) != len(values):
-        raise PredicateError(
-            f"{where} lists a row more than once; expected row numbers, each once. If its 0 and 1 say which rows to "
-            f"take, choose them with where(**{{{column!r}: 1}})."
-        )
-    return is_chosen
 
 
 def _pieces(num_rows: int, layouts: Sequence[ColumnLayout]) -> Iterator[slice]:
