@@ -91,16 +91,13 @@ class Shuffle(ComparedByContent):
         if self.seed is None:
             object.__setattr__(self, "seed", secrets.randbits(32))
             object.__setattr__(self, "is_drawn", True)
-        object.__setattr__(self, "seed", as_integer("Shuffle: seed", self.seed, 0, instead=", or None"))
+        for name in ("seed", "window_rows", "rows_per_epoch", "run_rows"):
+            if (value := getattr(self, name)) is not None:
+                least = 0 if name == "seed" else 1
+                object.__setattr__(self, name, as_integer(f"Shuffle: {name}", value, least, instead=", or None"))
         rows = self.window_rows
         if rows is not None and self.unit in ("rows", "files") and self.by_length is None:
             raise OptionError(f"Shuffle(unit={self.unit!r}, window_rows={rows}): only chunks are mixed in windows")
-        if rows is not None:
-            object.__setattr__(self, "window_rows", as_integer("Shuffle: window_rows", rows, 1, instead=", or None"))
-        count = self.rows_per_epoch
-        if count is not None:
-            count = as_integer("Shuffle: rows_per_epoch", count, 1, instead=", or None")
-            object.__setattr__(self, "rows_per_epoch", count)
         if self.weights is not None:
             object.__setattr__(self, "weights", as_weights(self.weights))
             if self.unit == "files":
@@ -112,9 +109,6 @@ class Shuffle(ComparedByContent):
 
     def _check_lengths(self) -> None:
         run = self.run_rows
-        if run is not None:
-            run = as_integer("Shuffle: run_rows", run, 1, instead=", or None")
-            object.__setattr__(self, "run_rows", run)
         values = self.batch_values
         if values is not None and not (is_number(values) and 0 < values < float("inf")):
             raise OptionError(f"Shuffle: batch_values={values!r}: expected a number above 0, or None")
