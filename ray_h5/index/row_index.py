@@ -17,7 +17,7 @@ from ray_h5.columns.row_table import RowTable
 from ray_h5.columns.schema import TENSOR_KINDS, Cast, ColumnSpec
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import OptionError, PredicateError, RayH5Error, SchemaMismatchError, UnknownColumnError
-from ray_h5.hdf5.checks.changed_files import check_identity, check_state
+from ray_h5.hdf5.checks.changed_files import check_identity, check_same_sources, check_state
 from ray_h5.index.facts.common_schema import check_enums, common_columns
 from ray_h5.index.facts.file_facts import FileFacts, Question
 from ray_h5.index.facts.left_out import (
@@ -29,7 +29,7 @@ from ray_h5.index.facts.left_out import (
     warn_of_unreadable,
 )
 from ray_h5.index.facts.scan_file import check_planned
-from ray_h5.index.facts.source_table import Sources, SourceTable, check_same, sources_of
+from ray_h5.index.facts.source_table import Sources, SourceTable, sources_of
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.folds_of_rows import passing_rows
 from ray_h5.index.scan_files import Found, Lookup
@@ -321,7 +321,10 @@ class RowIndex(ComparedByContent):
 
     def _add_sources(self, sources: Sources) -> None:
         """Add the sources of columns; raise if those of columns that are known changed."""
-        check_same(self.found.sources, sources, self.files, self._state_now)
+        for name in (column for column in self.found.sources if column in sources):
+            for file, (known, now) in enumerate(zip(self.found.sources[name], sources[name], strict=True)):
+                if known != now:
+                    check_same_sources(self.files.path(file), name, known, now, look=self._state_now)
         self.found.add(sources=sources)
 
     @contextlib.contextmanager

@@ -9,10 +9,7 @@ from typing import TypeAlias
 import numpy as np
 
 from ray_h5.content_equality import ComparedByContent
-from ray_h5.hdf5.checks.changed_files import Look, check_same_sources
-from ray_h5.manifest.file_table import FileTable
 from ray_h5.manifest.layout import SourceStates
-from ray_h5.storage.local import identity_now
 
 Sources: TypeAlias = Mapping[str, Sequence[SourceStates]]
 """By column, the sources that it has in each file. Columns without sources are left out."""
@@ -25,20 +22,6 @@ def sources_of(by_file: Sequence[Mapping[str, SourceStates]], names: Iterable[st
         for name in wanted.intersection(sources):
             states_by_name.setdefault(name, [()] * len(by_file))[file] = sources[name]
     return dict(sorted(states_by_name.items()))
-
-
-def check_same(known: Sources, later: Sources, files: FileTable, look: Look = identity_now) -> None:
-    """Raise unless columns have the sources that they had, in the same states; `look` returns the state of one now.
-
-    Raises
-    ------
-    StaleIndexError, MissingSourceError
-        With the file, the column and the source.
-    """
-    for name in (column for column in known if column in later):
-        for file, (states, now) in enumerate(zip(known[name], later[name], strict=True)):
-            if states != now:
-                check_same_sources(files.path(file), name, states, now, look=look)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
