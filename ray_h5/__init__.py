@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from ray_h5.columns.column_functions import csr, fields, joined, part, ragged
     from ray_h5.errors import *  # noqa: F403
     from ray_h5.errors import RayH5Error
-    from ray_h5.order.draws.shuffle import Shuffle
-    from ray_h5.order.draws.weights_and_class_balance import balance
+    from ray_h5.order.draws.shuffle import Shuffle, balance
     from ray_h5.order.position import Position
     from ray_h5.predicates.criteria import any_equal, between, row_mask
     from ray_h5.ray_data import kfold, where
@@ -63,8 +62,7 @@ __version__ = "0.1.0"
 
 _NAMES: dict[str, tuple[str, ...]] = {
     "columns.column_functions": ("csr", "fields", "joined", "part", "ragged"),
-    "order.draws.shuffle": ("Shuffle",),
-    "order.draws.weights_and_class_balance": ("balance",),
+    "order.draws.shuffle": ("Shuffle", "balance"),
     "order.position": ("Position",),
     "predicates.criteria": ("any_equal", "between", "row_mask"),
     "ray_data": ("kfold", "where"),

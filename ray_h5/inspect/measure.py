@@ -21,8 +21,7 @@ from ray_h5.manifest.chunk_index import ChunkGrid
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, FileState
 from ray_h5.messages import counted
 from ray_h5.order.block_layout import choose_block_rows
-from ray_h5.order.draws.shuffle import Shuffle, as_shuffle
-from ray_h5.order.draws.weights_and_class_balance import balance
+from ray_h5.order.draws.shuffle import Shuffle, as_shuffle, balance
 from ray_h5.order.read_plan import make_plan
 from ray_h5.order.shuffle_effect import shuffle_effect
 from ray_h5.read.reader import RowReader

@@ -8,10 +8,9 @@ from typing import Any, TypeAlias
 
 from ray_h5.errors import OptionError, PositionError
 from ray_h5.options import check_count, names_options
-from ray_h5.order.block_layout import Tail
+from ray_h5.order.block_layout import Left, Tail
 from ray_h5.order.epoch_order import Order
 from ray_h5.order.fingerprint import Fingerprint
-from ray_h5.order.remaining_ranges import Left
 
 
 @names_options

@@ -19,8 +19,7 @@ from ray_h5.index.row_index import RowIndex
 from ray_h5.manifest.file_table import FileTable
 from ray_h5.manifest.layout import FileState
 from ray_h5.order.block_layout import MAX_BLOCK_BYTES, RANGE_WINDOW_BYTES, Tail, choose_block_rows
-from ray_h5.order.draws.shuffle import Shuffle
-from ray_h5.order.draws.weights_and_class_balance import named_columns
+from ray_h5.order.draws.shuffle import Shuffle, named_columns
 from ray_h5.order.epoch_order import Order, make_order
 from ray_h5.order.fingerprint import Fingerprint, data_of_rows, fingerprint
 from ray_h5.rows.kinds.clock import Clock

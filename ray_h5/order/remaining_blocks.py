@@ -12,11 +12,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ray_h5.order.block_layout import BlockLayout
+from ray_h5.order.block_layout import BlockLayout, Left
 from ray_h5.order.execute_plan import BlockRows, read_rows
 from ray_h5.order.position import Position
 from ray_h5.order.read_plan import ReadPlan
-from ray_h5.order.remaining_ranges import Left
 
 ReadsRows: TypeAlias = Callable[[ReadPlan, np.ndarray, "np.ndarray | None"], BlockRows]
 """Reads rows of a plan, as `read_rows` does."""

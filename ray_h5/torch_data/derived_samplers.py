@@ -11,8 +11,7 @@ from torch.utils.data import BatchSampler, DistributedSampler, Sampler, Sequenti
 
 from ray_h5.errors import OptionError
 from ray_h5.options import as_integer, names_options
-from ray_h5.order.draws.shuffle import Shuffle
-from ray_h5.order.draws.weights_and_class_balance import as_weights
+from ray_h5.order.draws.shuffle import Shuffle, as_weights
 from ray_h5.order.position import PositionLike
 from ray_h5.torch_data.ranks import OwnRank
 from ray_h5.torch_data.samplers import OrderSampler, State

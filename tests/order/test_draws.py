@@ -13,8 +13,7 @@ from scipy.special import chdtrc
 from ray_h5.errors import OptionError, PositionError, UnknownColumnError
 from ray_h5.order.block_layout import Tail
 from ray_h5.order.draws.chunk_groups import ListedChunkGroups
-from ray_h5.order.draws.shuffle import Shuffle
-from ray_h5.order.draws.weights_and_class_balance import balance
+from ray_h5.order.draws.shuffle import Shuffle, balance
 from ray_h5.order.epoch_order import Order
 from ray_h5.order.position import Position
 from ray_h5.order.read_plan import make_plan

@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 from ray_h5.errors import OptionError, PositionError, RayH5Error
 from ray_h5.index.file_opener import Scope
 from ray_h5.manifest.file_table import FileTable
-from ray_h5.order.block_layout import Tail
+from ray_h5.order.block_layout import Left, Tail
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.epoch_order import Order
 from ray_h5.order.fingerprint import Fingerprint
 from ray_h5.order.position import Position
 from ray_h5.order.read_plan import ReadPlan
 from ray_h5.order.remaining_blocks import layout_of, positions_of, read_block, resume, start_of
-from ray_h5.order.remaining_ranges import Left
 from tests.index.kit import plan_files
 
 

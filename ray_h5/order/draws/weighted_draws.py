@@ -20,8 +20,7 @@ from ray_h5.hash_and_permute import below, hashed, make_key, uniform
 from ray_h5.index.row_index import RowIndex
 from ray_h5.messages import few
 from ray_h5.order.draws.chunk_groups import ChunkGroups
-from ray_h5.order.draws.shuffle import UnusableRowsError
-from ray_h5.order.draws.weights_and_class_balance import Balance, Weights, first_wrong, shown
+from ray_h5.order.draws.shuffle import Balance, UnusableRowsError, Weights, first_wrong, shown
 from ray_h5.predicates.comparisons import comparable_type
 from ray_h5.tables.table_columns import one_array
 
