@@ -159,14 +159,6 @@ class TableColumn(ComparedByContent):
             f"cannot say so. To go on, {', or '.join(ways)}."
         )
 
-    def digest(self) -> str:
-        """Return a digest of the values that rows, or files, have."""
-        hasher, numbers, values = hashlib.blake2b(digest_size=8), self.lines.numbers, self.values
-        for first in range(0, len(numbers), _HASHED_AT_ONCE):
-            for buffer in filter(None, _taken(values, numbers[first : first + _HASHED_AT_ONCE]).buffers()):
-                hasher.update(buffer)
-        return hasher.hexdigest()
-
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class TableColumns(ComparedByContent):
@@ -195,7 +187,11 @@ class TableColumns(ComparedByContent):
     def digest(self, name: str) -> str:
         """Return a digest of the values that rows, or files, have of a column."""
         if name not in self._digests:
-            self._digests[name] = self.columns[name].digest()
+            hasher, values, lines = hashlib.blake2b(digest_size=8), self.columns[name].values, self.columns[name].lines
+            for first in range(0, len(lines.numbers), _HASHED_AT_ONCE):
+                for buffer in filter(None, _taken(values, lines.numbers[first : first + _HASHED_AT_ONCE]).buffers()):
+                    hasher.update(buffer)
+            self._digests[name] = hasher.hexdigest()
         return self._digests[name]
 
     def planned(
