@@ -72,6 +72,7 @@ class Scaler:
     constant: ConstantPolicy = "raise"
     mean: np.ndarray[Any, np.dtype[np.float64]] = field(init=False, repr=False)
     scale: np.ndarray[Any, np.dtype[np.float64]] = field(init=False, repr=False)
+    _fits: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_scaling(self.epsilon, self.constant)
@@ -93,6 +94,10 @@ class Scaler:
             )
         object.__setattr__(self, "mean", self.moments.mean)
         object.__setattr__(self, "scale", np.where(constant, 1.0, self.moments.std() + self.epsilon))
+        # A scale that becomes 0 or infinite in float32 makes all values NaN.
+        least, most = np.finfo(np.float32).tiny, np.finfo(np.float32).max
+        fits = (self.scale >= least) & (self.scale <= most) & (abs(self.mean) <= most)
+        object.__setattr__(self, "_fits", bool(fits.all()))
 
     def transform(self, array: Any, *, batched: bool = False) -> Any:
         """Return (array - mean) / (std + epsilon).
@@ -150,15 +155,14 @@ class Scaler:
         of_torch = is_tensor(array)
         array = array if of_torch else np.asarray(array)
         self._check_shape(tuple(array.shape), batched)
-        kind = "c" if of_torch and array.is_complex() else "f" if of_torch else array.dtype.kind
+        kind = array.dtype.kind if not of_torch else "f" if array.is_floating_point() else "i"
+        if of_torch and array.is_complex():
+            kind = "c"
         if kind not in "biuf":
             raise UnsupportedColumnError(f"dtype {array.dtype}: expected real numbers or booleans")
-        # float32 holds float16 and integers of up to 16 bits exactly, and other integers not. A scale that becomes 0
-        # or infinite in it makes all values NaN.
-        limits = np.finfo(np.float32)
-        is_short = array.dtype.itemsize <= 2 or str(array.dtype).removeprefix("torch.") == "float32"
-        fits = ((self.scale >= limits.tiny) & (self.scale <= limits.max)).all() and (abs(self.mean) <= limits.max).all()
-        work = np.float32 if is_short and fits else np.float64
+        # float32 holds float16 and integers of up to 16 bits exactly, and other integers not.
+        is_short = array.dtype.itemsize <= (4 if kind == "f" else 2)
+        work = np.float32 if is_short and self._fits else np.float64
         # The mean in two parts: rounding to float32 is off by 6e-8 of it, which is several units for a mean of 1e8.
         upper: Any = self.mean.astype(work)
         parts: list[Any] = [upper, np.asarray(self.mean - upper, dtype=work), self.scale.astype(work)]

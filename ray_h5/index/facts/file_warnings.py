@@ -35,26 +35,22 @@ _MAX_COPIED, _MAX_NAMED = 8, 40
 
 def warn_of_surprises(index: RowIndex, files: FileOptions) -> None:
     """Warn of columns that are likely samples, unless they were named; and of values that have to be converted."""
+    notices: list[Callable[[RowIndex], str]] = [_of_no_rows, _of_shapes, _of_packing]
     if files.source.names is None and index.scope.by_axis and not index.tables:
-        _once(index, partial(_of_rows, files))
-    _once(index, _of_no_rows)
-    _once(index, _of_shapes)
-    _once(index, _of_packing)
+        notices.insert(0, partial(_of_rows, files))
     if len(index.files) > 1 and ("X" in index.columns or any(name.startswith("layers/") for name in index.columns)):
-        _once(index, _of_names)
+        notices.append(_of_names)
     if files.source.names is not None and index.scope.windows is not None:
-        _once(index, _of_padding)
-
-
-def _once(index: RowIndex, notice: Callable[[RowIndex], str]) -> None:
-    key = hash((getattr(notice, "func", notice).__name__, index.scope.group, *index.columns, *index.files.all_paths()))
-    try:
-        message = notice(index) if first_time(key) else ""
-    except RayH5Error as exc:
-        logger.debug("%s", exc)  # a file that cannot be read is reported where it is read
-        return
-    if message:
-        logger.warning("%s", message)
+        notices.append(_of_padding)
+    what = hash((index.scope.group, *index.columns, *index.files.all_paths()))
+    for notice in notices:
+        try:
+            message = notice(index) if first_time(getattr(notice, "func", notice).__name__, what) else ""
+        except RayH5Error as exc:
+            logger.debug("%s", exc)  # a file that cannot be read is reported where it is read
+            continue
+        if message:
+            logger.warning("%s", message)
 
 
 def _of_no_rows(index: RowIndex) -> str:

@@ -60,7 +60,7 @@ class IndexFile:
         self._reader = FactsReader(msgspec.msgpack.decode(shared[b"pool"]))
         self._common = dict[int, dict[str, Any]]()
         keys, self._states, self._alike, *lists = batch.columns
-        self._numbers = {os.fsdecode(key): number for number, key in enumerate(keys.to_pylist())}
+        self.keys = {os.fsdecode(key): number for number, key in enumerate(keys.to_pylist())}
         self._values = list(zip(map(self._reader.value, msgspec.msgpack.decode(shared[b"lists"])), lists, strict=True))
 
     @classmethod
@@ -71,25 +71,20 @@ class IndexFile:
         batch.validate(full=True)
         return cls(where, state, batch, {})
 
-    @property
-    def keys(self) -> list[str]:
-        return [*self._numbers, *(key for key in self._made if key not in self._numbers)]
-
     def get(self, key: str) -> FileFacts | None:
         """Return the facts of a file, if there are any; raise one of `FOREIGN` if they cannot be true."""
-        if key not in self._made and (number := self._numbers.get(key)) is not None:
-            self._made[key] = self._facts(key.partition("\0")[0], number)
-        return self._made.get(key)
-
-    def _facts(self, path: str, number: int) -> FileFacts:
+        number = self.keys.get(key)
+        if number is None or key in self._made:
+            return self._made.get(key)
         common = self._alike.indices[number].as_py()
         if common not in self._common:
             self._common[common] = self._reader.facts(self._alike.dictionary[common].as_py())
-        values = {key: lists[number].values for key, lists in self._values if lists[number].is_valid}
-        facts = FileFacts(path, self._reader.value(self._states[number].as_py()), **self._common[common], values=values)
+        state, path = self._reader.value(self._states[number].as_py()), key.partition("\0")[0]
+        values = {column: lists[number].values for column, lists in self._values if lists[number].is_valid}
+        facts = FileFacts(path, state, **self._common[common], values=values)
         if facts.known or facts.table is not None:
             check_ranges(facts)
-        return facts
+        return self._made.setdefault(key, facts)
 
 
 _LOADED: LRU[IndexFile] = LRU(64)
