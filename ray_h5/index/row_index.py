@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ray_h5.columns.labels import Classes
+from ray_h5.columns.ragged.bounds import Bounds
 from ray_h5.columns.ragged.range_columns import chunk_group_starts
 from ray_h5.columns.row_table import RowTable
 from ray_h5.columns.schema import TENSOR_KINDS, Cast, ColumnSpec
@@ -19,7 +20,7 @@ from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import OptionError, PredicateError, RayH5Error, SchemaMismatchError, UnknownColumnError
 from ray_h5.hdf5.checks.changed_files import check_identity, check_same_sources, check_state
 from ray_h5.index.facts.common_schema import check_enums, common_columns
-from ray_h5.index.facts.file_facts import FileFacts, Question
+from ray_h5.index.facts.file_facts import FileFacts, Question, Sources, SourceTable, sources_of
 from ray_h5.index.facts.left_out import (
     UNREADABLE,
     empty_files,
@@ -29,7 +30,6 @@ from ray_h5.index.facts.left_out import (
     warn_of_unreadable,
 )
 from ray_h5.index.facts.scan_file import check_planned
-from ray_h5.index.facts.source_table import Sources, SourceTable, sources_of
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.folds_of_rows import passing_rows
 from ray_h5.index.scan_files import Found, Lookup
@@ -159,13 +159,23 @@ class RowIndex(ComparedByContent):
         widest = max(self._wide(), key=lambda spec: spec.row_bytes).name
         if self.chunk_rows[widest] == 1:
             return None
-        chunk_bounds = []
-        for table, first in zip(self.tables, self.files.starts.tolist(), strict=False):
-            chunked = None if table is None else table.chunked_by.get(widest)
+        if (ranges := self.ranges_of(widest)) is None:
+            return None
+        firsts = zip(ranges, self.files.starts.tolist(), strict=False)
+        return np.concatenate([chunk_group_starts(*of_file, chunks) + first for of_file, first in firsts])
+
+    def ranges_of(self, name: str) -> list[tuple[Bounds, int]] | None:
+        """Return for each file the bounds of the rows of a column, and the chunk size of what they are ranges of.
+
+        None if the rows of a file are no ranges.
+        """
+        ranges = []
+        for table in self.tables:
+            chunked = None if table is None else table.chunked_by.get(name)
             if table is None or chunked is None or chunked.key not in table.bounds:
                 return None
-            chunk_bounds.append(chunk_group_starts(table.bounds[chunked.key], chunked.size, chunks) + first)
-        return np.concatenate(chunk_bounds)
+            ranges.append((table.bounds[chunked.key], chunked.size))
+        return ranges
 
     def rows_of_files(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the number that each row has among the rows of all files, and the first number of each file.

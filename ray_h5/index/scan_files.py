@@ -19,9 +19,8 @@ from typing import Any
 import pyarrow as pa
 
 from ray_h5.columns.schema import ColumnSpec
-from ray_h5.index.facts.file_facts import ColumnFacts, FileFacts, Question
+from ray_h5.index.facts.file_facts import ColumnFacts, FileFacts, Question, Sources
 from ray_h5.index.facts.scan_file import learn
-from ray_h5.index.facts.source_table import Sources
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.stored.facts_store import FactsStore
 from ray_h5.per_process import PerProcess

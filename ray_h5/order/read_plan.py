@@ -12,8 +12,8 @@ import numpy as np
 from ray_h5.columns.schema import Cast, ColumnSpec
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import OptionError, StaleIndexError
+from ray_h5.index.facts.file_facts import SourceTable
 from ray_h5.index.facts.scan_file import wrong_index
-from ray_h5.index.facts.source_table import SourceTable
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.row_index import RowIndex
 from ray_h5.manifest.file_table import FileTable

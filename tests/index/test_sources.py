@@ -21,7 +21,7 @@ from ray_h5.errors import (
     UnknownColumnError,
     UnsupportedColumnError,
 )
-from ray_h5.index.facts.source_table import SourceTable
+from ray_h5.index.facts.file_facts import SourceTable
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.folds import fold_predicates

@@ -214,16 +214,10 @@ def _range_lengths(index: RowIndex, name: str) -> np.ndarray | None:
     """Return the lengths of rows that are ranges of a longer array; None if those of a file are none."""
     made = next((column for column in index.scope.columns if column.name == name and isinstance(column, RowPart)), None)
     entries = None if made is None else made.entries(f"column {name!r}")
-    lengths = []
-    for table in index.tables:
-        chunked = None if table is None else table.chunked_by.get(name)
-        if table is None or chunked is None or chunked.key not in table.bounds:
-            return None
-        bounds = table.bounds[chunked.key]
-        lengths.append(bounds.stops - bounds.starts)
-    if not lengths:
+    if not (ranges := index.ranges_of(name)):
         return None
-    return np.concatenate(lengths) if entries is None else entries.counts(np.concatenate(lengths))
+    lengths = np.concatenate([bounds.stops - bounds.starts for bounds, _ in ranges])
+    return lengths if entries is None else entries.counts(lengths)
 
 
 def _dataset_lengths(index: RowIndex, name: str) -> np.ndarray | None:
