@@ -1,5 +1,7 @@
 import pytest
 
+from ray_h5.index.stored.facts_store import MEMORY
+from ray_h5.read.file_cache import forget_all
 from tests.kit.fault_server import FaultServer
 from tests.remote.kit import ROWS, write
 
@@ -23,3 +25,13 @@ def files(bucket):
 def server(tmp_path, bucket):  # noqa: ARG001  the folder is served
     with FaultServer(tmp_path) as server:
         yield server
+
+
+@pytest.fixture
+def nothing_stays():
+    """What this process knows of files is that of the test alone."""
+    forget_all()
+    MEMORY.clear()
+    yield
+    forget_all()
+    MEMORY.clear()

@@ -30,18 +30,13 @@ from ray_h5.read.reader import RowReader
 from ray_h5.torch_data import H5Dataset, kfold, loader
 from tests.remote.kit import options_of
 
+pytestmark = pytest.mark.usefixtures("nothing_stays")
+
 N, PARTS = 25, 4
 URL = "s3://bkt/m.h5"
 ALLOWED = "s3://bkt/raw/"
 ROWS = [7, 3, 3, 0, 19]
 RNG = np.random.default_rng(0)
-
-
-@pytest.fixture(autouse=True)
-def nothing_stays():
-    yield
-    forget_all()
-    MEMORY.clear()
 
 
 def source(path, number):

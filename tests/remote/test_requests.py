@@ -15,19 +15,12 @@ from ray_h5.torch_data import H5Dataset
 from tests.remote.kit import options_of
 from tests.rows.test_ranges_equal_numpy import random_matrix, write_matrix
 
+pytestmark = pytest.mark.usefixtures("nothing_stays")
+
 N = 40
 ROOM = 8 << 20
 URL = "s3://bkt/a.h5"
 RNG = np.random.default_rng(0)
-
-
-@pytest.fixture(autouse=True)
-def nothing_stays():
-    forget_all()
-    MEMORY.clear()
-    yield
-    forget_all()
-    MEMORY.clear()
 
 
 def plain(file):

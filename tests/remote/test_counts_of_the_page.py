@@ -1,7 +1,6 @@
 """How many requests things take in a store, as docs/object-stores.md says; a server counts them."""
 
 import re
-import shutil
 
 import h5py
 import numpy as np
@@ -13,35 +12,13 @@ from ray_h5.read.file_cache import forget_all
 from ray_h5.storage.stores.options import StoreOptions
 from ray_h5.torch_data import H5Dataset
 from tests.docs.pages import text_of
-from tests.kit.fault_server import FaultServer
-from tests.remote.kit import check_epoch, epoch_of, options_of, write
+from tests.remote.kit import options_of
 
-pytest.importorskip("obstore")
+pytestmark = pytest.mark.usefixtures("nothing_stays")
 
 FILES = 3
 PADDING = 8 << 20
 """Bytes of data that make a file too large to be fetched as a whole."""
-
-
-@pytest.fixture(autouse=True)
-def nothing_stays():
-    forget_all()
-    MEMORY.clear()
-    yield
-    forget_all()
-    MEMORY.clear()
-
-
-@pytest.fixture
-def bucket(tmp_path):
-    (tmp_path / "bkt").mkdir()
-    return tmp_path / "bkt"
-
-
-@pytest.fixture
-def server(tmp_path, bucket):  # noqa: ARG001  the folder is served
-    with FaultServer(tmp_path) as server:
-        yield server
 
 
 def files_with(bucket, **options):
@@ -84,29 +61,6 @@ def test_a_file_whose_metadata_lies_together_is_planned_with_three_requests_at_m
     MEMORY.clear()
     H5Dataset([f"s3://bkt/run_{number}.h5" for number in range(FILES)], storage_options=options_of(server))
     assert counts(server) == (0, FILES, planned)
-
-
-def test_an_index_in_the_store_takes_a_listing_and_a_request_for_all_files(bucket, server, tmp_path):
-    files_with(bucket)
-    options = {"storage_options": options_of(server)}
-    H5Dataset("s3://bkt/*.h5", index_dir=tmp_path / "index", **options)
-    shutil.copytree(tmp_path / "index", bucket / "index")
-    MEMORY.clear()
-    server.forget()
-    H5Dataset("s3://bkt/*.h5", index_dir="s3://bkt/index/", **options)
-    asked = [request for request in server.requests() if not request.is_listing]
-    assert len(server.requests()) - len(asked) == 2  # of the files, and of the index
-    assert len(asked) == 1
-    assert not any(request.path.endswith(".h5") for request in asked)
-
-
-def test_an_epoch_from_the_cache_makes_no_requests(bucket, server, tmp_path):
-    write(bucket / "a.h5", rows=120)
-    batches = epoch_of("s3://bkt/a.h5", server, cache_dir=tmp_path / "cache", cache_bytes="1GB")
-    check_epoch(batches, 120)
-    server.forget()
-    check_epoch(batches, 120)
-    assert server.requests() == []
 
 
 @pytest.mark.parametrize("name", ["timeout", "connect_timeout", "read_timeout", "max_retries", "retry_timeout"])
