@@ -7,9 +7,10 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 
 from tests.bench import BENCHES, BenchOptions, run
-from tests.bench.measure import NOTES, Result, cells, to_table
+from tests.bench.measure import NOTES, cells, to_table
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -24,10 +25,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not (arguments.size > 0 and arguments.turns > 0):
         parser.error("--size and --turns: expected numbers above 0")
 
-    def report(result: Result) -> None:  # beside the table, which needs all lines for its widths
-        print(*cells(result)[1:8], sep="  ", file=sys.stderr, flush=True)
-
-    results = run(arguments.name, BenchOptions(arguments.size, arguments.turns, arguments.folder), report)
+    # Beside the table, which needs all lines for its widths.
+    show = partial(print, sep="  ", file=sys.stderr, flush=True)
+    options = BenchOptions(arguments.size, arguments.turns, arguments.folder)
+    results = run(arguments.name, options, lambda result: show(*cells(result)[1:8]))
     if arguments.json:
         print(json.dumps([asdict(result) for result in results], indent=2, allow_nan=False))
     else:

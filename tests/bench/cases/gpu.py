@@ -1,48 +1,41 @@
-"""Bench `gpu`: how long a GPU waits for batches, and how fast they get there.
+"""Bench `gpu`: how long a GPU waits for batches.
 
 Batches of 64 are shuffled, with nothing kept. `waiting` is the share of an epoch of `signals`, after its first batch,
-that a loop waits whose steps multiply matrices and end as ``loss.item()`` does. `copies` are those of batches that wait
-in pinned memory, against one copy of the same bytes, which is what the link does.
+that a loop waits whose steps multiply matrices and end as ``loss.item()`` does.
 """
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Generator
-from functools import partial
 from typing import Any
 
 import torch
 from joblib import cpu_count
 
 from ray_h5.errors import OptionError
-from ray_h5.loading.prefetch_threads import nbytes_of
 from ray_h5.ray_data.training.device import to_device
 from ray_h5.torch_data import H5Dataset, loader
 from tests.bench import BenchOptions
 from tests.bench.baselines.epochs import ray_session, torch_loader
-from tests.bench.cases.ray_training import signal_waits, synchronize, waits_of
+from tests.bench.cases.ray_training import signal_waits, waits_of
 from tests.bench.files import SIGNALS, make_workload
-from tests.bench.measure import OURS, Case, Result, of_figures, turn_order
+from tests.bench.measure import Result, of_figures, turn_order
 
 _STEPS_S = {0.002: None, 0.005: 0.01, 0.02: None}
 """Seconds of a step, and the greatest share of an epoch that may be waiting."""
 
 
-def bench_gpu(options: BenchOptions, device: torch.device | None = None) -> Generator[Case | Result, Any, None]:
-    """Measure waiting and sending; a CPU as `device` shows that the bench runs, and nothing else."""
-    if device is None:
-        if not torch.cuda.is_available():
-            raise OptionError("bench gpu: torch finds no CUDA device here; this bench measures how long one waits")
-        device = torch.device("cuda")
-    pinned = device.type == "cuda"
+def bench_gpu(options: BenchOptions) -> Generator[Result, Any, None]:
+    """Measure waiting."""
+    if not torch.cuda.is_available():
+        raise OptionError("bench gpu: torch finds no CUDA device here; this bench measures how long one waits")
+    device = torch.device("cuda")
     signals = make_workload("signals", options.folder, options.size)
     paths, columns = list(signals.paths), list(SIGNALS)
-    of = partial(loader, kept_bytes=0, pin_memory=pinned)
-    yield _copies("signals, batches of 64, copies", of(paths, 64, columns=columns), device)
     workers = min(4, cpu_count())
-    batches, plain = of(paths, 64, columns=columns), torch_loader(H5Dataset(paths, columns, kept_bytes=0), workers)
+    batches = loader(paths, 64, columns=columns, kept_bytes=0, pin_memory=True)
+    plain = torch_loader(H5Dataset(paths, columns, kept_bytes=0), workers)
     loops = {
         "loader": lambda: (batch.to(device, non_blocking=True) for batch in batches),
         "loader, one ahead": lambda: to_device(batches, device),
@@ -57,7 +50,7 @@ def bench_gpu(options: BenchOptions, device: torch.device | None = None) -> Gene
         for name, values in shares.items():
             yield _waiting(name, step_s, values[1:])
     with ray_session(4 * signals.rows * signals.row_bytes(SIGNALS)):
-        waits = signal_waits(paths, Multiply, list(_STEPS_S), options.turns, 1, gpu=pinned)
+        waits = signal_waits(paths, Multiply, list(_STEPS_S), options.turns, 1, gpu=True)
     for step_s, epochs in zip(_STEPS_S, waits, strict=True):
         yield _waiting("train_batches", step_s, [share for _, share in epochs])
 
@@ -67,30 +60,11 @@ def _waiting(loop: str, step_s: float, shares: list[float]) -> Result:
     return of_figures("gpu", case, "share", shares, most=_STEPS_S[step_s])
 
 
-def _copies(name: str, batches: Any, device: torch.device) -> Case:
-    held = list(itertools.islice(batches, 64))
-    nbytes = nbytes_of(held)
-    whole = torch.zeros(nbytes, dtype=torch.uint8, pin_memory=device.type == "cuda")
-
-    def copied(batches: Any) -> object:
-        # With copy=True: on a CPU, where tests run, nothing would be done otherwise.
-        made = [value.to(device, non_blocking=True, copy=True) for batch in batches for value in batch.values()]
-        synchronize(device)
-        return made
-
-    contestants = {
-        OURS: partial(copied, held),
-        "one pinned copy": partial(copied, [{"all": whole}]),
-    }
-    return Case(name, [], contestants, nbytes / 1e9, "GB/s", {"one pinned copy": 0.9})
-
-
 class Multiply:
     """A step that multiplies matrices for about so many seconds, and ends when a value is known, as ``loss.item()``."""
 
     def __init__(self, seconds: float, device: torch.device) -> None:
-        size = 2048 if device.type == "cuda" else 64
-        self._weights = torch.randn(size, size, device=device)
+        self._weights = torch.randn(2048, 2048, device=device)
         self._repeats = 1
         for _ in range(5):  # the first ones also wake up the device
             took = min(self._timed() for _ in range(3))

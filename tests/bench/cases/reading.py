@@ -64,14 +64,10 @@ class _Opened:
             for reader in readers:
                 reader.read_into(arrays, every)
 
-        def bulk() -> None:
-            for file in self._files:
-                reads.h5py_bulk(file, arrays)
-
         contestants = {
             OURS: partial(ours, self._one),
             "2 threads": partial(ours, self._two),
-            "h5py_bulk": bulk,
+            "h5py_bulk": lambda: [reads.h5py_bulk(file, arrays) for file in self._files],
             "pread": partial(self._pread, self._extents),
             "pread+decode": partial(self._decode, self._extents),
         }
