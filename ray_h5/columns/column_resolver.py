@@ -265,7 +265,8 @@ class Columns(ABC):
                 raise UnsupportedColumnError(f"{where} has single values; {made} expects rows with axes")
             inner = {axis - 1: at for axis, at in made.axes if axis}  # the first axis is that of units
             if joined is not None and inner:
-                self.check_one_shape(made.name, joined, f"as {made} expects", "take parts of the first axis alone")
+                why = f"and {made} takes the same of each"
+                self.check_one_shape(made.name, joined, why, "take parts of axis 0 alone")
             content = self._taken(made, inner, values.content, first_axis=1)
             return replace(values, content=content, entries=made.entries(where))
         if made.random is not None and (values.array.kind in {"list", "ragged"} or not values.array.row_shape):
@@ -377,7 +378,7 @@ class Columns(ABC):
                 f"{self.path}: {path!r} has rows of varying length itself; expected a dataset of bounds or of values"
             )
         joined = self.joined(values)
-        self.check_one_shape(path, joined, "and rows are ranges of it")
+        self.check_one_shape(path, joined, "and rows are ranges of them")
         self.check_all_have(path, joined, "says where rows are or holds their values")
         return Parts.whole(values, joined)
 
@@ -391,7 +392,7 @@ class Columns(ABC):
             )
 
     def check_all_have(self, name: str, joined: JoinedArray, why: str, instead: str = "leave the column out") -> None:
-        """Raise if a group lacks a column, which has something to say."""
+        """Raise if a group lacks a column; `why` says what the column has or does, `instead` what to do."""
         if self.groups is not None and not joined.is_there.all():
             raise SchemaMismatchError(
                 f"{self.path}: group {self.groups[int(np.argmin(joined.is_there))]!r} lacks column {name!r}, which "

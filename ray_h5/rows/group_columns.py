@@ -274,7 +274,8 @@ class GroupColumns(Columns):
             rows = self.bounds[rows_key(made.name if isinstance(made, (Ragged, Csr)) else name)]
             return Parts(values, rows.starts, rows.stops - rows.starts, values.array.chunk_rows)
         if (part := self.part(name)) is not None:
-            self.check_one_shape(name, self.datasets(name)[1], f"as {part} expects", "take the part in a transform")
+            _, joined = self.datasets(name)
+            self.check_one_shape(name, joined, f"and {part} takes the same of each", "take the part in a transform")
         return super().parts(name)
 
 

@@ -128,7 +128,7 @@ class WholeRows(Episodes):
             )
         instead = "leave the column out of the offsets"
         if values.array.kind not in {"number", "bool"}:
-            self.columns.check_one_shape(name, joined, "and its steps are no numbers", instead)
+            self.columns.check_one_shape(name, joined, "and are no numbers", instead)
         self.columns.check_all_have(name, joined, "has offsets", instead)
         return joined.lengths
 
