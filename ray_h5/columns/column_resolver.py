@@ -265,8 +265,7 @@ class Columns(ABC):
                 raise UnsupportedColumnError(f"{where} has single values; {made} expects rows with axes")
             inner = {axis - 1: at for axis, at in made.axes if axis}  # the first axis is that of units
             if joined is not None and inner:
-                why = f"and {made} takes the same of each"
-                self.check_one_shape(made.name, joined, why, "take parts of axis 0 alone")
+                self.check_one_shape(made.name, joined, f"and {made} takes the same of each", "take parts of axis 0")
             content = self._taken(made, inner, values.content, first_axis=1)
             return replace(values, content=content, entries=made.entries(where))
         if made.random is not None and (values.array.kind in {"list", "ragged"} or not values.array.row_shape):

@@ -101,9 +101,8 @@ class RowView:
         self._rows: RowsOfKind = _rows_of_kind(columns_of_file, kind, windows, table, self._name)
         self._steps = self._rows if isinstance(self._rows, WindowRows) else None
         self._kind = RowKind() if kind is None else kind
-        seeds = {
-            column.name: column.seed for column in columns if isinstance(column, RowPart) and column.random is not None
-        }
+        drawn = [column for column in columns if isinstance(column, RowPart) and column.random is not None]
+        seeds = {column.name: column.seed for column in drawn}
         named = [] if windows is None else [(window.name, window.source) for window in windows.columns]
         self._seeds = seeds | {name: seeds[source] for name, source in named if source in seeds}
         self._by_axis = kind is None and windows is None
