@@ -18,7 +18,7 @@ from ray_h5.columns.row_table import RowTable
 from ray_h5.columns.schema import TENSOR_KINDS, Cast, ColumnSpec
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import OptionError, PredicateError, RayH5Error, SchemaMismatchError, UnknownColumnError
-from ray_h5.hdf5.checks.changed_files import check_identity, check_same_sources, check_state
+from ray_h5.hdf5.files.changed_files import check_identity, check_same_sources, check_state
 from ray_h5.index.facts.common_schema import check_enums, common_columns
 from ray_h5.index.facts.file_facts import FileFacts, Question, Sources, SourceTable, sources_of
 from ray_h5.index.facts.left_out import (

@@ -12,7 +12,7 @@ import numpy as np
 
 from ray_h5.buffers import Spec, empty
 from ray_h5.errors import RayH5Error
-from ray_h5.hdf5.checks.changed_files import check_identity, check_state
+from ray_h5.hdf5.files.changed_files import check_identity, check_state
 from ray_h5.loading.rank_shares import split_draws
 from ray_h5.loading.row_cache import RowCache
 from ray_h5.lru import LRU

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from ray_h5.buffers import empty
-from ray_h5.hdf5.checks.changed_files import check_state
+from ray_h5.hdf5.files.changed_files import check_state
 from ray_h5.manifest.file_table import FileTable
 from ray_h5.manifest.row_requests import by_part
 from ray_h5.order.read_plan import ReadPlan

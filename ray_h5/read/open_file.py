@@ -17,8 +17,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from ray_h5.errors import OptionError, RayH5Error, StaleIndexError, UnknownColumnError, UnsupportedColumnError
-from ray_h5.hdf5.checks.changed_files import check_identity, check_same_sources, check_source, check_sources_now
 from ray_h5.hdf5.columns.chunk_lists import build_chunk_index, listed_in_tree
+from ray_h5.hdf5.files.changed_files import check_identity, check_same_sources, check_source, check_sources_now
 from ray_h5.hdf5.files.file_bytes import gather
 from ray_h5.hdf5.files.links import as_object
 from ray_h5.hdf5.files.metadata_replay import HeldBytes, has_missed, trim

@@ -6,7 +6,7 @@ import os
 
 import h5py
 
-from ray_h5.hdf5.checks.changed_files import check_source
+from ray_h5.hdf5.files.changed_files import check_source
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.storage.byte_source import Buffer, ByteSource, FileIdentity
 from ray_h5.storage.local import LocalFile

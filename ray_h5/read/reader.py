@@ -14,7 +14,7 @@ import numpy as np
 
 from ray_h5.buffers import empty
 from ray_h5.errors import OptionError, OutOfMemoryError, RayH5Error, UnknownColumnError
-from ray_h5.hdf5.checks.changed_files import check_identity
+from ray_h5.hdf5.files.changed_files import check_identity
 from ray_h5.hdf5.files.external_policy import Access, ExternalPolicy
 from ray_h5.hdf5.files.metadata_replay import replay
 from ray_h5.hdf5.files.opening import HEAD_BYTES

@@ -12,7 +12,7 @@ from typing import Any
 import h5py
 
 from ray_h5.errors import CorruptFileError, MissingSourceError, RayH5Error, UnknownColumnError, UnsupportedColumnError
-from ray_h5.hdf5.checks.changed_files import check_source
+from ray_h5.hdf5.files.changed_files import check_source
 from ray_h5.hdf5.files.external_policy import Access
 from ray_h5.hdf5.files.file_bytes import filename_of
 from ray_h5.hdf5.files.opening import open_h5, translated

@@ -23,10 +23,10 @@ from ray_h5.errors import (
     UnknownColumnError,
     UnsupportedColumnError,
 )
-from ray_h5.hdf5.checks.changed_files import check_identity
 from ray_h5.hdf5.columns.dataset_header import describe_column, is_plain
 from ray_h5.hdf5.columns.value_types import Shared, are_references
 from ray_h5.hdf5.columns.values_elsewhere import ValueSources, check_value_sources, find_elsewhere
+from ray_h5.hdf5.files.changed_files import check_identity
 from ray_h5.hdf5.files.external_policy import Access
 from ray_h5.hdf5.files.file_bytes import Address, address_of, bytes_of
 from ray_h5.hdf5.files.links import LinkedFiles, Sources, Trail, as_object

@@ -13,7 +13,7 @@ from ray_h5.atomic import written_whole
 from ray_h5.codecs.encode import CodecName
 from ray_h5.codecs.pipeline import decodes
 from ray_h5.errors import OptionError, OutputExistsError
-from ray_h5.hdf5.checks.changed_files import check_state
+from ray_h5.hdf5.files.changed_files import check_state
 from ray_h5.index.file_options import FileOptions
 from ray_h5.manifest.file_table import shared_folder
 from ray_h5.manifest.layout import FileState

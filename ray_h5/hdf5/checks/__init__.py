@@ -1,1 +1,0 @@
-"""Checks of what libhdf5 or a decoder would otherwise take on trust."""
