@@ -204,7 +204,6 @@ class Destination:
         finally:
             with contextlib.suppress(OSError):
                 Path(temporary).unlink()
-            with contextlib.suppress(OSError):
                 Path(self._temporary).rmdir()
                 self._temporary = ""
 

@@ -289,6 +289,16 @@ def test_a_paged_file_in_a_store_is_planned_with_two_requests(tmp_path):
     assert len(gets) == 2
 
 
+def test_local_copies_of_files_in_a_store_are_closed(tmp_path):
+    """Otherwise the disk would hold them until the cache of open files is full."""
+    write_files(tmp_path / "bkt", 1)
+    with FaultServer(tmp_path) as server:
+        repack("s3://bkt/f0.h5", tmp_path / "out.h5", storage_options=options_of(server))
+    opened = [os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
+    assert not [name for name in opened if name.startswith(str(tmp_path))]
+    check_rows(read_all(str(tmp_path / "out.h5")), range(ROWS))
+
+
 @pytest.mark.parametrize("dtype", [">i4", "<i4", ">f8", [("a", ">i2"), ("b", "<f4")]])
 def test_values_of_chunks_that_lie_in_two_slabs(monkeypatch, tmp_path, dtype):
     monkeypatch.setattr(copy_file, "SLAB_BYTES", 4000)

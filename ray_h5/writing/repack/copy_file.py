@@ -185,7 +185,13 @@ class FileCopy:
     def write(self, out: OutputFile, progress: Callable[[int], object] = lambda _: None) -> None:
         """Write the copy. `progress` is called with the bytes of the input that are done."""
         self._progress = progress
-        with open_h5(self._source) as file, RowReader(self._source, threads=self._threads) as reader:
+        with (
+            open_h5(self._source) as file,
+            RowReader(self._source, threads=self._threads) as reader,
+            contextlib.ExitStack() as stack,
+        ):
+            # A local copy of a file in a store is removed: the cache of open files would keep its bytes on the disk.
+            stack.callback(reader.opened.forget)
             self._types = NamedTypes(self._type_paths, out.file)
             with out.writing():
                 copy_userblock(file, out.path, out.file.userblock_size)
@@ -270,15 +276,14 @@ class FileCopy:
             )
         facts = facts_of(path, dataset)
         self.result.chunks_before += facts.num_chunks
-        new = None
         has_rows = bool(dataset.shape) and all(dataset.shape) and not dtype.hasobject
         # An array that was not written takes no bytes, and all of them in other chunks. libhdf5 makes no new arrays of
         # integers that have many bits less than their bytes.
         is_written = stored > 0 and (facts.chunks is None or 2 * dataset.id.get_num_chunks() >= facts.num_chunks)
         type_ = dataset.id.get_type()
         has_unused_bits = isinstance(type_, h5py.h5t.TypeIntegerID) and type_.get_precision() != 8 * type_.get_size()
-        if has_rows and is_written and not has_unused_bits and facts.row_bytes < _MOST_ROW_BYTES:
-            new = self._rule(facts)
+        may_change = has_rows and is_written and not has_unused_bits and facts.row_bytes < _MOST_ROW_BYTES
+        new = self._rule(facts) if may_change else None
         if new is None or facts.is_laid_out(new):
             self.result.chunks_after += facts.num_chunks
             return _Entry(path, "array")
@@ -343,9 +348,8 @@ class FileCopy:
         with out.writing():
             type_ = self._types.of(dataset.id)
             made = new_chunked(out.file, path, dataset.shape, type_, chunks, steps, limits, plist)
-        slab = max(1, SLAB_BYTES // max(1, item * math.prod(dataset.shape[1:])))
-        if dataset.chunks:  # each is decoded once
-            slab = -(-slab // dataset.chunks[0]) * dataset.chunks[0]
+        step = dataset.chunks[0] if dataset.chunks else 1  # so that each chunk is decoded once
+        slab = -(-max(1, SLAB_BYTES // max(1, item * math.prod(dataset.shape[1:]))) // step) * step
         layout = None
         with contextlib.suppress(RayH5Error):  # what is no column of rows is read by libhdf5
             layout = reader.column(path)
@@ -353,11 +357,8 @@ class FileCopy:
         stored = layout.stored_dtype if is_direct and layout is not None else np.dtype((np.void, item))
         array = out.array_of(made, stored, new.codec)
         for part in slabs(dataset, slab):
-            if is_direct:
-                values = reader.read([path], part)[path]
-            else:
-                with translated(self._source, f"reading {path!r}"):
-                    values = raw_values(dataset, part)
+            with translated(self._source, f"reading {path!r}"):
+                values = reader.read([path], part)[path] if is_direct else raw_values(dataset, part)
             array.append(values)
             self._advance(len(values) * dataset.id.get_storage_size() // max(rows, 1))
 
