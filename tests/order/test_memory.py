@@ -4,6 +4,7 @@ import tracemalloc
 
 import h5py
 import numpy as np
+import pytest
 
 from ray_h5.index.row_index import build_index
 from ray_h5.order.draws.shuffle import Shuffle
@@ -35,6 +36,7 @@ print(resident("VmHWM") - before, sum(a.nbytes for a in block.arrays.values()))
 """
 
 
+@pytest.mark.slow
 def test_a_read_holds_its_block_and_a_few_chunks(tmp_path):
     path, selection = str(tmp_path / "a.h5"), "np.arange(0, 3072, 2)"
     values = np.random.default_rng(0).integers(0, 9, (CHUNK_ROWS * CHUNKS, 64, 64)).astype("f4")
