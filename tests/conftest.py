@@ -34,19 +34,7 @@ _FOLDER = Path(__file__).parent
 _SLOW = {"cluster": "own clusters", "integration": "own clusters", "examples": "programs"}
 """Folders of slow tests. With `-n`, those of a group run in one process, one after the other: each needs all CPUs."""
 
-_EARLY = {
-    "codecs",
-    "columns",
-    "hdf5",
-    "index",
-    "order",
-    "planning",
-    "predicates",
-    "read",
-    "rows",
-    "tables",
-    "training_runs",
-}
+_EARLY = {"codecs", "hdf5", "index", "order", "predicates", "read", "rows", "tables", "training_runs"}
 """Folders of tests that run before Ray starts."""
 
 

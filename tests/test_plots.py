@@ -121,9 +121,13 @@ def test_what_cannot_be_drawn():
         plots.plot_spread({"exact shuffle": np.arange(3)}, 1)
     with pytest.raises(OptionError, match="no columns"):
         plots.plot_row(np.zeros(3))
-    for name, figures in (("rows_per_second", ([1], {})), ("waiting", ({}, [0.2]))):
-        with pytest.raises(OptionError, match=f"{name}=.*: expected"):
-            plots.plot_epochs(*figures)
+    with pytest.raises(OptionError, match="seed=-1"):
+        plots.plot_spread({"p": np.arange(100) % 6}, 50, seed=-1)
+    for figures in ([1], {"ray": 5}, {"ray": ["y"]}):
+        for name, given in (("rows_per_second", (figures, {})), ("waiting", ({}, figures))):
+            with pytest.raises(OptionError, match=f"{name}=.*: expected") as raised:
+                plots.plot_epochs(*given)
+            assert raised.value.option == name
 
 
 def test_names_are_drawn_as_they_are_written(tmp_path):
@@ -139,16 +143,6 @@ def test_names_are_drawn_as_they_are_written(tmp_path):
         texts = figure.findobj(lambda artist: hasattr(artist, "get_parse_math") and name in artist.get_text())
         assert texts
         assert not any("$" in name and text.get_parse_math() for text in texts)
-
-
-@pytest.mark.parametrize("figures", [5, ["y"]])
-def test_epochs_are_lists_of_numbers(figures):
-    for option, given in (("rows_per_second", ({"ray": figures}, {})), ("waiting", ({}, {"ray": figures}))):
-        with pytest.raises(OptionError) as raised:
-            plots.plot_epochs(*given)
-        assert raised.value.option == option
-    with pytest.raises(OptionError, match="seed=-1"):
-        plots.plot_spread({"p": np.arange(100) % 6}, 50, seed=-1)
 
 
 def test_without_matplotlib_the_error_names_the_extra(monkeypatch):
