@@ -71,7 +71,7 @@ LIMITS: dict[str, Size] = {
     "source": Size(269, 1, 8, 0, 0, 0),
     "storage": Size(3315, 22, 4, 0, 3, 0),
     "tables": Size(1245, 8, 0, 0, 2, 2),
-    "torch_data": Size(4553, 22, 2, 0, 2, 0),
+    "torch_data": Size(4546, 22, 2, 0, 2, 0),
     "transforms": Size(1741, 10, 0, 0, 1, 0),
     "writing": Size(2634, 14, 0, 0, 5, 2),
 }

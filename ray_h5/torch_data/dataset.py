@@ -130,28 +130,32 @@ class H5Dataset(BatchedDataset):
         wanted = {"path": include_paths, "row_id": include_row_ids, "step": include_steps}
         self._places = tuple(name for name, is_wanted in wanted.items() if is_wanted)
         self._files = FileOptions.of(paths, columns=columns, **options)
-        self.transform = transform
-        self._padding = Padding.of(pad)
+        self.transform, padding = transform, Padding.of(pad)
         if predicate is not None:
             from ray_h5.predicates.evaluate import as_expression  # imports pandas
 
             predicate = as_expression(predicate)
-        self._predicate, self._kept_bytes = predicate, kept_bytes
-        self._build_index()
+        self._kept_bytes = kept_bytes
+        self._build_index(predicate, padding)
         self._closed = False
 
-    def _build_index(self) -> None:
+    def _build_index(self, predicate: pc.Expression | None, padding: Padding | None) -> None:
         self._index = self._files.index()
         warn_of_surprises(self._index, self._files)
         self._specs = self._index.outputs
-        self._check_places()
+        for name in self._specs.keys() & {*self._places}:
+            raise OptionError(
+                f"the files have a column {name!r} of their own, which was asked to be added; leave one of them out: "
+                "the column of the files with columns=[...], or the added one"
+            )
+        if "step" in self._places and self._index.scope.windows is None:
+            raise OptionError("include_steps=True: rows have steps with windows=; expected windows, found None")
         if self.transform is not None:
             check_transform(self.transform, self.columns)
         if any(spec.kind == "sparse" and not spec.dense for spec in self._specs.values()):
             take_warnings()  # a process that gets such tensors of workers would warn
-        self._fills = self._fills_of(self._padding)
-        selection = self._select(self._predicate)
-        plan = make_plan(self._index, list(self._specs.values()), selection)
+        self._fills = self._fills_of(padding)
+        plan = make_plan(self._index, list(self._specs.values()), self._select(predicate))
         if (error := plan.beside.without_value(plan.files, plan.selection)) is not None:
             raise error
         self._read_by(plan)
@@ -166,15 +170,6 @@ class H5Dataset(BatchedDataset):
         other._is_chosen = True
         other._read_by(replace(plan, selection=row_ids, order=Order(len(row_ids))))
         return other
-
-    def _check_places(self) -> None:
-        for name in self._specs.keys() & {*self._places}:
-            raise OptionError(
-                f"the files have a column {name!r} of their own, which was asked to be added; leave one of them out: "
-                "the column of the files with columns=[...], or the added one"
-            )
-        if "step" in self._places and self._index.scope.windows is None:
-            raise OptionError("include_steps=True: rows have steps with windows=; expected windows, found None")
 
     def _fills_of(self, padding: Padding | None) -> dict[str, Fill]:
         if padding is None:
@@ -445,8 +440,7 @@ class H5Dataset(BatchedDataset):
     def with_padding(self, pad: PadLike) -> H5Dataset:
         """Return the same samples, with another option `pad`."""
         other = copy.copy(self)
-        other._padding = Padding.of(pad)
-        other._fills = self._fills_of(other._padding)
+        other._fills = self._fills_of(Padding.of(pad))
         return other
 
     def close(self) -> None:

@@ -68,17 +68,6 @@ class _Pool:
         """Return where a slot begins."""
         return self.memory.data_ptr() + _HEAD_BYTES + number * self.slot_bytes
 
-    def take(self) -> _Slot | None:
-        """Return a free slot for the worker, if there is one."""
-        free = np.flatnonzero(~self.memory.numpy()[: 2 * _SLOTS].reshape(_SLOTS, 2).any(axis=1))
-        if not len(free):
-            return None
-        number = int(free[0])
-        self.mark(number, _WORKER, used=True)
-        if self.sent:
-            self.sent.discard(number)
-        return _Slot(self, number, _WORKER)
-
     def mark(self, number: int, side: int, *, used: bool) -> None:
         """Note that a side uses a slot, or no longer does."""
         self.memory.numpy()[2 * number + side] = used
@@ -103,7 +92,15 @@ class _Pools:
                 return None
             memory[: 2 * _SLOTS] = 0
             self.own = _Pool(memory, (os.getpid(), secrets.token_hex(8)), slot_bytes)
-        return self.own.take()
+        pool = self.own
+        is_used = pool.memory.numpy()[: 2 * _SLOTS].reshape(_SLOTS, 2).any(axis=1)
+        if is_used.all():
+            return None
+        number = int(is_used.argmin())
+        pool.mark(number, _WORKER, used=True)
+        if pool.sent:
+            pool.sent.discard(number)
+        return _Slot(pool, number, _WORKER)
 
     def received(self, key: PoolKey, memory: torch.Tensor | None, slot_bytes: int) -> _Pool:
         """Return the pool of a worker; its memory comes with the first batch only."""

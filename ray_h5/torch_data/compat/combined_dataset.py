@@ -25,6 +25,8 @@ from ray_h5.torch_data.dataset import DatasetOptions, H5Dataset
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from ray_h5.columns.ragged.padding import Padding
+
 _BOOLS = ("cs_label", "bg_label")
 _WEIGHT = "weight"
 _GUID = "guid"
@@ -180,11 +182,11 @@ class CombinedHDF5Dataset(H5Dataset):
         """Free the memory of all samples that this process has read, and set its counts to 0."""
         self.release()
 
-    def _build_index(self) -> None:
+    def _build_index(self, predicate: pc.Expression | None, padding: Padding | None) -> None:
         floats = _NUMPY_DTYPES.get(self.dtype, np.float32)
         cast = _FloatsOrBool(self._files.cast.dtypes, self._files.cast.casting, floats)
         self._files = replace(self._files, cast=cast)
-        super()._build_index()
+        super()._build_index(predicate, padding)
 
     def _select(self, predicate: pc.Expression | None) -> np.ndarray | None:
         num_rows = self._index.num_rows
