@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -135,21 +134,14 @@ def _first_lost(values: np.ndarray, dtype: np.dtype, casting: Casting) -> tuple[
     """Return the index of the first value that `dtype` cannot hold; None if it holds all of them."""
     if not values.size or _within(values, dtype):
         return None
-    for start, piece in _pieces(values):
-        is_lost = lost(piece, dtype, casting)
+    listed = np.atleast_1d(values)
+    step = max(1, _PIECE * len(listed) // listed.size)
+    for start in range(0, len(listed), step):
+        is_lost = lost(listed[start : start + step], dtype, casting)
         if is_lost.any():
-            at = np.unravel_index(int(np.argmax(is_lost)), piece.shape)
+            at = np.unravel_index(int(np.argmax(is_lost)), is_lost.shape)
             return (int(at[0]) + start, *map(int, at[1:])) if values.ndim else ()
     return None
-
-
-def _pieces(values: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    if values.ndim == 0:
-        yield 0, values
-        return
-    step = max(1, _PIECE * len(values) // values.size)
-    for start in range(0, len(values), step):
-        yield start, values[start : start + step]
 
 
 def _within(values: np.ndarray, dtype: np.dtype) -> bool:

@@ -121,7 +121,10 @@ class FilePlan:
         file, most, joint = self.file, max_open(MAX_OTHERS), None
         is_of_rows = file.held is None and isinstance(part.address, str) and not part.where
         if is_of_rows and len(layout.sources) <= most:
-            joint = self._joint(virtual)
+            if (known := JOINT_COLUMNS.get(virtual)) is None:
+                known = [column for column in [virtual.joint()] if column is not None]
+                JOINT_COLUMNS.put(virtual, known)
+            joint = known[0] if known else None
         if joint is not None:
             runs, numbers = virtual.by_mapping(part.request)
             paths = {virtual.sources[number].path for number in {*numbers.tolist()} - {-1}}
@@ -135,9 +138,3 @@ class FilePlan:
             self.read.add_sources(layout.name, virtual.states_of({path for path, _ in pieces}))
             for path, piece in pieces:
                 self._others.setdefault(file.file_of(path), []).append(piece)
-
-    def _joint(self, virtual: VirtualColumn) -> Column | None:
-        if (known := JOINT_COLUMNS.get(virtual)) is None:
-            joint = virtual.joint()
-            JOINT_COLUMNS.put(virtual, known := [] if joint is None else [joint])
-        return known[0] if known else None

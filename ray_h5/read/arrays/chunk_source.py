@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -244,6 +245,17 @@ def joined_indexes(indexes: Sequence[ChunkIndex], first_numbers: np.ndarray) -> 
     numbers = [index.numbers + first for index, first in zip(indexes, first_numbers.tolist(), strict=False)]
     rest = zip(*((index.offsets, index.sizes, index.masks) for index in indexes), strict=True)
     return ChunkIndex(np.concatenate(numbers), *map(np.concatenate, rest))
+
+
+def cut_between_chunks(request: Request, at_once: int, chunks: np.ndarray | None) -> Iterator[Request]:
+    """Yield parts of about `at_once` rows of a list; no chunk is in two of them, if those of its rows are given."""
+    edges = np.arange(at_once, len(request), at_once)
+    if chunks is not None:
+        cuts = np.flatnonzero(chunks[1:] != chunks[:-1]) + 1
+        at = np.searchsorted(cuts, edges)
+        edges = np.unique(cuts[at[at < len(cuts)]])
+    for start, stop in itertools.pairwise([0, *edges.tolist(), len(request)]):
+        yield request.select(slice(start, stop))
 
 
 def cut_at(starts: np.ndarray, runs: Request) -> tuple[Request, np.ndarray]:

@@ -195,7 +195,14 @@ class JoinedColumn:
         runs, datasets = cut_at(self.joined.starts, request)
         jobs: list[Job] = []
         for number, chosen in by_part(self.joined.class_of[datasets]):
-            jobs += self._jobs_of(self._column(number), runs.select(chosen), datasets[chosen], out)
+            column, some, parts = self._column(number), runs.select(chosen), self._numbers[datasets[chosen]]
+            source = column.source
+            if isinstance(index := source.index, ChunksOfParts) and index.known is None:
+                # Now: the file may be closed when the work is done. The numbers of datasets ascend.
+                index.listed(parts[runs_between(parts[1:] != parts[:-1])[0]].tolist())
+            assert source.parts is not None
+            shift = source.parts.starts[parts] - self.joined.starts[datasets[chosen]]
+            jobs += column.jobs(replace(some, firsts=some.firsts + shift), out)
         return jobs
 
     def _column(self, number: int) -> Column:
@@ -219,16 +226,6 @@ class JoinedColumn:
             self._columns[number] = Column(whole, Selection(joined.name), items)
         column = self._columns[number]
         return column if self._taken is None else replace(column, selection=self._taken)
-
-    def _jobs_of(self, column: Column, runs: Request, datasets: np.ndarray, out: np.ndarray) -> list[Job]:
-        """Return the work for runs of units, each in one dataset, whose numbers ascend."""
-        source, parts = column.source, self._numbers[datasets]
-        if isinstance(index := source.index, ChunksOfParts) and index.known is None:
-            # Now: the file may be closed when the work is done.
-            index.listed(parts[runs_between(parts[1:] != parts[:-1])[0]].tolist())
-        assert source.parts is not None
-        shift = source.parts.starts[parts] - self.joined.starts[datasets]
-        return column.jobs(replace(runs, firsts=runs.firsts + shift), out)
 
 
 def no_places(where: str) -> UnsupportedColumnError:

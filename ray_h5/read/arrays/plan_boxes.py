@@ -14,7 +14,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from ray_h5.manifest.chunk_index import UNALLOCATED
 from ray_h5.manifest.row_requests import Request, runs_between, units_of
-from ray_h5.read.arrays.chunk_source import ChunkSource, cut_at, part_of
+from ray_h5.read.arrays.chunk_source import ChunkSource, cut_at, cut_between_chunks, part_of
 from ray_h5.read.arrays.plan_rows import RowPlanner
 from ray_h5.read.arrays.selection import Runs, Selection
 from ray_h5.read.jobs import Job, in_parts, staged
@@ -244,10 +244,9 @@ class BoxPlanner:
         if request.is_range and self.selection.axes == (0,) and not self.selection.shape:
             yield from request.spans(self.source.layout.chunk_rows, self.row_bytes)
             return
-        listed, chunk = request.listed(), self.source.layout.chunk_shape
-        edges = np.arange(at_once, len(listed), at_once)
+        listed, chunk, numbers = request.listed(), self.source.layout.chunk_shape, None
         if chunk is not None and self.selection.shape:
-            edges = edges[:0]  # boxes of several chunks
+            at_once = max(1, len(listed))  # boxes of several chunks
         elif chunk is not None:
             lengths, sizes = self.selection.extents(self.source.layout), [chunk[axis] for axis in self.selection.axes]
             cells = [at // size for at, size in zip(np.unravel_index(listed.rows, lengths), sizes, strict=True)]
@@ -256,11 +255,7 @@ class BoxPlanner:
             if np.any(numbers[1:] < numbers[:-1]):
                 listed = listed.select(order := np.argsort(numbers, kind="stable"))
                 numbers = numbers[order]
-            cuts = np.flatnonzero(numbers[1:] != numbers[:-1]) + 1
-            edges = np.searchsorted(cuts, edges)
-            edges = np.unique(cuts[edges[edges < len(cuts)]])
-        for start, stop in itertools.pairwise([0, *edges.tolist(), len(listed)]):
-            yield listed.select(slice(start, stop))
+        yield from cut_between_chunks(listed, at_once, numbers)
 
     # Parts of chunks -> jobs --------------------------------------------------------------------
 

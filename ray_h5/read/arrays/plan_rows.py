@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from functools import partial
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from ray_h5.manifest.chunk_index import UNALLOCATED
 from ray_h5.manifest.row_requests import Request, runs_between, units_of
-from ray_h5.read.arrays.chunk_source import ChunkSource, cut_at
+from ray_h5.read.arrays.chunk_source import ChunkSource, cut_at, cut_between_chunks
 from ray_h5.read.jobs import Job, Worker, in_parts
 from ray_h5.read.native.job_table import NO_PIECES, PLAIN, RAW, Field, Piece
 
@@ -66,14 +65,8 @@ class RowPlanner:
             yield from request.spans(self._chunk_rows, self.row_bytes)
             return
         request = request.listed()
-        edges = [*range(0, len(request), at_once), len(request)]
-        if self.source.index is not None:
-            chunks = request.rows // self._chunk_rows
-            cuts = np.flatnonzero(chunks[1:] != chunks[:-1]) + 1
-            wanted = np.searchsorted(cuts, edges[1:-1])
-            edges = np.unique([0, *cuts[wanted[wanted < len(cuts)]].tolist(), len(request)]).tolist()
-        for start, stop in itertools.pairwise(edges):
-            yield request.select(slice(start, stop))
+        chunks = None if self.source.index is None else request.rows // self._chunk_rows
+        yield from cut_between_chunks(request, at_once, chunks)
 
     # Rows that are stored as they are --------------------------------------------------------
 
