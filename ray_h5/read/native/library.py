@@ -53,27 +53,23 @@ class Loop:
 
     def __init__(self, path: Path) -> None:
         self.library = ctypes.CDLL(str(path))
-        void, number = ctypes.c_void_p, ctypes.c_int64
-        context, free, run, decode, dense = (
-            getattr(self.library, f"ray_h5_{name}") for name in ("context", "free", "run", "decode", "dense")
-        )
-        context.restype, context.argtypes = void, [void]
-        free.restype, free.argtypes = None, [void]
-        tables: list[Any] = [void, number, void, number, void, void, void, number]
-        run.restype, run.argtypes = number, [void, *tables, number, number, void, void, void]
-        decode.restype, decode.argtypes = ctypes.c_int, [void, void, number, void, number, void, number]
-        entries: list[Any] = [void, void, number, void, ctypes.c_int, void, number]
-        dense.restype, dense.argtypes = number, [number, number, *entries, number, void, ctypes.c_int]
-        pool, free_pool, end_pool, use_pool, help_pool = (
-            getattr(self.library, f"ray_h5_{name}") for name in ("pool", "free_pool", "end_pool", "use_pool", "help")
-        )
-        pool.restype, pool.argtypes = void, [void, number, number]
-        for function in (free_pool, end_pool):
-            function.restype, function.argtypes = None, [void]
-        help_pool.restype, help_pool.argtypes = None, [void, number]
-        use_pool.restype, use_pool.argtypes = None, [void, void, number]
-        plan = self.library.ray_h5_plan_rows
-        plan.restype, plan.argtypes = ctypes.c_int, [void, number, void, number, number, *[void] * 5, number, void]
+        void, number, flag = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+        signatures: dict[str, tuple[Any, list[Any]]] = {
+            "context": (void, [void]),
+            "free": (None, [void]),
+            "run": (number, [void, void, number, void, number, void, void, void, *[number] * 3, void, void, void]),
+            "decode": (flag, [void, void, number, void, number, void, number]),
+            "dense": (number, [number, number, void, void, number, void, flag, void, number, number, void, flag]),
+            "pool": (void, [void, number, number]),
+            "free_pool": (None, [void]),
+            "end_pool": (None, [void]),
+            "use_pool": (None, [void, void, number]),
+            "help": (None, [void, number]),
+            "plan_rows": (flag, [void, number, void, number, number, *[void] * 5, number, void]),
+        }
+        for name, (result, arguments) in signatures.items():
+            function = getattr(self.library, f"ray_h5_{name}")
+            function.restype, function.argtypes = result, arguments
         codecs = {name: _functions(name) for name in _LIBRARIES}
         addresses = [address for name, names in _LIBRARIES.items() for address in codecs[name] or [0] * len(names)]
         self.codecs = (void * len(addresses))(*addresses)
