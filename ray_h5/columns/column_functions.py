@@ -10,7 +10,7 @@ import numpy as np
 
 from ray_h5.columns.derived_columns import Csr, Cut, Fields, JoinedColumn, Positions, Ragged, RowPart, as_path
 from ray_h5.errors import OptionError
-from ray_h5.options import as_integer, is_integer, names_options
+from ray_h5.options import as_integer, is_integer, names_options, require
 
 
 @names_options
@@ -74,12 +74,10 @@ def ragged(
             "of each row; or bounds=, with pairs of both; or counts=, how many values each row has; or starts= with "
             "counts= or ends="
         )
-    if not is_integer(base):
-        raise OptionError(f"ragged({content!r}): base={base!r}: expected 0, or 1 for programs that count from 1")
+    require(is_integer(base), f"ragged({content!r}): base", base, "0, or 1 for programs that count from 1")
     if base and {*paths} == {"counts"}:
         raise OptionError(f"ragged({content!r}): base={base!r}: counts= alone have no number of a first value")
-    if not isinstance(inclusive, (bool, np.bool_)):
-        raise OptionError(f"ragged({content!r}): inclusive={inclusive!r}: expected True or False")
+    require(isinstance(inclusive, (bool, np.bool_)), f"ragged({content!r}): inclusive", inclusive, "True or False")
     if inclusive and not {"ends", "bounds"} & {*paths}:
         raise OptionError(f"ragged({content!r}): inclusive=True is for ends= and bounds=, which may be the last values")
     return Ragged(content, **paths, base=int(base), inclusive=bool(inclusive))
@@ -126,8 +124,7 @@ def csr(
     csr('X', take=['CD3E', 'MS4A1'], names='var/_index')
     """
     group = as_path("csr: group", group)
-    if not isinstance(dense, (bool, np.bool_)):
-        raise OptionError(f"csr({group!r}): dense={dense!r}: expected True or False")
+    require(isinstance(dense, (bool, np.bool_)), f"csr({group!r}): dense", dense, "True or False")
     chosen = None if take is None else _as_list(f"csr({group!r}): take", take)
     by_name = chosen is not None and isinstance(chosen[0], str)
     if by_name and names is None:

@@ -16,6 +16,7 @@ from ray_h5.errors import OptionError
 from ray_h5.hdf5.files.external_policy import as_roots
 from ray_h5.manifest.file_manifest import Manifest
 from ray_h5.manifest.layout import FileState
+from ray_h5.options import require
 from ray_h5.read.reader import RowReader
 from ray_h5.rows.row_kind_options import Grid, Groups, RowKind, check_episodes
 from ray_h5.rows.row_view import FileReader, RowView
@@ -84,10 +85,8 @@ class Scope:
                 + (" and pass group= of one group" if rows.episode == "group" else "")
                 + ", to read the rows in it."
             )
-        if not isinstance(decode_cf, (bool, np.bool_)):
-            raise OptionError(f"decode_cf={decode_cf!r}: expected True or False")
-        if axes not in {"stored", "reversed"}:
-            raise OptionError(f"axes={axes!r}: expected 'stored' or 'reversed'")
+        require(isinstance(decode_cf, (bool, np.bool_)), "decode_cf", decode_cf, "True or False")
+        require(axes in {"stored", "reversed"}, "axes", axes, "'stored' or 'reversed'")
         # Columns that are more than parts of the rows of a dataset.
         others = [column for column in columns if not isinstance(column, RowPart) or not isinstance(column.of, str)]
         if axes == "reversed" and (has_groups or others or decode_cf):

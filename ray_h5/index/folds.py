@@ -17,7 +17,7 @@ from ray_h5.index.file_options import FileOptions
 from ray_h5.index.folds_of_rows import digest_of_folds, fold_of_rows
 from ray_h5.index.row_index import RowIndex
 from ray_h5.index.scan_files import Spread, read_ahead
-from ray_h5.options import as_integer, takes_options_of
+from ray_h5.options import as_integer, require, takes_options_of
 from ray_h5.predicates.comparisons import comparable_type
 from ray_h5.predicates.criteria import where
 from ray_h5.predicates.virtual_names import Fold
@@ -93,8 +93,7 @@ def fold_predicates(
 ) -> list[tuple[Any, Any]]:
     """Return what `kfold` does, with the predicates that `where` makes; `spread` looks at the files."""
     for option, name in (("group", group), ("stratify", stratify)):
-        if name is not None and not isinstance(name, str):
-            raise OptionError(f"kfold: {option}={name!r}: expected the name of a column, or None")
+        require(name is None or isinstance(name, str), f"kfold: {option}", name, "the name of a column, or None")
     k, seed = _checked(k, seed)
     is_path = group == "path"
     if is_path:  # a column of a table is no matter

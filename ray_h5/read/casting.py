@@ -106,7 +106,11 @@ def lost(values: np.ndarray, dtype: np.dtype, casting: Casting = "checked") -> n
             cast = values.astype(dtype)
             if kind == "f" or casting == "rounded":
                 return np.isinf(cast) & np.isfinite(values)
-            return ~_equals_integer(cast, values)
+            # A float is right that equals the integer which it was cast from; one outside has none to compare with.
+            low, high = _limits(values.dtype)
+            wide = cast.astype(np.float64) if cast.dtype.itemsize < np.dtype(np.float64).itemsize else cast
+            inside = (wide >= float(low)) & (wide < float(high + 1))
+            return ~(inside & (np.where(inside, wide, 0).astype(values.dtype) == values))
         low, high = _limits(dtype)
         if kind == "f":
             # Powers of 2 are exact in a float: compare with the first integer that is too large.
@@ -120,14 +124,6 @@ def lost(values: np.ndarray, dtype: np.dtype, casting: Casting = "checked") -> n
         if high < most:
             is_lost |= values > high
         return is_lost
-
-
-def _equals_integer(cast: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Return which floats equal the integers that they were cast from."""
-    low, high = _limits(values.dtype)
-    wide = cast.astype(np.float64) if cast.dtype.itemsize < np.dtype(np.float64).itemsize else cast
-    inside = (wide >= float(low)) & (wide < float(high + 1))  # others have no integer to compare with
-    return inside & (np.where(inside, wide, 0).astype(values.dtype) == values)
 
 
 def _first_lost(values: np.ndarray, dtype: np.dtype, casting: Casting) -> tuple[int, ...] | None:

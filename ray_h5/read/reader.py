@@ -21,7 +21,7 @@ from ray_h5.hdf5.files.opening import HEAD_BYTES
 from ray_h5.manifest.file_manifest import Manifest
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, FileLayout, FileState, Form, SourceStates
 from ray_h5.manifest.row_requests import request_of
-from ray_h5.options import as_integer, names_options
+from ray_h5.options import as_integer, names_options, require
 from ray_h5.per_process import PerProcess
 from ray_h5.read.arguments import Rows, as_names, as_places, as_request, as_rows, check_fit, common_rows, fitted
 from ray_h5.read.casting import Casting
@@ -89,8 +89,7 @@ class RowReader:
         known: Manifest | None = None,
         zip_file: str = "",
     ) -> None:
-        if not isinstance(path, (str, bytes, os.PathLike)):
-            raise OptionError(f"path={path!r}: expected the path of one file")
+        require(isinstance(path, (str, bytes, os.PathLike)), "path", path, "the path of one file")
         if not isinstance(group, str):
             raise OptionError(
                 f"group={group!r}: expected the name of one group; columns of several are read from the group above "

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from ray_h5.errors import OptionError
 from ray_h5.messages import few
-from ray_h5.options import as_integer, is_integer, names_options
+from ray_h5.options import as_integer, is_integer, names_options, require
 from ray_h5.rows.row_kind_options import RowKind, check_pattern
 
 
@@ -87,8 +87,7 @@ class Patches(RowKind):
         if not names or not all(isinstance(name, str) for name in names):
             raise OptionError(f"Patches: shapes={self.shapes!r}: expected {{array: shape of a block}}")
         shapes = {name.strip("/"): _integers("shapes", shape, 1) for name, shape in self.shapes.items()}
-        if len(set(shapes.values())) > 1:
-            raise OptionError(f"Patches: shapes={dict(self.shapes)!r}: expected one shape for all arrays")
+        require(len(set(shapes.values())) <= 1, "Patches: shapes", dict(self.shapes), "one shape for all arrays")
         block = next(iter(shapes.values()))
         put("shapes", shapes)
         if self.stride is not None:
@@ -111,8 +110,7 @@ class Patches(RowKind):
             if list(axes_of) != sorted(set(axes_of)):
                 raise OptionError(f"Patches: axes={{{name!r}: {axes_of}}}: expected axes that ascend")
         put("axes", checked or None)
-        if self.pad not in {"inside", "zero"}:
-            raise OptionError(f"Patches: pad={self.pad!r}: expected 'inside' or 'zero'")
+        require(self.pad in {"inside", "zero"}, "Patches: pad", self.pad, "'inside' or 'zero'")
         if self.key is not None and not (isinstance(self.key, str) and self.key):
             raise OptionError(f"Patches: key={self.key!r}: expected the name of a column")
 
@@ -125,8 +123,7 @@ class Patches(RowKind):
             raise OptionError(
                 f"Patches: stride={self.stride}, per_file={self.per_file}: blocks are on a grid, or drawn"
             )
-        if not isinstance(self.align, bool):
-            raise OptionError(f"Patches: align={self.align!r}: expected True or False")
+        require(isinstance(self.align, bool), "Patches: align", self.align, "True or False")
         if self.align and (self.per_file is None or self.where_any is not None):
             raise OptionError(
                 "Patches: align=True: is for corners that are drawn with per_file= alone; for a grid, pass a stride= "

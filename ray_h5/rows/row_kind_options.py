@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ray_h5.errors import OptionError
-from ray_h5.options import as_integer, is_integer, names_options
+from ray_h5.options import as_integer, is_integer, names_options, require
 
 if TYPE_CHECKING:
     from ray_h5.hdf5.groups.matching_groups import GroupPattern
@@ -55,8 +55,7 @@ def check_pattern(option: str, pattern: Any) -> None:
     """Raise `OptionError` unless a pattern is a glob over paths, or a mapping of columns to globs."""
     if isinstance(pattern, str) and pattern.strip("/"):
         return
-    if not isinstance(pattern, Mapping) or not pattern:
-        raise OptionError(f"{option}={pattern!r}: expected a glob over paths, such as 'data/demo_*'")
+    require(isinstance(pattern, Mapping) and pattern, option, pattern, "a glob over paths, such as 'data/demo_*'")
     if not all(isinstance(text, str) and text.strip("/") for pair in pattern.items() for text in pair):
         raise OptionError(f"{option}={pattern!r}: expected {{column: glob}}, such as {{'image': 'images/*'}}")
     signs = {tuple(re.findall(r"\*+|\?|\[", glob)) for glob in pattern.values()}
@@ -128,19 +127,15 @@ class Groups(RowKind):
         if self.key is not None and not (isinstance(self.key, str) and self.key):
             raise OptionError(f"Groups: key={self.key!r}: expected the name of a column")
         own = [*self.attrs, *([] if self.key is None else [self.key])]
-        if len(set(own)) < len(own):
-            raise OptionError(f"Groups: attrs={self.attrs}, key={self.key!r}: expected names that differ")
-        if self.order not in {"name", "creation"}:
-            raise OptionError(f"Groups: order={self.order!r}: expected 'name' or 'creation'")
+        require(len(set(own)) == len(own), f"Groups: attrs={self.attrs}, key", self.key, "names that differ")
+        require(self.order in {"name", "creation"}, "Groups: order", self.order, "'name' or 'creation'")
         if isinstance(self.pattern, Mapping) and (self.attrs or self.order != "name"):
             raise OptionError(
                 f"Groups: pattern={self.pattern!r}: attrs= and order= are of groups that one pattern matches; leave "
                 "them out"
             )
-        if not isinstance(self.name, str) or not self.name:
-            raise OptionError(f"Groups: name={self.name!r}: expected the name of a column")
-        if self.missing not in {"error", "null"}:
-            raise OptionError(f"Groups: missing={self.missing!r}: expected 'error' or 'null'")
+        require(isinstance(self.name, str) and self.name, "Groups: name", self.name, "the name of a column")
+        require(self.missing in {"error", "null"}, "Groups: missing", self.missing, "'error' or 'null'")
 
     def __hash__(self) -> int:
         return hash((self.in_file, self.key))
@@ -189,12 +184,10 @@ class Grid(RowKind):
     def __post_init__(self) -> None:
         object.__setattr__(self, "axes", as_integer("Grid: axes", self.axes, 1))
         axes_of = {} if self.of is None else self.of
-        if not isinstance(axes_of, Mapping):
-            raise OptionError(f"Grid: of={axes_of!r}: expected {{column: row axes}}, such as {{'time': (1,)}}")
+        require(isinstance(axes_of, Mapping), "Grid: of", axes_of, "{column: row axes}, such as {'time': (1,)}")
         known: dict[str, tuple[int, ...]] = {}
         for name, axes in axes_of.items():
-            if not isinstance(name, str):
-                raise OptionError(f"Grid: of={axes_of!r}: expected names of columns, found {name!r}")
+            require(isinstance(name, str), "Grid: of", axes_of, f"names of columns, found {name!r}")
             wanted: tuple[Any, ...] = tuple(axes) if isinstance(axes, Iterable) else (axes,)
             if list(wanted) != sorted({axis for axis in wanted if isinstance(axis, int) and 0 <= axis < self.axes}):
                 raise OptionError(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast
 
 from ray_h5.errors import OptionError
-from ray_h5.options import as_integer, is_integer, is_number, names_options
+from ray_h5.options import as_integer, is_integer, is_number, names_options, require
 
 IS_PAD = "_is_pad"
 """Ending of the column that says which steps of a window are padding."""
@@ -134,10 +134,8 @@ class Windows:
         self.episode_flags = () if flags is None else _as_names("episode_flags", flags)
         if flags is not None and not self.episode_flags:
             raise OptionError("Windows: episode_flags=[]: expected the names of one or more columns")
-        if fps is not None and not (is_number(fps) and 0 < fps < math.inf):
-            raise OptionError(f"Windows: fps={fps!r}: expected a number above 0")
-        if episode_length not in {None, "min"}:
-            raise OptionError(f"Windows: episode_length={episode_length!r}: expected 'min', or None")
+        require(fps is None or (is_number(fps) and 0 < fps < math.inf), "Windows: fps", fps, "a number above 0")
+        require(episode_length in {None, "min"}, "Windows: episode_length", episode_length, "'min', or None")
         self.fps = fps
         self.episode_length: Literal["min"] | None = episode_length
         self.at: str | tuple[tuple[str, Any], ...] | None = _as_times(at)
@@ -261,8 +259,7 @@ class Windows:
 
 def _as_names(option: str, names: Any) -> tuple[str, ...]:
     listed = (None,) if isinstance(names, str) or not isinstance(names, Iterable) else tuple(names)
-    if not all(isinstance(name, str) for name in listed):
-        raise OptionError(f"Windows: {option}={names!r}: expected a list of names of columns")
+    require(all(isinstance(name, str) for name in listed), f"Windows: {option}", names, "a list of names of columns")
     return tuple(dict.fromkeys(listed))
 
 
@@ -341,8 +338,7 @@ def _as_times(at: Any) -> Any:
                 f"Windows: at: {column!r}: {times!r}: expected a dataset, or (rate, first time): finite numbers, and a "
                 "rate above 0"
             )
-    if not listed:
-        raise OptionError(f"Windows: at={at!r}: expected the name of a dataset, such as 'timestamps', or a mapping")
+    require(listed, "Windows: at", at, "the name of a dataset, such as 'timestamps', or a mapping")
     return tuple(listed)
 
 

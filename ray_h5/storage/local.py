@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ray_h5.errors import NotHDF5Error, OptionError, StaleIndexError, TruncatedFileError
+from ray_h5.options import require
 from ray_h5.storage.addresses import check_slashes, is_url, shown
 from ray_h5.storage.byte_source import Buffer, ByteSource, FileIdentity, Identity
 from ray_h5.storage.os_errors import os_error, translated_os_errors
@@ -204,8 +205,7 @@ def local_folder(option: str, folder: object) -> str:
     # An empty path is the current folder; more often it is a variable that was not set.
     if not path:
         raise OptionError(f"{option}='': expected a folder; '.' is the current one")
-    if "://" in path:
-        raise OptionError(f"{option}={path!r}: expected a folder of the local file system, found a URL")
+    require("://" not in path, option, path, "a folder of the local file system, found a URL")
     check_slashes(path)
     return os.path.abspath(os.path.expanduser(path))
 

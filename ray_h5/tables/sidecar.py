@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
 from ray_h5.errors import OptionError
-from ray_h5.options import as_bytes, as_integer, names_options
+from ray_h5.options import as_bytes, as_integer, names_options, require
 from ray_h5.storage.local import PathLike
 
 
@@ -85,8 +85,7 @@ class Sidecar:
             )
         if self.missing not in {"error", "null", "drop"}:
             raise OptionError(f"Sidecar: missing={self.missing!r}: expected 'error', 'null' or 'drop'")
-        if not isinstance(self.prefix, str):
-            raise OptionError(f"Sidecar: prefix={self.prefix!r}: expected a text, such as 'labels/'")
+        require(isinstance(self.prefix, str), "Sidecar: prefix", self.prefix, "a text, such as 'labels/'")
         if self.types is not None and not isinstance(self.types, Mapping):
             raise OptionError(f"Sidecar: types={self.types!r}: expected {{column: type}}, such as {{'zip': str}}")
         if self.delimiter is not None and not (isinstance(self.delimiter, str) and len(self.delimiter) == 1):
@@ -120,8 +119,7 @@ def as_sidecars(sidecar: Any) -> tuple[Sidecar, ...]:
 
 def as_attrs(attrs: Any) -> dict[str, str]:
     """Return the value of the argument `attrs`: column -> attribute."""
-    if isinstance(attrs, str):
-        raise OptionError(f"attrs={attrs!r}: expected a list of names; write attrs=[{attrs!r}]")
+    require(not isinstance(attrs, str), "attrs", attrs, f"a list of names; write attrs=[{attrs!r}]")
     try:
         by_column = dict(attrs) if isinstance(attrs, Mapping) else {name: name for name in attrs}
     except TypeError:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from ray_h5.errors import MissingRowKeyError, OptionError, SchemaMismatchError, UnknownColumnError
 from ray_h5.hash_and_permute import Words, is_tensor, mix
 from ray_h5.messages import no_column
-from ray_h5.options import is_integer, is_number, names_options
+from ray_h5.options import is_integer, is_number, names_options, require
 
 ROW_KEY: Final = "row_key"
 """The column of a batch that holds the keys of its rows."""
@@ -47,8 +47,7 @@ class Augmentation(ABC):
             raise OptionError(
                 f"column={self.column!r}: expected the name of one column; augment several one after another"
             )
-        if not (is_number(self.p) and 0 <= self.p <= 1):
-            raise OptionError(f"p={self.p!r}: expected a probability, 0 to 1")
+        require(is_number(self.p) and 0 <= self.p <= 1, "p", self.p, "a probability, 0 to 1")
 
     def __call__(self, batch: Any) -> Any:
         """Return the batch with the column augmented; the other columns are the same objects.

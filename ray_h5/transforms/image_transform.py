@@ -14,7 +14,7 @@ from ray_h5.buffers import objects
 from ray_h5.codecs.decode_image import HeaderError, Mode, decode_image
 from ray_h5.errors import ImageError, OptionError, UnknownColumnError
 from ray_h5.messages import no_column
-from ray_h5.options import as_integer, is_integer, names_options
+from ray_h5.options import as_integer, is_integer, names_options, require
 from ray_h5.per_process import PerProcess
 from ray_h5.transforms.image_batches import as_bytes, encoded, is_batch
 
@@ -111,8 +111,7 @@ class DecodeImage:
                 raise OptionError(f"DecodeImage: size={self.size!r}: expected (height, width), such as (224, 224)")
             object.__setattr__(self, "size", (int(size[0]), int(size[1])))
         object.__setattr__(self, "max_pixels", as_integer("DecodeImage: max_pixels", self.max_pixels, 1))
-        if self.mode not in get_args(Mode):
-            raise OptionError(f"DecodeImage: mode={self.mode!r}: expected 'RGB', 'L' or 'unchanged'")
+        require(self.mode in get_args(Mode), "DecodeImage: mode", self.mode, "'RGB', 'L' or 'unchanged'")
         if self.on_error not in {"raise", "skip", "null"}:
             raise OptionError(f"DecodeImage: on_error={self.on_error!r}: expected 'raise', 'skip' or 'null'")
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ray_h5.errors import NonFiniteError, OptionError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.hash_and_permute import is_tensor
-from ray_h5.options import as_integer, is_integer
+from ray_h5.options import as_integer, is_integer, require
 
 Axis: TypeAlias = "int | tuple[int, ...] | None"
 """The axes to reduce, as in numpy's ``mean`` over a batch of rows; None is all of them."""
@@ -218,8 +218,7 @@ def _without_rows(axis: object, listed: tuple[int, ...]) -> OptionError:
 
 def check_nan_policy(nan_policy: str) -> None:
     """Raise an OptionError unless `nan_policy` is one of the two."""
-    if nan_policy not in ("raise", "omit"):
-        raise OptionError(f"nan_policy={nan_policy!r}: expected 'raise' or 'omit'")
+    require(nan_policy in ("raise", "omit"), "nan_policy", nan_policy, "'raise' or 'omit'")
 
 
 def normalize_axis(axis: Axis, ndim: int) -> tuple[int, ...]:

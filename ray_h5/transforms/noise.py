@@ -15,7 +15,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from ray_h5.buffers import empty
 from ray_h5.errors import OptionError, UnsupportedColumnError
 from ray_h5.hash_and_permute import Words, below, words_of
-from ray_h5.options import as_integer, is_number, names_options
+from ray_h5.options import as_integer, is_number, names_options, require
 from ray_h5.transforms.augmentation import Augmentation, chance, kind_of, on_device_of
 
 _POOL_BITS = 18
@@ -76,8 +76,7 @@ class GaussianNoise(Augmentation):
 
     def __post_init__(self) -> None:
         self._check_options()
-        if not (is_number(self.std) and 0 <= self.std < float("inf")):
-            raise OptionError(f"std={self.std!r}: expected 0 or more, and finite")
+        require(is_number(self.std) and 0 <= self.std < float("inf"), "std", self.std, "0 or more, and finite")
         # A deviation in float32 would make other noise.
         object.__setattr__(self, "std", float(self.std))
         object.__setattr__(self, "salt", as_integer("salt", self.salt))

@@ -12,13 +12,12 @@ from ray_h5.errors import (
     ConstantColumnError,
     NonFiniteError,
     NotFittedError,
-    OptionError,
     SchemaMismatchError,
     UnsupportedColumnError,
 )
 from ray_h5.hash_and_permute import is_tensor
 from ray_h5.messages import few
-from ray_h5.options import is_number
+from ray_h5.options import is_number, require
 from ray_h5.transforms.moments import Moments
 
 ConstantPolicy: TypeAlias = Literal["raise", "one"]
@@ -29,10 +28,8 @@ _BLOCK_VALUES = 65_536
 
 def check_scaling(epsilon: float, constant: str) -> None:
     """Raise an OptionError unless the options of a Scaler can be used."""
-    if not (is_number(epsilon) and 0 <= epsilon < float("inf")):
-        raise OptionError(f"epsilon={epsilon!r}: expected 0 or more, and finite")
-    if constant not in ("raise", "one"):
-        raise OptionError(f"constant={constant!r}: expected 'raise' or 'one'")
+    require(is_number(epsilon) and 0 <= epsilon < float("inf"), "epsilon", epsilon, "0 or more, and finite")
+    require(constant in ("raise", "one"), "constant", constant, "'raise' or 'one'")
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -14,6 +14,7 @@ import numpy as np
 from ray_h5.atomic import written_whole
 from ray_h5.errors import CorruptFileError, NotFittedError, NotFoundError, OptionError, RayH5Error, UnknownColumnError
 from ray_h5.messages import no_column
+from ray_h5.options import require
 from ray_h5.storage.local import absolute_path
 from ray_h5.transforms.moments import Axis, Moments, NanPolicy, check_axis, check_nan_policy
 from ray_h5.transforms.scaler import ConstantPolicy, Scaler, check_scaling
@@ -61,8 +62,7 @@ class Standardization:
         listed = list(columns) if isinstance(columns, (list, tuple, np.ndarray)) and np.ndim(columns) else []
         if not listed or not all(isinstance(name, str) for name in listed):
             raise OptionError(f"columns={columns!r}: expected a list of names, at least one")
-        if len(set(listed)) < len(listed):
-            raise OptionError(f"columns={columns!r}: expected each name once")
+        require(len(set(listed)) == len(listed), "columns", columns, "each name once")
         # Python's types, which JSON has.
         self.columns, self.axis, self.epsilon = list(map(str, listed)), check_axis(axis), float(epsilon)
         self.nan_policy: NanPolicy = nan_policy

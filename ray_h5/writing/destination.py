@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ray_h5.errors import NotFoundError, OptionError, OutputExistsError
-from ray_h5.options import DEFAULT_EXTENSIONS
+from ray_h5.options import DEFAULT_EXTENSIONS, require
 from ray_h5.storage.addresses import Address, check_slashes, is_url
 from ray_h5.storage.local import LOCAL
 from ray_h5.storage.storage_of_path import storage_for, whole_path
@@ -71,8 +71,7 @@ def _place_to_write(option: str, path: Any, expected: str) -> str:
         If it is none, or in a store that only reads.
     """
     text = os.fspath(path)
-    if not isinstance(text, str) or not text:
-        raise OptionError(f"expected the path or URL of {expected}", option=option, value=path)
+    require(isinstance(text, str) and text, option, path, f"the path or URL of {expected}")
     check_slashes(text)
     if not is_url(text):
         return os.path.abspath(text.removeprefix("local://"))

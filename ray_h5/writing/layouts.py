@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ray_h5.errors import OptionError
-from ray_h5.options import as_bytes, as_integer
+from ray_h5.options import as_bytes, as_integer, require
 
 GOOD_BYTES = 64 << 10
 """Bytes of a chunk from which one row can be read at small cost; `ray-h5 inspect` advises it, too."""
@@ -68,8 +68,7 @@ class Layout:
             options["chunk_bytes"] = as_bytes("chunk_bytes", self.chunk_bytes)
         if self.page is not None:
             options["page"] = page = as_bytes("page", self.page)
-            if not _LEAST_PAGE <= page <= _MOST_PAGE:
-                raise OptionError("expected 512 bytes to 1 GiB, HDF5's limits", option="page", value=self.page)
+            require(_LEAST_PAGE <= page <= _MOST_PAGE, "page", self.page, "512 bytes to 1 GiB, HDF5's limits")
         for name, value in options.items():
             object.__setattr__(self, name, value)
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from ray_h5.errors import OptionError, OutputExistsError, SchemaMismatchError
+from ray_h5.errors import OutputExistsError, SchemaMismatchError
+from ray_h5.options import require
 from ray_h5.writing.destination import Destination
 from ray_h5.writing.file_arrays import PLAIN, ColumnWriter, Form, part_of
 from ray_h5.writing.file_writer import OutputFile
@@ -142,8 +143,7 @@ def check_same(expected: Mapping[str, Form], later: Mapping[str, Form], what: st
 
 def check_mode(folder: Destination, mode: str) -> bool:
     """Return whether to write; raise if the folder holds something, and nothing says what to do with it."""
-    if mode not in MODES:
-        raise OptionError(f"expected one of {', '.join(MODES)}", option="mode", value=mode)
+    require(mode in MODES, "mode", mode, f"one of {', '.join(MODES)}")
     if mode in {"append", "overwrite"} or folder.is_empty():
         return True
     if mode == "ignore":

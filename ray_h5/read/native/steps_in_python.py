@@ -40,6 +40,7 @@ class _Steps:
         self._jobs: list[list[int]] = table.jobs.tolist()
         self._pieces: list[list[int]] = table.pieces.tolist()
         self._buffers: dict[str, np.ndarray] = {}
+        self._last: tuple[object, np.ndarray] = None, np.empty(0, np.uint8)
         self._arrays = sorted(
             ((array.ctypes.data, as_bytes(array)) for array in table.keeps), key=lambda array: array[0]
         )
@@ -48,14 +49,17 @@ class _Steps:
         """Read and decode the bytes of a job, and copy its values to their places."""
         file, offset, size, pipeline, mask, decoded, place, begin, end = (column[job] for column in self._jobs)
         origin, number = self._table.origin_of(job)
+        is_direct, needed = pipeline == RAW and place, (origin.source_of(file), offset, size)
         if file == IN_MEMORY:
             stored = self._at(offset, size, job)
+        elif is_direct and self._last[0] == needed:
+            stored = self._last[1]  # a row that is asked for again: its jobs are neighbours
         else:
-            is_direct = pipeline == RAW and place
             stored = self._at(place, size, job) if is_direct else self._buffer("stored", size)
-            origin.source_of(file).read_into(offset, stored.data)
+            needed[0].read_into(offset, stored.data)
             self._counts[REQUESTS] += 1
             self._counts[BYTES_READ] += size
+            self._last = needed if is_direct else None, stored
         values = stored
         if pipeline != RAW:
             values = self._at(place, decoded, job) if place else self._buffer("chunk", decoded)

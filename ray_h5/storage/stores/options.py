@@ -14,7 +14,7 @@ import numpy as np
 
 from ray_h5.errors import OptionError, UnknownOptionError
 from ray_h5.messages import few, near_names
-from ray_h5.options import as_bytes, as_integer
+from ray_h5.options import as_bytes, as_integer, require
 from ray_h5.storage.addresses import SCHEMES, scheme_of, without_secrets
 from ray_h5.storage.block_cache import CacheOptions
 from ray_h5.storage.local import local_folder
@@ -200,8 +200,7 @@ def _checked(name: str, value: Any) -> Any:
         return _checked_time(what, value, is_wait=name in _WAITS)
     if name in _BOOLS:
         flag = _WORDS.get(str(value).strip().lower()) if isinstance(value, (bool, int, str)) else None
-        if flag is None:
-            raise OptionError(f"{what}={value!r}: expected True or False")
+        require(flag is not None, what, value, "True or False")
         return flag
     if name == "max_retries":
         is_digits = isinstance(value, str) and value.isdigit()  # from the command line

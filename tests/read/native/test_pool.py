@@ -129,7 +129,12 @@ def test_one_thread_more_than_asked_for_plans_reads_if_it_has_a_cpu(tmp_path, mo
     values = np.arange(800_000, dtype="<f4").reshape(800, 1000)
     path = write(tmp_path / "a.h5", {"x": values}, chunks=(1, 1000))
     names, read = set(), h5_data_loader.H5DataLoader._read
-    monkeypatch.setattr(h5_data_loader.H5DataLoader, "_read", lambda *given: (time.sleep(0.02), read(*given))[1])
+
+    def slowly(*args, **options):
+        time.sleep(0.02)
+        return read(*args, **options)
+
+    monkeypatch.setattr(h5_data_loader.H5DataLoader, "_read", slowly)
 
     def noted(batch):
         names.update(each.name for each in threading.enumerate() if each.name.startswith("ray_h5_loader"))
