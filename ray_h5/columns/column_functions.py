@@ -160,7 +160,7 @@ def _as_list(what: str, values: Any) -> tuple[Any, ...]:
     chosen = tuple(map(of, listed))
     if len(set(chosen)) < len(chosen):
         double = next(entry for entry in chosen if chosen.count(entry) > 1)
-        raise OptionError(f"{what} lists {double!r} more than once; expected each position once")
+        raise OptionError(f"{what} lists {double!r} more than once; expected each once")
     return chosen
 
 
@@ -195,10 +195,10 @@ def fields(dataset: str, names: Sequence[str]) -> Fields:
             f"fields({dataset!r}, {names!r}): expected a list of names, such as [{names!r}]. A single field without "
             f"an axis of its own is a column: columns=[{f'{dataset}/{names}'!r}]"
         )
-    listed = _as_list(f"fields({dataset!r}): names", names)
-    if not all(isinstance(name, str) and name.strip("/") for name in listed):
+    listed = tuple(names) if isinstance(names, Iterable) else ()
+    if not listed or not all(isinstance(name, str) and name.strip("/") for name in listed):
         raise OptionError(f"fields({dataset!r}): names={names!r}: expected a list of names of fields")
-    return Fields(dataset, tuple(name.strip("/") for name in listed))
+    return Fields(dataset, tuple(name.strip("/") for name in _as_list(f"fields({dataset!r}): names", listed)))
 
 
 @names_options

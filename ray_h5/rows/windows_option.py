@@ -282,7 +282,7 @@ def _source_of(name: Any, steps: Any) -> tuple[str, Any]:
     is_pair = isinstance(steps, tuple) and len(steps) == 2 and isinstance(steps[0], str)
     source, offsets = steps if is_pair else (name, steps)
     if isinstance(offsets, Iterable) and not isinstance(offsets, (str, range)):
-        offsets = [offset.item() if hasattr(offset, "item") else offset for offset in offsets]
+        offsets = [offset.item() if getattr(offset, "ndim", None) == 0 else offset for offset in offsets]
     return source, offsets
 
 

@@ -29,7 +29,7 @@ def encoded(values: Any, column: str) -> tuple[tuple[int, ...], Sequence[Any] | 
     """Return the encoded images of a batch one after the other, and how many there are along each axis of it."""
     array = objects(values) if isinstance(values, list) else np.asarray(values)
     if array.dtype == np.uint8 and array.ndim > 1:
-        return array.shape[:-1], array.reshape(-1, array.shape[-1])
+        return array.shape[:-1], array.reshape(int(np.prod(array.shape[:-1])), array.shape[-1])
     if array.dtype.kind not in "OSV":
         raise UnsupportedColumnError(
             f"DecodeImage: column {column!r} holds {array.dtype} values of shape {array.shape[1:]}; expected encoded "
@@ -45,7 +45,7 @@ def encoded(values: Any, column: str) -> tuple[tuple[int, ...], Sequence[Any] | 
             f"DecodeImage: column {column!r}: expected rows of uint8 with one number of images each, found rows of "
             f"{few(sorted({f'{np.asarray(row).dtype} {np.shape(row)}' for row in rows}))}"
         )
-    return (*array.shape, *shapes.pop()), [image for row in several for image in row.reshape(-1, row.shape[-1])]
+    return (*array.shape, *shapes.pop()), [row[at] for row in several for at in np.ndindex(row.shape[:-1])]
 
 
 def as_bytes(value: Any) -> bytes:

@@ -257,6 +257,8 @@ def test_groups_may_share_others_by_links(tmp_path):
         (lambda: Windows({"x": "ab"}), "one or more steps"),
         (lambda: Windows({"x": [0.5]}), "Offsets in seconds need fps="),
         (lambda: Windows({"x": [True]}), "expected integers"),
+        (lambda: Windows({"x": np.zeros((2, 2), int)}), "expected integers, found array"),
+        (lambda: Windows({"x": np.array([[1], [2]])}), "expected integers, found array"),
         (lambda: Windows({"x": [1 << 41]}), "beyond the end of any episode"),
         (lambda: Windows({"x": [float("inf")]}, fps=10), "expected seconds"),
         (lambda: Windows({"x": [float("nan")]}, fps=10), "expected seconds"),

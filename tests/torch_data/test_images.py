@@ -209,3 +209,13 @@ def test_padding_leaves_images_of_one_size_and_of_windows_as_they_are(made):
     assert lacking["image_is_null"].tolist() == [False, True, False]
     assert lacking["image_length"].tolist()[1] == [0, 0, 0]
     assert not lacking["image"][1].any()
+
+
+def test_rows_of_several_images_may_be_empty():
+    stream = io.BytesIO()
+    Image.new("RGB", (4, 4)).save(stream, "PNG")
+    image = np.frombuffer(stream.getvalue(), np.uint8)
+    rows = np.empty(2, object)
+    rows[:] = [np.zeros((2, 0), np.uint8), np.stack([image, image])]
+    batch = DecodeImage("x", on_error="null")({"x": rows})
+    assert batch["x_is_null"].tolist() == [True, False]
