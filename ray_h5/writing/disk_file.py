@@ -54,7 +54,7 @@ class DiskFile(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         """Fill a buffer from the current offset; with zeros past the end."""
-        done = 0
+        done, buffer = 0, memoryview(buffer)  # a slice of a bytearray would be a copy
         while done < len(buffer) and (more := read_at(self._fd, buffer[done:], self._at + done)):
             done += more
         buffer[done:] = bytes(len(buffer) - done)

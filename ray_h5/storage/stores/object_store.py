@@ -223,11 +223,11 @@ def _new_store(options: StoreOptions, address: Address, root: str, token: str) -
             "files in object stores need obstore: pip install 'ray_h5[remote]' on every node"
         ) from None
     stores: dict[str, Any] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore, "https": HTTPStore}
-    name, arguments = store_arguments(options, address, root, token)
     try:
+        name, arguments = store_arguments(options, address, root, token)
         return stores[address.kind](name, **arguments)
     except BaseException as exc:
-        if not isinstance(exc, Exception) and type(exc).__name__ != PANIC:
+        if isinstance(exc, OptionError) or not (isinstance(exc, Exception) or type(exc).__name__ == PANIC):
             raise
         error = option_error(options.hidden(str(exc)))
     raise error  # without a context, which could hold something secret
