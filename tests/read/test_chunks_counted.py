@@ -4,15 +4,9 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5.read.native.library import compiled_loop
 from ray_h5.read.reader import RowReader
 from ray_h5.storage.local import LocalFile
 from tests.hdf5.h5kit import by_h5py, dataset_with, plist_with, random_rows, stored_chunks, write
-
-in_the_loop = pytest.mark.skipif(
-    compiled_loop() is None, reason="without the compiled loop each job reads its own bytes"
-)
-
 
 SHUFFLED = np.random.default_rng(0).permutation(40)
 GZIP = {"chunks": (4, 300), "compression": "gzip"}
@@ -72,7 +66,6 @@ def test_each_chunk_is_fetched_and_decoded_once(tmp_path, fetched, storage, thre
             assert not any(start < end and chunk.byte_offset < stop for start, stop in fetched)
 
 
-@in_the_loop
 def test_neighbours_share_a_request(tmp_path):
     path = write(tmp_path / "a.h5", {"x": random_rows((40, 300))}, **GZIP)
     reader = RowReader(path)
@@ -156,7 +149,6 @@ def test_large_rows_stored_as_they_are_are_read_alone(tmp_path, fetched, storage
         assert len({start for start, _ in fetched}) == len(fetched)
 
 
-@in_the_loop
 @pytest.mark.parametrize("storage", [{}, {"chunks": (8_000, SMALL)}])
 def test_small_rows_stored_as_they_are_share_their_page(tmp_path, storage):
     values = np.arange(20_000 * SMALL, dtype="i4").reshape(20_000, SMALL)

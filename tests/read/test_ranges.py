@@ -1,9 +1,7 @@
 """Rows that follow each other: nothing is listed one by one, and what comes is the same."""
 
 import h5py
-import pytest
 
-from ray_h5.read.native.library import compiled_loop
 from ray_h5.read.reader import RowReader
 from tests.hdf5.h5kit import assert_same, random_rows
 
@@ -20,7 +18,6 @@ def test_calls_of_a_whole_column(tmp_path):
         assert reader.stats.bytes_read == values.nbytes
 
 
-@pytest.mark.skipif(compiled_loop() is None, reason="without the compiled loop each job reads its own bytes")
 def test_chunks_with_gaps_between_them_are_read_several_at_once(tmp_path):
     values = random_rows((20_000,), "f4")
     with h5py.File(tmp_path / "a.h5", "w") as file:

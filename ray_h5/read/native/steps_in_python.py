@@ -13,7 +13,20 @@ from ray_h5.buffers import as_bytes, empty
 from ray_h5.codecs.basic_codecs import DecodeError
 from ray_h5.errors import StaleIndexError
 from ray_h5.per_process import PerProcess
-from ray_h5.read.native.job_table import BYTES_READ, CHUNKS_DECODED, IN_MEMORY, PLAIN, RAW, REQUESTS, Field, JobTable
+from ray_h5.read.native.job_table import (
+    BYTES_READ,
+    CHUNKS_DECODED,
+    IN_MEMORY,
+    NO_DESCRIPTOR,
+    PLAIN,
+    RAW,
+    REQUESTS,
+    Field,
+    JobTable,
+)
+from ray_h5.storage.byte_source import ByteSource
+
+_SPAN_BYTES, _CHUNK_GAP, _ROW_GAP = 1 << 20, 512, 4096
 
 _SHORT_CHUNK_BYTES = 32 << 10
 """In Python, one thread decodes chunks smaller than this: passing the interpreter's lock to another thread takes longer
@@ -28,50 +41,102 @@ def run_in_python(table: JobTable, first: int, stop: int, counts: np.ndarray) ->
     sizes = table.jobs[Field.DECODED, first:stop][table.jobs[Field.PIPELINE, first:stop] != RAW]
     short = len(sizes) and sizes.max() < _SHORT_CHUNK_BYTES
     with _one_at_a_time.value if short else contextlib.nullcontext():
-        for job in range(first, stop):
-            run.run(job)
+        at = first
+        while at < stop:
+            if at > first and run.again(at):
+                at += 1
+                continue
+            end = run.joined(at, stop)
+            run.span(at, end)
+            at = end
 
 
 class _Steps:
-    """The steps of loop.c for one table. Each job reads its own bytes: to put reads together saves little in Python."""
+    """The steps of loop.c for one table; the names are the same."""
 
     def __init__(self, table: JobTable, counts: np.ndarray) -> None:
         self._table, self._counts = table, counts
         self._jobs: list[list[int]] = table.jobs.tolist()
         self._pieces: list[list[int]] = table.pieces.tolist()
         self._buffers: dict[str, np.ndarray] = {}
-        self._last: tuple[object, np.ndarray] = None, np.empty(0, np.uint8)
         self._arrays = sorted(
             ((array.ctypes.data, as_bytes(array)) for array in table.keeps), key=lambda array: array[0]
         )
 
-    def run(self, job: int) -> None:
-        """Read and decode the bytes of a job, and copy its values to their places."""
-        file, offset, size, pipeline, mask, decoded, place, begin, end = (column[job] for column in self._jobs)
-        origin, number = self._table.origin_of(job)
-        is_direct, needed = pipeline == RAW and place, (origin.source_of(file), offset, size)
-        if file == IN_MEMORY:
-            stored = self._at(offset, size, job)
-        elif is_direct and self._last[0] == needed:
-            stored = self._last[1]  # a row that is asked for again: its jobs are neighbours
+    def joined(self, first: int, stop: int) -> int:
+        """Return the end of the jobs that are read together with job `first`."""
+        jobs = self._jobs
+        files, offsets, sizes = jobs[Field.FILE], jobs[Field.OFFSET], jobs[Field.SIZE]
+        end, at = offsets[first] + sizes[first], first + 1
+        if files[first] == IN_MEMORY:
+            return at
+        while at < stop and self._is_same_file(at, first):
+            raw = self._is_copy(at)
+            if not (sizes[at] < _ROW_GAP and self._is_again(at)):
+                gap, most, limit = offsets[at] - end, *((_ROW_GAP, _ROW_GAP) if raw else (_CHUNK_GAP, _SPAN_BYTES // 4))
+                far = offsets[at] - offsets[first] >= _SPAN_BYTES
+                if gap < 0 or gap > most or sizes[at] >= limit or far or (raw and sizes[first] >= _ROW_GAP):
+                    break
+                end = offsets[at] + sizes[at]
+            at += 1
+        return at
+
+    def again(self, job: int) -> bool:
+        """Copy the values of the job before, if this one is of the same bytes."""
+        if is_again := self._is_again(job):
+            places, size = self._jobs[Field.DESTINATION], self._jobs[Field.SIZE][job]
+            self._at(places[job], size, job)[:] = self._at(places[job - 1], size, job)
+        return is_again
+
+    def _is_copy(self, job: int) -> bool:
+        return self._jobs[Field.PIPELINE][job] == RAW and self._jobs[Field.DESTINATION][job] != 0
+
+    def _is_again(self, job: int) -> bool:
+        """Return whether a job copies the same bytes as the one before."""
+        same = all(self._jobs[field][job] == self._jobs[field][job - 1] for field in (Field.OFFSET, Field.SIZE))
+        return same and self._is_same_file(job, job - 1) and self._is_copy(job) and self._is_copy(job - 1)
+
+    def _is_same_file(self, one: int, other: int) -> bool:
+        file, other_file = (self._jobs[Field.FILE][job] for job in (one, other))
+        return file == other_file and (file != NO_DESCRIPTOR or self._source_of(one) is self._source_of(other))
+
+    def _source_of(self, job: int) -> ByteSource:
+        return self._table.origin_of(job)[0].source_of(self._jobs[Field.FILE][job])
+
+    def span(self, first: int, stop: int) -> None:
+        """Run jobs that are read together."""
+        jobs = self._jobs
+        low = jobs[Field.OFFSET][first]
+        high = max(jobs[Field.OFFSET][job] + jobs[Field.SIZE][job] for job in range(first, stop))
+        if jobs[Field.FILE][first] == IN_MEMORY:
+            stored = self._at(low, high - low, first)
         else:
-            stored = self._at(place, size, job) if is_direct else self._buffer("stored", size)
-            needed[0].read_into(offset, stored.data)
+            place = jobs[Field.DESTINATION][first]
+            direct = stop == first + 1 and jobs[Field.PIPELINE][first] == RAW and place
+            stored = self._at(place, high - low, first) if direct else self._buffer("stored", high - low)
+            self._source_of(first).read_into(low, stored.data)
             self._counts[REQUESTS] += 1
-            self._counts[BYTES_READ] += size
-            self._last = needed if is_direct else None, stored
+            self._counts[BYTES_READ] += high - low
+        for job in range(first, stop):
+            begin = jobs[Field.OFFSET][job] - low
+            self._place(job, stored[begin : begin + jobs[Field.SIZE][job]])
+
+    def _place(self, job: int, stored: np.ndarray) -> None:
+        jobs, size = self._jobs, self._jobs[Field.DECODED][job]
+        place = jobs[Field.DESTINATION][job]
         values = stored
-        if pipeline != RAW:
-            values = self._at(place, decoded, job) if place else self._buffer("chunk", decoded)
-            least = decoded if origin.least is None else origin.least(number)
+        if jobs[Field.PIPELINE][job] != RAW:
+            values = self._at(place, size, job) if place else self._buffer("chunk", size)
+            origin, number = self._table.origin_of(job)
+            least = size if origin.least is None else origin.least(number)
             try:
-                origin.decoder.decode_rows(stored, mask, values, least)
+                origin.decoder.decode_rows(stored, jobs[Field.MASK][job], values, least)
             except DecodeError as exc:
                 raise origin.corrupt(number, str(exc)) from exc
             self._counts[CHUNKS_DECODED] += 1
         elif place and place != stored.ctypes.data:
-            self._at(place, decoded, job)[:] = stored
-        for piece in range(begin, end):
+            self._at(place, size, job)[:] = stored
+        for piece in range(jobs[Field.BEGIN][job], jobs[Field.END][job]):
             self._copy(job, piece, values)
 
     def _copy(self, job: int, piece: int, values: np.ndarray) -> None:
@@ -103,8 +168,7 @@ class _Steps:
         raise self._outside(job, nbytes)
 
     def _outside(self, job: int, nbytes: int) -> StaleIndexError:
-        path = self._table.origin_of(job)[0].source_of(self._jobs[Field.FILE][job]).path
         return StaleIndexError(
-            f"{path}: {nbytes} bytes do not fit where they belong in an array: the file changed "
+            f"{self._source_of(job).path}: {nbytes} bytes do not fit where they belong in an array: the file changed "
             "while it was read. If something still writes to it, wait for it, and make the dataset again."
         )

@@ -64,13 +64,20 @@ def in_loop(made):
     st.lists(st.tuples(st.integers(0, 20000), st.sampled_from([1, 4, 100, 4095, 4096, 5000])), min_size=1),
     st.booleans(),
 )
-def test_ranges_are_copied(source, ranges, ascending):
+def test_ranges_are_copied_and_counted_alike(source, ranges, ascending):
     ranges = sorted(ranges) if ascending else ranges
     expected = np.concatenate([STORED[offset : offset + size] for offset, size in ranges])
-    for runner in (in_loop, in_python):
+    counted = []
+    for compiled in (True, False):
         out = np.zeros(len(expected), np.uint8)
-        runner(copies(source, ranges, out))
+        made = copies(source, ranges, out)
+        if compiled:
+            counts = Worker().run_alone(made)
+        else:
+            steps.run_in_python(made, 0, len(made), counts := np.zeros(4, np.int64))
         assert_same(out, expected)
+        counted.append(counts[:3].tolist())
+    assert counted[0] == counted[1]
 
 
 def test_boxes_and_pieces(source):
