@@ -14,7 +14,7 @@ import pytest
 
 import ray_h5
 from ray_h5.read.reader import RowReader
-from tests.fuzz import campaign
+from tests.fuzz import campaign, pipelines
 from tests.fuzz.campaign import BOTH, CALLS_LIBRARY, IDENTICAL, OUR_READING, judge, run, run_all
 
 
@@ -88,3 +88,10 @@ def test_errors_that_are_not_ours_are_found(tmp_path: Path, monkeypatch: pytest.
     kind, why = judge(path, 5)
     assert kind == "finding"
     assert "ZeroDivisionError" in why
+
+
+@pytest.mark.slow
+def test_random_pipelines_read_what_h5py_reads() -> None:
+    counts, wrong = pipelines.run(seed=1, seconds=300, most=40)
+    assert not wrong
+    assert counts["read"] > 10, counts

@@ -1,6 +1,7 @@
 """How many requests things take in a store, as docs/object-stores.md says; a server counts them."""
 
 import re
+import shutil
 
 import h5py
 import numpy as np
@@ -12,7 +13,7 @@ from ray_h5.read.file_cache import forget_all
 from ray_h5.storage.stores.options import StoreOptions
 from ray_h5.torch_data import H5Dataset
 from tests.docs.pages import text_of
-from tests.remote.kit import options_of
+from tests.remote.kit import check_epoch, epoch_of, options_of, write
 
 pytestmark = pytest.mark.usefixtures("nothing_stays")
 
@@ -71,3 +72,26 @@ def test_the_limits_of_requests_are_those_of_the_code(name):
     assert float(number) == (
         float(str(value).removesuffix("s")) if isinstance(value, (str, int)) else value.total_seconds()
     )
+
+
+def test_an_index_in_the_store_takes_a_listing_and_a_request_for_all_files(bucket, server, tmp_path):
+    files_with(bucket)
+    options = {"storage_options": options_of(server)}
+    H5Dataset("s3://bkt/*.h5", index_dir=tmp_path / "index", **options)
+    shutil.copytree(tmp_path / "index", bucket / "index")
+    MEMORY.clear()
+    server.forget()
+    H5Dataset("s3://bkt/*.h5", index_dir="s3://bkt/index/", **options)
+    asked = [request for request in server.requests() if not request.is_listing]
+    assert len(server.requests()) - len(asked) == 2  # of the files, and of the index
+    assert len(asked) == 1
+    assert not any(request.path.endswith(".h5") for request in asked)
+
+
+def test_an_epoch_from_the_cache_makes_no_requests(bucket, server, tmp_path):
+    write(bucket / "a.h5", rows=120)
+    batches = epoch_of("s3://bkt/a.h5", server, cache_dir=tmp_path / "cache", cache_bytes="1GB")
+    check_epoch(batches, 120)
+    server.forget()
+    check_epoch(batches, 120)
+    assert server.requests() == []

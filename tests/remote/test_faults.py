@@ -1,5 +1,6 @@
 """Whatever a store does, each row of an epoch comes once and right, or there is an error with a name."""
 
+import os
 import shutil
 import threading
 import time
@@ -181,3 +182,17 @@ def test_keys_with_odd_characters(server, bucket):
             assert [int(dataset[row]["id"]) for row in range(4)] == list(range(number * 4, number * 4 + 4))
     assert check_epoch(epoch_of("s3://bkt/*.h5", server), 4 * len(names)) is None
     assert check_epoch(epoch_of("s3://bkt/", server), 4 * len(names)) is None
+
+
+@pytest.mark.slow
+def test_2001_files_of_a_listing(server, bucket):
+    first = write(bucket / "run_0000.h5", rows=2)
+    for number in range(1, 2001):
+        os.link(first, bucket / f"run_{number:04}.h5")
+    server.forget()
+    dataset = H5Dataset(URL, columns=["id"], storage_options=options_of(server))
+    assert len(dataset) == 4002
+    asked = server.requests()
+    assert sum(each.is_listing for each in asked) == 3
+    assert len(asked) - 3 <= 2001 * 3
+    assert sum(each.method == "HEAD" for each in asked) <= 2

@@ -213,7 +213,7 @@ def test_a_file_that_was_written_again_is_refused(server, bucket, is_known):
         reader.layout  # noqa: B018  it is found when asked for
 
 
-@pytest.mark.parametrize("step", [397, pytest.param(5, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("step", [197, pytest.param(5, marks=pytest.mark.nightly)])
 def test_damaged_files_are_planned_as_by_libhdf5_or_refused_as_by_it(tmp_path, step):
     """Headers lead to the same facts as libhdf5, which refuses a file also for what nobody needs.
 

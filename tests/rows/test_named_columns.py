@@ -4,7 +4,7 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5 import Groups, Patches, Shuffle, Windows, balance, between, fields, joined, part, ragged, where
+from ray_h5 import Files, Grid, Groups, Patches, Shuffle, Windows, balance, between, fields, joined, part, ragged, where
 from ray_h5.errors import OptionError, RayH5Error, UnknownColumnError
 from ray_h5.index.file_options import FileOptions
 from ray_h5.torch_data import H5Dataset, loader
@@ -74,38 +74,6 @@ def test_parts_of_one_dataset_decode_each_chunk_once(path):
     np.testing.assert_array_equal(found["b"], stored(path, "x")[:, [5, 1]])
 
 
-def test_with_blocks_and_times_and_end_to_end(path):
-    volume = stored(path, "volume")
-    columns = {"a": part("volume", {0: [1]}), "b": "volume"}
-    found = H5Dataset(path, columns, rows=Patches({"volume": (4, 3)}, axes={"volume": (1, 2)}))[1]
-    np.testing.assert_array_equal(found["a"], volume[[1], :4, 3:6])
-    np.testing.assert_array_equal(found["b"], volume[:, :4, 3:6])
-    named = H5Dataset(path, columns, rows=Patches({"b": (4, 3)}, axes={"b": (1, 2)}, where_any=("volume", [1])))
-    assert "a" in named.columns
-    with h5py.File(path, "a") as file:
-        cells = np.zeros((3, 3, 2), EVENT)
-        cells["id"], cells["pt"] = np.arange(18).reshape(3, 3, 2), -np.arange(18).reshape(3, 3, 2)
-        file["cells"] = cells
-    rows = Patches({"id": (2, 2)}, axes={"id": (0, 1)}, where_any=("cells/id", [17]), stride=1)
-    found = H5Dataset(path, {"id": "cells/id", "pt": part("cells/pt", {2: [1]})}, rows=rows)
-    assert len(found) == 1  # the axes of one field are those of the others
-    np.testing.assert_array_equal(found[0]["pt"], cells["pt"][1:, 1:, [1]])
-    windows = Windows({"past": [-1, 0], "next": ("x", [1])}, pad="drop", per_step=["now"])
-    steps = H5Dataset(
-        path, {"past": part("x", {0: [1]}), "next": "next", "now": "x"}, rows=Groups("g*"), windows=windows
-    )
-    values = stored(path, "g0/x")
-    np.testing.assert_array_equal(steps[0]["past"], values[:2, [1]])
-    np.testing.assert_array_equal(steps[0]["next"], values[[2]])
-    np.testing.assert_array_equal(steps[0]["now"], values[1])
-    timed = Windows({"past": [-0.1, 0.0], "now": [0.0]}, at="t", pad="drop")
-    seconds = H5Dataset(path, {"past": part("x", {0: [1]}), "now": "x"}, rows=Groups("g*"), windows=timed)
-    np.testing.assert_array_equal(seconds[0]["past"], values[:2, [1]])
-    np.testing.assert_array_equal(seconds[0]["now"], values[[1]])
-    ends = H5Dataset(path, {"t": joined("g*/t"), "name/of": joined("g*/x")})
-    np.testing.assert_array_equal(ends[4]["name/of"], stored(path, "g1/x")[1])
-
-
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
@@ -144,3 +112,47 @@ def test_attributes_that_are_named_as_columns_say_how_they_become_columns(tmp_pa
         H5Dataset(tmp_path / "a.h5", ["x", "success"], rows=Groups("demo_*"))
     assert H5Dataset(tmp_path / "a.h5", ["x", "site"], attrs=["site"])[0]["site"] == "north"
     assert H5Dataset(tmp_path / "a.h5", ["x", "success"], rows=Groups("demo_*", attrs=["success"]))[2]["success"] == 2
+
+
+def test_with_each_row_kind(path):
+    x, volume = stored(path, "x"), stored(path, "volume")
+    columns = {"a": part("volume", {0: [1]}), "b": "volume"}
+    found = H5Dataset(path, columns, rows=Patches({"volume": (4, 3)}, axes={"volume": (1, 2)}))[1]
+    np.testing.assert_array_equal(found["a"], volume[[1], :4, 3:6])
+    np.testing.assert_array_equal(found["b"], volume[:, :4, 3:6])
+    named = H5Dataset(path, columns, rows=Patches({"b": (4, 3)}, axes={"b": (1, 2)}, where_any=("volume", [1])))
+    assert "a" in named.columns
+    with h5py.File(path, "a") as file:
+        cells = np.zeros((3, 3, 2), EVENT)
+        cells["id"], cells["pt"] = np.arange(18).reshape(3, 3, 2), -np.arange(18).reshape(3, 3, 2)
+        file["cells"] = cells
+    rows = Patches({"id": (2, 2)}, axes={"id": (0, 1)}, where_any=("cells/id", [17]), stride=1)
+    found = H5Dataset(path, {"id": "cells/id", "pt": part("cells/pt", {2: [1]})}, rows=rows)
+    assert len(found) == 1  # the axes of one field are those of the others
+    np.testing.assert_array_equal(found[0]["pt"], cells["pt"][1:, 1:, [1]])
+    groups = H5Dataset(path, {"a": part("x", {0: [0]}), "b": part("x", {1: [4]}), "c": "x"}, rows=Groups("g*"))
+    for i in range(4):
+        values = stored(path, f"g{i}/x")
+        np.testing.assert_array_equal(groups[i]["a"], values[[0]])
+        np.testing.assert_array_equal(groups[i]["b"], values[:, [4]])
+        np.testing.assert_array_equal(groups[i]["c"], values)
+    windows = Windows({"past": [-1, 0], "next": ("x", [1])}, pad="drop", per_step=["now"])
+    steps = H5Dataset(
+        path, {"past": part("x", {0: [1]}), "next": "next", "now": "x"}, rows=Groups("g*"), windows=windows
+    )
+    values = stored(path, "g0/x")
+    np.testing.assert_array_equal(steps[0]["past"], values[:2, [1]])
+    np.testing.assert_array_equal(steps[0]["next"], values[[2]])
+    np.testing.assert_array_equal(steps[0]["now"], values[1])
+    timed = Windows({"past": [-0.1, 0.0], "now": [0.0]}, at="t", pad="drop")
+    seconds = H5Dataset(path, {"past": part("x", {0: [1]}), "now": "x"}, rows=Groups("g*"), windows=timed)
+    np.testing.assert_array_equal(seconds[0]["past"], values[:2, [1]])
+    np.testing.assert_array_equal(seconds[0]["now"], values[[1]])
+    file = H5Dataset(path, {"a": part("x", {0: slice(3)}), "b": part("x", {1: [0]})}, rows=Files(key="file"))[0]
+    np.testing.assert_array_equal(file["a"], x[:3])
+    np.testing.assert_array_equal(file["b"], x[:, [0]])
+    cells = H5Dataset(path, {"a": part("volume", {0: [3]}), "b": "volume"}, rows=Grid(2))[9]
+    np.testing.assert_array_equal(cells["a"], volume[1, 1, [3]])
+    np.testing.assert_array_equal(cells["b"], volume[1, 1])
+    ends = H5Dataset(path, {"t": joined("g*/t"), "name/of": joined("g*/x")})
+    np.testing.assert_array_equal(ends[4]["name/of"], stored(path, "g1/x")[1])

@@ -1,5 +1,7 @@
 """Blocks of arrays as rows: each is what h5py reads of its slices."""
 
+import math
+
 import h5py
 import numpy as np
 import pytest
@@ -473,3 +475,55 @@ def test_the_group_that_lacks_an_array_is_named(tmp_path, lacks):
             file[f"s{number}/{'y' if number == lacks else 'x'}"] = np.zeros((4, 4))
     with pytest.raises(SchemaMismatchError, match=f"group 's{lacks}' lacks 'x', which group 's{1 - lacks}' has"):
         H5Dataset(tmp_path, rows=Patches({"x": (2, 2)}, groups="s*"))
+
+
+@st.composite
+def volumes(draw):
+    """Draw an array, how it is stored, and blocks of it."""
+    axes = draw(st.integers(1, 3))
+    extents = tuple(draw(st.integers(1, 11)) for _ in range(axes))
+    block = tuple(draw(st.integers(1, n)) for n in extents)
+    stride = draw(st.one_of(st.none(), st.integers(1, 5), st.tuples(*[st.integers(1, 5)] * axes)))
+    channels = draw(st.sampled_from([(), (2,)]))
+    before = draw(st.booleans())
+    shape = (*channels, *extents) if before else (*extents, *channels)
+    options = {}
+    if draw(st.booleans()):
+        options = {"chunks": tuple(draw(st.integers(1, n)) for n in shape), **draw(st.sampled_from(PIPELINES))}
+    written = draw(st.sampled_from(["all", "all", "part", "none"]))
+    return extents, block, stride, (shape, len(channels) * before), options, written
+
+
+@few(15)
+@given(volumes(), st.sampled_from(["<i2", ">f4", "?"]), st.integers(0, 1 << 20), st.sampled_from(["inside", "zero"]))
+def test_blocks_equal_h5py(tmp_path_factory, volume, dtype, seed, pad):
+    extents, block, stride, (shape, first), options, written = volume
+    path = tmp_path_factory.mktemp("patches") / "a.h5"
+    rng = np.random.default_rng(seed)
+    with h5py.File(path, "w") as file:
+        file["label"] = rng.integers(0, 9, extents)
+        made = file.create_dataset("raw", shape, dtype, fillvalue=1, **options)
+        if written != "none":
+            some = made.shape[0] if written == "all" else (made.shape[0] + 1) // 2
+            made[:some] = rng.integers(0, 100, (some, *shape[1:])).astype(dtype)
+        raw, label = made[()], file["label"][()]
+    if pad == "zero":
+        block = tuple(n + 1 for n in block)
+    axes = None if len(shape) == len(extents) else {"raw": tuple(range(first, first + len(extents)))}
+    kind = Patches({"raw": block, "label": block}, stride=stride, axes=axes, pad=pad)
+    steps = block if stride is None else (stride,) * len(block) if isinstance(stride, int) else stride
+    counts = [1 + max(0, math.ceil((n - s) / t)) for n, s, t in zip(extents, block, steps, strict=True)]
+    if pad == "zero":
+        counts = [min(count, math.ceil(n / t)) for count, n, t in zip(counts, extents, steps, strict=True)]
+    with open_rows(path, kind) as reader:
+        assert reader.num_rows == math.prod(counts)
+        rows = rng.integers(0, reader.num_rows, 5)
+        found = reader.read(["raw", "label", "corner"], rows)
+    for place, row in enumerate(rows):
+        corner = np.unravel_index(row, counts) * np.array(steps)
+        if pad == "inside":
+            corner = np.minimum(corner, np.array(extents) - block)
+        assert found["corner"][place].tolist() == corner.tolist()
+        cut = tuple(slice(c, c + s) for c, s in zip(corner, block, strict=True))
+        assert_block(found["label"][place], label[cut])
+        assert_block(found["raw"][place], raw[(slice(None),) * first + cut])

@@ -19,9 +19,8 @@ from ray_h5.errors import (
     UnsupportedColumnError,
 )
 from ray_h5.index.file_options import FileOptions
-from ray_h5.index.stored.facts_store import MEMORY
 from ray_h5.rows.row_view import RowView
-from ray_h5.torch_data import H5Dataset, loader, where
+from ray_h5.torch_data import H5Dataset
 from tests.properties import few
 
 LAYOUTS = [{}, {"chunks": (7,)}, {"chunks": (16,), "compression": "gzip"}, {"chunks": (5,), "compression": "lzf"}]
@@ -250,18 +249,6 @@ def test_arguments_of_bounds():
     ):
         with pytest.raises(OptionError, match=r"ragged\('x'\)"):
             ragged("x", **options)
-
-
-def test_rows_of_counts_in_batches_and_predicates_and_from_an_index(tmp_path):
-    path, counts, column = tmp_path / "a.h5", [2, 0, 3, 1], ragged("jet_pt", counts="njet")
-    with h5py.File(path, "w") as file:
-        file["njet"], file["jet_pt"], file["label"] = np.array(counts)[:, None], np.arange(6.0), [0, 1, 0, 1]
-    for _ in range(2):
-        MEMORY.clear()
-        rows = H5Dataset(path, [column], where(label=0), index_dir=str(tmp_path / "index"))
-        assert [row["jet_pt"].tolist() for row in rows] == [[0, 1], [2, 3, 4]]
-    (batch,) = loader(path, 4, columns=[column, "label"], pad=True, shuffle=False)
-    assert batch["jet_pt_length"].tolist() == counts
 
 
 @pytest.mark.parametrize(

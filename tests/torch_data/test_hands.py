@@ -300,3 +300,17 @@ def test_tensors_over_the_memory_of_a_tensor():
     assert torch.equal(made, owner[2:5])
     for array in (np.arange(3), part[:, :2], owner.numpy().view("i4"), part[:0]):
         assert np.array_equal(tensor_over(array).numpy(), array)
+
+
+def test_an_error_of_a_transform_comes_after_the_batches_before_it(path):
+    def fail(sample):
+        if sample["y"] == 13:
+            raise ZeroDivisionError("at 13")
+        return sample
+
+    batches = loader(path, 4, shuffle=False, transform=fail)
+    running = iter(batches)
+    assert [next(running)["y"].tolist() for _ in range(3)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+    with pytest.raises(ZeroDivisionError, match="at 13"):
+        next(running)
+    assert batches.state_dict()["rows"] == 12

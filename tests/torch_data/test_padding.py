@@ -262,3 +262,11 @@ def test_a_sample_that_was_copied_has_the_lengths_of_its_rows(molecules, again):
 def test_the_length_of_a_sample_is_that_of_its_shape(molecules, changed):
     dataset = H5Dataset(molecules, ["x"], rows=ROWS, pad=-1, transform=lambda sample: {"x": changed(sample.x)})
     assert [int(dataset[i].x_length) for i in range(3)] == [2, 3, 4]
+
+
+def test_samples_without_padding_can_be_copied_and_sent(molecules):
+    sample = H5Dataset(molecules, ["x", "id"], rows=ROWS, pad=True)[1]
+    for found in (sample.copy(), copy.copy(sample), pickle.loads(pickle.dumps(sample))):
+        assert type(found) is type(sample)
+        batch = default_collate([found, H5Dataset(molecules, ["x", "id"], rows=ROWS, pad=True)[0]])
+        assert batch.x.tolist() == [[0, 1, 2], [0, 1, 0]]

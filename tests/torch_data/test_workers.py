@@ -3,6 +3,7 @@
 import gc
 import multiprocessing
 import os
+import random
 import re
 import time
 from pathlib import Path
@@ -309,3 +310,33 @@ def test_the_processes_end_with_the_loader(path):
     while pids & {each.pid for each in multiprocessing.active_children()} and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not pids & {each.pid for each in multiprocessing.active_children()}
+
+
+def test_the_state_of_a_loader_with_workers_is_that_after_the_last_batch_delivered(files):
+    whole = [ids_of(batch) for batch in loader(files, 7, columns=["fhr_st"], workers=2)]
+    batches = loader(files, 7, columns=["fhr_st"], workers=2)
+    running = iter(batches)
+    head = [ids_of(next(running)) for _ in range(3)]
+    state = batches.state_dict()
+    assert state["rows"] == 21
+    del running
+    resumed = loader(files, 7, columns=["fhr_st"], threads=2)
+    resumed.load_state_dict(state)
+    assert head + [ids_of(batch) for batch in resumed] == whole
+    assert [ids_of(batch) for batch in batches] != whole  # the next epoch
+
+
+def draw(sample):
+    return {"drawn": torch.rand(1)[0].double() + random.random() + np.random.random(), **sample}  # noqa: NPY002
+
+
+@pytest.mark.slow
+def test_random_numbers_in_workers_depend_on_seed_epoch_and_samples_alone(files):
+    def drawn(workers, **options):
+        batches = loader(files, 7, columns=["fhr_st"], transform=draw, workers=workers, **options)
+        return [[batch["drawn"].tolist() for batch in batches] for _ in range(2)]
+
+    one = drawn(1)
+    assert drawn(2) == one
+    assert one[0] != one[1]
+    assert drawn(1, seed=1) != one

@@ -433,7 +433,7 @@ def said_by_a_killed_process(make, steps):
 
 
 TestTrainingRun = TrainingRun.TestCase
-TestTrainingRun.settings = settings(few(35), stateful_step_count=20)
+TestTrainingRun.settings = settings(few(50), stateful_step_count=20)
 
 
 @pytest.mark.nightly
