@@ -19,7 +19,7 @@ from ray_h5.index.facts.file_warnings import warn_of_surprises
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.row_index import RowIndex
 from ray_h5.loading.origin_columns import paths_of, place_values
-from ray_h5.loading.read_calls import Call, Task
+from ray_h5.loading.read_calls import Call
 from ray_h5.loading.row_cache import owned
 from ray_h5.loading.row_source import RowSource
 from ray_h5.messages import counted, few
@@ -33,8 +33,16 @@ from ray_h5.read.arguments import check_fit
 from ray_h5.source import OptionsButColumns, Source
 from ray_h5.storage.find_files import PathLike
 from ray_h5.torch_data.batched_dataset import BatchedDataset, Many, check_indices
-from ray_h5.torch_data.batches.image_decoding import IMAGE_SHAPE, check_transform, decoded, parts_of
-from ray_h5.torch_data.batches.samples import Batch, padded, sample_of, transformed, with_lengths
+from ray_h5.torch_data.batches.samples import (
+    Batch,
+    check_transform,
+    decoded,
+    padded,
+    sample_of,
+    steps_of,
+    transformed,
+    with_lengths,
+)
 from ray_h5.torch_data.batches.tensors import BatchArrays, Sample, loader_processes, new_arrays, rows_of, to_torch
 from ray_h5.transforms.sparse_tensors import take_warnings
 
@@ -158,46 +166,41 @@ class H5Dataset(BatchedDataset):
         plan = make_plan(self._index, list(self._specs.values()), self._select(predicate))
         if (error := plan.beside.without_value(plan.files, plan.selection)) is not None:
             raise error
-        self._read_by(plan)
+        self._source = self._source_of(plan)
 
-    def _read_by(self, plan: ReadPlan) -> None:
-        self._source = RowSource(plan, self._kept_bytes, self._kept_rows, processes=loader_processes)
+    def _source_of(self, plan: ReadPlan) -> RowSource:
+        return RowSource(plan, self._kept_bytes, self._kept_rows, processes=loader_processes)
 
     def _chosen(self, indices: Many) -> H5Dataset:
         """Return some of these samples, in this order: what a `Subset` has. Shuffles draw single rows of it."""
         other, plan = copy.copy(self), self._source.plan
         row_ids = plan.row_ids(check_indices(indices, len(self), "Subset"))
         other._is_chosen = True
-        other._read_by(replace(plan, selection=row_ids, order=Order(len(row_ids))))
+        other._source = self._source_of(replace(plan, selection=row_ids, order=Order(len(row_ids))))
         return other
 
     def _fills_of(self, padding: Padding | None) -> dict[str, Fill]:
+        """Return how rows of varying shape are filled up when a batch is made, by column."""
         if padding is None:
             return {}
         padding.check_names(self.columns)
         fills: dict[str, Fill | None] = {}
+        images = self._images
         for name, spec in self._specs.items():
-            if self._is_decoded(name) or spec.element is None or (shape := spec.varying_shape) is None:
-                continue
-            steps = spec.row_shape if spec.kind == "list" else ()
-            dtype = spec.element.base if steps else spec.element
-            fills[name] = padding.fill(name, dtype, shape[len(steps) :], self.columns, steps)
-        for decoder in self._steps[0]:
-            for name in decoder.columns if decoder.size is None else ():
-                if self._specs[name].row_shape[-1:] == self._specs[name].row_shape:  # one image a row
-                    fills[name] = padding.fill(name, np.dtype(np.uint8), IMAGE_SHAPE, self.columns)
+            if name in images:
+                if images[name].size is None and spec.row_shape[-1:] == spec.row_shape:  # one image a row
+                    # Images may differ in height, width and channels.
+                    fills[name] = padding.fill(name, np.dtype(np.uint8), (None, None, None), self.columns)
+            elif spec.element is not None and (shape := spec.varying_shape) is not None:
+                steps = spec.row_shape if spec.kind == "list" else ()
+                dtype = spec.element.base if steps else spec.element
+                fills[name] = padding.fill(name, dtype, shape[len(steps) :], self.columns, steps)
         return {name: fill for name, fill in fills.items() if fill is not None}
 
     @property
-    def _steps(self) -> tuple[tuple[DecodeImage, ...], Callable[[Any], Any] | None]:
-        """The decoders that the transform begins with, and the rest of it."""
-        if self.transform is None:
-            return (), None
-        return parts_of(self.transform)
-
-    def _is_decoded(self, name: str) -> bool:
-        """Return whether a column is delivered as images, and not as it is read."""
-        return any(name in decoder.columns for decoder in self._steps[0])
+    def _images(self) -> dict[str, DecodeImage]:
+        """The columns that are delivered as images, and not as they are read, and what decodes them."""
+        return {name: decoder for decoder in steps_of(self.transform)[0] for name in decoder.columns}
 
     @property
     def columns(self) -> list[str]:
@@ -230,35 +233,9 @@ class H5Dataset(BatchedDataset):
         return self._source.plan.selection
 
     @property
-    def is_transformed(self) -> bool:
-        """Whether samples are what a transform makes of them."""
-        return self._steps[1] is not None
-
-    @property
-    def is_repeatable(self) -> bool:
-        """Whether all transforms are of this package: they draw no numbers from global generators."""
-        rest = self._steps[1]
-        return all(type(step).__module__.startswith("ray_h5.") for step in getattr(rest, "steps", [rest]) if step)
-
-    @property
-    def decodes(self) -> bool:
-        """Whether images of batches are decoded where these are read."""
-        return bool(self._steps[0])
-
-    @property
-    def skips_rows(self) -> bool:
-        """Whether rows whose images cannot be decoded are left out of batches."""
-        return any(decoder.on_error == "skip" for decoder in self._steps[0])
-
-    @property
     def source(self) -> RowSource:
         """What reads the rows of samples."""
         return self._source
-
-    @property
-    def has_dense_batches(self) -> bool:
-        """Whether batches are made dense of rows of a sparse matrix."""
-        return any(spec.kind == "sparse" and spec.dense for spec in self._specs.values())
 
     def row_ids(self, indices: Many) -> np.ndarray:
         """Return the row ids of samples: positions in all files, the same as ``row_id`` in Ray."""
@@ -309,25 +286,23 @@ class H5Dataset(BatchedDataset):
         return self._checked(indices, type(self).__name__)
 
     def _one(self, index: int) -> Any:
-        return self.samples(self._read_decoded([index], skips=False))[0]
+        wanted = self._readable([index])
+        return self.samples(self._decoded(BatchArrays(self.read(wanted), wanted), skips=False))[0]
 
     def _several(self, indices: Many) -> Sequence[Any]:
-        arrays = self._read_decoded(indices, skips=True)
-        if len(indices) and not len(arrays.indices):
+        wanted = self._readable(indices)
+        arrays = self._decoded(BatchArrays(self.read(wanted), wanted), skips=True)
+        if len(wanted) and not len(arrays.indices):
             raise ImageError(
-                f"none of the {len(indices)} rows of this batch, the first of which is "
-                f"{self._place(self._readable(indices)[0])}, has an image that can be decoded, and a DataLoader needs "
-                "a sample. Pass on_error='null', or use loader(...), which leaves such batches out."
+                f"none of the {len(wanted)} rows of this batch, the first of which is {self._place(wanted[0])}, has an "
+                "image that can be decoded, and a DataLoader needs a sample. Pass on_error='null', or use loader(...), "
+                "which leaves such batches out."
             )
         return self.samples(arrays)
 
-    def _read_decoded(self, indices: Many, *, skips: bool) -> BatchArrays:
-        wanted = self._readable(indices)
-        return self._decoded(BatchArrays(self.read(wanted), wanted), skips=skips)
-
     def _decoded(self, arrays: BatchArrays, *, skips: bool) -> BatchArrays:
         """Return samples that were read with their images decoded; with `skips`, some may be left out."""
-        decoders = self._steps[0]
+        decoders, _ = steps_of(self.transform)
         return decoded(decoders, arrays, self._place, skips=skips) if decoders else arrays
 
     def _place(self, index: int) -> str:
@@ -380,7 +355,7 @@ class H5Dataset(BatchedDataset):
             for place in by_row[1:][np.diff(indices[by_row]) == 0].tolist():
                 values[place] = owned(values[place])
         if (spec.element or spec.dtype).kind in "OS":
-            if not spec.as_bytes and not self._is_decoded(spec.name):
+            if not spec.as_bytes and spec.name not in self._images:
                 check_utf8(values, spec.name, where)
         elif spec.kind == "ragged" and spec.element is not None and spec.element.kind in "biufc":
             for i, row in enumerate(cast_rows(list(values), spec, where)):
@@ -398,12 +373,11 @@ class H5Dataset(BatchedDataset):
             places["step"] = steps - plan.step_starts[plan.files.files_of(row_ids)]
         return {name: places[name] for name in self._places}
 
-    def read_batches(self, batches: Sequence[Sequence[int]], *, pinned: bool = False) -> list[BatchArrays]:
+    def _read_call(self, call: Call, pinned: bool = False) -> list[BatchArrays]:
         """Read some batches by one call, and return the arrays of each; with `pinned`, in pinned memory."""
-        return self._read_call(Call([Task(list(batch)) for batch in batches]), pinned)
 
-    def _read_call(self, call: Call, pinned: bool) -> list[BatchArrays]:
-        new = self.new_pinned if pinned else lambda count: new_arrays(self._source.batch_specs(count))
+        def new(count: int) -> dict[str, np.ndarray]:
+            return new_arrays(self._source.batch_specs(count), pinned=pinned)
 
         def read(arrays: dict[str, np.ndarray], indices: np.ndarray) -> None:
             self._read_into(arrays, self._readable(indices))
@@ -416,9 +390,9 @@ class H5Dataset(BatchedDataset):
 
     def samples(self, arrays: Mapping[str, np.ndarray]) -> Sequence[Any]:
         """Return the samples that lie in the arrays that `read` returned, transformed."""
-        count, fills, transform = len(next(iter(arrays.values()))), self._fills, self._steps[1]
+        count, fills, (_, steps) = len(next(iter(arrays.values()))), self._fills, steps_of(self.transform)
         sample = partial(sample_of, fills)
-        if transform is None:
+        if not steps:
             pad = partial(padded, fills=fills) if fills else None
             return Batch(self._whole(arrays), count, lambda whole, i: with_lengths(sample(whole, i)), pad)
         indices = getattr(arrays, "indices", None)
@@ -427,11 +401,7 @@ class H5Dataset(BatchedDataset):
             return f"sample {i} of a batch" if indices is None else self._place(indices[i])
 
         batch = Batch(self._whole(arrays), count, sample)
-        return [transformed(transform, row, partial(place, i)) for i, row in enumerate(batch)]
-
-    def new_pinned(self, count: int) -> dict[str, np.ndarray]:
-        """Return arrays for `count` samples in pinned memory, as far as tensors can hold the columns."""
-        return new_arrays(self._source.batch_specs(count), pinned=True)
+        return [transformed(steps, row, partial(place, i)) for i, row in enumerate(batch)]
 
     def collate(self, arrays: Mapping[str, np.ndarray]) -> Any:
         """Return the batch that a `DataLoader` would make of the samples in `arrays`, its transform left out."""
@@ -466,9 +436,9 @@ class H5Dataset(BatchedDataset):
 
     def _whole(self, arrays: Mapping[str, np.ndarray]) -> Sample:
         """Return the batch that lies in some arrays, its rows of varying shape not padded yet."""
-        whole = Sample()
+        whole, images = Sample(), self._images
         for name, array in arrays.items():
-            spec = None if self._is_decoded(name) else self._specs.get(name)
+            spec = None if name in images else self._specs.get(name)
             if spec is not None and name in self._fills:
                 whole[name] = rows_of(array, spec)
             else:

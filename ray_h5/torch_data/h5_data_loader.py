@@ -19,6 +19,7 @@ from ray_h5.options import as_integer, names_options
 from ray_h5.order.position import PositionLike
 from ray_h5.storage.stop_waiting import Stop
 from ray_h5.torch_data.batches.processes import NOTHING, Workers, has_rows, seeded, with_errors
+from ray_h5.torch_data.batches.samples import steps_of
 from ray_h5.torch_data.batches.tensors import movable
 from ray_h5.torch_data.dataset import H5Dataset
 from ray_h5.torch_data.derived_samplers import OrderBatchSampler
@@ -172,26 +173,40 @@ class H5DataLoader(DataLoader[Any]):
     def __iter__(self) -> Iterator[Any]:
         if self.batch_sampler is None:
             return (self._delivered(self.collate_fn(self.dataset[item])) for item in self.sampler)
-        stop, ordered = Stop(), self._ordered
-        if ordered is not None and ordered.world_size > 1 and self.dataset.skips_rows:
+        ordered, (decoders, _) = self._ordered, steps_of(self.dataset.transform)
+        if ordered is not None and ordered.world_size > 1 and any(decoder.on_error == "skip" for decoder in decoders):
             raise OptionError(
                 f"on_error='skip' of DecodeImage leaves out batches without an image, and {ordered.world_size} ranks "
                 "would then have different numbers of batches. Pass on_error='null', and leave out the rows that the "
                 "column <column>_is_null marks in the loss; or choose the rows that can be decoded by a predicate."
             )
-        made = self._made(stop)
+        made = self._made(Stop())
         counted = made if ordered is None else ordered.counted(made, lambda pair: len(pair[0]))
         batches = (batch for _, batch in counted if batch is not NOTHING)
         return with_errors(batches, self.timeout, self._what) if self.workers else batches
 
     def _made(self, stop: Stop) -> Iterator[_Made]:
-        """Yield each task with its batch.
+        """Yield each task with its batch; NOTHING for a batch whose images were all skipped.
 
         Threads read arrays side by side. What users wrote runs in `finish`: in order, one at a time.
         """
         dataset, tasks, is_ahead = self.dataset, self._tasks(), False
-        finish: Callable[[Task, Any], Any] = self._by_user
+        steps = steps_of(dataset.transform)[1]
+        is_plain = self._collates and not steps  # the arrays are the batch
+
+        def from_arrays(_: Task, arrays: Any) -> Any:
+            made = dataset.collate(arrays) if is_plain else self.collate_fn(dataset.samples(arrays))
+            return self._delivered(made)
+
+        def by_user(task: Task, arrays: Any) -> Any:
+            """Make a batch by what users wrote, which may draw random numbers."""
+            with seeded(task.seed):
+                if dataset.has_own_samples:
+                    return self._delivered(self.collate_fn(dataset.__getitems__(task.indices)))
+                return from_arrays(task, arrays)
+
         reads: Iterator[list[_Made]]
+        finish: Callable[[Task, Any], Any] = by_user
         if self.workers:
             rows = self.batch_size if self._ordered is None else self._ordered.run_length
             reads = ([made] for made in self._processes.batches(self, rows or 1, tasks, self._what))
@@ -200,14 +215,16 @@ class H5DataLoader(DataLoader[Any]):
             # A subclass makes samples or batches in its own way, maybe not safe in threads: nothing is read ahead.
             reads = ([(task, None)] for task in tasks)
         else:
-            is_plain = self._collates and not dataset.is_transformed  # the arrays are the batch
             # Many batches are read at once. Dense ones would take many times the memory of the entries of their rows.
-            is_made = is_plain and not dataset.has_dense_batches
-            reads = self._calls(tasks, stop).read(partial(self._read, is_made=is_made))
+            is_dense = any(spec.kind == "sparse" and spec.dense for spec in dataset.source.plan.columns)
+            is_made = is_plain and not is_dense
+            reads = self._calls(tasks, stop).read(partial(self._read, make=from_arrays if is_made else None))
             if is_made:
                 return finished(reads, lambda made: made)
-            if self.transforms_ahead or is_plain or (self._collates and dataset.is_repeatable):
-                finish, is_ahead = self._from_arrays, self.threads > 0
+            # Transforms of this package draw no numbers from global generators.
+            is_own = all(type(step).__module__.startswith("ray_h5.") for step in steps)
+            if self.transforms_ahead or (self._collates and is_own):
+                finish, is_ahead = from_arrays, self.threads > 0
         made = finished(reads, lambda item: item if item[1] is NOTHING else (item[0], finish(*item)))
         return ahead(made, stop) if is_ahead else made
 
@@ -237,32 +254,30 @@ class H5DataLoader(DataLoader[Any]):
         return ordered
 
     def _calls(self, tasks: Iterator[Task], stop: Stop) -> Calls:
-        dataset, ordered = self.dataset, self._ordered
+        dataset, ordered, has_images = self.dataset, self._ordered, bool(steps_of(self.dataset.transform)[0])
         try:
             num_batches: float = super().__len__()
         except TypeError:
             num_batches = math.inf  # of a sampler without a length
+
+        def row_bytes() -> int | None:
+            """Return the bytes of a sample; None while those of decoded images are not known."""
+            return None if has_images and not self._decoded_bytes else max(dataset.row_bytes, self._decoded_bytes)
+
         return Calls(
             source=dataset.source,
             batches=tasks,
             num_batches=num_batches,
             batch_rows=self.batch_size,
-            row_bytes=self._row_bytes,
+            row_bytes=row_bytes,
             order=None if ordered is None else ordered.order,
             prefetch_factor=self.prefetch_factor,
             threads=self.threads,
-            is_alone=dataset.decodes,
+            is_alone=has_images,
             timeout=self.timeout,
             what=self._what,
             stop=stop,
         )
-
-    def _row_bytes(self) -> int | None:
-        """Return the bytes of a sample; None while they are not known."""
-        dataset = self.dataset
-        if not dataset.decodes:
-            return dataset.row_bytes
-        return max(dataset.row_bytes, self._decoded_bytes) if self._decoded_bytes else None
 
     def _tasks(self) -> Iterator[Task]:
         """Yield a task for each batch of an epoch."""
@@ -278,34 +293,22 @@ class H5DataLoader(DataLoader[Any]):
     def _what(self) -> str:
         return f"{len(self.dataset)} samples of {self.dataset}"
 
-    def _read(self, call: Call, *, is_made: bool) -> list[_Made]:
-        """Read some batches by one call; return the arrays of each, or what `is_made` of them."""
+    def _read(self, call: Call, *, make: Callable[[Task, Any], Any] | None) -> list[_Made]:
+        """Read some batches by one call; return the arrays of each, or what `make` returns for them."""
         read = self.dataset._read_call(call, self._pins)
-        if self.dataset.decodes:
+        if steps_of(self.dataset.transform)[0]:
             self._decoded_bytes = max(self._decoded_bytes, nbytes_of(read) // max(1, sum(map(len, call.batches))))
         made: list[_Made] = []
         for task, arrays in zip(call.batches, read, strict=True):
             if len(task) and not has_rows(arrays):
                 made.append((task, NOTHING))  # all images were skipped: it is not delivered
             else:
-                made.append((task, self._from_arrays(task, arrays) if is_made else arrays))
+                made.append((task, arrays if make is None else make(task, arrays)))
         return made
 
     @property
     def _pins(self) -> bool:
         return self.pin_memory and torch.cuda.is_available()
-
-    def _by_user(self, task: Task, arrays: Any) -> Any:
-        """Make a batch by what users wrote, which may draw random numbers."""
-        with seeded(task.seed):
-            if self.dataset.has_own_samples:
-                return self._delivered(self.collate_fn(self.dataset.__getitems__(task.indices)))
-            return self._from_arrays(task, arrays)
-
-    def _from_arrays(self, _: Task, arrays: Any) -> Any:
-        if self._collates and not self.dataset.is_transformed:
-            return self._delivered(self.dataset.collate(arrays))
-        return self._delivered(self.collate_fn(self.dataset.samples(arrays)))
 
     def _delivered(self, batch: Any) -> Any:
         """Return a batch with ``to`` and ``pin_memory``, unless `collate_fn` made it.

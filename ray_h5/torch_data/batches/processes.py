@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from ray_h5.errors import RayH5Error
 from ray_h5.loading.prefetch_threads import ReadTimeoutError
-from ray_h5.loading.read_calls import Task
+from ray_h5.loading.read_calls import Call, Task
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class _Maker(Dataset[bytes]):
             if dataset.has_own_samples:
                 made = [self.collate(dataset.__getitems__(task.indices))]
             else:
-                (arrays,) = dataset.read_batches([task.indices])
+                (arrays,) = dataset._read_call(Call([task]))
                 made = [self.collate(dataset.samples(arrays))] if has_rows(arrays) else []
         except Exception as exc:  # noqa: BLE001  raised again where batches are asked for
             return _of_error(exc)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, MutableSequence, Sequence
 from functools import partial
+from itertools import takewhile
 from multiprocessing.reduction import ForkingPickler
 from operator import attrgetter
 from typing import Any
@@ -21,10 +22,21 @@ from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from ray_h5.columns.ragged.padding import Fill, lengths_of, pad_rows
 from ray_h5.columns.schema import LENGTH
-from ray_h5.errors import SchemaMismatchError
+from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError
 from ray_h5.lru import first_time
+from ray_h5.messages import no_column
 from ray_h5.torch_data.batches.shared_memory import pack, unpack
-from ray_h5.torch_data.batches.tensors import Listed, Pair, Sample, fills_of, own_lengths, padded_later, row_tensor
+from ray_h5.torch_data.batches.tensors import (
+    BatchArrays,
+    Listed,
+    Pair,
+    Sample,
+    fills_of,
+    own_lengths,
+    padded_later,
+    row_tensor,
+)
+from ray_h5.transforms.image_transform import IS_NULL, DecodeImage
 
 logger = logging.getLogger(__name__)
 
@@ -146,18 +158,63 @@ def with_lengths(sample: Sample) -> Sample:
     return padded_later(sample, fills_of(sample), lengths)
 
 
-def transformed(transform: Callable[[Any], Any], sample: Sample, place: Callable[[], str]) -> Any:
-    """Return what a transform makes of a sample: of a dict a `Sample`, whose rows are padded as those of `sample`.
+def steps_of(transform: Any) -> tuple[tuple[DecodeImage, ...], tuple[Callable[[Any], Any], ...]]:
+    """Return the decoders that a transform begins with, and its other functions, which change samples one by one."""
+    steps = transform if isinstance(transform, (list, tuple)) else () if transform is None else (transform,)
+    decoders = tuple(takewhile(lambda step: isinstance(step, DecodeImage), steps))
+    return decoders, tuple(steps[len(decoders) :])
+
+
+def check_transform(transform: Any, columns: Sequence[str]) -> None:
+    """Raise unless a transform is a function of a sample, or a list of these, and its columns are there."""
+    decoders, others = steps_of(transform)
+    if not (decoders or others) or not all(map(callable, others)):
+        raise OptionError(f"transform={transform!r}: expected a function of a sample, a list of them, or None")
+    for decoder in decoders:
+        if absent := [name for name in decoder.columns if name not in columns]:
+            raise UnknownColumnError(f"DecodeImage: {no_column(absent, columns)}")
+
+
+def decoded(
+    decoders: Sequence[DecodeImage], arrays: BatchArrays, place: Callable[[int], str], *, skips: bool
+) -> BatchArrays:
+    """Return a batch with images decoded. With `skips`, rows without an image may be left out.
+
+    `place` returns the file and the row of a sample, for messages.
+    """
+    made, failed = dict(arrays), np.zeros(len(arrays.indices), bool)
+    for decoder in decoders:
+        for name in decoder.columns:
+            images, are_null = decoder.decode(arrays[name], lambda i: place(arrays.indices[i]), name, skips=skips)
+            if images.dtype == object:  # of several sizes: tensors, as other columns are delivered
+                tensors = np.empty(images.shape, object)
+                for at, image in np.ndenumerate(images):
+                    tensors[at] = None if image is None else torch.from_numpy(np.ascontiguousarray(image))
+                images = tensors
+            made[name] = images
+            if decoder.on_error == "null":
+                made[name + IS_NULL] = are_null
+            else:
+                failed |= are_null
+    if not failed.any():
+        return BatchArrays(made, arrays.indices)
+    return BatchArrays({name: values[~failed] for name, values in made.items()}, arrays.indices[~failed])
+
+
+def transformed(steps: Sequence[Callable[[Any], Any]], sample: Sample, place: Callable[[], str]) -> Any:
+    """Return what functions make of a sample: of a dict a `Sample`, whose rows are padded as those of `sample`.
 
     `place` returns the file and the row, for messages.
     """
+    result: Any = sample
     try:
-        result = transform(sample)
+        for step in steps:
+            result = step(result)
     except Exception as exc:
         if hasattr(exc, "add_note"):  # Python 3.10 has no notes
             exc.add_note(f"raised by the transform of {place()}")
         raise
-    if result is None and first_time("transform", repr(transform)):
+    if result is None and first_time("transform", repr(steps)):
         logger.warning(
             "the transform of %s returned None: expected the sample, also where it was changed in place. If None means "
             "to leave a sample out, a collate_fn has to do it.",
@@ -274,10 +331,6 @@ def _stacked(collate_fn_map: Any, name: str, values: list[Any]) -> Any:
         ) from None
 
 
-def _collate_lists(batch: Any, *, collate_fn_map: Any = None) -> Any:  # noqa: ARG001  torch's name
-    return list(batch)
-
-
 def _collate_pairs(batch: Any, *, collate_fn_map: Any = None) -> Any:
     if isinstance(batch, Batch) and batch.is_whole:
         return Listed(batch.whole)
@@ -292,7 +345,7 @@ def _register() -> None:
     if Sample in default_collate_fn_map:
         return
     default_collate_fn_map[Pair] = _collate_pairs
-    default_collate_fn_map[Listed] = _collate_lists
+    default_collate_fn_map[Listed] = lambda batch, **_: list(batch)
     # Only a message to another process carries a slot. A copy or a file has values of its own.
     for kind in (Sample, Listed):
         ForkingPickler.register(kind, _send)
