@@ -76,11 +76,7 @@ class OrderBatchSampler(BatchSampler, DistributedSampler[list[int]]):
         return self.sampler.num_runs(whole=self.drop_last)
 
     def __iter__(self) -> Iterator[list[int]]:
-        return self.sampler.counted(self.batches(), len)
-
-    def batches(self) -> Iterator[list[int]]:
-        """Yield the batches without counting them as done; `OrderSampler.counted` does that."""
-        return self.sampler.runs(whole=self.drop_last)
+        return self.sampler.counted((task.indices for task in self.sampler.tasks(whole=self.drop_last)), len)
 
     def state_dict(self) -> State:
         """Return the position of the iteration; see `OrderSampler.state_dict`."""

@@ -59,7 +59,7 @@ def order_of(dataset: Sized, shuffle: Shuffle | None) -> Order:
 
 
 class EpochState:
-    """Which epoch a sampler is in, and how much of it is done.
+    """Which epoch a sampler is in, and how much of it is done; samplers that a framework makes of another share it.
 
     Attributes
     ----------
@@ -73,10 +73,10 @@ class EpochState:
     """
 
     def __init__(self, order: Order, plan: Fingerprint) -> None:
-        self.order, self._plan = order, plan
+        self.order, self.plan = order, plan
         self.epoch = self.next_epoch = 0
         self.advances = False
-        self._loaded: Position | None = None
+        self.loaded: Position | None = None
         self.is_ahead = False
         """Whether the iteration that began last counts rows when they are asked for, before they are delivered."""
         self.run: tuple[Position, int] | None = None
@@ -85,39 +85,23 @@ class EpochState:
     def set_epoch(self, epoch: int) -> None:
         epoch = as_integer("set_epoch: epoch", epoch, 0)
         if epoch != self.epoch:
-            self._loaded = self.run = None
+            self.loaded = self.run = None
         self.epoch = self.next_epoch = epoch
-
-    def start(self, world_size: int, block_rows: int, tail: Tail | None) -> Position:
-        """Return where a whole epoch begins on one of `world_size` ranks."""
-        return Position(self.order.seed, self.epoch, 0, world_size, block_rows, self._plan, None, tail)
-
-    def begin(self, whole: Position, run_length: int) -> Position:
-        """Begin an iteration on the ranks and with the blocks of a whole epoch; return where.
-
-        It continues the run of a position that was loaded if that has the same ranks and blocks, and if it ended
-        between two runs of `run_length` rows. Otherwise the rows that are left are cut again.
-        """
-        if self.advances:
-            self.epoch, self.next_epoch = self.next_epoch, self.next_epoch + 1
-        start = replace(whole, epoch=self.epoch)
-        loaded, self._loaded = self._loaded, None
-        start = start if loaded is None else continued(start, loaded, run_length)
-        self.run, self.is_ahead = (start, start.rows), False
-        return start
 
     def position(self, run: tuple[Position, int] | None = None) -> Position:
         """Return where the iteration that was asked last is, or the iteration `run`."""
-        if self._loaded is not None and run is None:
-            return self._loaded
-        start, rows = run or self.run or (self.start(1, 1, None), 0)
-        return replace(start, rows=rows)
+        if self.loaded is not None and run is None:
+            return self.loaded
+        run = run or self.run
+        if run is None:
+            return Position(self.order.seed, self.epoch, 0, 1, 1, self.plan, None, None)
+        return replace(run[0], rows=run[1])
 
     def load(self, state: PositionLike) -> None:
         position = Position.from_dict(state)
-        self.order = position.checked_order(self._plan, self.order)
+        self.order = position.checked_order(self.plan, self.order)
         self.set_epoch(position.epoch)
-        self._loaded = position
+        self.loaded = position
 
 
 class Counted(Iterator[_Item]):
@@ -290,8 +274,8 @@ class OrderSampler(DistributedSampler[int]):
         return self.num_samples * self.num_replicas
 
     def __len__(self) -> int:
-        tail = self._tail(self._own_rank())
-        return tail.apply(self.order.epoch_rows) // tail.rows
+        rows, ranks = self.order.epoch_rows, self._own_rank().world_size
+        return rows // ranks if self.drop_last else -(-rows // ranks)
 
     def _own_rank(self) -> OwnRank:
         """Return rank and world size at this time: of all samples if accelerate splits them.
@@ -328,31 +312,34 @@ class OrderSampler(DistributedSampler[int]):
                 f"{used.seed}"
             )
 
-    def _tail(self, own: OwnRank) -> Tail:
-        return Tail("drop" if self.drop_last else "pad", own.world_size)
-
     def _whole(self, own: OwnRank) -> Position:
         """Return where a whole epoch begins."""
-        order, tail, block_rows = self.order, self._tail(own), self.run_length
+        order, block_rows = self.order, self.run_length
+        tail = Tail("drop" if self.drop_last else "pad", own.world_size)
         # Rows that come by length: ranks take runs, so that their batches of one step have rows of similar length.
         if order.runs is None and hasattr(self.dataset, "block_rows"):
             block_rows = self.dataset.block_rows(order, tail.apply(order.epoch_rows))
-        return self._state.start(own.world_size, block_rows, tail)
+        return Position(order.seed, self.epoch, 0, own.world_size, block_rows, self._state.plan, None, tail)
 
     def _share(self, start: Position, rank: int) -> Share:
         """Return what a rank reads from a position on."""
         return Share(self.order, start, rank, getattr(self.dataset, "is_drawn", False))
 
-    @property
-    def share(self) -> Share:
-        """What the iteration that began last still has to read."""
-        return self._share(self._state.position(), self._own_rank().rank)
-
     def _begin(self, run_length: int = 1) -> Share:
-        """Begin an iteration; return what this rank reads in it."""
+        """Begin an iteration; return what this rank reads in it.
+
+        It continues the run of a position that was loaded if that has the same ranks and blocks, and if it ended
+        between two runs of `run_length` rows. Otherwise the rows that are left are cut again.
+        """
         self._is_split = is_split_by_accelerate(self)
-        own = self._own_rank()
-        start = self._state.begin(self._whole(own), run_length)
+        own, state = self._own_rank(), self._state
+        start = self._whole(own)
+        if state.advances:
+            state.epoch, state.next_epoch = state.next_epoch, state.next_epoch + 1
+        start = replace(start, epoch=state.epoch)
+        loaded, state.loaded = state.loaded, None
+        start = start if loaded is None else continued(start, loaded, run_length)
+        state.run, state.is_ahead = (start, start.rows), False
         return self._share(start, own.rank)
 
     def __iter__(self) -> Iterator[int]:
@@ -377,10 +364,6 @@ class OrderSampler(DistributedSampler[int]):
         share = self._begin(self.run_length if self.batch_values is None else 1)
         for positions, indices in self._runs(share, whole=whole):
             yield Task(indices.tolist(), (share.order.seed, share.start.epoch), positions)
-
-    def runs(self, *, whole: bool = False) -> Iterator[list[int]]:
-        """Yield the indices of `tasks`."""
-        return (task.indices for task in self.tasks(whole=whole))
 
     def num_runs(self, *, whole: bool = False) -> int:
         """Return how many batches `tasks` yields for a whole epoch, the next one."""

@@ -32,9 +32,6 @@ _LOADER_OPTIONS = frozenset({"collate_fn", "prefetch_factor", "sampler", "timeou
 _OF_WORKERS = frozenset({"prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"})
 """Options that `DataLoader` refuses without workers."""
 
-# These are no options of DataLoader.
-_OWN_OPTIONS = ("has_augmentation", "has_standardization")
-
 
 @dataclass(frozen=True, slots=True)
 class Machine:
@@ -119,15 +116,7 @@ class OptimalDataLoaderFactory:
             ``has_augmentation`` and ``has_standardization`` of `get_optimal_config`. Other options are passed to
             `DataLoader`, and replace what would be chosen here.
         """
-        config = _config(dataset, kwargs, with_augmentation=True)
-        if _says_no_order(kwargs):
-            config["shuffle"] = True
-        drawn = kwargs.get("sampler")  # a sampler of one of several ranks draws only its share
-        count = len(drawn if isinstance(drawn, Sized) else cast("Sized", dataset))
-        if batch_size is not None and count < batch_size and "drop_last" not in kwargs:
-            config["drop_last"] = False  # otherwise there would be no batch
-        config.setdefault("worker_init_fn", worker_init_fn)
-        return _make(dataset, batch_size, config)
+        return _loader(dataset, batch_size, kwargs, trains=True)
 
     @staticmethod
     def create_validation_loader(dataset: Dataset[Any], batch_size: int | None, **kwargs: Any) -> DataLoader[Any]:
@@ -135,30 +124,27 @@ class OptimalDataLoaderFactory:
 
         Arguments as for `create_training_loader`; ``has_augmentation`` has no effect.
         """
-        config = _config(dataset, kwargs, with_augmentation=False)
-        config["drop_last"] = kwargs.get("drop_last", False)
-        if _says_no_order(kwargs):
-            config["shuffle"] = False
-        return _make(dataset, batch_size, config)
+        return _loader(dataset, batch_size, kwargs, trains=False)
 
 
-def _says_no_order(options: Mapping[str, Any]) -> bool:
-    """Return whether the options leave the order open; scripts without a sampler pass ``sampler=None``."""
-    return all(options.get(name) is None for name in ("shuffle", "sampler", "batch_sampler"))
-
-
-def _config(dataset: Dataset[Any], kwargs: Mapping[str, Any], *, with_augmentation: bool) -> dict[str, Any]:
-    chosen = OptimalDataLoaderFactory.get_optimal_config(
-        len(cast("Sized", dataset)),
-        has_augmentation=with_augmentation and bool(kwargs.get("has_augmentation", False)),
-        has_standardization=bool(kwargs.get("has_standardization", False)),
-    )
-    return chosen | {name: value for name, value in kwargs.items() if name not in _OWN_OPTIONS}
-
-
-def _make(dataset: Dataset[Any], batch_size: int | None, config: dict[str, Any]) -> DataLoader[Any]:
-    instead = "; leave it out to have it chosen"
-    workers = as_integer("num_workers", config["num_workers"], 0, instead=instead)
+def _loader(dataset: Dataset[Any], batch_size: int | None, kwargs: dict[str, Any], *, trains: bool) -> DataLoader[Any]:
+    """Return a loader with options that are chosen, and those of the user in place of them."""
+    works: dict[str, Any] = {
+        name: bool(kwargs.pop(name, False)) for name in ("has_augmentation", "has_standardization")
+    }
+    works["has_augmentation"] &= trains
+    count = len(cast("Sized", dataset))
+    config = OptimalDataLoaderFactory.get_optimal_config(count, **works) | {"drop_last": trains} | kwargs
+    # Scripts without a sampler pass ``sampler=None``.
+    if all(kwargs.get(name) is None for name in ("shuffle", "sampler", "batch_sampler")):
+        config["shuffle"] = trains
+    if trains:
+        config.setdefault("worker_init_fn", worker_init_fn)
+        drawn = kwargs.get("sampler")  # a sampler of one of several ranks draws only its share
+        count = len(drawn) if isinstance(drawn, Sized) else count
+        if batch_size is not None and count < batch_size and "drop_last" not in kwargs:
+            config["drop_last"] = False  # otherwise there would be no batch
+    workers = as_integer("num_workers", config["num_workers"], 0, instead="; leave it out to have it chosen")
     if "tune" in config:
         raise OptionError(
             "tune: expected num_workers=. DataLoaderPerformanceMonitor().benchmark_configurations(...) measures "
