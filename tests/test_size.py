@@ -71,13 +71,13 @@ LIMITS: dict[str, Size] = {
     "source": Size(269, 1, 8, 0, 0, 0),
     "storage": Size(3314, 22, 4, 0, 3, 0),
     "tables": Size(1243, 8, 0, 0, 2, 2),
-    "torch_data": Size(4546, 22, 2, 0, 2, 0),
+    "torch_data": Size(4443, 21, 2, 0, 1, 0),
     "transforms": Size(1734, 10, 0, 0, 1, 0),
     "writing": Size(2632, 14, 0, 0, 5, 2),
 }
 """Today's numbers."""
 
-COMMENTS = 1.21
+COMMENTS = 1.22
 """Per cent of lines that are comments, over all packages: this one may only rise."""
 
 

@@ -129,12 +129,10 @@ class OptimalDataLoaderFactory:
 
 def _loader(dataset: Dataset[Any], batch_size: int | None, kwargs: dict[str, Any], *, trains: bool) -> DataLoader[Any]:
     """Return a loader with options that are chosen, and those of the user in place of them."""
-    works: dict[str, Any] = {
-        name: bool(kwargs.pop(name, False)) for name in ("has_augmentation", "has_standardization")
-    }
-    works["has_augmentation"] &= trains
+    augments, standardizes = kwargs.pop("has_augmentation", False), kwargs.pop("has_standardization", False)
     count = len(cast("Sized", dataset))
-    config = OptimalDataLoaderFactory.get_optimal_config(count, **works) | {"drop_last": trains} | kwargs
+    chosen = OptimalDataLoaderFactory.get_optimal_config(count, bool(trains and augments), bool(standardizes))
+    config = chosen | {"drop_last": trains} | kwargs
     # Scripts without a sampler pass ``sampler=None``.
     if all(kwargs.get(name) is None for name in ("shuffle", "sampler", "batch_sampler")):
         config["shuffle"] = trains
