@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
-from ray_h5.hdf5.files.file_bytes import ReadBytes
+from ray_h5.hdf5.files.file_bytes import ReadBytes, Widths
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 UNDEFINED = (1 << 64) - 1
@@ -60,6 +60,8 @@ class MessageKind:
 
 _CONTINUATION = MessageKind.CONTINUATION
 
+USUAL_WIDTHS = Widths()
+
 
 class FormatError(Exception):
     """Bytes are not as the format says, or not of a version that is known here."""
@@ -96,16 +98,6 @@ def exactly(read: ReadBytes, at: int, count: int) -> bytes:
 
 
 # Superblock -------------------------------------------------------------------------------
-
-
-class Widths(NamedTuple):
-    """Bytes of an address and of a length in a file."""
-
-    address: int = 8
-    length: int = 8
-
-
-USUAL_WIDTHS = Widths()
 
 
 class Superblock(NamedTuple):
@@ -214,7 +206,7 @@ def object_header(read: ReadBytes, at: int, widths: Widths) -> tuple[int, list[M
         is_read = 0 <= inside <= len(head) - nbytes
         block = head[inside : inside + nbytes] if is_read else exactly(read, where, nbytes)
         for body in messages_in(block, where, prefix, messages):
-            below, count = number(body, 0, widths.address), number(body, *widths)
+            below, count = number(body, 0, widths.address), number(body, widths.address, widths.length)
             # In version 2 a block has a signature and a checksum around its messages.
             blocks.append((below, count) if prefix == 8 else (below + 4, count - 8))
     return claimed, messages

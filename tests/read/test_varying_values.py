@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from ray_h5.errors import CorruptChunkError, CorruptFileError
 from ray_h5.hdf5 import heap
-from ray_h5.hdf5.columns.chunk_lists import widths_of
 from ray_h5.hdf5.columns.value_types import item_bytes
-from ray_h5.hdf5.files.file_bytes import reader_of
+from ray_h5.hdf5.files.file_bytes import reader_of, widths_of
 from ray_h5.hdf5.format import object_header
 from ray_h5.hdf5.groups.matching_groups import GroupPattern
 from ray_h5.read.reader import RowReader
@@ -124,7 +123,7 @@ def opaque_twin(file, dataset):
 
 
 def file_bytes_of(dataset):
-    return item_bytes(dataset.id.get_type(), widths_of(dataset).address)
+    return item_bytes(dataset.id.get_type(), widths_of(dataset.file.id).address)
 
 
 def damaged(path, claimed=CLAIMED):
@@ -358,7 +357,9 @@ def test_messages_of_headers_in_several_blocks(tmp_path):
         with h5py.File(path) as file:
             dataset = file["x"]
             header, count = h5py.h5o.get_info(dataset.id).addr, len(dataset.attrs)
-            found = [kind for kind, _, _, _ in object_header(reader_of(dataset)[0], header, widths_of(dataset))[1]]
+            found = [
+                kind for kind, _, _, _ in object_header(reader_of(dataset)[0], header, widths_of(dataset.file.id))[1]
+            ]
         assert found.count(8) == 1
         assert count == 7
         assert 0x10 in found  # it goes on elsewhere

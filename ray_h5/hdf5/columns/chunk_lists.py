@@ -6,7 +6,7 @@ import itertools
 import math
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 
 from ray_h5.errors import CorruptFileError
-from ray_h5.hdf5.files.file_bytes import ReadBytes, address_of, filename_of, gather, reader_of
+from ray_h5.hdf5.files.file_bytes import ReadBytes, Widths, address_of, filename_of, gather, reader_of, widths_of
 from ray_h5.hdf5.format import (
     CHUNKED,
     EXTENSIBLE_ARRAY,
@@ -23,7 +23,6 @@ from ray_h5.hdf5.format import (
     Layout,
     Message,
     MessageKind,
-    Widths,
     data_layout,
     object_header,
     tree_node,
@@ -40,14 +39,9 @@ _MAX_UNWRITTEN = 1 << 24
 _Cell: TypeAlias = tuple[int, ...]
 
 
-def widths_of(identifier: h5py.File | h5py.Dataset) -> Widths:
-    """Return the widths of numbers in the file of an object."""
-    return Widths(*map(int, identifier.file.id.get_create_plist().get_sizes()))
-
-
 def layout_of(dataset: h5py.Dataset) -> tuple[Layout, Message]:
     """Return how the values of a dataset are stored, and the message that says it."""
-    widths = widths_of(dataset)
+    widths = widths_of(dataset.file.id)
     try:
         _, messages = object_header(reader_of(dataset)[0], address_of(dataset.id)[1], widths)
         message = next((stored for stored in messages if stored[0] == MessageKind.LAYOUT), (0, 0, b"", 0))
@@ -59,34 +53,13 @@ def layout_of(dataset: h5py.Dataset) -> tuple[Layout, Message]:
         ) from None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ListedChunks:
-    """Chunks as a file lists them: nothing is checked yet, so that values may not fit into int64.
+_MASK, _OFFSET, _SIZE = -3, -2, -1
+"""Columns of chunks as a file lists them, after those of the corner: uint64 of shape (chunks, axes + 3).
 
-    Attributes
-    ----------
-    corners : numpy.ndarray
-        uint64 of shape (chunks, axes).
-    masks, offsets, sizes : numpy.ndarray
-        uint64, for each chunk.
-    """
+Nothing is checked yet, so that values may not fit into int64.
+"""
 
-    corners: np.ndarray
-    masks: np.ndarray
-    offsets: np.ndarray
-    sizes: np.ndarray
-
-    @classmethod
-    def of(cls, rows: np.ndarray) -> ListedChunks:
-        """Return the chunks of an array of shape (chunks, axes + 3): corner, mask, offset and size of each."""
-        return cls(rows[:, :-3], rows[:, -3], rows[:, -2], rows[:, -1])
-
-    def where(self, keep: np.ndarray) -> ListedChunks:
-        """Return some of the chunks."""
-        return ListedChunks(self.corners[keep], self.masks[keep], self.offsets[keep], self.sizes[keep])
-
-
-Lister: TypeAlias = Callable[[h5py.Dataset, int, int], ListedChunks | None]
+Lister: TypeAlias = Callable[[h5py.Dataset, int, int], np.ndarray | None]
 """Lists the chunks of a dataset; None if it cannot, or they have more bytes, or more were never written, than given."""
 
 
@@ -131,7 +104,7 @@ def build_chunk_index(
     if limits.count(None) == 1 and limits[0] is not None and stored.index_kind == EXTENSIBLE_ARRAY and _lists_numbers():
         listed = _in_place(listed, dataset, limits.index(None))
     if swmr:
-        listed = listed.where(np.all(listed.corners < np.array(grid.shape, np.uint64), axis=1))
+        listed = listed[np.all(listed[:, :_MASK] < np.array(grid.shape, np.uint64), axis=1)]
     index = checked_index(listed, layout, where, file_bytes())
     if not layout.pipeline.steps or not stored.flags & 1:
         return index
@@ -139,7 +112,7 @@ def build_chunk_index(
     return replace(index, masks=index.masks | (unfiltered * np.uint32(layout.pipeline.all_skipped)))
 
 
-def checked_index(listed: ListedChunks, layout: ColumnLayout, where: str, file_bytes: int) -> ChunkIndex:
+def checked_index(listed: np.ndarray, layout: ColumnLayout, where: str, file_bytes: int) -> ChunkIndex:
     """Return the index of chunks that were listed; errors as in `build_chunk_index`."""
 
     def demand(holds: object, found: str) -> None:
@@ -148,18 +121,18 @@ def checked_index(listed: ListedChunks, layout: ColumnLayout, where: str, file_b
 
     claimed = layout.chunk_bytes
     demand(0 < claimed < MAX_CHUNK_BYTES, f"a chunk of {claimed} bytes (HDF5 allows less than 4 GiB)")
-    end = np.uint64(file_bytes)
-    past = (listed.offsets > end) | (listed.sizes > end - np.minimum(listed.offsets, end))
-    for size, offset in zip(listed.sizes[past].tolist(), listed.offsets[past].tolist(), strict=True):
+    end, stored_at, stored_sizes = np.uint64(file_bytes), listed[:, _OFFSET], listed[:, _SIZE]
+    past = (stored_at > end) | (stored_sizes > end - np.minimum(stored_at, end))
+    for offset, size in listed[past, _OFFSET:].tolist():
         demand(False, f"{size} bytes at offset {offset}, past the file's end at {file_bytes}")
-    offsets, sizes = listed.offsets.astype(np.int64), listed.sizes.astype(np.int64)
+    offsets, sizes = stored_at.astype(np.int64), stored_sizes.astype(np.int64)
     demand((sizes > 0).all(), "a chunk of no bytes")
     demand((sizes < MAX_CHUNK_BYTES).all(), "a stored chunk of more than 4 GiB")
     # Damaged offsets make chunks overlap. Values would decode, and be those of another chunk.
     by_offset = np.argsort(offsets)
     ends = (offsets + sizes)[by_offset]
     demand((ends[:-1] <= offsets[by_offset][1:]).all(), "two chunks that overlap")
-    grid, corners = ChunkGrid.of(layout), listed.corners
+    grid, corners = ChunkGrid.of(layout), listed[:, :_MASK]
     axes = len(grid.counts)
     demand(corners.shape[1] == axes, f"chunks of {corners.shape[1]} axes, expected {axes}")
     demand(math.prod(grid.counts) < 2**63, "more chunks than can be numbered")
@@ -171,7 +144,7 @@ def checked_index(listed: ListedChunks, layout: ColumnLayout, where: str, file_b
     numbers = (corners // chunk_shape).astype(np.int64) @ np.array(steps, np.int64)
     # libhdf5 looks chunks up by a binary search, and does not find one that is out of order.
     demand((np.diff(numbers) > 0).all(), "a chunk that is listed twice, or out of its order")
-    return ChunkIndex(numbers, offsets, sizes, listed.masks.astype(np.uint32))
+    return ChunkIndex(numbers, offsets, sizes, listed[:, _MASK].astype(np.uint32))
 
 
 def _damaged_index(where: str, found: str) -> CorruptFileError:
@@ -181,7 +154,7 @@ def _damaged_index(where: str, found: str) -> CorruptFileError:
 # Listed by the tree of the file -------------------------------------------------------------
 
 
-def listed_in_tree(dataset: h5py.Dataset, where: str, stored: Layout | None = None) -> ListedChunks | None:
+def listed_in_tree(dataset: h5py.Dataset, where: str, stored: Layout | None = None) -> np.ndarray | None:
     """List the chunks of a dataset; None if its chunk index is of another kind: those have checksums.
 
     Raises
@@ -193,16 +166,17 @@ def listed_in_tree(dataset: h5py.Dataset, where: str, stored: Layout | None = No
     stored = layout_of(dataset)[0] if stored is None else stored
     if stored.version > 3 or stored.kind != CHUNKED:
         return None
+    widths = widths_of(dataset.file.id)
     try:
-        chunks = chunks_in_tree(*reader_of(dataset), widths_of(dataset), stored)
+        chunks = chunks_in_tree(*reader_of(dataset), widths, stored)
     except FormatError as exc:
         raise _damaged_index(where, str(exc)) from None
     # Offsets count the user block. A damaged address must not become one in the file.
-    base = np.minimum(np.uint64(dataset.file.id.get_create_plist().get_userblock()), ~chunks.offsets)
-    return replace(chunks, offsets=chunks.offsets + base)
+    chunks[:, _OFFSET] += np.minimum(np.uint64(widths.user_block), ~chunks[:, _OFFSET])
+    return chunks
 
 
-def chunks_in_tree(read: ReadBytes, end: int, widths: Widths, layout: Layout, most: int = 1 << 16) -> ListedChunks:
+def chunks_in_tree(read: ReadBytes, end: int, widths: Widths, layout: Layout, most: int = 1 << 16) -> np.ndarray:
     """List the chunks of an index of version 1; raise `FormatError` if it is damaged. Its nodes have no checksum.
 
     libhdf5 (2.0) lists every node as often as others lead to it: four nodes of 64 entries, each of which leads to one
@@ -263,8 +237,7 @@ def chunks_in_tree(read: ReadBytes, end: int, widths: Widths, layout: Layout, mo
                 seen.add(child)
                 level[child] = begin if low is None else max(low, begin), stop if high is None else min(high, stop)
     chunks = np.concatenate(leaves)
-    masks, offsets, sizes = (chunks[name].astype(np.uint64) for name in ("mask", "child", "size"))
-    return ListedChunks(chunks["at"][:, :-1], masks, offsets, sizes)
+    return np.column_stack([chunks["at"][:, :-1], chunks["mask"], chunks["child"], chunks["size"]]).astype(np.uint64)
 
 
 def _node(read: ReadBytes, at: int, end: int, entry: np.dtype) -> tuple[int, np.ndarray]:
@@ -287,7 +260,7 @@ def _node(read: ReadBytes, at: int, end: int, entry: np.dtype) -> tuple[int, np.
 # Listed by libhdf5 --------------------------------------------------------------------------
 
 
-def _listed_by_library(dataset: h5py.Dataset, where: str, axes: int, file_bytes: Callable[[], int]) -> ListedChunks:
+def _listed_by_library(dataset: h5py.Dataset, where: str, axes: int, file_bytes: Callable[[], int]) -> np.ndarray:
     infos: list[h5py.h5d.StoreInfo] = []
     unwritten, look_at = 0, _LOOKED_AT
 
@@ -309,7 +282,7 @@ def _listed_by_library(dataset: h5py.Dataset, where: str, axes: int, file_bytes:
     if strange := [chunk.chunk_offset for chunk in infos if len(chunk.chunk_offset) != axes][:1]:
         raise _damaged_index(where, f"a chunk at {strange[0]}, expected {axes} axes")
     rows = [(*info.chunk_offset, info.filter_mask, info.byte_offset, info.size) for info in infos]
-    return ListedChunks.of(np.array(rows, np.uint64).reshape(-1, axes + 3))
+    return np.array(rows, np.uint64).reshape(-1, axes + 3)
 
 
 @lru_cache(maxsize=1)
@@ -326,13 +299,13 @@ def _lists_numbers() -> bool:
     return (1, 1) not in corners
 
 
-def _in_place(chunks: ListedChunks, dataset: h5py.Dataset, axis: int) -> ListedChunks:
+def _in_place(chunks: np.ndarray, dataset: h5py.Dataset, axis: int) -> np.ndarray:
     """Return chunks with their own corners, of a dataset whose one axis that can grow was listed first."""
     limits, chunk = dataset.maxshape, np.array(dataset.chunks, np.uint64)
     counts = [1 if limit is None else -(-int(limit) // int(size)) for limit, size in zip(limits, chunk, strict=True)]
     after, others = math.prod(counts[axis + 1 :]), counts[:axis] + counts[axis + 1 :]
     # Axes before the one that grows are listed as 0, and those after it run first.
-    listed = (chunks.corners // chunk).astype(np.int64)
+    listed = (chunks[:, :_MASK] // chunk).astype(np.int64)
     numbers = listed[:, axis] * after
     for at, step in enumerate(counts[axis + 1 :], axis + 1):
         after //= step
@@ -340,4 +313,4 @@ def _in_place(chunks: ListedChunks, dataset: h5py.Dataset, axis: int) -> ListedC
     along, inside = np.divmod(numbers, math.prod(others))
     cells = np.insert(np.stack(np.unravel_index(inside, others)), axis, along, axis=0)
     corners = cells.T.astype(np.uint64) * chunk
-    return replace(chunks, corners=corners).where(np.lexsort(corners.T[::-1]))
+    return np.concatenate([corners, chunks[:, _MASK:]], axis=1)[np.lexsort(corners.T[::-1])]

@@ -12,8 +12,8 @@ from ray_h5.codecs.filter_ids import filter_name
 from ray_h5.codecs.pipeline import decodes
 from ray_h5.errors import CodecUnavailableError, CorruptFileError
 from ray_h5.hdf5.columns.chunk_lists import layout_of
-from ray_h5.hdf5.columns.value_types import Shared, ValueType, without_rows
-from ray_h5.hdf5.files.file_bytes import filename_of
+from ray_h5.hdf5.columns.value_types import ValueType, value_type_of, without_rows
+from ray_h5.hdf5.files.file_bytes import Widths, filename_of, widths_of
 from ray_h5.manifest.layout import ColumnLayout, FilterPipeline, FilterStep, SourceStates, Storage
 
 _MAX_ITEM_BYTES = 1 << 20
@@ -36,7 +36,7 @@ def describe_column(
     name: str,
     *,
     path: str,
-    shared: Shared | None,
+    widths: Widths | None,
     sources: SourceStates = (),
     single_ok: bool = False,
     properties: h5py.h5p.PropDCID | None = None,
@@ -51,8 +51,8 @@ def describe_column(
         Name of the column.
     path : str
         The file that was opened, for messages.
-    shared : Shared, optional
-        What the datasets of that file share. None for a dataset in another file, to which an external link leads.
+    widths : Widths, optional
+        Of that file. None for a dataset in another file, to which an external link leads.
     sources : tuple of (str, Identity or None)
         The other files that its values come from, as in `ColumnLayout`.
     single_ok : bool
@@ -75,11 +75,11 @@ def describe_column(
             raise without_rows(f"{where} has an empty (null) dataspace; a column needs a first axis of rows")
         if not single_ok:
             raise without_rows(f"{where} {SINGLE_VALUE}", is_single=True)
-    at_home, shared = shared is not None, shared or Shared.of(h5py.h5i.get_file_id(dataset))
+    at_home, widths = widths is not None, widths or widths_of(h5py.h5i.get_file_id(dataset))
     properties = dataset.get_create_plist() if properties is None else properties
-    values = shared.value_type(dataset.get_type(), where)
+    values = value_type_of(dataset.get_type(), widths, where)
     storage, pipeline = storage_of(properties), pipeline_of(properties)
-    is_decoded = at_home and storage != "virtual" and (not shared.user_block or _offsets_count_it())
+    is_decoded = at_home and storage != "virtual" and (not widths.user_block or _offsets_count_it())
     direct = is_decoded and not values.dtype.hasobject and not values.odd_type
     for step in [] if decodes(pipeline) else pipeline.steps:
         if not h5py.h5z.filter_avail(step.id):
@@ -95,11 +95,11 @@ def describe_column(
         storage=storage,
         chunk_shape=properties.get_chunk() if storage == "chunked" else None,
         pipeline=pipeline,
-        offset=offset_of(dataset, storage, shared.user_block),
+        offset=offset_of(dataset, storage, widths.user_block),
         fill=fill_of(properties, values) if is_decoded else None,
         element=values.element,
         enum=values.enum,
-        user_block=shared.user_block,
+        user_block=widths.user_block,
         item_bytes=values.item_bytes,
         sources=sources,
         direct=direct,

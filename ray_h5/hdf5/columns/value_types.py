@@ -15,6 +15,7 @@ import h5py
 import numpy as np
 
 from ray_h5.errors import CorruptFileError, OptionError, UnsupportedColumnError
+from ray_h5.hdf5.files.file_bytes import Widths
 from ray_h5.lru import LRU
 from ray_h5.manifest.layout import Kind
 from ray_h5.messages import near_names
@@ -66,72 +67,50 @@ class ValueType:
     lost_fields: tuple[str, ...] = ()
 
 
-@dataclass(slots=True)
-class Shared:
-    """What the datasets of one file share.
+def value_type_of(type_id: h5py.h5t.TypeID, widths: Widths, where: str) -> ValueType:
+    """Describe a type of the file.
 
-    Attributes
-    ----------
-    user_block : int
-        Size of the user block, in bytes.
-    address_bytes, length_bytes : int
-        Sizes of an address and of a length in the file, in bytes.
+    Raises
+    ------
+    UnsupportedColumnError
+        If its values cannot be read as rows; `where` names the column.
     """
-
-    user_block: int
-    address_bytes: int
-    length_bytes: int
-
-    @classmethod
-    def of(cls, file: h5py.h5f.FileID) -> Shared:
-        """Return what the datasets of a file share."""
-        properties = file.get_create_plist()
-        return cls(int(properties.get_userblock()), *map(int, properties.get_sizes()))
-
-    def value_type(self, type_id: h5py.h5t.TypeID, where: str) -> ValueType:
-        """Describe a type of the file.
-
-        Raises
-        ------
-        UnsupportedColumnError
-            If its values cannot be read as rows; `where` names the column.
-        """
-        encoded = type_id.encode()
-        key = encoded, self.address_bytes, self.length_bytes
-        if (known := _types.get(key)) is not None:
-            return known
-        if not _is_known(type_id):
-            # libhdf5 (2.0) would end the process, or take any amount of memory.
-            raise CorruptFileError(
-                f"{where} has a type that is damaged: it is of varying length, and neither text of bytes nor an array. "
-                "Restore the file from a copy."
-            )
-        type_id = in_order(type_id)
-        dtype, lost_fields = _dtype(type_id, where)
-        element, array_shape = split_array(dtype)
-        kind, stored_bytes = kind_of(element, where), item_bytes(type_id, self.address_bytes)
-        odd_type = ""
-        if lost_fields and not dtype.hasobject:
-            # Values of varying length may take more bytes in memory than in the file.
-            is_wide = stored_bytes == type_id.get_size()
-            odd_type = "" if is_wide and _is_as_in_memory(type_id, dtype) else "compound values that libhdf5 converts"
-        elif not dtype.hasobject:
-            odd_type = _odd_type_of(type_id, dtype)
-        value_type = ValueType(
-            dtype,
-            _plain_dtype(element),
-            tuple(int(n) for n in array_shape),
-            np.zeros((), _plain_dtype(dtype)),
-            kind,
-            np.dtype(h5py.check_vlen_dtype(element)) if kind == "list" else None,
-            tuple(_enum(element)),
-            odd_type,
-            stored_bytes,
-            bytes([self.length_bytes, self.address_bytes]) + bytes(type_id.encode()),
-            lost_fields,
+    encoded = type_id.encode()
+    key = encoded, widths.address, widths.length
+    if (known := _types.get(key)) is not None:
+        return known
+    if not _is_known(type_id):
+        # libhdf5 (2.0) would end the process, or take any amount of memory.
+        raise CorruptFileError(
+            f"{where} has a type that is damaged: it is of varying length, and neither text of bytes nor an array. "
+            "Restore the file from a copy."
         )
-        _types.put(key, value_type)
-        return value_type
+    type_id = in_order(type_id)
+    dtype, lost_fields = _dtype(type_id, where)
+    element, array_shape = split_array(dtype)
+    kind, stored_bytes = kind_of(element, where), item_bytes(type_id, widths.address)
+    odd_type = ""
+    if lost_fields and not dtype.hasobject:
+        # Values of varying length may take more bytes in memory than in the file.
+        is_wide = stored_bytes == type_id.get_size()
+        odd_type = "" if is_wide and _is_as_in_memory(type_id, dtype) else "compound values that libhdf5 converts"
+    elif not dtype.hasobject:
+        odd_type = _odd_type_of(type_id, dtype)
+    value_type = ValueType(
+        dtype,
+        _plain_dtype(element),
+        tuple(int(n) for n in array_shape),
+        np.zeros((), _plain_dtype(dtype)),
+        kind,
+        np.dtype(h5py.check_vlen_dtype(element)) if kind == "list" else None,
+        tuple(_enum(element)),
+        odd_type,
+        stored_bytes,
+        bytes([widths.length, widths.address]) + bytes(type_id.encode()),
+        lost_fields,
+    )
+    _types.put(key, value_type)
+    return value_type
 
 
 _types: LRU[ValueType] = LRU(1024, 64 << 20, lambda value_type: _MEMBER_BYTES * (1 + len(value_type.enum)))

@@ -24,8 +24,8 @@ from ray_h5.errors import (
     UnsupportedColumnError,
 )
 from ray_h5.hdf5.columns.dataset_header import fill_of, is_plain
-from ray_h5.hdf5.columns.value_types import Shared, item_bytes
-from ray_h5.hdf5.files.file_bytes import Address, address_of, filename_of, gather
+from ray_h5.hdf5.columns.value_types import item_bytes, value_type_of
+from ray_h5.hdf5.files.file_bytes import Address, address_of, filename_of, gather, widths_of
 from ray_h5.hdf5.files.links import Sources, Trail
 from ray_h5.manifest.known_columns import Elsewhere, OtherColumn
 from ray_h5.manifest.layout import ColumnLayout
@@ -246,7 +246,7 @@ def _check_raw_files(trail: Trail, dataset: h5py.Dataset, where: str) -> None:
             "file with h5repack, or read it from a local disk."
         )
     # The list of files may be longer than the values; what is not needed may be missing.
-    left = (dataset.size or 0) * item_bytes(dataset.id.get_type(), Shared.of(dataset.file.id).address_bytes)
+    left = (dataset.size or 0) * item_bytes(dataset.id.get_type(), widths_of(dataset.file.id).address)
     for file_name, offset, size in dataset.external or ():
         path = os.fsdecode(file_name)
         trail.access.policy.admit(path, home=trail.path, where=what)
@@ -290,7 +290,7 @@ def find_elsewhere(path: str, dataset: h5py.Dataset, layout: ColumnLayout, trail
             mappings.append((number, here, there))
     fill = None
     if not layout.stored_dtype.hasobject:
-        fill = fill_of(made, Shared.of(dataset.file.id).value_type(dataset.id.get_type(), layout.where))
+        fill = fill_of(made, value_type_of(dataset.id.get_type(), widths_of(dataset.file.id), layout.where))
     return Elsewhere("virtual", tuple(columns), tuple(mappings), fill=fill)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Iterable
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 import h5py
@@ -20,6 +20,15 @@ ReadBytes: TypeAlias = Callable[[int, int], bytes]
 
 Address: TypeAlias = tuple[int, int]
 """File number and byte offset of an object: they identify it among the open files, whatever its names are."""
+
+
+class Widths(NamedTuple):
+    """Bytes of an address and of a length in a file, and of the user block, after which addresses begin."""
+
+    address: int = 8
+    length: int = 8
+    user_block: int = 0
+
 
 _LONG_BITS = 8 * ctypes.sizeof(ctypes.c_ulong)
 
@@ -64,6 +73,12 @@ def bytes_of(file: h5py.File) -> tuple[Callable[[int, int], bytes], int]:
         return held.read, held.size
     descriptor = file.id.get_vfd_handle()
     return (lambda offset, count: os.pread(descriptor, count, offset)), os.fstat(descriptor).st_size
+
+
+def widths_of(file: h5py.h5f.FileID) -> Widths:
+    """Return the widths of numbers in an open file."""
+    properties = file.get_create_plist()
+    return Widths(*map(int, (*properties.get_sizes(), properties.get_userblock())))
 
 
 def reader_of(dataset: h5py.Dataset) -> tuple[ReadBytes, int]:

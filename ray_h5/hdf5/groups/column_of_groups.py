@@ -15,7 +15,7 @@ import numpy as np
 
 from ray_h5.errors import CorruptFileError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.hdf5.columns.dataset_header import describe_column, is_plain, offset_of
-from ray_h5.hdf5.columns.value_types import Shared
+from ray_h5.hdf5.files.file_bytes import Widths
 from ray_h5.manifest.chunk_index import UNALLOCATED
 from ray_h5.manifest.joined_arrays import MISSING, GroupTable, JoinedArray, Paths
 from ray_h5.manifest.layout import ColumnLayout, SourceStates
@@ -64,7 +64,7 @@ class GroupColumn:
 
     path: str
     name: str
-    shared: Shared
+    widths: Widths
     sources: SourceStates = ()
     class_of: array[int] = field(default_factory=partial(array, "i"))
     shapes: array[int] = field(default_factory=partial(array, "q"))
@@ -148,7 +148,7 @@ class GroupColumn:
         for candidate in candidates:
             if candidate.has_type(type_id) and candidate.has(properties):
                 return candidate
-        layout, axes = describe_column(dataset, path, path=self.path, shared=self.shared, single_ok=True), len(growing)
+        layout, axes = describe_column(dataset, path, path=self.path, widths=self.widths, single_ok=True), len(growing)
         # A single value that is the bytes of something, such as an image: np.void(data) as h5py writes it. Each is a
         # type of its own, as long as the data, and is read as the array of its bytes.
         is_of_bytes = not axes and layout.kind == "binary" and layout.direct and layout.storage != "chunked"

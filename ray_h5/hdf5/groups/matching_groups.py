@@ -18,8 +18,8 @@ from ray_h5.errors import (
     UnknownColumnError,
     UnsupportedColumnError,
 )
-from ray_h5.hdf5.columns.value_types import Shared, are_references
-from ray_h5.hdf5.files.file_bytes import Address, address_of
+from ray_h5.hdf5.columns.value_types import are_references
+from ray_h5.hdf5.files.file_bytes import Address, address_of, widths_of
 from ray_h5.hdf5.files.links import Trail, as_object, stored_name
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.groups.column_of_groups import GroupColumn, check_places
@@ -137,7 +137,7 @@ def read_single(tree: H5Tree, name: str, file_bytes: int) -> JoinedArray | None:
         dataset, trail = tree.find(name)
         if name.startswith(FROM_ROOT) or trail.sources or are_references(dataset.get_type()):
             return read_group_table(tree, pattern, None, file_bytes)[0].columns.get(name)
-        column = GroupColumn(tree.path, name, tree.shared)
+        column = GroupColumn(tree.path, name, tree.widths)
         try:
             column.add(name.strip("/"), dataset)
         except UnsupportedColumnError:
@@ -183,7 +183,7 @@ class _Walk:
     ) -> None:
         self._tree = tree
         self.root, self._trail, self.sources = root
-        self._shared = Shared.of(self.root.file.id) if self.sources else tree.shared
+        self._widths = widths_of(self.root.file.id) if self.sources else tree.widths
         self._pattern = pattern
         self._wanted = wanted
         self.path = self._trail.path
@@ -380,7 +380,7 @@ class _Walk:
         """Return the datasets of a column in rows; None if they are not wanted, or cannot be read."""
         if self._wanted is not None and column not in self._wanted:
             return None
-        builder = self._builders[column] = GroupColumn(self.path, column, self._shared, self.sources)
+        builder = self._builders[column] = GroupColumn(self.path, column, self._widths, self.sources)
         paths = [by_column[column][0] if column in by_column else "" for _, by_column in rows]
         with _bounded_cache(self.root.file, paths):
             for number, (path, (_, by_column)) in enumerate(zip(paths, rows, strict=True)):
@@ -405,7 +405,7 @@ class _Walk:
                 f"of arrays. Read the arrays of one row as rows, by its own name: columns=[{path!r}]"
             )
         if not number:
-            self._builders[name] = GroupColumn(self.path, name, self._shared)
+            self._builders[name] = GroupColumn(self.path, name, self._widths)
         if h5py.h5a.exists(dataset, _EMPTY) and name not in self.refused:
             self._builders[name].add_empty()
             self._said.append(b"")
@@ -462,7 +462,7 @@ class _Walk:
         if builder is None:
             if number and self._pattern.missing != "null":
                 raise self._differs(f"the groups before {path!r} lack {column}")
-            builder = self._builders[column] = GroupColumn(self.path, column, self._shared, self.sources)
+            builder = self._builders[column] = GroupColumn(self.path, column, self._widths, self.sources)
             builder.add_missing(number)
         try:
             builder.add(path, dataset)

@@ -24,11 +24,11 @@ from ray_h5.errors import (
     UnsupportedColumnError,
 )
 from ray_h5.hdf5.columns.dataset_header import describe_column, is_plain
-from ray_h5.hdf5.columns.value_types import Shared, are_references
+from ray_h5.hdf5.columns.value_types import are_references
 from ray_h5.hdf5.columns.values_elsewhere import ValueSources, check_value_sources, find_elsewhere
 from ray_h5.hdf5.files.changed_files import check_identity
 from ray_h5.hdf5.files.external_policy import Access
-from ray_h5.hdf5.files.file_bytes import Address, address_of, bytes_of
+from ray_h5.hdf5.files.file_bytes import Address, Widths, address_of, bytes_of, widths_of
 from ray_h5.hdf5.files.links import LinkedFiles, Sources, Trail, as_object
 from ray_h5.hdf5.files.metadata_replay import HeldBytes, has_missed
 from ray_h5.hdf5.files.opening import open_h5, open_remote, translated
@@ -133,9 +133,9 @@ class H5Tree:
         self.linked.close()
 
     @cached_property
-    def shared(self) -> Shared:
-        """What the datasets of the file share."""
-        return Shared.of(self.file.id)
+    def widths(self) -> Widths:
+        """The widths of numbers in the file."""
+        return widths_of(self.file.id)
 
     def dataset(self, name: str) -> h5py.Dataset:
         """Return the dataset of column `name`; it stays open."""
@@ -326,9 +326,9 @@ class H5Tree:
             # A link may lead to another file and from there back to this one.
             at_home = not trail.sources or as_object(dataset).file == self.file
             sources = tuple(trail.sources.items())
-            shared = self.shared if at_home else None
+            widths = self.widths if at_home else None
             layout = describe_column(
-                dataset, name, path=self.path, shared=shared, sources=sources, properties=properties
+                dataset, name, path=self.path, widths=widths, sources=sources, properties=properties
             )
             if sources and self.others is not None:
                 self.elsewhere(as_object(dataset), layout)  # raises if they cannot be read

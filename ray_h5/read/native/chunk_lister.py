@@ -10,7 +10,6 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ray_h5.hdf5.columns.chunk_lists import ListedChunks
 from ray_h5.read.native.library import compiled_loop
 
 logger = logging.getLogger(__name__)
@@ -32,7 +31,7 @@ class _List(ctypes.Structure):
     )
 
 
-def list_chunks(dataset: h5py.Dataset, most_bytes: int, most_unwritten: int) -> ListedChunks | None:
+def list_chunks(dataset: h5py.Dataset, most_bytes: int, most_unwritten: int) -> np.ndarray | None:
     """List the chunks of a dataset of a local file that were written.
 
     Fast path: a small part of the time that h5py takes, which makes an object of Python for each chunk.
@@ -48,9 +47,10 @@ def list_chunks(dataset: h5py.Dataset, most_bytes: int, most_unwritten: int) -> 
 
     Returns
     -------
-    ListedChunks
-        None if h5py has to list them: without the compiled loop, with a libhdf5 of another kind, for other drivers than
-        that of local files, or if something is wrong with the list.
+    numpy.ndarray
+        uint64 of shape (chunks, axes + 3): corner, filter mask, offset and size of each. None if h5py has to list them:
+        without the compiled loop, with a libhdf5 of another kind, for other drivers than that of local files, or if
+        something is wrong with the list.
     """
     loop, iterate = compiled_loop(), _chunk_iter()
     opened = h5py.h5i.get_file_id(dataset.id).get_access_plist()
@@ -69,7 +69,7 @@ def list_chunks(dataset: h5py.Dataset, most_bytes: int, most_unwritten: int) -> 
             ctypes.memmove(rows.ctypes.data, listed.rows, rows.nbytes)
     finally:
         loop.library.ray_h5_free_list(at)
-    return ListedChunks.of(rows.reshape(-1, listed.axes + 3))
+    return rows.reshape(-1, listed.axes + 3)
 
 
 @functools.cache
