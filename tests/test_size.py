@@ -56,7 +56,7 @@ LIMITS: dict[str, Size] = {
     "likely_rows": Size(891, 6, 0, 0, 0, 0),
     "loading": Size(1269, 8, 1, 0, 0, 1),
     "lru": Size(138, 1, 0, 0, 0, 0),
-    "manifest": Size(1305, 9, 0, 0, 0, 1),
+    "manifest": Size(1304, 9, 0, 0, 0, 1),
     "merged_facts": Size(50, 1, 0, 0, 0, 0),
     "messages": Size(113, 1, 0, 0, 0, 0),
     "options": Size(180, 1, 0, 0, 0, 0),
@@ -65,7 +65,7 @@ LIMITS: dict[str, Size] = {
     "plots": Size(363, 1, 0, 0, 0, 0),
     "predicates": Size(1002, 6, 0, 0, 0, 0),
     "ray_data": Size(4072, 24, 5, 0, 7, 5),
-    "read": Size(6069, 32, 0, 0, 8, 3),
+    "read": Size(5992, 31, 0, 0, 8, 3),
     "rows": Size(3862, 17, 1, 0, 4, 1),
     "shown_values": Size(105, 1, 0, 0, 0, 0),
     "source": Size(269, 1, 8, 0, 0, 0),
@@ -77,7 +77,7 @@ LIMITS: dict[str, Size] = {
 }
 """Today's numbers."""
 
-COMMENTS = 1.22
+COMMENTS = 1.23
 """Per cent of lines that are comments, over all packages: this one may only rise."""
 
 

@@ -85,7 +85,7 @@ class Request:
     @property
     def lengths(self) -> np.ndarray:
         """int64: the rows of each run."""
-        return np.ones(len(self), np.int64) if self.counts is None else self.counts
+        return np.ones(self.firsts.size, np.int64) if self.counts is None else self.counts
 
     def spans(self, chunk_rows: int, row_bytes: int) -> Iterator[Request]:
         """Yield parts of one run, of about a mebibyte, that end where chunks end."""
@@ -127,9 +127,13 @@ class Request:
 
 def request_of(rows: np.ndarray, places: np.ndarray | None = None, keys: np.ndarray | None = None) -> Request:
     """Return a request for `rows`, in any order, with their keys, if any; without `places`, row i goes to place i."""
-    if keys is None and _rises_by_one(rows) and (places is None or _rises_by_one(places)):
-        return Request.range(int(rows[0]), 0 if places is None else int(places[0]), len(rows))
-    return _sorted(rows, np.arange(len(rows), dtype=np.int64) if places is None else places, keys)
+    last = len(rows) - 1
+    places = np.arange(last + 1, dtype=np.int64) if places is None else places
+    # Most arrays that are no range are recognised by their first and last number, without a look at the rest.
+    is_range = keys is None and last >= 0 and rows[-1] - rows[0] == last == places[-1] - places[0]
+    if is_range and (rows[1:] > rows[:-1]).all() and (places[1:] > places[:-1]).all():
+        return Request.range(int(rows[0]), int(places[0]), len(rows))
+    return _sorted(rows, places, keys)
 
 
 def _sorted(rows: np.ndarray, places: np.ndarray, keys: np.ndarray | None = None) -> Request:
@@ -138,11 +142,6 @@ def _sorted(rows: np.ndarray, places: np.ndarray, keys: np.ndarray | None = None
     # Sorted, so that rows of one chunk are neighbours and each chunk is decoded once.
     order = np.argsort(rows, kind="stable")
     return Request(rows[order], places[order], keys=None if keys is None else keys[order])
-
-
-def _rises_by_one(numbers: np.ndarray) -> bool:
-    # Most other arrays are recognised by their first and last number, without a look at the rest.
-    return bool(len(numbers) and numbers[-1] - numbers[0] == len(numbers) - 1 and (numbers[1:] > numbers[:-1]).all())
 
 
 def runs_between(breaks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -6,6 +6,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TypeVar
 
@@ -14,13 +15,13 @@ import numpy as np
 from ray_h5.errors import RayH5Error, TransientIOError
 from ray_h5.hdf5.files.opening import is_transient, lacks_descriptors
 from ray_h5.read.casting import LostValue
+from ray_h5.read.coalesced_reads import cost_of, run_fetched
 from ray_h5.read.file_cache import forget_all
 from ray_h5.read.jobs import Asking, Job, ReadStats, Worker
 from ray_h5.read.native.job_table import JobTable, new_times
 from ray_h5.read.native.library import threads_of_loop
 from ray_h5.read.open_file import max_open
 from ray_h5.read.read_parts import FileRead, lost_in
-from ray_h5.read.remote.coalesced_reads import cost_of, run_fetched
 from ray_h5.storage.request_pool import each_waiting
 
 logger = logging.getLogger(__name__)
@@ -97,10 +98,6 @@ def _run_batch(reads: Sequence[FileRead], times: np.ndarray) -> ReadStats:
 
 def run_together(reads: Sequence[FileRead], times: np.ndarray) -> ReadStats:
     """Run reads of open files, all on disks or all in stores: their ranges are planned, and each job runs once."""
-
-    def check(read: FileRead) -> None:
-        read.reader.opened.check_unchanged(read.sources)
-
     each = each_waiting if reads[0].reader.is_fetched else map
     try:
         jobs = [job for jobs in each(lambda read: read.reader.jobs_of(read), reads) for job in jobs]
@@ -112,10 +109,10 @@ def run_together(reads: Sequence[FileRead], times: np.ndarray) -> ReadStats:
         raise lost_in([(read.reader.path, read.parts) for read in reads], exc) from None
     except (RayH5Error, OSError):
         # Chunks of a file that was rewritten may look damaged.
-        list(each(check, reads))
+        list(each(lambda read: read.reader.opened.check_unchanged(read.sources), reads))
         raise
     # If a file was rewritten meanwhile, chunks at the old offsets may decode to full length.
-    list(each(check, reads))
+    list(each(lambda read: read.reader.opened.check_unchanged(read.sources), reads))
     return stats
 
 
@@ -125,10 +122,8 @@ def run_all(jobs: Sequence[Job], threads: int, worker: Worker | None = None) -> 
     A range of a file on a disk is read when its job runs. Ranges in a store are fetched, many at once, and a job runs
     when its own have arrived. The compiled loop decodes in up to `threads` threads.
     """
-    tables: list[JobTable] = []
-    fetched: list[JobTable] = []
-    asking: list[Asking] = []
-    others: list[Job] = []
+    worker = Worker() if worker is None else worker
+    tables, fetched, asking, others = list[JobTable](), list[JobTable](), list[Asking](), list[Job]()
     for job in jobs:
         if isinstance(job, JobTable):
             (fetched if job.origins[0].byte_source.is_fetched else tables).append(job)
@@ -137,16 +132,15 @@ def run_all(jobs: Sequence[Job], threads: int, worker: Worker | None = None) -> 
         else:
             others.append(job)
     del jobs  # each holds memory until it is done
-    worker = Worker() if worker is None else worker
-    with threads_of_loop(threads):
+    with threads_of_loop(threads) if threads > 1 else nullcontext():
         if tables:
-            worker.run(JobTable.join(tables))
+            worker.run(tables[0] if len(tables) == 1 else JobTable.join(tables))
         for job in others:
             worker.run(job)
         if fetched:
             run_fetched(fetched, worker)
-        for cost in each_waiting(lambda job: job.ask(), asking) if asking else ():
-            worker.stats.add(cost)
+        if asking:
+            each_waiting(lambda job: job(worker), asking)
     return worker.stats
 
 

@@ -92,15 +92,15 @@ class HeldChunks:
         state, max_bytes = self._state.value, self.max_bytes
         at, keys = _keys(table) if max_bytes else (np.empty(0, np.int64), [])
         if not keys:
-            worker.run_alone(table)
+            worker.run_table(table)
             return
         with _turn(state.turn):
             planned, new = _planned(table, at, keys, state, max_bytes)
             if new:
-                worker.run_alone(planned)
+                worker.run_table(planned)
                 state.hold(new, self.max_bytes)
                 return
-        worker.run_alone(planned)
+        worker.run_table(planned)
 
 
 @contextlib.contextmanager

@@ -75,11 +75,11 @@ class Worker:
         if self.held is not None and any(origin.held is not None for origin in job.origins):
             self.held.run(job, self)
         else:
-            self.run_alone(job)
+            self.run_table(job)
         for then in job.then:
             then()
 
-    def run_alone(self, table: JobTable) -> np.ndarray:
+    def run_table(self, table: JobTable) -> np.ndarray:
         """Run the jobs of a table, whatever decoded chunks are held, and return what was counted.
 
         Raises
@@ -171,11 +171,5 @@ def index_of(request: Request) -> slice | np.ndarray:
     return slice(first, first + request.num_rows) if request.is_range else places
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Asking:
-    """A job that asks a store itself, and waits for the answers."""
-
-    ask: Callable[[], ReadStats]
-
-    def __call__(self, worker: Worker) -> None:
-        worker.stats.add(self.ask())
+class Asking(partial[None]):
+    """A job that asks a store itself, and waits for the answers: several are run at once."""

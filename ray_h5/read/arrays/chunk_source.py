@@ -141,6 +141,14 @@ class ChunkSource:
         return ChunkGrid.of(self.layout)
 
     @cached_property
+    def row_bytes(self) -> int:
+        return self.layout.row_bytes
+
+    @cached_property
+    def chunk_rows(self) -> int:
+        return self.layout.chunk_rows
+
+    @cached_property
     def chunk_bytes(self) -> int:
         """Bytes of a decoded chunk."""
         return math.prod(self.grid.chunk_shape) * self.layout.stored_dtype.itemsize

@@ -17,7 +17,7 @@ from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import Request, by_part, runs_between
 from ray_h5.read.arrays.chunk_source import ChunksOfParts, ChunkSource, cut_at, part_of
 from ray_h5.read.arrays.plan_boxes import MOST_BOXES, BoxPlanner
-from ray_h5.read.arrays.plan_rows import RowPlanner
+from ray_h5.read.arrays.plan_rows import row_jobs, row_parts
 from ray_h5.read.arrays.selection import Selection, rows_in_order
 from ray_h5.read.jobs import Asking, Job, ReadStats, Worker, at_front, in_parts, index_of, staged
 from ray_h5.read.native.job_table import Field, JobTable
@@ -49,19 +49,20 @@ class Column:
     items: StoredItems | None = None
 
     @cached_property
-    def planner(self) -> RowPlanner | BoxPlanner:
-        """What plans the read of stored values: runs of whole rows, or boxes."""
-        selection, ndim = self.selection, len(self.source.layout.shape)
-        if max(selection.axes, default=0) >= ndim:
+    def planner(self) -> ChunkSource | BoxPlanner:
+        """What plans the read of stored values: of whole rows one after the other, the array; otherwise, boxes."""
+        source, selection = self.source, self.selection
+        if max(selection.axes, default=0) >= len(source.layout.shape):
             raise UnsupportedColumnError(
-                f"{self.source.path}: column {selection.array!r} has items that are arrays, whose axes are "
+                f"{source.path}: column {selection.array!r} has items that are arrays, whose axes are "
                 "none of rows or blocks. Write it as an array of numbers, with these axes after its own."
             )
         if selection == Selection(selection.array, tuple(range(len(selection.axes)))):
-            layout = rows_in_order(self.source.layout, len(selection.axes))
-            whole = None if layout is None else replace(self.source, layout=layout)
-            if whole is not None and whole.by_row:
-                return RowPlanner(whole)
+            layout = rows_in_order(source.layout, len(selection.axes))
+            if layout is not None and layout is not source.layout:
+                source = replace(source, layout=layout)
+            if layout is not None and source.by_row:
+                return source
         return BoxPlanner(self.source, selection)
 
     def jobs(self, request: Request, out: np.ndarray) -> list[Job]:
@@ -70,14 +71,17 @@ class Column:
             return []
         if not self.source.layout.direct:
             raise no_places(f"{self.source.path}: column {self.selection.array!r}")
-        planner = self.planner
-        if planner.wide is None and self.items is None and out.dtype == planner.dtype and out.flags.c_contiguous:
-            return planner.jobs(request, out)
-        shape, pick = out.shape[1:], None
-        if isinstance(planner, BoxPlanner) and planner.wide is not None:
-            planner, pick = planner.wide
-            shape = planner.shape
-        elif self.items is not None:
+        planner, pick, shape = self.planner, None, out.shape[1:]
+        if isinstance(planner, BoxPlanner):
+            dtype, reads, cut = planner.dtype, planner.jobs, planner.parts
+            if planner.wide is not None:
+                planner, pick = planner.wide
+                shape, reads, cut = planner.shape, planner.jobs, planner.parts
+        else:
+            dtype, reads, cut = planner.layout.stored_dtype, partial(row_jobs, planner), partial(row_parts, planner)
+        if pick is None and self.items is None and out.dtype == dtype and out.flags.c_contiguous:
+            return reads(request, out)
+        if pick is None and self.items is not None:
             shape = shape[: len(shape) - len(self.items.shape)]
 
         def put(part: Request, values: np.ndarray, read_at: ReadAt | None = None) -> None:
@@ -87,17 +91,14 @@ class Column:
             out[index_of(part)] = values.reshape(part.num_rows, *out.shape[1:])
 
         at_once = max(1, _MOST_BYTES // max(1, planner.row_bytes))
-        like = np.empty((0, *shape), planner.dtype)
-        if self.items is None:
-            return staged(self.source.byte_source, planner.jobs, planner.parts(request, at_once), like, put)
-        parts = planner.parts(request, min(_MOST_ITEMS, at_once))
-        if self.items.held is None:
-            return staged(self.source.byte_source, planner.jobs, parts, like, put)
+        parts = cut(request, at_once if self.items is None else min(_MOST_ITEMS, at_once))
+        if self.items is None or self.items.held is None:
+            return staged(self.source.byte_source, reads, parts, np.empty((0, *shape), dtype), put)
         planned = []
         for part in parts:
-            items = np.empty((part.num_rows, *shape), planner.dtype)
-            planned.append((part, items, planner.jobs(at_front(part), items)))
-        return [Asking(partial(self._ask, planned, put, self.items.held))]
+            items = np.empty((part.num_rows, *shape), dtype)
+            planned.append((part, items, reads(at_front(part), items)))
+        return [Asking(self._ask, planned, put, self.items.held)]
 
     def _where(self, row: int) -> str:
         if (parts := self.source.parts) is None:
@@ -107,37 +108,38 @@ class Column:
         return f"{path}: column {layout.name!r}, row {row - int(parts.starts[part])}"
 
     def _ask(
-        self, parts: Sequence[tuple[Request, np.ndarray, list[Job]]], put: Callable[..., None], held: HeldBytes
-    ) -> ReadStats:
+        self,
+        parts: Sequence[tuple[Request, np.ndarray, list[Job]]],
+        put: Callable[..., None],
+        held: HeldBytes,
+        worker: Worker,
+    ) -> None:
         """Read parts from a store: first their items, and then what these refer to. Some may be in memory."""
-        total = ReadStats()
+        mine = Worker()  # others run at the same time
         for part, items, jobs in parts:
             # Blocks of this read alone: values are rarely needed twice, and metadata below them stays.
             data = HeldBytes(self.source.byte_source, held)
             data.fetch(sorted(span for job in jobs if isinstance(job, JobTable) for span in job.ranges))
-            worker = Worker()
             for job in jobs:
                 if isinstance(job, JobTable):
                     arrived = [memoryview(data.read(*span)) for span in job.ranges]
-                    worker.run(job.in_memory(range(len(arrived)), arrived))
-                else:
-                    job(worker)
+                    job = job.in_memory(range(len(arrived)), arrived)  # noqa: PLW2901
+                mine.run(job)
             replay(partial(put, part, items, data.read_on))
-            total.add(worker.stats)
-            total.add(ReadStats(data.requests, data.bytes_fetched))
-        return total
+            mine.stats.add(ReadStats(data.requests, data.bytes_fetched))
+        worker.stats.add(mine.stats)
 
 
 def shared_jobs(columns: Sequence[Column], requests: Sequence[Request], outs: Sequence[np.ndarray]) -> list[Job]:
     """Return the work of several parts of a read that take boxes of one array: each chunk is decoded once."""
-    one, listed = columns[0], [request for request in requests if request.counts is None]
-    if len(listed) == len(requests) and len(listed[0]) > MOST_BOXES:
+    planner, listed = columns[0].planner, [request for request in requests if request.counts is None]
+    if isinstance(planner, BoxPlanner) and len(listed) == len(requests) and len(listed[0]) > MOST_BOXES:
         is_same = all(np.array_equal(request.rows, listed[0].rows) for request in listed[1:])
-        cut = one.planner.parts
-        several = list(zip(*(cut(request, MOST_BOXES) for request in listed), strict=True)) if is_same else []
+        cuts = (planner.parts(request, MOST_BOXES) for request in listed)
+        several = list(zip(*cuts, strict=True)) if is_same else []
         if len(several) > 1:
             plans = [partial(shared_jobs, columns, parts_of_columns, outs) for parts_of_columns in several]
-            return in_parts(one.source.byte_source, plans)
+            return in_parts(planner.source.byte_source, plans)
     jobs = [
         job for column, request, out in zip(columns, requests, outs, strict=True) for job in column.jobs(request, out)
     ]

@@ -16,7 +16,6 @@ from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import request_of
 from ray_h5.read.arrays.chunk_source import ChunkSource, Parts, joined_indexes
 from ray_h5.read.arrays.column import Column
-from ray_h5.read.arrays.plan_rows import RowPlanner
 from ray_h5.read.arrays.selection import Selection
 from ray_h5.read.jobs import ReadStats
 from ray_h5.read.native.job_table import (
@@ -63,7 +62,7 @@ def alike(readers: Iterable[object]) -> list[Column]:
     """Return columns of whole rows if they differ in their files and lengths alone, and can be one; otherwise none."""
     columns: list[Column] = []
     for column in readers:
-        if not isinstance(column, Column) or column.items is not None or not isinstance(column.planner, RowPlanner):
+        if not isinstance(column, Column) or column.items is not None or not isinstance(column.planner, ChunkSource):
             return []
         source = column.source
         # It has values, in a file that has a descriptor.
@@ -250,7 +249,11 @@ class JointFiles:
                     return file.reader(name) if file.column(name).direct else None
 
             columns_alike = alike(map(reader, files))
-            if not columns_alike or array.dtype != columns_alike[0].planner.dtype or not array.flags.c_contiguous:
+            if (
+                not columns_alike
+                or array.dtype != columns_alike[0].source.layout.stored_dtype
+                or not array.flags.c_contiguous
+            ):
                 continue
             one = columns_alike[0].source
             if one.index is not None and one.pipeline == IN_PYTHON:

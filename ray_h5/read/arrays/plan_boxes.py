@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from numpy.lib.stride_tricks import as_strided
 from ray_h5.manifest.chunk_index import UNALLOCATED
 from ray_h5.manifest.row_requests import Request, runs_between, units_of
 from ray_h5.read.arrays.chunk_source import ChunkSource, cut_at, cut_between_chunks, part_of
-from ray_h5.read.arrays.plan_rows import RowPlanner
+from ray_h5.read.arrays.plan_rows import row_jobs
 from ray_h5.read.arrays.selection import Runs, Selection
 from ray_h5.read.jobs import Job, in_parts, staged
 from ray_h5.read.native.job_table import BOX_FIELDS, NO_PIECES, RAW, Field, JobTable, Piece
@@ -34,87 +34,6 @@ MOST_BOXES = 1 << 16
 
 _MOST_PIECES = 64
 """Of a row that has more parts, what is between them is copied, too, and they are picked by numpy (measured)."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Geometry:
-    """An array and the boxes of it that are rows, along as few axes as possible. The last axis is one of bytes.
-
-    Attributes
-    ----------
-    shape, chunk, counts : numpy.ndarray
-        int64: the shapes of the array and of a chunk, and how many chunks there are along each axis.
-    chunk_strides, number_strides : numpy.ndarray
-        How far indices of a chunk are apart in it, in bytes, and neighbouring chunks in their numbers.
-    origin, box, strides : numpy.ndarray
-        Where a box begins along axes that it does not cut, its shape, and how far its indices are apart in the output,
-        in bytes.
-    scales : numpy.ndarray
-        How many indices one index of an axis of the dataset is here.
-    runs : sequence of (numpy.ndarray or None)
-        For each axis the first and the count of each run that is taken; None if they are one.
-    row_bytes : int
-        Bytes of a row of the output.
-    """
-
-    shape: np.ndarray
-    chunk: np.ndarray
-    counts: np.ndarray
-    chunk_strides: np.ndarray
-    number_strides: np.ndarray
-    origin: np.ndarray
-    box: np.ndarray
-    strides: np.ndarray
-    scales: np.ndarray
-    runs: Sequence[np.ndarray | None]
-    row_bytes: int
-
-    @classmethod
-    def of(cls, source: ChunkSource, selection: Selection) -> _Geometry:
-        layout, item = source.layout, source.layout.stored_dtype.itemsize
-        axes = len(layout.shape)
-        shape, chunk = [*layout.shape, item], [*(layout.chunk_shape or layout.shape), item]
-        taken = [*selection.taken, *[None] * (axes - len(selection.taken)), selection.of_value or None]
-        box = [*selection.box_shape(layout.shape), sum(count for _, count in selection.of_value) or item]
-        strides, scales, row_bytes = [1] * (axes + 1), [1] * (axes + 1), box[-1]
-        for axis in range(axes) if selection.is_reversed else range(axes - 1, -1, -1):
-            strides[axis] = row_bytes
-            row_bytes *= box[axis]
-        if not selection.shape:
-            strides[selection.axes[-1]] = row_bytes  # rows that follow each other are one box
-        runs = [None if axis_runs is None else np.array(axis_runs, np.int64).reshape(-1, 2) for axis_runs in taken]
-        # An axis that boxes have as a whole, and the one before it, are one.
-        last = axes
-        while last and runs[last] is None and last not in selection.axes and chunk[last] == shape[last]:
-            if strides[last - 1] != shape[last] * strides[last]:
-                break
-            length, before = shape.pop(), runs[last - 1]
-            strides[last - 1] = strides.pop()
-            chunk.pop(), box.pop(), runs.pop(), scales.pop()
-            last -= 1
-            for values in (shape, chunk, box, scales):
-                values[last] *= length
-            runs[last] = None if before is None else before * length
-        counts = np.array([-(-n // c) if c else 0 for n, c in zip(shape, chunk, strict=True)], np.int64)
-        return cls(
-            np.array(shape, np.int64),
-            np.array(chunk, np.int64),
-            counts,
-            strides_of(chunk),
-            strides_of(counts.tolist()),
-            np.array([0 if run is None else run[0, 0] for run in runs], np.int64),
-            np.array(box, np.int64),
-            np.array(strides, np.int64),
-            np.array(scales, np.int64),
-            [None if run is None or len(run) == 1 else run for run in runs],
-            row_bytes,
-        )
-
-    @cached_property
-    def takes_chunks(self) -> bool:
-        """Whether the bytes of a chunk lie in the output as they do in the chunk."""
-        wide = self.chunk > 1
-        return bool((self.strides[wide] == self.chunk_strides[wide]).all())
 
 
 class _Cells(NamedTuple):
@@ -146,21 +65,64 @@ class BoxPlanner:
     ----------
     dtype : numpy.dtype
         What the values are, as they are stored.
+    row_bytes : int
+        Bytes of a box.
+
+    The others describe the array and the boxes along as few axes as possible; the last axis is one of bytes.
+
+    extents, chunk, box : numpy.ndarray
+        int64: the shapes of the array, of a chunk, and of a box.
+    chunk_strides, number_strides, strides : numpy.ndarray
+        How far neighbours along each axis are apart: indices in a chunk, in bytes; chunks, in their numbers; indices of
+        a box in the output, in bytes.
+    origin : numpy.ndarray
+        Where a box begins along axes that it does not cut.
+    scales : numpy.ndarray
+        How many indices one index of an axis of the dataset is here.
+    runs : sequence of (numpy.ndarray or None)
+        For each axis the first and the count of each run that is taken; None if they are one.
+    takes_chunks : bool
+        Whether the bytes of a chunk lie in the output as they do in the chunk.
     """
 
     def __init__(self, source: ChunkSource, selection: Selection) -> None:
         self.source = source
         self.selection = selection
-        self.dtype = source.layout.stored_dtype if selection.dtype is None else selection.dtype
-
-    @cached_property
-    def _geometry(self) -> _Geometry:
-        return _Geometry.of(self.source, self.selection)
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of a box."""
-        return self._geometry.row_bytes
+        layout, item = source.layout, source.layout.stored_dtype.itemsize
+        self.dtype = layout.stored_dtype if selection.dtype is None else selection.dtype
+        axes = len(layout.shape)
+        shape, chunk = [*layout.shape, item], [*(layout.chunk_shape or layout.shape), item]
+        taken = [*selection.taken, *[None] * (axes - len(selection.taken)), selection.of_value or None]
+        box = [*selection.box_shape(layout.shape), sum(count for _, count in selection.of_value) or item]
+        strides, scales, row_bytes = [1] * (axes + 1), [1] * (axes + 1), box[-1]
+        for axis in range(axes) if selection.is_reversed else range(axes - 1, -1, -1):
+            strides[axis] = row_bytes
+            row_bytes *= box[axis]
+        if not selection.shape:
+            strides[selection.axes[-1]] = row_bytes  # rows that follow each other are one box
+        runs = [None if axis_runs is None else np.array(axis_runs, np.int64).reshape(-1, 2) for axis_runs in taken]
+        # An axis that boxes have as a whole, and the one before it, are one.
+        last = axes
+        while last and runs[last] is None and last not in selection.axes and chunk[last] == shape[last]:
+            if strides[last - 1] != shape[last] * strides[last]:
+                break
+            length, before = shape.pop(), runs[last - 1]
+            strides[last - 1] = strides.pop()
+            chunk.pop(), box.pop(), runs.pop(), scales.pop()
+            last -= 1
+            for values in (shape, chunk, box, scales):
+                values[last] *= length
+            runs[last] = None if before is None else before * length
+        self.row_bytes = row_bytes
+        self.extents, self.chunk, self.box, self.strides, self.scales = np.array(
+            [shape, chunk, box, strides, scales], np.int64
+        )
+        self.chunk_strides = strides_of(chunk)
+        self.number_strides = strides_of([-(-n // c) if c else 0 for n, c in zip(shape, chunk, strict=True)])
+        self.origin = np.array([run[0, 0] if run is not None and len(run) else 0 for run in runs], np.int64)
+        self.runs = [None if run is None or len(run) == 1 else run for run in runs]
+        wide = self.chunk > 1
+        self.takes_chunks = bool((self.strides[wide] == self.chunk_strides[wide]).all())
 
     def jobs(self, request: Request, out: np.ndarray) -> list[Job]:
         """Return the work that fills ``out[request.places]`` with the boxes ``request.rows``, as they are stored."""
@@ -194,7 +156,7 @@ class BoxPlanner:
 
         Rows that follow each other, and go to places that do, are one box.
         """
-        known, selection, layout = self._geometry, self.selection, self.source.layout
+        selection, layout = self.selection, self.source.layout
         runs = request.listed() if selection.shape else request.joined()
         if not selection.shape:
             if (parts := self.source.parts) is not None:
@@ -202,41 +164,40 @@ class BoxPlanner:
             if len(selection.axes) > 1:
                 runs = runs.pieces(layout.shape[selection.axes[-1]])
         firsts, places = runs.firsts, runs.places
-        corners, lengths = (np.repeat(bounds[None], len(firsts), axis=0) for bounds in (known.origin, known.box))
+        corners, lengths = (np.repeat(bounds[None], len(firsts), axis=0) for bounds in (self.origin, self.box))
         for axis, at in zip(selection.axes, np.unravel_index(firsts, selection.extents(layout)), strict=True):
-            corners[:, axis] = at * known.scales[axis]
+            corners[:, axis] = at * self.scales[axis]
         if not selection.shape:
             lengths[:, selection.axes[-1]] *= runs.lengths
         else:
-            lengths = np.minimum(lengths, known.shape - corners)
-        if selection.shape and (outside := (lengths < known.box).any(axis=1)).any():
+            lengths = np.minimum(lengths, self.extents - corners)
+        if selection.shape and (outside := (lengths < self.box).any(axis=1)).any():
             out[places[outside]] = np.zeros((), out.dtype)  # now, and not in a job: these run side by side
-        begins = places * known.row_bytes
-        for axis, run in enumerate(known.runs):
+        begins = places * self.row_bytes
+        for axis, run in enumerate(self.runs):
             if run is not None:  # a box for each run of positions: these lie one after the other in the output
                 corners, lengths, begins = (of.repeat(len(run), axis=0) for of in (corners, lengths, begins))
                 times, ends = len(begins) // len(run), np.cumsum(run[:, 1])
                 corners[:, axis], lengths[:, axis] = np.tile(run[:, 0], times), np.tile(run[:, 1], times)
-                begins += np.tile((ends - run[:, 1]) * known.strides[axis], times)
+                begins += np.tile((ends - run[:, 1]) * self.strides[axis], times)
         return corners, lengths, begins
 
     def _cells(self, corners: np.ndarray, lengths: np.ndarray, begins: np.ndarray) -> _Cells:
         """Return the parts of chunks that boxes touch; their chunks ascend."""
-        known = self._geometry
         if self.source.index is None:
-            return _Cells(np.zeros(len(begins), np.int64), lengths, corners @ known.chunk_strides, begins)
-        first = corners // known.chunk
-        touched = (corners + lengths - 1) // known.chunk - first + 1
+            return _Cells(np.zeros(len(begins), np.int64), lengths, corners @ self.chunk_strides, begins)
+        first = corners // self.chunk
+        touched = (corners + lengths - 1) // self.chunk - first + 1
         if (touched == 1).all():
-            numbers, low = first @ known.number_strides, corners
+            numbers, low = first @ self.number_strides, corners
         else:
             of, at = _indices_of(touched)
             first = first[of] + at
-            numbers, corners = first @ known.number_strides, corners[of]
-            low = np.maximum(corners, first * known.chunk)
-            lengths = np.minimum(corners + lengths[of], (first + 1) * known.chunk) - low
-            begins = begins[of] + (low - corners) @ known.strides
-        cells = _Cells(numbers, lengths, (low - first * known.chunk) @ known.chunk_strides, begins)
+            numbers, corners = first @ self.number_strides, corners[of]
+            low = np.maximum(corners, first * self.chunk)
+            lengths = np.minimum(corners + lengths[of], (first + 1) * self.chunk) - low
+            begins = begins[of] + (low - corners) @ self.strides
+        cells = _Cells(numbers, lengths, (low - first * self.chunk) @ self.chunk_strides, begins)
         return cells if np.all(numbers[1:] >= numbers[:-1]) else cells.select(np.argsort(numbers, kind="stable"))
 
     def parts(self, request: Request, at_once: int) -> Iterator[Request]:
@@ -272,11 +233,10 @@ class BoxPlanner:
             jobs += self._raw_jobs(of_raw, table[Field.OFFSET, raw].repeat(counts[raw]), out)
             starts, counts, numbers, table = starts[~raw], counts[~raw], numbers[~raw], table.compress(~raw, axis=1)
         if len(numbers):
-            known = self._geometry
             # A chunk that lies in the output as it is stored is decoded into its place.
             whole = np.zeros(len(counts), bool)
-            if known.takes_chunks:
-                whole = (counts == 1) & (cells.lengths[starts] == known.chunk).all(axis=1)
+            if self.takes_chunks:
+                whole = (counts == 1) & (cells.lengths[starts] == self.chunk).all(axis=1)
             if counts.sum() < len(cells.numbers):
                 cells = cells.select(units_of(starts, counts))
             jobs.append(self._table(table, numbers, counts, whole, cells, out))
@@ -284,7 +244,7 @@ class BoxPlanner:
 
     def _raw_jobs(self, cells: _Cells, bases: np.ndarray, out: np.ndarray) -> list[Job]:
         """Return the work for parts of chunks, or of an array, that are stored as they are from `bases` on."""
-        strides = self._geometry.chunk_strides
+        strides = self.chunk_strides
         inner, step = self._read_at_once(cells.lengths.max(axis=0).tolist())
         lengths, sources, begins = cells.lengths, bases + cells.sources, cells.begins
         if inner:
@@ -297,7 +257,7 @@ class BoxPlanner:
                 return in_parts(self.source.byte_source, plan)
             of, at = _indices_of(parts)
             at *= steps
-            sources, begins = sources[of] + at @ strides[:inner], begins[of] + at @ self._geometry.strides[:inner]
+            sources, begins = sources[of] + at @ strides[:inner], begins[of] + at @ self.strides[:inner]
             lengths, bases = lengths[of], bases[of]
             lengths[:, :inner] = np.minimum(lengths[:, :inner] - at, steps)
         read = _Cells(bases, lengths, sources, begins)
@@ -320,7 +280,7 @@ class BoxPlanner:
 
     def _read_at_once(self, lengths: Sequence[int]) -> tuple[int, int]:
         """Return how many outer axes of parts of these lengths are not read as a whole, and how much of the last."""
-        span, strides = 1, self._geometry.chunk_strides.tolist()
+        span, strides = 1, self.chunk_strides.tolist()
         for axis in range(len(lengths) - 1, -1, -1):
             if lengths[axis] > 1 and strides[axis] - span > _GAP_BYTES:
                 return axis + 1, 1
@@ -331,7 +291,7 @@ class BoxPlanner:
 
     def _is_plain(self, lengths: np.ndarray) -> np.ndarray:
         """Return for parts of chunks whether they are one run of bytes, and one in the output."""
-        by, to = self._geometry.chunk_strides, self._geometry.strides
+        by, to = self.chunk_strides, self.strides
         run, is_dense = lengths[:, -1], np.ones(len(lengths), bool)
         for axis in range(lengths.shape[1] - 2, -1, -1):
             is_dense &= (lengths[:, axis] == 1) | ((by[axis] == run) & (to[axis] == run))
@@ -361,7 +321,7 @@ class BoxPlanner:
             return self.source.table(table, NO_PIECES, out, numbers)
         pieces = np.zeros((len(Piece), len(begins)), np.int64)
         pieces[Piece.SOURCE], pieces[Piece.DESTINATION] = cells.sources, begins
-        boxes, pieces[Piece.BOX] = _boxes_of(cells.lengths, self._geometry.chunk_strides, self._geometry.strides)
+        boxes, pieces[Piece.BOX] = _boxes_of(cells.lengths, self.chunk_strides, self.strides)
         return self.source.table(table, pieces, out, numbers, boxes)
 
     def _fill(self, cells: _Cells, out: np.ndarray) -> None:
@@ -371,7 +331,7 @@ class BoxPlanner:
         sources, lengths, begins = (part.tolist() for part in (cells.sources, cells.lengths, cells.begins))
         for source, shape, begin in zip(sources, lengths, begins, strict=True):
             line = stored[(source + np.arange(shape[-1])) % len(stored)]
-            as_strided(values[begin:], shape, self._geometry.strides.tolist())[...] = line
+            as_strided(values[begin:], shape, self.strides.tolist())[...] = line
 
     # Values that are put into their places afterwards -----------------------------------------
 
@@ -398,13 +358,13 @@ class BoxPlanner:
         begins, width = np.cumsum(counts) - counts, int(counts.sum())
         picked = request.rows + np.repeat(begins - firsts, stops - starts)
         view = out.reshape(len(out), *lead[::-1]).T if selection.is_reversed else np.moveaxis(out, 0, -1)
-        values_of_lines = RowPlanner(replace(source, layout=replace(layout, shape=(math.prod(layout.shape),))))
+        values_of_lines = replace(source, layout=replace(layout, shape=(math.prod(layout.shape),)))
 
         def reads(part: Request, values: np.ndarray) -> list[Job]:
             lines = units_of(part.firsts, part.lengths)[:, None]
             places = np.arange(len(lines))[:, None] * width + begins
             near = Request((lines * length + firsts).ravel(), places.ravel(), np.tile(counts, len(lines)))
-            return values_of_lines.jobs(near, values.reshape(-1))
+            return row_jobs(values_of_lines, near, values.reshape(-1))
 
         def put(part: Request, values: np.ndarray) -> None:
             lines = np.unravel_index(units_of(part.places, part.lengths), lead)

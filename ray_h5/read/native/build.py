@@ -27,10 +27,14 @@ def compiled_path() -> Path:
     return HERE / f"loop-{digest}.lib"
 
 
+def compiler_here() -> str | None:
+    """Return the C compiler of this machine, if it has one."""
+    return os.environ.get("CC") or next(filter(shutil.which, ("cc", "gcc", "clang")), None)
+
+
 def compile_loop() -> Path | None:
     """Compile the loop, unless that was done before; return the library, or None if there is no compiler."""
-    target = compiled_path()
-    compiler = os.environ.get("CC") or next(filter(shutil.which, ("cc", "gcc", "clang")), None)
+    target, compiler = compiled_path(), compiler_here()
     if compiler is None or os.environ.get(SWITCH) == "0":
         return None
     if not target.exists():

@@ -12,14 +12,14 @@ import functools
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from ray_h5.codecs.filter_ids import BITSHUFFLE, BLOSC, DEFLATE, FLETCHER32, LZ4, LZF, SHUFFLE, ZSTD
 from ray_h5.errors import OutOfMemoryError
 from ray_h5.per_process import PerProcess
-from ray_h5.read.native.build import SWITCH, compiled_path
+from ray_h5.read.native.build import SWITCH, compiled_path, compiler_here
 
 logger = logging.getLogger(__name__)
 
@@ -82,34 +82,41 @@ class Loop:
         self.library.ray_h5_help(self.of_thread.value.address, idle_ns)
 
 
-def _there(address: int | None) -> int:
-    """Return the address of a new object of the loop; raise if there was no memory for it."""
-    if not address:
-        raise OutOfMemoryError("there is no memory for a thread that decodes chunks. Read with fewer threads=.")
-    return address
-
-
 class _OfThread(threading.local):
-    """What a thread has of the loop: its context, and the pool in which it runs jobs, as long as the context."""
+    """What a thread has of the loop: the pool in which it runs jobs, and a context, from when it first runs some."""
 
     def __init__(self, loop: Loop) -> None:
-        self._context = _Context(loop)  # freed with the thread
-        self.address = self._context.address
+        self._loop = loop
         self.pool: Pool | None = None
 
+    @functools.cached_property
+    def address(self) -> int:
+        """The address of its context, which has buffers and decoders."""
+        library = self._loop.library
+        self._context = _Owned(library.ray_h5_context(self._loop.codecs), library.ray_h5_free)  # freed with the thread
+        return self._context.address
 
-class _Context:
-    """A context of the loop, with buffers and decoders that a thread keeps; freed with the thread that has it."""
 
-    def __init__(self, loop: Loop) -> None:
-        self.address, self._free = _there(loop.library.ray_h5_context(loop.codecs)), loop.library.ray_h5_free
+class _Owned:
+    """An object of the loop that is freed with this one.
+
+    Raises
+    ------
+    OutOfMemoryError
+        If there was no memory for the object.
+    """
+
+    def __init__(self, address: int | None, free: Callable[[int], None]) -> None:
+        if not address:
+            raise OutOfMemoryError("there is no memory for a thread that decodes chunks. Read with fewer threads=.")
+        self.address, self._free = address, free
 
     def __del__(self) -> None:
         if address := self.__dict__.pop("address", None):
             self._free(address)
 
 
-class Pool:
+class Pool(_Owned):
     """Threads that run the compiled loop together: all of them jobs of one table, then of the next.
 
     Those that plan tables wait for their turn in the loop, without Python's lock: one that is ready begins at once
@@ -126,8 +133,8 @@ class Pool:
     """
 
     def __init__(self, loop: Loop, threads: int, helpers: int) -> None:
-        self._loop, self._free = loop, loop.library.ray_h5_free_pool
-        self.address = _there(loop.library.ray_h5_pool(loop.codecs, threads, helpers))
+        super().__init__(loop.library.ray_h5_pool(loop.codecs, threads, helpers), loop.library.ray_h5_free_pool)
+        self._loop = loop
 
     def enter(self, number: int = 0) -> None:
         """Let the calling thread run jobs in this pool from now on; those of tables with a lower number come first."""
@@ -143,10 +150,6 @@ class Pool:
         """Let nobody help any more."""
         self._loop.library.ray_h5_end_pool(self.address)
 
-    def __del__(self) -> None:
-        if address := self.__dict__.pop("address", None):
-            self._free(address)
-
 
 def pool_of(threads: int, helpers: int) -> Pool | None:
     """Return a pool; None without the compiled loop."""
@@ -156,8 +159,8 @@ def pool_of(threads: int, helpers: int) -> Pool | None:
 
 @contextlib.contextmanager
 def threads_of_loop(threads: int) -> Iterator[None]:
-    """Let so many threads run the jobs of the calling thread, if the loop is compiled, and it is in no pool."""
-    loop = compiled_loop() if threads > 1 else None
+    """Let several threads run the jobs of the calling thread, if the loop is compiled, and it is in no pool."""
+    loop = compiled_loop()
     if loop is None or loop.of_thread.value.pool is not None:
         yield
         return
@@ -175,10 +178,20 @@ def compiled_loop() -> Loop | None:
     """Return the compiled loop; None if it was not compiled, or is switched off."""
     if os.environ.get(SWITCH) == "0":
         return None
+    path = compiled_path()
     try:
-        return Loop(compiled_path())
+        return Loop(path)
     except OSError as exc:
-        logger.debug("rows are decoded in Python: %s", exc)
+        # A loop of another version is there after the source changed. Without one, and without a compiler, nothing can
+        # be done, and who installed the package was told.
+        if not path.exists() and (any(path.parent.glob("loop-*.lib")) or compiler_here()):
+            logger.warning(
+                "rows are decoded in Python, which is slower: the loop in C is not compiled, or its source has changed "
+                "since (%s). Run: python -m ray_h5.read.native.build",
+                exc,
+            )
+        else:
+            logger.debug("rows are decoded in Python: %s", exc)
         return None
 
 

@@ -64,7 +64,7 @@ def test_tables_of_a_pool_are_run_once_and_whole(threads, helpers, planners):
 
     def run(count):
         table, out, values = decoding(count)
-        counts = Worker().run_alone(table)
+        counts = Worker().run_table(table)
         assert counts[CHUNKS_DECODED] == count
         return (out == values).all()
 
@@ -82,7 +82,7 @@ def test_damaged_chunks_of_a_pool_are_named():
         stored = table.keeps[1]
         stored[len(stored) // 2 :] = 0  # of all chunks: the first one is named
         with pytest.raises(CorruptChunkError, match="chunk 0"):
-            Worker().run_alone(table)
+            Worker().run_table(table)
         return place
 
     with ThreadPoolExecutor(2, initializer=pool_of(2, 2).enter) as executor:
@@ -96,7 +96,7 @@ def test_a_fork_goes_on_without_the_threads_of_a_pool():
         child = os.fork()
         if child == 0:  # nothing may be raised here
             table, out, values = decoding(5)
-            Worker().run_alone(table)
+            Worker().run_table(table)
             is_right = (out == values).all()
             pool.end()
             del pool

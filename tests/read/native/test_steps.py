@@ -57,7 +57,7 @@ def in_python(made):
 
 
 def in_loop(made):
-    Worker().run_alone(made)
+    Worker().run_table(made)
 
 
 @given(
@@ -72,7 +72,7 @@ def test_ranges_are_copied_and_counted_alike(source, ranges, ascending):
         out = np.zeros(len(expected), np.uint8)
         made = copies(source, ranges, out)
         if compiled:
-            counts = Worker().run_alone(made)
+            counts = Worker().run_table(made)
         else:
             steps.run_in_python(made, 0, len(made), counts := np.zeros(4, np.int64))
         assert_same(out, expected)
@@ -108,11 +108,11 @@ def test_hints_are_given_once_while_reads_wait(source):
     times[:2] = 512, 1  # reads have waited
     out = np.zeros(10000, np.uint8)
     first = copies(source, ranges, out)
-    counts = Worker(times).run_alone(first)
+    counts = Worker(times).run_table(first)
     assert 0 < counts[HINTS] < counts[HINTED] == 6
     times[COLD_ON], times[HINTS_OFF] = 1, 1
-    assert Worker(times).run_alone(first)[HINTS] == 0
-    assert Worker().run_alone(first)[HINTS] == 0
+    assert Worker(times).run_table(first)[HINTS] == 0
+    assert Worker().run_table(first)[HINTS] == 0
 
 
 def test_hints_go_on_after_small_rows_that_lie_in_pages_of_others(source):
@@ -122,11 +122,11 @@ def test_hints_go_on_after_small_rows_that_lie_in_pages_of_others(source):
     times = new_times()
     times[:2] = 8192, 1
     small = copies(source, [(24000 - i * 40, 8) for i in range(600)], np.zeros(4800, np.uint8))
-    assert Worker(times).run_alone(small)[HINTS] > 0
+    assert Worker(times).run_table(small)[HINTS] > 0
     assert times[COLD_ON]
     large = copies(source, [(26000 - i * 4200, 4096) for i in range(7)], np.zeros(7 * 4096, np.uint8))
     for _ in range(2000):
-        Worker(times).run_alone(large)
+        Worker(times).run_table(large)
         if not times[COLD_ON]:
             return
     pytest.fail("hints about bytes that are in memory never end")
@@ -136,7 +136,7 @@ def test_a_read_past_the_end_is_the_named_error(source):
     out = np.zeros(20, np.uint8)
     made = copies(source, [(0, 10), (len(STORED) - 5, 10)], out)
     with pytest.raises(TruncatedFileError, match=f"expected 10 bytes at offset {len(STORED) - 5}, found 5"):
-        Worker().run_alone(made)
+        Worker().run_table(made)
     assert_same(out[:10], STORED[:10])
 
 
@@ -144,13 +144,13 @@ def test_a_read_that_fails_in_the_loop_is_tried_again_in_python_and_then_named()
     out = np.zeros(20, np.uint8)
     made = copies(LocalFile.open("/proc/self/mem"), [(0, 20)], out)  # nothing is at its beginning
     with pytest.raises(TransientIOError, match=os.strerror(errno.EIO)):
-        Worker().run_alone(made)
+        Worker().run_table(made)
 
 
 def test_a_file_without_a_descriptor_is_read_by_its_methods(source, monkeypatch):
     monkeypatch.setattr(LocalFile, "descriptor", table.NO_DESCRIPTOR)
     out = np.zeros(10, np.uint8)
-    counts = Worker().run_alone(copies(source, [(7, 10)], out))
+    counts = Worker().run_table(copies(source, [(7, 10)], out))
     assert_same(out, STORED[7:17])
     assert counts[:2].tolist() == [1, 10]
 

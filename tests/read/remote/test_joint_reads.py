@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from ray_h5.manifest.row_requests import Request
+from ray_h5.read import coalesced_reads
+from ray_h5.read.coalesced_reads import cost_of
 from ray_h5.read.file_reads import run_all
 from ray_h5.read.jobs import staged
 from ray_h5.read.native.job_table import NO_BOXES, NO_DESCRIPTOR, NO_PIECES, RAW, Field, JobTable, Origin
-from ray_h5.read.remote import coalesced_reads
-from ray_h5.read.remote.coalesced_reads import cost_of
 from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.stores.store_base import RemoteFile
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from ray_h5.read.jobs import ReadStats, Worker
@@ -38,60 +39,42 @@ class _Request:
     ranges: list[_Range]
 
 
-class _Arrivals:
-    """Runs jobs when their byte ranges have arrived.
-
-    Attributes
-    ----------
-    left : dict of int to int
-        How many jobs of each table have not run.
-    parts : dict of (int, int) to (memoryview, int)
-        Large ranges that are put together, by table and job, and how many of their bytes are missing.
-    """
-
-    def __init__(self, jobs: Sequence[JobTable], worker: Worker) -> None:
-        self._worker = worker
-        self.left = {id(job): len(job) for job in jobs}
-        self.parts: dict[tuple[int, int], tuple[memoryview, int]] = {}
-
-    def arrive(self, request: _Request, data: memoryview) -> None:
-        """Run the jobs that have all of their bytes now."""
-        ready: dict[int, tuple[JobTable, list[int], list[memoryview]]] = {}
-        for needed in request.ranges:
-            at = needed.offset - request.offset
-            whole = data[at : at + needed.nbytes] if needed.nbytes <= request.nbytes else self._put(needed, -at, data)
-            if whole is not None:
-                _, numbers, ranges = ready.setdefault(id(needed.table), (needed.table, [], []))
-                numbers.append(needed.number)
-                ranges.append(whole)
-        request.ranges = []
-        for key, (job, numbers, ranges) in ready.items():
-            self._worker.run_alone(job.in_memory(numbers, ranges))
-            self.left[key] -= len(numbers)
-            for then in () if self.left[key] else job.then:
-                then()
-
-    def _put(self, needed: _Range, place: int, part: memoryview) -> memoryview | None:
-        """Put a part of a large range to its place; return the range once no part is missing."""
-        key = id(needed.table), needed.number
-        if key not in self.parts:
-            self.parts[key] = memoryview(bytearray(needed.nbytes)), needed.nbytes
-        whole, missing = self.parts.pop(key)
-        whole[place : place + len(part)] = part
-        if missing == len(part):
-            return whole
-        self.parts[key] = whole, missing - len(part)
-        return None
-
-
 def run_fetched(jobs: list[JobTable], worker: Worker) -> None:
     """Run jobs as their byte ranges arrive, and drop them."""
-    arrivals, requests = _Arrivals(jobs, worker), _requests(jobs)
+    requests = _requests(jobs)
     cost = _cost(requests)
+    left = {id(job): len(job) for job in jobs}  # jobs of each table that have not run
+    # Large ranges that are put together, by table and job, and how many of their bytes are missing.
+    parts: dict[tuple[int, int], tuple[memoryview, int]] = {}
     jobs.clear()
+
+    def arrive(request: _Request, data: memoryview) -> None:
+        """Run the jobs that have all of their bytes now."""
+        ready: dict[int, tuple[JobTable, list[int], list[memoryview]]] = {}
+        for offset, nbytes, table, number in request.ranges:
+            at, whole, missing = offset - request.offset, data, 0
+            if nbytes <= request.nbytes:
+                whole = data[at : at + nbytes]
+            else:
+                known = parts.pop((id(table), number), None)
+                whole, missing = (memoryview(bytearray(nbytes)), nbytes) if known is None else known
+                whole[-at : len(data) - at] = data
+                if missing := missing - len(data):
+                    parts[id(table), number] = whole, missing
+                    continue
+            _, numbers, ranges = ready.setdefault(id(table), (table, [], []))
+            numbers.append(number)
+            ranges.append(whole)
+        request.ranges = []
+        for key, (table, numbers, ranges) in ready.items():
+            worker.run_table(table.in_memory(numbers, ranges))
+            left[key] -= len(numbers)
+            for then in () if left[key] else table.then:
+                then()
+
     for batch in _batches(requests):
         spans = [(request.byte_source, request.offset, request.nbytes) for request in batch]
-        fetch(spans, lambda number, data: arrivals.arrive(batch[number], data))  # noqa: B023  done before the next
+        fetch(spans, lambda number, data: arrive(batch[number], data))  # noqa: B023  done before the next
     worker.stats.add(cost)
 
 
@@ -111,30 +94,26 @@ def _requests(jobs: Sequence[JobTable]) -> list[_Request]:
         _, ranges = by_source.setdefault(id(job.byte_source), (job.byte_source, []))
         ranges += [_Range(*span, job, number) for number, span in enumerate(job.ranges)]
     # Those that a cache on a disk has, and the others. They are not joined: bytes of both would be fetched.
-    apart: list[tuple[ByteSource, list[_Range], list[_Range]]] = []
+    apart: list[tuple[ByteSource, bool, list[_Range]]] = []
     for source, ranges in by_source.values():
         ranges.sort(key=lambda needed: needed[:2])
-        split: tuple[list[_Range], list[_Range]] = [], []
-        for needed, is_stored in zip(ranges, source.on_disk([needed[:2] for needed in ranges]), strict=True):
-            split[not is_stored].append(needed)
-        apart.append((source, *split))
+        stored = source.on_disk([needed[:2] for needed in ranges])
+        for is_stored in (True, False):
+            some = [needed for needed, on_disk in zip(ranges, stored, strict=True) if on_disk == is_stored]
+            apart.append((source, is_stored, some))
     # With what is on a disk: otherwise a cache made requests of its own, for gaps that are fetched without one.
-    count = sum(_count_apart(there) + _count_apart(missing) for _, there, missing in apart)
-    total = sum(needed.nbytes for *_, missing in apart for needed in missing)
+    count = sum(bool(ranges) for _, _, ranges in apart)
+    for _, _, ranges in apart:
+        count += sum(after.offset - before.offset - before.nbytes > _NEXT_BYTES for before, after in pairwise(ranges))
+    total = sum(needed.nbytes for _, is_stored, ranges in apart if not is_stored for needed in ranges)
     gap = GAP_BYTES if count >= _FEW_RANGES else FEW_GAP_BYTES
     part_bytes = max(LEAST_PART_BYTES, min(MOST_PART_BYTES, total // IN_FLIGHT))
     requests: list[_Request] = []
-    for source, there, missing in apart:
-        # No block is between two that are as close as this.
-        requests += _joined(source, there, BLOCK_BYTES - 1, LEAST_PART_BYTES)
-        requests += _joined(source, missing, gap, part_bytes)
+    for source, is_stored, ranges in apart:
+        # No block of the cache is between two that are as close as this.
+        bounds = (BLOCK_BYTES - 1, LEAST_PART_BYTES) if is_stored else (gap, part_bytes)
+        requests += _joined(source, ranges, *bounds)
     return requests
-
-
-def _count_apart(ranges: list[_Range]) -> int:
-    """Return how many byte ranges remain if those are joined that follow each other; they ascend."""
-    ends = [needed.offset + needed.nbytes for needed in ranges]
-    return sum(at == 0 or needed.offset - ends[at - 1] > _NEXT_BYTES for at, needed in enumerate(ranges))
 
 
 def _joined(source: ByteSource, ranges: list[_Range], gap: int, part_bytes: int) -> list[_Request]:
