@@ -16,11 +16,10 @@ from ray_h5.errors import RayH5Error, TransientIOError
 from ray_h5.hdf5.files.opening import is_transient, lacks_descriptors
 from ray_h5.read.casting import LostValue
 from ray_h5.read.coalesced_reads import cost_of, run_fetched
-from ray_h5.read.file_cache import forget_all
 from ray_h5.read.jobs import Asking, Job, ReadStats, Worker
 from ray_h5.read.native.job_table import JobTable, new_times
 from ray_h5.read.native.library import threads_of_loop
-from ray_h5.read.open_file import max_open
+from ray_h5.read.open_file import forget_all, max_open
 from ray_h5.read.read_parts import FileRead, lost_in
 from ray_h5.storage.request_pool import each_waiting
 
@@ -50,11 +49,25 @@ def run_reads(reads: Sequence[Callable[[], FileRead]], times: np.ndarray | None 
     ReadStats
         What the reads have cost.
     """
-    stats = ReadStats()
+    total = ReadStats()
     times = new_times() if times is None else times
     for together in opened_together(reads):
-        stats.add(_run_batch(together, times))
-    return stats
+        try:
+            stats = run_together(together, times) if len(together) > 1 else None
+        except (OSError, RayH5Error):
+            if together[0].reader.is_fetched:
+                raise
+            stats = None  # a reader repeats what may pass
+        for read in together:
+            if stats is None:
+                before = replace(read.reader.stats)
+                read.reader.run(read)
+                total.add(read.reader.stats.since(before))
+            elif read.finish is not None:
+                read.finish()
+        if stats is not None:
+            total.add(stats)
+    return total
 
 
 def opened_together(reads: Sequence[Callable[[], FileRead]]) -> Iterator[list[FileRead]]:
@@ -78,22 +91,6 @@ def opened_together(reads: Sequence[Callable[[], FileRead]]) -> Iterator[list[Fi
             fetched = []
         if near:
             yield near
-
-
-def _run_batch(reads: Sequence[FileRead], times: np.ndarray) -> ReadStats:
-    """Run reads as one. After an error on a disk, run them one by one: a reader repeats what may pass."""
-    if len(reads) == 1:
-        return _one_by_one(reads)
-    try:
-        stats = run_together(reads, times)
-    except (LostValue, OSError, RayH5Error):
-        if reads[0].reader.is_fetched:
-            raise
-        return _one_by_one(reads)
-    for read in reads:
-        if read.finish is not None:
-            read.finish()
-    return stats
 
 
 def run_together(reads: Sequence[FileRead], times: np.ndarray) -> ReadStats:
@@ -151,15 +148,6 @@ def request_cost_of(reads: Sequence[Callable[[], FileRead]]) -> ReadStats:
         jobs = each_waiting(lambda read: read.reader.jobs_of(read), together)
         total.add(cost_of([job for job in itertools.chain.from_iterable(jobs) if isinstance(job, JobTable)]))
     return total
-
-
-def _one_by_one(reads: Sequence[FileRead]) -> ReadStats:
-    stats = ReadStats()
-    for read in reads:
-        before = replace(read.reader.stats)
-        read.reader.run(read)
-        stats.add(read.reader.stats.since(before))
-    return stats
 
 
 def repeated(

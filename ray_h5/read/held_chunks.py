@@ -9,6 +9,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -72,26 +73,33 @@ class HeldChunks:
 
     def sharing(self, jobs: Sequence[Job], file: Any) -> list[Job]:
         """Return the same work without decoding chunks of an `OpenFile` that are held; those of other files are not."""
-        return [*jobs] if file.access.swmr or not self.max_bytes else [self._sharing(job, file) for job in jobs]
-
-    def _sharing(self, job: Job, file: Any) -> Job:
-        if isinstance(job, JobTable):
-            origins = list(job.origins)
-            for at, origin in enumerate(origins):
-                if origin.byte_source is file.byte_source:
-                    # Datasets of a damaged file may claim the same bytes, each in its way.
-                    key = (file.path, file.identity, origin.decoder.pipeline)
-                    origins[at] = replace(origin, held=self._columns.setdefault(key, next(self._numbers)))
-            return replace(job, origins=origins)
-        if isinstance(job, Unplanned):
-            return replace(job, jobs_of=lambda: self.sharing(job.jobs_of(), file))
-        return job
+        if file.access.swmr or not self.max_bytes:
+            return [*jobs]
+        shared: list[Job] = []
+        for job in jobs:
+            if isinstance(job, JobTable):
+                origins = list(job.origins)
+                for at, origin in enumerate(origins):
+                    if origin.byte_source is file.byte_source:
+                        # Datasets of a damaged file may claim the same bytes, each in its way.
+                        key = (file.path, file.identity, origin.decoder.pipeline)
+                        origins[at] = replace(origin, held=self._columns.setdefault(key, next(self._numbers)))
+                shared.append(replace(job, origins=origins))
+            elif isinstance(job, Unplanned):
+                shared.append(Unplanned(partial(lambda jobs_of: self.sharing(jobs_of(), file), job.jobs_of)))
+            else:
+                shared.append(job)
+        return shared
 
     def run(self, table: JobTable, worker: Worker) -> None:
         """Run jobs, some of which are of columns that are held."""
-        state, max_bytes = self._state.value, self.max_bytes
-        at, keys = _keys(table) if max_bytes else (np.empty(0, np.int64), [])
-        if not keys:
+        state, max_bytes, jobs = self._state.value, self.max_bytes, table.jobs
+        columns = np.array([-1 if origin.held is None else origin.held for origin in table.origins])[table.chunks[0]]
+        # Chunks that are decoded into their places are needed once.
+        is_decoded = (jobs[Field.PIPELINE] != RAW) & (jobs[Field.DESTINATION] == 0) & (jobs[Field.FILE] >= 0)
+        at = np.flatnonzero(is_decoded & (columns >= 0))
+        keys = list(zip(columns[at].tolist(), *jobs[_KEY_FIELDS][:, at].tolist(), strict=True))
+        if not keys or not max_bytes:
             worker.run_table(table)
             return
         with _turn(state.turn):
@@ -161,17 +169,6 @@ class _State:
                 for key in block.keys:
                     if self._places.get(key, (None, 0))[0] is block:
                         del self._places[key]
-
-
-def _keys(table: JobTable) -> tuple[np.ndarray, list[Key]]:
-    """Return which jobs decode chunks that are held, and their keys."""
-    jobs = table.jobs
-    counts = np.diff([origin.stop for origin in table.origins], prepend=0)
-    columns = np.repeat([-1 if origin.held is None else origin.held for origin in table.origins], counts)
-    # Chunks that are decoded into their places are needed once.
-    is_decoded = (jobs[Field.PIPELINE] != RAW) & (jobs[Field.DESTINATION] == 0) & (jobs[Field.FILE] >= 0)
-    at = np.flatnonzero(is_decoded & (columns >= 0))
-    return at, list(zip(columns[at].tolist(), *jobs[_KEY_FIELDS][:, at].tolist(), strict=True))
 
 
 def _planned(

@@ -33,7 +33,7 @@ from ray_h5.manifest.chunk_index import ChunkIndex
 from ray_h5.manifest.file_manifest import Manifest
 from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray
 from ray_h5.manifest.known_columns import Elsewhere, KnownColumn, OtherColumn, PackedIndex
-from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, Encoding, FileLayout, Form, SourceStates
+from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, Encoding, FileLayout, FileState, Form, SourceStates
 from ray_h5.read.arrays.chunk_source import ChunkSource, joined_indexes
 from ray_h5.read.arrays.column import Column, JoinedColumn, no_places
 from ray_h5.read.arrays.selection import Selection
@@ -41,7 +41,7 @@ from ray_h5.read.native.chunk_lister import list_chunks
 from ray_h5.read.raw_files import RawFiles
 from ray_h5.read.read_parts import Address
 from ray_h5.read.stored_items import StoredItems
-from ray_h5.storage.byte_source import ByteSource, Identity
+from ray_h5.storage.byte_source import ByteSource, Identity, ObjectIdentity, only_ctime_differs
 from ray_h5.storage.local import identity_now
 
 if TYPE_CHECKING:
@@ -162,18 +162,18 @@ class OpenFile:
     def headers(self) -> KnownHeaders | None:
         """Return what describes the datasets of the file without libhdf5; None if it must be asked."""
         if self._headers is None and not self._asks_library:
+            descriptor = self.byte_source.descriptor
             try:
-                self._headers = KnownHeaders(self.path, self.access.group, self._plain_bytes())
+                if self.held is not None:
+                    plain = PlainBytes(self.held.read_on, self.held.size)
+                elif descriptor is not None:
+                    plain = PlainBytes.on_disk(descriptor, self.identity.size)
+                else:
+                    raise FormatError  # noqa: TRY301  as what is not known of a file
+                self._headers = KnownHeaders(self.path, self.access.group, plain)
             except FormatError:
                 self._asks_library = True
         return self._headers
-
-    def _plain_bytes(self) -> PlainBytes:
-        if self.held is not None:
-            return PlainBytes(self.held.read_on, self.held.size)
-        if (descriptor := self.byte_source.descriptor) is None:
-            raise FormatError
-        return PlainBytes.on_disk(descriptor, self.identity.size)
 
     def _is_same(self) -> bool:
         """Return whether the bytes that were parsed are those of the file, and all were there."""
@@ -338,9 +338,8 @@ class OpenFile:
             refused = {name: _fresh(error) for name, error in self._refused.items()}
             return FileLayout(self.path, self.access.group, self.identity, columns, refused, self.sought)
 
-    def notes(self, names: Iterable[str]) -> dict[str, ColumnNotes]:
+    def notes(self, names: Sequence[str]) -> dict[str, ColumnNotes]:
         """Return what the file says about the values of columns."""
-        names = list(names)
         with self.library():
             return dict(zip(names, gather(self._notes, names), strict=True))
 
@@ -365,7 +364,7 @@ class OpenFile:
         In a store, it has their chunks, too. Errors as in `ray_h5.hdf5.groups.matching_groups.read_group_table`.
         """
         with self.library() as library:
-            table, refused = read_group_table(library, pattern, columns, self._size())
+            table, refused = read_group_table(library, pattern, columns, self.byte_source.size)
             self._sought.update(library.sought)
             if self.held is None:
                 return table, refused
@@ -382,7 +381,8 @@ class OpenFile:
             layout = replace(stored, shape=(int(joined.lengths[number]), *stored.row_shape))
             path = joined.paths[number]
             with self.library() as library, translated(self.path, f"reading the chunk index of {path!r}"):
-                return build_chunk_index(as_object(library.find(path)[0]), layout, self.path, self._size)
+                dataset = as_object(library.find(path)[0])
+                return build_chunk_index(dataset, layout, self.path, lambda: self.byte_source.size)
 
         chunked = np.flatnonzero(joined.is_chunked & (joined.lengths > 0))
         with self.library():
@@ -400,7 +400,7 @@ class OpenFile:
     def single(self, name: str) -> JoinedArray | None:
         """Return a dataset with a single value as a joined array of one dataset; None if its value is of no column."""
         with self.library() as library:
-            return read_single(library, name, self._size())
+            return read_single(library, name, self.byte_source.size)
 
     def values_of_attributes(self, column: str, names: Sequence[str]) -> dict[str, Any]:
         """Return those attributes of a column that are short numbers or one text; others are left out."""
@@ -427,10 +427,9 @@ class OpenFile:
         with self.library() as library, translated(self.path, "reading its attributes"):
             return attributes_of(library.root[0], self.path, names)
 
-    def stored_bytes(self, names: Iterable[str]) -> dict[str, int]:
+    def stored_bytes(self, names: Sequence[str]) -> dict[str, int]:
         """Return how many bytes the values of columns take in the file."""
         with self.library(), translated(self.path, "adding up its chunks"):
-            names = list(names)
             return dict(zip(names, gather(self._bytes_stored, names), strict=True))
 
     def _bytes_stored(self, name: str) -> int:
@@ -442,9 +441,6 @@ class OpenFile:
                 return int(dataset.id.get_storage_size())
         # libhdf5 would open the other files.
         return sum(self.file_of(column.path)._bytes_stored(column.name) for column in elsewhere.columns)
-
-    def _size(self) -> int:
-        return self.byte_source.size
 
     # Other files -----------------------------------------------------------------------------
 
@@ -499,11 +495,6 @@ class OpenFile:
         return opened
 
     # States ----------------------------------------------------------------------------------
-
-    def sources(self) -> dict[str, SourceStates]:
-        """Return the sources of the columns described so far."""
-        with self._lock:
-            return {name: known.layout.sources for name, known in self.manifest.columns.items()}
 
     def check_sources(self, name: str, expected: SourceStates) -> None:
         """Raise unless the sources of a column have the expected states.
@@ -616,16 +607,17 @@ class OpenFile:
     def _index(self, name: str) -> ChunkIndex:
         known = self.manifest.columns.get(name)
         if known is not None and known.index is not None:
-            return known.chunks(self.path, self._size())
+            return known.chunks(self.path, self.byte_source.size)
         layout = self.column(name)
         if self.held is not None:
-            index = self._by_headers(lambda headers: headers.chunk_index(name, layout))
-            if index is not None:
-                return index
+            by_headers = self._by_headers(lambda headers: headers.chunk_index(name, layout))
+            if by_headers is not None:
+                return by_headers
         with self.library() as library:
             dataset = library.dataset(name)
             with translated(self.path, f"reading the chunk index of column {layout.name!r}"):
-                return build_chunk_index(dataset, layout, self.path, self._size, self.access.swmr, list_chunks)
+                size, swmr = lambda: self.byte_source.size, self.access.swmr
+                return build_chunk_index(dataset, layout, self.path, size, swmr, list_chunks)
 
     def reader(self, address: Address, where: str = "") -> Column | JoinedColumn:
         """Return the reader of a column; its errors say that the column `where` leads to the file, if one does."""
@@ -671,7 +663,7 @@ class OpenFile:
             chunks = None
             if joined.chunks is not None:
                 where, most = f"{self.path}: column {joined.name!r}", int(joined.first_chunks[-1])
-                chunks = self._counted(joined.chunks.chunks(where, most, self._size()))
+                chunks = self._counted(joined.chunks.chunks(where, most, self.byte_source.size))
             stored = replace(joined)  # another object: the weak key would never go
             column = self._joined_arrays[joined] = JoinedColumn(stored, like, self.index_of, chunks)
         return column
@@ -689,3 +681,40 @@ FILES: LRU[OpenFile] = LRU(MAX_OPEN_FILES, MAX_INDEX_BYTES, lambda opened: opene
 
 OTHERS: LRU[OpenFile] = LRU(MAX_OTHERS, MAX_INDEX_BYTES, lambda opened: opened.cached_bytes, keeps_last=True)
 """Those that values of other files come from."""
+
+
+def _share(columns: Sequence[Column]) -> int:
+    """Return the bytes of the index of a joint column, or its share of the descriptors, if that is more."""
+    of_file = MAX_INDEX_BYTES // max_open(MAX_OTHERS)
+    sizes = [(column.source.nbytes, column.source.parts) for column in columns]
+    return max([nbytes + of_file * (0 if parts is None else len(parts)) for nbytes, parts in sizes], default=0)
+
+
+JOINT_COLUMNS: LRU[Sequence[Column]] = LRU(64, 256 << 20, _share, keeps_last=True)
+"""Of virtual datasets, in all files, whose sources are read as one column: that, or nothing."""
+
+
+def open_file(access: Access, expect: FileState | None = None) -> OpenFile:
+    """Return an open file, from the cache if the file has not changed; otherwise a new one.
+
+    Of a remote file in an expected state, nothing is asked: each request says which state it wants.
+    """
+    planned, sources = (None, None) if expect is None else (expect.identity, expect.sources.values())
+    # With swmr too: a reader made after rows were added finds them.
+    identity = planned if isinstance(planned, ObjectIdentity) else access.storage.check(access.path)
+    opened = FILES.get(access)
+    # The cache is not locked here: a source may be on a mount that does not answer.
+    if opened is not None and only_ctime_differs(opened.identity, identity):
+        opened.look_again(identity, is_planned=only_ctime_differs(planned, identity))
+    if opened is None or opened.identity != identity or not opened.is_current(sources):
+        opened = OpenFile(access, identity)
+    FILES.max_items = max_open()
+    # Readers that still hold an evicted file keep it open.
+    FILES.put(access, opened)
+    return opened
+
+
+def forget_all() -> None:
+    """Remove all files from the cache; those that readers hold stay open."""
+    for cache in (FILES, OTHERS, JOINT_COLUMNS):
+        cache.clear()

@@ -25,13 +25,12 @@ from ray_h5.options import as_integer, names_options, require
 from ray_h5.per_process import PerProcess
 from ray_h5.read.arguments import Rows, as_names, as_places, as_request, as_rows, check_fit, common_rows, fitted
 from ray_h5.read.casting import Casting
-from ray_h5.read.file_cache import open_file
-from ray_h5.read.file_plan import FilePlan
+from ray_h5.read.file_plan import planned_jobs
 from ray_h5.read.file_reads import repeated, run_together
 from ray_h5.read.jobs import Job, ReadStats
 from ray_h5.read.length_errors import HasRows, hint_of
 from ray_h5.read.native.job_table import new_times
-from ray_h5.read.open_file import OpenFile
+from ray_h5.read.open_file import OpenFile, open_file
 from ray_h5.read.read_parts import FileRead, Part, outputs
 from ray_h5.storage.byte_source import Identity
 from ray_h5.storage.hub import on_hub
@@ -104,14 +103,16 @@ class RowReader:
         self.zip_file = zip_file
         self.threads = as_integer("threads", threads, 1)
         self.stats = ReadStats()
-        storage = storage_of(self.path, _storage_of(storage_options, address))
+        if not hasattr(storage_options, "opened_at_once"):  # isinstance takes 0.1 ms for a protocol
+            storage_options = storage_for(storage_options, [address])
+        storage = storage_of(self.path, cast("Storage", storage_options))
         self.is_fetched = storage.is_fetched
         self._access = Access(self.path, group, ExternalPolicy.of(allow_external), swmr, storage, zip_file)
         self._expect = expect if expect is None or isinstance(expect, FileState) else FileState(expect)
         # The states of the files that columns have to come from: those of a plan, or before a retry.
         self._expected = {} if self._expect is None else dict(self._expect.sources)
         self._times = new_times()
-        self._opened: PerProcess[OpenFile | None] = PerProcess(_no_file)
+        self._opened: PerProcess[OpenFile | None] = PerProcess(lambda: None)
         self._closed = False
         self._ask(self._look_at if self._expect is None else lambda _: None)
 
@@ -450,8 +451,8 @@ class RowReader:
             parts = zip(plain, read.parts, strict=True)
             jobs = [job for column, part in parts for job in column.jobs(part.request, part.out)]
             return jobs if read.held is None else read.held.sharing(jobs, file)
-        plan = FilePlan(file, read, self._expected)
-        return plan.jobs() if file.held is None else replay(plan.jobs)
+        plan = functools.partial(planned_jobs, file, read, self._expected)
+        return plan() if file.held is None else replay(plan)
 
     def _ask(self, action: Callable[[OpenFile], Result]) -> Result:
         """Return the result of `action`, which asks the open file; it is repeated after errors that may pass."""
@@ -469,7 +470,8 @@ class RowReader:
         if opened is not None:
             # After a retry, the file must be the one that was described before.
             self._expect = self._expect or FileState(opened.identity)
-            self._expected = {**opened.sources(), **self._expected}
+            described = {name: known.layout.sources for name, known in dict(opened.manifest.columns).items()}
+            self._expected = {**described, **self._expected}
             opened.forget()
             self._opened.value = None
 
@@ -489,17 +491,7 @@ class RowReader:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._opened = PerProcess(_no_file)
+        self._opened = PerProcess(lambda: None)
 
     def __repr__(self) -> str:
         return f"RowReader({self.path!r}, group={self.group!r}, threads={self.threads})"
-
-
-def _storage_of(storage_options: object, path: str) -> Storage:
-    if hasattr(storage_options, "opened_at_once"):  # isinstance takes 0.1 ms for a protocol
-        return cast("Storage", storage_options)
-    return storage_for(storage_options, [path])
-
-
-def _no_file() -> OpenFile | None:
-    return None

@@ -230,10 +230,6 @@ class VirtualColumn:
     layout : ColumnLayout
         The dataset.
 
-    Attributes
-    ----------
-    sources : list of _Source
-        Its mappings.
     """
 
     def __init__(self, file: FileOf, elsewhere: Elsewhere, layout: ColumnLayout) -> None:
@@ -241,7 +237,7 @@ class VirtualColumn:
             return _Source.of(file, elsewhere.columns[mapping[0]], mapping[1:], layout)
 
         sources = [mapping for mapping in gather(source, elsewhere.mappings) if size_of(mapping.here)]
-        self._file, self._layout, self.sources = file, layout, sources
+        self._file, self.layout, self.sources = file, layout, sources
         self._fill = _fill_of(elsewhere, layout)
         self._paths = {source.path for source in sources}
         # The first row of each mapping, and the last one plus one.
@@ -262,28 +258,26 @@ class VirtualColumn:
         """Return the sources of a stack as one column, if they are alike and each mapping is a block of its source."""
         if not (self._are_apart and all(source.is_block_of_rows for source in self.sources)):
             return None
-        columns = alike(self._file(source.path).reader(source.address, self._layout.where) for source in self.sources)
-        return joint_column(columns) if columns and columns[0].source.layout.dtype == self._layout.dtype else None
+        columns = alike(self._file(source.path).reader(source.address, self.layout.where) for source in self.sources)
+        return joint_column(columns) if columns and columns[0].source.layout.dtype == self.layout.dtype else None
 
     def states_of(self, paths: set[str]) -> list[tuple[str, Identity | None]]:
         """Return the states that files have to have if values of these are read.
 
         Others decide which sources there are: a path without a file is one where libhdf5 looks first.
         """
-        return [state for state in self._layout.sources if state[0] in paths or state[0] not in self._paths]
+        return [state for state in self.layout.sources if state[0] in paths or state[0] not in self._paths]
 
-    def by_mapping(self, request: Request) -> tuple[Request, np.ndarray]:
-        """Return rows of a stack as runs that are each in one mapping, and its number; -1 for none."""
+    def joint_jobs(self, joint: Column, request: Request, out: np.ndarray) -> tuple[list[Job], set[str]]:
+        """Return the work that reads rows of a stack, given its sources as one column, and the files that have them."""
         runs, at = cut_at(self._edges, request)  # mappings are at odd places
-        return runs, np.where(at % 2, at // 2, -1)
-
-    def joint_jobs(self, joint: Column, runs: Request, numbers: np.ndarray, out: np.ndarray) -> list[Job]:
-        """Return the work that reads runs of a stack, as `by_mapping` returns them."""
-        if (alone := numbers < 0).any():
+        if (alone := at % 2 == 0).any():
             runs.select(alone).fill(out, self._fill)
-            runs, numbers = runs.select(~alone), numbers[~alone]
+            runs, at = runs.select(~alone), at[~alone]
+        numbers = at // 2
         firsts = runs.firsts + (parts_of(joint).starts[numbers] + self._shifts[numbers])
-        return joint.jobs(replace(runs, firsts=firsts), out)
+        paths = {self.sources[number].path for number in {*numbers.tolist()}}
+        return joint.jobs(replace(runs, firsts=firsts), out), paths
 
     def cut(self, part: Part, most: int) -> list[Part]:
         """Return parts of a part that come from about `most` files each, of a virtual dataset that stacks them."""
@@ -294,30 +288,26 @@ class VirtualColumn:
 
     def parts(self, part: Part, after: After) -> Iterator[Spread]:
         """Yield the parts that fill the output; what is left to do once they are read is added to `after`."""
-        if (out := part.out).dtype != self._layout.dtype:  # values are those of the column before they are cast
+        if (out := part.out).dtype != self.layout.dtype:  # values are those of the column before they are cast
             request = part.request.listed()
-            values = np.empty((len(request), *out.shape[1:]), self._layout.dtype)
+            values = np.empty((len(request), *out.shape[1:]), self.layout.dtype)
             after.append(partial(out.__setitem__, request.places, values))
             part = replace(part, request=request_of(request.rows), out=values)
-        for box in _boxes_of(part, self._layout):
-            yield from self._parts_of(box, part.where or self._layout.where, after)
-
-    def _near(self, box: _Box) -> list[int]:
-        """Return the mappings that may have some of the rows of a box."""
-        first, stop = np.searchsorted(np.sort(box.indices[0]), self._bounds.T)
-        return np.flatnonzero(first < stop).tolist()
+        for box in _boxes_of(part, self.layout):
+            yield from self._parts_of(box, part.where or self.layout.where, after)
 
     def _parts_of(self, box: _Box, where: str, after: After) -> Iterator[Spread]:
         marked = {box.axis, *self._parted}
         has_values = np.zeros([len(at) if axis in marked else 1 for axis, at in enumerate(box.indices)], bool)
-        for number in self._near(box):
+        first, stop = np.searchsorted(np.sort(box.indices[0]), self._bounds.T)
+        for number in np.flatnonzero(first < stop).tolist():  # others have none of its rows
             source = self.sources[number]
             if (at := _selected(source, box)) is None:
                 continue
             within = np.ix_(*(one if axis in marked else [0] for axis, (one, _) in enumerate(at)))
             if has_values[within].any():
                 raise UnsupportedColumnError(
-                    f"{self._layout.where} is virtual, and two of its mappings have the same values, which is not "
+                    f"{self.layout.where} is virtual, and two of its mappings have the same values, which is not "
                     f"read without libhdf5. Write it again with mappings that are apart. {_COPY}"
                 )
             has_values[within] = True

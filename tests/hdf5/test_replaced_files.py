@@ -8,7 +8,7 @@ import pytest
 
 from ray_h5 import RayH5Error, RowReader, StaleIndexError
 from ray_h5.read import open_file
-from ray_h5.read.file_cache import forget_all
+from ray_h5.read.open_file import forget_all
 from tests.hdf5.h5kit import write
 
 SHAPE = (10, 8)

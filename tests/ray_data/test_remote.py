@@ -7,7 +7,7 @@ import pytest
 import ray_h5
 from ray_h5.errors import RayH5Error, StaleIndexError
 from ray_h5.index.stored.facts_store import MEMORY
-from ray_h5.read.file_cache import forget_all
+from ray_h5.read.open_file import forget_all
 from tests.kit.fault_server import FaultServer
 
 pytest.importorskip("obstore")

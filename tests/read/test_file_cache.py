@@ -14,7 +14,7 @@ import pytest
 
 from ray_h5.errors import OptionError, RayH5Error, RowIndexError, StaleIndexError
 from ray_h5.hdf5.tree import tree
-from ray_h5.read import file_cache, open_file
+from ray_h5.read import open_file
 from ray_h5.read.open_file import OpenFile
 from ray_h5.read.reader import ReadStats, RowReader
 from tests.hdf5.h5kit import assert_same, in_fork, open_descriptors, random_rows, run_python, write
@@ -39,7 +39,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def empty_cache():
-    file_cache.forget_all()
+    open_file.forget_all()
 
 
 def in_cache():

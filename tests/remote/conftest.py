@@ -1,7 +1,7 @@
 import pytest
 
 from ray_h5.index.stored.facts_store import MEMORY
-from ray_h5.read.file_cache import forget_all
+from ray_h5.read.open_file import forget_all
 from tests.kit.fault_server import FaultServer
 from tests.remote.kit import ROWS, write
 

@@ -9,7 +9,7 @@ import pytest
 
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.stored.facts_store import MEMORY
-from ray_h5.read.file_cache import forget_all
+from ray_h5.read.open_file import forget_all
 from ray_h5.storage.stores.options import StoreOptions
 from ray_h5.torch_data import H5Dataset
 from tests.docs.pages import text_of

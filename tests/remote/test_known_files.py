@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from ray_h5.errors import RayH5Error, StaleIndexError
 from ray_h5.hdf5.files import metadata_replay, opening
-from ray_h5.read.file_cache import forget_all
-from ray_h5.read.open_file import OpenFile
+from ray_h5.read.open_file import OpenFile, forget_all
 from ray_h5.read.reader import RowReader
 from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.request_pool import fetched

@@ -25,7 +25,7 @@ from ray_h5.hdf5.files import metadata_replay
 from ray_h5.hdf5.files.external_policy import as_roots
 from ray_h5.index.stored.facts_store import MEMORY
 from ray_h5.manifest.layout import FileState
-from ray_h5.read.file_cache import forget_all
+from ray_h5.read.open_file import forget_all
 from ray_h5.read.reader import RowReader
 from ray_h5.torch_data import H5Dataset, kfold, loader
 from tests.remote.kit import options_of

@@ -10,7 +10,7 @@ from ray_h5 import Grid, Groups, Patches, Windows, csr, joined, ragged, where
 from ray_h5.hdf5.files import opening
 from ray_h5.hdf5.files.metadata_replay import open_held
 from ray_h5.index.stored.facts_store import MEMORY
-from ray_h5.read.file_cache import forget_all
+from ray_h5.read.open_file import forget_all
 from ray_h5.torch_data import H5Dataset
 from tests.remote.kit import options_of
 from tests.rows.test_ranges_equal_numpy import random_matrix, write_matrix

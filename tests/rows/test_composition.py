@@ -19,7 +19,7 @@ from ray_h5.index.stored.facts_store import MEMORY
 from ray_h5.order.execute_plan import read_rows
 from ray_h5.order.remaining_blocks import Block
 from ray_h5.ray_data.arrow.blocks import schema_of, to_table
-from ray_h5.read.file_cache import forget_all
+from ray_h5.read.open_file import forget_all
 from ray_h5.torch_data import H5Dataset
 from tests.kit.fault_server import FaultServer
 from tests.properties import few

@@ -12,7 +12,7 @@ from ray_h5 import Groups, Patches, RowReader, Shuffle, Sidecar, part, where
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.index.stored.facts_store import MEMORY
 from ray_h5.order.remaining_blocks import read_block, start_of
-from ray_h5.read.file_cache import forget_all
+from ray_h5.read.open_file import forget_all
 from ray_h5.torch_data import H5Dataset, kfold, loader
 from tests.kit.fault_server import FaultServer
 from tests.properties import few

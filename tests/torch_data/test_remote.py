@@ -13,7 +13,7 @@ from pyarrow.fs import FSSpecHandler, PyFileSystem, S3FileSystem
 from ray_h5.cli import main
 from ray_h5.errors import NotFoundError, NotReadableError, OptionError, StaleIndexError
 from ray_h5.index.stored.facts_store import MEMORY
-from ray_h5.read.file_cache import forget_all
+from ray_h5.read.open_file import forget_all
 from ray_h5.torch_data import H5Dataset, H5LazyDataset, loader, where
 from ray_h5.torch_data.compat.optimal_dataloader import OptimalDataLoaderFactory, with_start_method
 from tests.kit.fault_server import FaultServer

@@ -199,11 +199,10 @@ class ChunkSource:
             numbers, offsets, sizes, masks = numbers[written], offsets[written], sizes[written], masks[written]
         raw = (masks & self.decoder.all_skipped) == self.decoder.all_skipped
         for at in (raw & (sizes != self.chunk_bytes)).nonzero()[0].tolist():
-            number, size = int(numbers[at]), int(sizes[at])
             # Other libraries store no more of the last chunk than its rows, and no more is copied.
-            if not self.least_bytes(number) <= size < self.chunk_bytes:
-                reason = f"expected {self.chunk_bytes} bytes stored without filters, found {size}"
-                raise self.corrupt(number, int(offsets[at]), size, reason)
+            if not self.least_bytes(number := int(numbers[at])) <= sizes[at] < self.chunk_bytes:
+                reason = f"expected {self.chunk_bytes} bytes stored without filters, found {sizes[at]}"
+                raise self.corrupt(number, reason)
         jobs = np.zeros((len(Field), len(numbers)), np.int64)
         jobs[Field.FILE] = self.file
         if self.parts is not None and self.parts.descriptors is not None:
@@ -213,20 +212,19 @@ class ChunkSource:
         return written, numbers, jobs
 
     def table(
-        self, jobs: np.ndarray, pieces: np.ndarray, out: np.ndarray, numbers: np.ndarray, boxes: np.ndarray = NO_BOXES
+        self,
+        jobs: np.ndarray,
+        pieces: np.ndarray,
+        out: np.ndarray,
+        numbers: np.ndarray | int,
+        boxes: np.ndarray = NO_BOXES,
     ) -> JobTable:
-        """Return a table of jobs, of which job i is of chunk ``numbers[i]``."""
-        offsets, sizes = jobs[Field.OFFSET], jobs[Field.SIZE]
-
-        def corrupt(job: int, reason: str) -> CorruptChunkError:
-            return self.corrupt(int(numbers[job]), int(offsets[job]), int(sizes[job]), reason)
-
-        def least(job: int) -> int:
-            return self.least_bytes(int(numbers[job]))
-
+        """Return a table of jobs; job i is of chunk ``numbers[i]``, or copies what is stored as it is, for -1."""
         files = {} if self.parts is None else self.parts.byte_sources
-        origin = Origin(jobs.shape[1], self.byte_source, self.decoder, corrupt, files, least=least)
-        return JobTable(jobs, pieces, boxes, [origin], [out])
+        origin = Origin(self.byte_source, self.decoder, self.corrupt, self.least_bytes, files)
+        chunks = np.zeros((2, jobs.shape[1]), np.int64)
+        chunks[1] = numbers
+        return JobTable(jobs, pieces, boxes, chunks, [origin], [out])
 
     def least_bytes(self, number: int) -> int:
         """Return how many bytes of a chunk hold its rows."""
@@ -235,10 +233,11 @@ class ChunkSource:
         rows = min(layout.num_rows - grid.first_row(number), grid.chunk_rows)
         return rows * (self.chunk_bytes // grid.chunk_rows)
 
-    def corrupt(self, number: int, offset: int, size: int, reason: str) -> CorruptChunkError:
+    def corrupt(self, number: int, reason: str) -> CorruptChunkError:
         """Return the error for a damaged chunk."""
-        path, layout, number = self._at(number)
-        return corrupt_chunk(path, layout, number, offset, size, reason)
+        assert self.index is not None
+        offsets, sizes, _ = self.index.locate(np.array([number]))
+        return corrupt_chunk(*self._at(number), int(offsets[0]), int(sizes[0]), reason)
 
     def _at(self, number: int) -> tuple[str, ColumnLayout, int]:
         """Return the file and the array that have a chunk, and its number there."""

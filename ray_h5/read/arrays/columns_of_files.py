@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +12,6 @@ import numpy as np
 from ray_h5.errors import CorruptChunkError
 from ray_h5.manifest.chunk_index import UNALLOCATED, ChunkIndex
 from ray_h5.manifest.joined_arrays import JoinedArray
-from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import request_of
 from ray_h5.read.arrays.chunk_source import ChunkSource, Parts, joined_indexes
 from ray_h5.read.arrays.column import Column
@@ -60,23 +59,20 @@ def joint_column(columns: Sequence[Column]) -> Column:
 
 def alike(readers: Iterable[object]) -> list[Column]:
     """Return columns of whole rows if they differ in their files and lengths alone, and can be one; otherwise none."""
-    columns: list[Column] = []
+    columns, facts = list[Column](), set[tuple[object, ...]]()
     for column in readers:
         if not isinstance(column, Column) or column.items is not None or not isinstance(column.planner, ChunkSource):
             return []
-        source = column.source
+        source, layout = column.source, column.source.layout
         # It has values, in a file that has a descriptor.
-        if not source.layout.row_bytes or source.is_unwritten or source.file == NO_DESCRIPTOR:
+        if not layout.row_bytes or source.is_unwritten or source.file == NO_DESCRIPTOR:
             return []
+        fill = None if layout.fill is None else layout.fill.tobytes()
+        facts.add((layout.stored_dtype, layout.row_shape, layout.storage, layout.chunk_shape, layout.pipeline, fill))
         columns.append(column)
-        if _facts(source.layout) != _facts(columns[0].source.layout):
+        if len(facts) > 1:
             return []
     return columns
-
-
-def _facts(layout: ColumnLayout) -> tuple[object, ...]:
-    fill = None if layout.fill is None else layout.fill.tobytes()
-    return layout.stored_dtype, layout.row_shape, layout.storage, layout.chunk_shape, layout.pipeline, fill
 
 
 def parts_of(column: Column) -> Parts:
@@ -101,6 +97,8 @@ class JobsOfRows:
         int64 of shape (columns, files): the job of the first row of each file.
     row_bytes : numpy.ndarray
         int64 of shape (columns,).
+    pointers : tuple of int
+        These tables as arguments of the compiled loop.
     times : numpy.ndarray
         How often reads waited; see `new_times`.
     """
@@ -109,6 +107,7 @@ class JobsOfRows:
     jobs: np.ndarray
     first: np.ndarray
     row_bytes: np.ndarray
+    pointers: tuple[int, ...]
     times: np.ndarray = field(default_factory=new_times)
 
     @classmethod
@@ -134,13 +133,9 @@ class JobsOfRows:
         begins = np.cumsum([0, *(some.shape[1] for some in jobs.values())]).tolist()
         first = np.array([starts[name] + begin for name, begin in zip(jobs, begins, strict=False)], np.int64)
         row_bytes = np.array([some[Field.DECODED, :1].sum() for some in jobs.values()], np.int64)
-        return cls(dtypes, np.ascontiguousarray(np.concatenate([*jobs.values()], axis=1).T), first, row_bytes)
-
-    @cached_property
-    def _fixed(self) -> tuple[int, ...]:
-        """The tables as arguments of the compiled loop."""
-        tables = self.jobs.ctypes.data, len(self.jobs), self.first.ctypes.data
-        return *tables, self.first.shape[1], len(self.dtypes), self.row_bytes.ctypes.data
+        table = np.ascontiguousarray(np.concatenate([*jobs.values()], axis=1).T)
+        pointers = table.ctypes.data, len(table), first.ctypes.data, first.shape[1], len(dtypes), row_bytes.ctypes.data
+        return cls(dtypes, table, first, row_bytes, pointers)
 
     def table(
         self, files: np.ndarray | int, rows: np.ndarray, places: np.ndarray, out: Mapping[str, np.ndarray]
@@ -161,11 +156,11 @@ class JobsOfRows:
         assert loop is not None
         # In C: the steps of NumPy take 70 us a batch, after a read that left nothing of them in the processor's cache.
         at, by = asked.ctypes.data, asked.strides[0]
-        tables = *self._fixed, addresses.ctypes.data, at, at + by, at + 2 * by
+        tables = *self.pointers, addresses.ctypes.data, at, at + by, at + 2 * by
         if not loop.library.ray_h5_plan_rows(*tables, count, jobs.ctypes.data):
             return None
         # Only the compiled loop runs them. What it does not decode is read file by file, which reports errors.
-        return JobTable(jobs, NO_PIECES, NO_BOXES, (), arrays)
+        return JobTable(jobs, NO_PIECES, NO_BOXES, np.zeros((2, jobs.shape[1]), np.int64), (), arrays)
 
     def read(self, descriptor: int | None, rows: np.ndarray, out: Mapping[str, np.ndarray]) -> ReadStats | None:
         """Fill arrays with rows of one file, and return what that has cost.

@@ -68,7 +68,7 @@ def _contiguous_jobs(source: ChunkSource, runs: Request, out: np.ndarray) -> lis
         files = files if parts.descriptors is None else parts.descriptors[at]
     if files.size:
         table = _copies(files, offsets, runs.places * row_bytes, runs.lengths * row_bytes, out)
-        jobs.append(source.table(table, NO_PIECES, out, np.full(table.shape[1], -1)))
+        jobs.append(source.table(table, NO_PIECES, out, -1))
     return jobs
 
 

@@ -146,33 +146,26 @@ class Origin:
 
     Attributes
     ----------
-    stop : int
-        The last of its jobs plus one.
     byte_source : ByteSource
         The file; the first of several.
     decoder : ChunkDecoder
         Decodes its chunks in Python.
     corrupt : callable
-        ``corrupt(job, reason)`` returns the error for a damaged chunk; jobs are counted from the first of the origin.
+        ``corrupt(number, reason)`` returns the error for a damaged chunk.
+    least : callable
+        ``least(number)`` returns how many bytes of a chunk hold its rows: some writers store no more of the last chunk.
     byte_sources : mapping of int to ByteSource
         Several files on disks, by their descriptors.
     held : int, optional
         The number of the column among those whose decoded chunks stay in memory; see `HeldChunks`.
-    least : callable, optional
-        ``least(job)`` returns how many bytes of a chunk hold its rows: some writers store no more of the last chunk.
     """
 
-    stop: int
     byte_source: ByteSource
     decoder: ChunkDecoder
     corrupt: Callable[[int, str], Exception]
+    least: Callable[[int], int]
     byte_sources: Mapping[int, ByteSource] = field(default_factory=dict)
     held: int | None = None
-    least: Callable[[int], int] | None = None
-
-    def source_of(self, descriptor: int) -> ByteSource:
-        """Return the file that has a descriptor."""
-        return self.byte_sources.get(descriptor, self.byte_source)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -188,12 +181,12 @@ class JobTable:
     boxes : numpy.ndarray
         int64 of shape (boxes, fields): pieces with several axes. Number of axes, bytes of the innermost run;
         then count, source stride and destination stride of each axis, in bytes.
+    chunks : numpy.ndarray
+        int64 of shape (2, jobs): the origin of each job, and the number of its chunk there.
     origins : sequence of Origin
-        Ascending.
+        The columns that the jobs come from.
     keeps : sequence of numpy.ndarray
         The arrays that destinations are in, and stored bytes.
-    numbers : sequence of int, optional
-        If these are some of the jobs of a table: their numbers there, which origins count.
     then : tuple of callable
         What is done once all jobs have run.
     """
@@ -201,9 +194,9 @@ class JobTable:
     jobs: np.ndarray
     pieces: np.ndarray
     boxes: np.ndarray
+    chunks: np.ndarray
     origins: Sequence[Origin]
     keeps: Sequence[np.ndarray]
-    numbers: Sequence[int] | None = None
     then: tuple[Callable[[], None], ...] = ()
 
     def __len__(self) -> int:
@@ -257,42 +250,39 @@ class JobTable:
             raise AssertionError("a job has fewer bytes than it reads")
         jobs[Field.FILE] = IN_MEMORY
         jobs[Field.OFFSET] = [array.ctypes.data for array in held]
-        return replace(self, jobs=jobs, numbers=numbers, keeps=[*self.keeps, *held])
+        return replace(self, jobs=jobs, chunks=self.chunks[:, numbers], keeps=[*self.keeps, *held])
 
     def origin_of(self, job: int) -> tuple[Origin, int]:
-        """Return the origin of a job, and the number of the job there."""
-        first = 0
-        job = job if self.numbers is None else self.numbers[job]
-        for origin in self.origins:
-            if job < origin.stop:
-                return origin, job - first
-            first = origin.stop
-        raise IndexError(job)
+        """Return the origin of a job, and the number of its chunk there."""
+        origin, number = self.chunks[:, job].tolist()
+        return self.origins[origin], number
 
     @classmethod
     def join(cls, tables: Sequence[JobTable]) -> JobTable:
         """Return the jobs of several tables as one."""
         if len(tables) == 1:
             return tables[0]
-        counts = np.cumsum([0, *map(len, tables)])
-        pieces = np.cumsum([0, *(table.pieces.shape[1] for table in tables)])
-        boxes = np.cumsum([0, *(len(table.boxes) for table in tables)])
+        sizes = [(len(one), one.pieces.shape[1], len(one.boxes), len(one.origins)) for one in tables]
+        counts, pieces, boxes, origins = np.cumsum([(0, 0, 0, 0), *sizes], axis=0).T
         jobs = np.concatenate([table.jobs for table in tables], axis=1)
-        joined = NO_PIECES
+        jobs[Field.BEGIN :] += np.repeat(pieces[:-1], np.diff(counts))
+        chunks = np.concatenate([table.chunks for table in tables], axis=1)
+        chunks[0] += np.repeat(origins[:-1], np.diff(counts))
+        joined, rows = NO_PIECES, NO_BOXES
         if pieces[-1]:
             joined = np.concatenate([table.pieces for table in tables], axis=1)
-            jobs[Field.BEGIN :] += np.repeat(pieces[:-1], np.diff(counts))
         if boxes[-1]:
+            rows = np.concatenate([table.boxes for table in tables])
             joined[Piece.BOX] += np.repeat(boxes[:-1], np.diff(pieces)) * (joined[Piece.BOX] != PLAIN)
-        origins = [
-            replace(origin, stop=origin.stop + first)
-            for table, first in zip(tables, counts.tolist(), strict=False)
-            for origin in table.origins
-        ]
-        keeps = [array for table in tables for array in table.keeps]
-        rows = [table.boxes for table in tables if len(table.boxes)]
-        then = tuple(step for table in tables for step in table.then)
-        return cls(jobs, joined, np.concatenate(rows) if rows else NO_BOXES, origins, keeps, then=then)
+        return cls(
+            jobs,
+            joined,
+            rows,
+            chunks,
+            [origin for table in tables for origin in table.origins],
+            [array for table in tables for array in table.keeps],
+            tuple(step for table in tables for step in table.then),
+        )
 
     @classmethod
     def shared(cls, tables: Sequence[JobTable]) -> JobTable:
@@ -314,14 +304,4 @@ class JobTable:
         once = jobs.take(first, axis=1)
         once[Field.END] = ends[np.flatnonzero(np.append(new[1:], True))]
         once[Field.BEGIN] = np.concatenate([[0], once[Field.END, :-1]])
-
-        def corrupt(job: int, reason: str) -> Exception:
-            origin, number = whole.origin_of(int(first[job]))
-            return origin.corrupt(number, reason)
-
-        def least(job: int) -> int:
-            origin, number = whole.origin_of(int(first[job]))
-            return int(jobs[Field.DECODED, first[job]]) if origin.least is None else origin.least(number)
-
-        origin = replace(whole.origins[0], stop=len(first), corrupt=corrupt, least=least)
-        return replace(whole, jobs=once, pieces=pieces, origins=[origin])
+        return replace(whole, jobs=once, pieces=pieces, chunks=whole.chunks.take(first, axis=1))

@@ -101,7 +101,8 @@ class _Steps:
         return file == other_file and (file != NO_DESCRIPTOR or self._source_of(one) is self._source_of(other))
 
     def _source_of(self, job: int) -> ByteSource:
-        return self._table.origin_of(job)[0].source_of(self._jobs[Field.FILE][job])
+        origin, _ = self._table.origin_of(job)
+        return origin.byte_sources.get(self._jobs[Field.FILE][job], origin.byte_source)
 
     def span(self, first: int, stop: int) -> None:
         """Run jobs that are read together."""
@@ -128,9 +129,8 @@ class _Steps:
         if jobs[Field.PIPELINE][job] != RAW:
             values = self._at(place, size, job) if place else self._buffer("chunk", size)
             origin, number = self._table.origin_of(job)
-            least = size if origin.least is None else origin.least(number)
             try:
-                origin.decoder.decode_rows(stored, jobs[Field.MASK][job], values, least)
+                origin.decoder.decode_rows(stored, jobs[Field.MASK][job], values, origin.least(number))
             except DecodeError as exc:
                 raise origin.corrupt(number, str(exc)) from exc
             self._counts[CHUNKS_DECODED] += 1

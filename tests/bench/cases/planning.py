@@ -24,7 +24,7 @@ from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.read_plan import make_plan
 from ray_h5.order.remaining_blocks import layout_of, positions_of, start_of
 from ray_h5.ray_data.tasks import read_tasks
-from ray_h5.read.file_cache import forget_all
+from ray_h5.read.open_file import forget_all
 from ray_h5.rows.row_kind_options import Files
 from tests.bench import BenchOptions
 from tests.bench.made_files import make_many

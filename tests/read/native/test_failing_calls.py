@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from ray_h5 import RayH5Error, RowReader, Windows
-from ray_h5.read.file_cache import forget_all
 from ray_h5.read.native import build, library
+from ray_h5.read.open_file import forget_all
 from ray_h5.torch_data import H5Dataset, loader
 
 MEMORY, READS = range(2)

@@ -55,7 +55,9 @@ def decoding(count):
     jobs[Field.FILE], jobs[Field.OFFSET], jobs[Field.SIZE] = IN_MEMORY, stored.ctypes.data, len(stored)
     jobs[Field.PIPELINE], jobs[Field.DECODED] = pipeline_number(pipeline), values.nbytes
     jobs[Field.DESTINATION] = out.ctypes.data + np.arange(count) * values.nbytes
-    return JobTable(jobs, NO_PIECES, NO_BOXES, [Origin(count, None, decoder, None)], [out, stored]), out, values
+    origin = Origin(None, decoder, None, lambda _: values.nbytes)
+    chunks = np.stack([np.zeros(count, np.int64), np.arange(count)])
+    return JobTable(jobs, NO_PIECES, NO_BOXES, chunks, [origin], [out, stored]), out, values
 
 
 @pytest.mark.parametrize(("threads", "helpers", "planners"), [(1, 0, 2), (2, 2, 1), (3, 2, 3), (2, 5, 4), (16, 13, 3)])

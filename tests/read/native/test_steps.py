@@ -49,7 +49,9 @@ def copies(source, ranges, out):
     jobs[Field.FILE], jobs[Field.PIPELINE] = source.descriptor, RAW
     jobs[Field.OFFSET], jobs[Field.SIZE], jobs[Field.DECODED] = offsets, sizes, sizes
     jobs[Field.DESTINATION] = out.ctypes.data + np.cumsum(sizes) - sizes
-    return JobTable(jobs, NO_PIECES, NO_BOXES, [Origin(len(ranges), source, None, None)], [out])
+    return JobTable(
+        jobs, NO_PIECES, NO_BOXES, np.zeros((2, len(ranges)), np.int64), [Origin(source, None, None, None)], [out]
+    )
 
 
 def in_python(made):
@@ -93,7 +95,7 @@ def test_boxes_and_pieces(source):
         pieces[:, 0] = [0, at, 0, 0]
         pieces[:, 1] = [60, at + out[0].nbytes, 0, 0]
         pieces[:, 2] = [7, at + out[0].nbytes - 3, 3, PLAIN]
-        runner(JobTable(jobs, pieces, boxes, [Origin(1, source, None, None)], [out]))
+        runner(JobTable(jobs, pieces, boxes, np.zeros((2, 1), np.int64), [Origin(source, None, None, None)], [out]))
         expected = np.zeros_like(out)
         expected[:, :3, :4, :5] = block
         expected[0].reshape(-1)[-3:] = block.reshape(-1)[7:10]
@@ -196,7 +198,7 @@ def test_nothing_outside_of_an_array_is_written_or_read(source, runner, which, f
     pieces = np.zeros((len(Piece), 2), np.int64)
     pieces[:, 0] = [0, at + 120, 0, 0]
     pieces[:, 1] = [60, at, 60, PLAIN]
-    made = JobTable(jobs, pieces, boxes, [Origin(2, source, None, None)], [out, stored])
+    made = JobTable(jobs, pieces, boxes, np.zeros((2, 2), np.int64), [Origin(source, None, None, None)], [out, stored])
     runner(made)
     assert_same(out, np.concatenate([stored[60:], np.full(60, 7, np.uint8), stored, stored]))
     tables = [jobs[:, 0], pieces[:, 0], pieces[:, 1], boxes[0]]

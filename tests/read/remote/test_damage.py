@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ray_h5.errors import RayH5Error
-from ray_h5.read.file_cache import forget_all
+from ray_h5.read.open_file import forget_all
 from ray_h5.read.reader import RowReader
 from tests.kit.fault_server import FaultServer
 

@@ -42,7 +42,9 @@ def copy(source, offset, staged):
     table = np.zeros((len(Field), 1), np.int64)
     table[Field.FILE], table[Field.PIPELINE], table[Field.OFFSET] = NO_DESCRIPTOR, RAW, offset
     table[Field.SIZE], table[Field.DECODED], table[Field.DESTINATION] = len(staged), len(staged), staged.ctypes.data
-    return [JobTable(table, NO_PIECES, NO_BOXES, [Origin(1, source, None, None)], [staged])]
+    return [
+        JobTable(table, NO_PIECES, NO_BOXES, np.zeros((2, 1), np.int64), [Origin(source, None, None, None)], [staged])
+    ]
 
 
 def put(source, out, number, values):
@@ -120,7 +122,9 @@ def test_the_jobs_of_a_request_run_together(monkeypatch):
     table[Field.DESTINATION] = table[Field.OFFSET] + out.ctypes.data
     made, in_memory = [], JobTable.in_memory
     monkeypatch.setattr(JobTable, "in_memory", lambda *given: made.append(1) or in_memory(*given))
-    job = JobTable(table, NO_PIECES, NO_BOXES, [Origin(1 << 14, source, None, None)], [out])
+    job = JobTable(
+        table, NO_PIECES, NO_BOXES, np.zeros((2, 1 << 14), np.int64), [Origin(source, None, None, None)], [out]
+    )
     stats = run_all([job], 2)
     np.testing.assert_array_equal(out, data)
     assert stats.requests == len(made) == 1

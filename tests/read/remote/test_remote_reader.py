@@ -17,7 +17,7 @@ from ray_h5.errors import (
 from ray_h5.hdf5.files import metadata_replay
 from ray_h5.hdf5.files.metadata_replay import HeldBytes
 from ray_h5.manifest.file_manifest import Manifest
-from ray_h5.read.file_cache import forget_all
+from ray_h5.read.open_file import forget_all
 from ray_h5.read.reader import RowReader
 from ray_h5.storage.stores.object_store import ObjectStorage
 from ray_h5.storage.stores.options import StoreOptions
