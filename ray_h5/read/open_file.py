@@ -34,11 +34,10 @@ from ray_h5.manifest.file_manifest import Manifest
 from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray
 from ray_h5.manifest.known_columns import Elsewhere, KnownColumn, OtherColumn, PackedIndex
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, Encoding, FileLayout, FileState, Form, SourceStates
-from ray_h5.read.arrays.chunk_source import ChunkSource, joined_indexes
+from ray_h5.read.arrays.chunk_source import ChunkSource, RawFiles, joined_indexes
 from ray_h5.read.arrays.column import Column, JoinedColumn, no_places
 from ray_h5.read.arrays.selection import Selection
 from ray_h5.read.native.chunk_lister import list_chunks
-from ray_h5.read.raw_files import RawFiles
 from ray_h5.read.read_parts import Address
 from ray_h5.read.stored_items import StoredItems
 from ray_h5.storage.byte_source import ByteSource, Identity, ObjectIdentity, only_ctime_differs
