@@ -60,7 +60,7 @@ LIMITS: dict[str, Size] = {
     "merged_facts": Size(50, 1, 0, 0, 0, 0),
     "messages": Size(113, 1, 0, 0, 0, 0),
     "options": Size(180, 1, 0, 0, 0, 0),
-    "order": Size(2557, 14, 0, 0, 0, 1),
+    "order": Size(2518, 14, 0, 0, 0, 1),
     "per_process": Size(48, 1, 0, 0, 0, 0),
     "plots": Size(363, 1, 0, 0, 0, 0),
     "predicates": Size(1002, 6, 0, 0, 0, 0),

@@ -175,7 +175,7 @@ def _shuffled(index: RowIndex, unit: str) -> str:
         raise OptionError(expected, option="shuffle", value=unit)
     shuffle = _BY_COLUMN[option](names) if names else as_shuffle(unit)
     plan = make_plan(index, list(index.columns.values()), shuffle=shuffle)
-    return str(shuffle_effect(plan, index.chunk_group_rows) or "there are no rows to shuffle")
+    return str(shuffle_effect(plan) or "there are no rows to shuffle")
 
 
 def _column(

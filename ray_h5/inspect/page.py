@@ -137,7 +137,7 @@ def _shuffles(index: RowIndex) -> Iterator[tuple[str, ...]]:
     chosen = make_plan(index, columns, shuffle=Shuffle("auto")).order.shuffle
     for unit in _UNITS:
         plan = make_plan(index, columns, shuffle=Shuffle(unit))
-        effect = shuffle_effect(plan, index.chunk_group_rows)
+        effect = shuffle_effect(plan)
         if effect is None:
             continue
         name = f"{unit} (the default here)" if chosen is not None and chosen.unit == unit else unit

@@ -9,11 +9,11 @@ import numpy as np
 
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import OptionError
-from ray_h5.hash_and_permute import RoundKeys, make_key, mix_in_place, permute
+from ray_h5.hash_and_permute import make_key, mix_in_place, permute
 from ray_h5.index.row_index import RowIndex
 from ray_h5.manifest.row_requests import by_part
 from ray_h5.order.block_layout import BLOCK_BYTES, MAX_BLOCK_BYTES, MIN_BLOCKS, MIN_ROW_BYTES, RANGE_WINDOW_BYTES
-from ray_h5.order.draws.chunk_groups import ChunkGroups, EvenChunkGroups, ListedChunkGroups
+from ray_h5.order.draws.chunk_groups import ChunkGroups
 from ray_h5.order.draws.length_runs import LengthRuns, lengths_of, runs_of, sorted_window
 from ray_h5.order.draws.shuffle import Shuffle, Unit
 from ray_h5.order.draws.weighted_draws import Draws, check_length, make_draws
@@ -124,9 +124,8 @@ class Order(ComparedByContent):
             return positions
         if self.runs is None:
             return self._by_shuffle(positions, epoch)
-        assert self.shuffle.seed is not None
         base = partial(self._by_shuffle, epoch=epoch)
-        return self.runs.selected_indices(positions, self.shuffle.seed, epoch, self.epoch_rows, base)
+        return self.runs.selected_indices(positions, self.seed, epoch, self.epoch_rows, base)
 
     def _by_shuffle(self, positions: np.ndarray, epoch: int) -> np.ndarray:
         assert self.shuffle is not None
@@ -136,8 +135,7 @@ class Order(ComparedByContent):
         if (epoch + 1) * count >= 1 << 63:
             raise OptionError(f"epoch {epoch} of {count} rows each: the rows of all epochs cannot be counted")
         if self.draws is not None:
-            assert self.shuffle.seed is not None
-            return self.draws.selected_indices(positions, self.shuffle.seed, epoch)
+            return self.draws.selected_indices(positions, self.seed, epoch)
         # One long sequence of permutations, cut into epochs.
         passes, positions = np.divmod(positions + epoch * count, self.num_rows)
         permuted = np.empty_like(positions)
@@ -147,21 +145,17 @@ class Order(ComparedByContent):
 
     def _permuted(self, positions: np.ndarray, epoch: int) -> np.ndarray:
         if self.chunk_groups is None:
-            return permute(positions, self.num_rows, self._key(epoch, _ROWS))
+            return permute(positions, self.num_rows, make_key(self.seed, epoch, _ROWS))
         size = self.window_rows
         if size is not None:
             mixed = np.empty_like(positions)
             for window, here in by_part(positions // size):
                 start = window * size
                 length = min(size, self.num_rows - start)
-                mixed[here] = start + permute(positions[here] - start, length, self._key(epoch, _WITHIN_WINDOW, window))
+                key = make_key(self.seed, epoch, _WITHIN_WINDOW, window)
+                mixed[here] = start + permute(positions[here] - start, length, key)
             positions = mixed
-        return self.chunk_groups.selected_indices(positions, self._key(epoch, _CHUNK_GROUPS))
-
-    def _key(self, epoch: int, *purpose: int) -> RoundKeys:
-        assert self.shuffle is not None
-        assert self.shuffle.seed is not None
-        return make_key(self.shuffle.seed, epoch, *purpose)
+        return self.chunk_groups.selected_indices(positions, make_key(self.seed, epoch, _CHUNK_GROUPS))
 
 
 def make_order(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle | None) -> Order:
@@ -173,14 +167,12 @@ def make_order(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle |
     num_rows = index.num_rows if selection is None else len(selection)
     if shuffle is None or num_rows == 0:
         return Order(num_rows)
-    unit, files = _unit(index, selection, shuffle), index.files
-    if unit == "rows":
-        order = Order(num_rows, shuffle.once(unit))
-    elif unit == "files":
-        starts = files.starts if selection is None else np.searchsorted(selection, files.starts)
-        order = Order(num_rows, shuffle.once(unit), ListedChunkGroups(np.unique(starts)))
-    else:
+    unit, starts = _unit(index, selection, shuffle), index.files.starts
+    if unit == "chunks":
         order = _of_chunks(index, selection, num_rows, shuffle)
+    else:
+        first_rows = np.unique(starts if selection is None else np.searchsorted(selection, starts))
+        order = Order(num_rows, shuffle.once(unit), ChunkGroups(first_rows) if unit == "files" else None)
     draws = None if shuffle.weights is None else make_draws(index, selection, shuffle.weights)
     lengths = None if shuffle.by_length is None else lengths_of(index, selection, shuffle.by_length)
     return _drawn(order, shuffle, draws, lengths)
@@ -265,10 +257,9 @@ def _of_chunks(index: RowIndex, selection: np.ndarray | None, num_rows: int, shu
             group = np.searchsorted(starts, selection, side="right")
             cuts = np.concatenate([[0], np.flatnonzero(group[1:] != group[:-1]) + 1])
         group_rows = max(1, round(index.num_rows / max(len(starts), 1)))
-        return Order(num_rows, shuffle, ListedChunkGroups(np.append(cuts, num_rows)), group_rows, _RANGE_CHUNKS)
-    if selection is None:
-        return Order(num_rows, shuffle, EvenChunkGroups(index.files.starts, group_rows), group_rows)
-    return Order(num_rows, shuffle, ListedChunkGroups(_starts_of_chunks(index, selection)), group_rows)
+        return Order(num_rows, shuffle, ChunkGroups(np.append(cuts, num_rows)), group_rows, _RANGE_CHUNKS)
+    groups = (index.files.starts, group_rows) if selection is None else (_starts_of_chunks(index, selection), None)
+    return Order(num_rows, shuffle, ChunkGroups(*groups), group_rows)
 
 
 def _starts_of_chunks(index: RowIndex, selection: np.ndarray) -> np.ndarray:

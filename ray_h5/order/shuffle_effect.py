@@ -45,16 +45,8 @@ class ShuffleEffect:
         )
 
 
-def shuffle_effect(plan: ReadPlan, chunk_group_rows: int) -> ShuffleEffect | None:
-    """Return the cost of the shuffle of a plan; None without a shuffle.
-
-    Parameters
-    ----------
-    plan : ReadPlan
-        The plan.
-    chunk_group_rows : int
-        Rows of a chunk of the widest column.
-    """
+def shuffle_effect(plan: ReadPlan) -> ShuffleEffect | None:
+    """Return the cost of the shuffle of a plan; None without a shuffle."""
     order, shuffle, rows = plan.order, plan.order.shuffle, plan.num_rows
     if shuffle is None:  # as where there are no rows
         return None
@@ -62,7 +54,8 @@ def shuffle_effect(plan: ReadPlan, chunk_group_rows: int) -> ShuffleEffect | Non
     if order.runs is not None:
         sorted_rows = min(order.runs.window_rows, plan.epoch_rows)
         run_rows = min(order.runs.run_rows, sorted_rows)
-    chunks = _chunks_with_rows(plan, chunk_group_rows)
+    chunk_rows = plan.chunk_group_rows  # of the widest column
+    chunks = _chunks_with_rows(plan, chunk_rows)
     block, of_chunk, window = min(plan.block_rows, rows), rows / chunks, min(shuffle.window_rows or rows, rows)
     if shuffle.unit == "files":
         window, mixed, reads = 1, 1, 1.0
@@ -76,13 +69,13 @@ def shuffle_effect(plan: ReadPlan, chunk_group_rows: int) -> ShuffleEffect | Non
         reads = in_block * of_chunk / block
     else:
         # The rows of a chunk group begin in some chunks: its last row ends in a further one.
-        of_files, block = max(1.0, plan.files.num_rows / chunk_group_rows), min(plan.block_rows, window)
+        of_files, block = max(1.0, plan.files.num_rows / chunk_rows), min(plan.block_rows, window)
         groups = max(1.0, window / max(order.chunk_group_rows or 1, 1))
         mixed = max(1, round(min(groups * order.range_chunks, of_files)))
         touched = min(groups * (order.range_chunks + 1), of_files)  # chunks that a window touches
         # A smaller block than a window has rows of most of its chunks.
         in_block = _different(touched, block) if window > block else touched
-        reads = in_block * chunk_group_rows / block
+        reads = in_block * chunk_rows / block
     return ShuffleEffect(shuffle.unit, window, mixed, max(1.0, reads), sorted_rows, run_rows)
 
 
@@ -102,9 +95,9 @@ def _chunks_with_rows(plan: ReadPlan, size: int) -> int:
     return count
 
 
-def describe(plan: ReadPlan, chunk_group_rows: int) -> str:
+def describe(plan: ReadPlan) -> str:
     """Return one line about a plan."""
-    effect = shuffle_effect(plan, chunk_group_rows)
+    effect = shuffle_effect(plan)
     is_all = plan.order.draws is None and plan.epoch_rows == plan.num_rows
     weighted = "" if plan.order.draws is None else " with weights"
     drawn = "" if is_all else f", of which an epoch draws {plan.epoch_rows}{weighted},"

@@ -286,7 +286,7 @@ class H5Datasource(Datasource):
         # Ray calls this several times only to count tasks. The call with a context is the one whose tasks run.
         if data_context is not None:
             turn_down_here(data_context)
-            said = describe(plan, self._index.chunk_group_rows)
+            said = describe(plan)
             if first_time("reading", said):  # each epoch makes the plan again
                 logger.info("reading %s", said)
             start = self.epochs.begin(plan, (self._key[0], self.names), data_context)

@@ -83,7 +83,7 @@ def test_by_chunks_each_chunk_is_still_decoded_about_once(files, window_rows):
     decoded = sum(read_block(plan, start_of(plan), block).rows.stats.chunks_decoded for block in range(blocks))
     chunks = sum(-(-rows // 16) for rows in SIZES)
     assert chunks <= decoded <= chunks + blocks + 2  # a chunk may be in two windows
-    assert shuffle_effect(plan, 16).reads_per_byte < 1.1
+    assert shuffle_effect(plan).reads_per_byte < 1.1
 
 
 def test_a_predicate_chooses_what_is_sorted(files):

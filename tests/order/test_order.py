@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_h5.hash_and_permute import make_key
-from ray_h5.order.draws.chunk_groups import EvenChunkGroups, ListedChunkGroups
+from ray_h5.order.draws.chunk_groups import ChunkGroups
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.epoch_order import (
     Order,
@@ -21,11 +21,11 @@ def starts_of(sizes):
 
 
 def listed(starts, size):
-    """The groups that `EvenChunkGroups` stands for, one by one."""
+    """The groups that `ChunkGroups` of one size stand for, one by one."""
     found = [0]
     for start, stop in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
         found += [*range(start + size, stop, size)] + ([stop] if stop > start else [])
-    return ListedChunkGroups(np.array(found))
+    return ChunkGroups(np.array(found))
 
 
 file_sizes = st.lists(st.integers(0, 40), min_size=1, max_size=12).filter(any)
@@ -36,17 +36,17 @@ def test_even_groups_are_the_listed_ones(sizes, chunk_group_rows, seed):
     starts = starts_of(sizes)
     key = make_key(seed)
     positions = np.arange(starts[-1])
-    found = EvenChunkGroups(starts, chunk_group_rows).selected_indices(positions, key)
+    found = ChunkGroups(starts, chunk_group_rows).selected_indices(positions, key)
     assert np.array_equal(np.sort(found), positions)
     assert np.array_equal(found, listed(starts, chunk_group_rows).selected_indices(positions, key))
     some = np.random.default_rng(seed).permutation(positions)[:7]
-    assert np.array_equal(EvenChunkGroups(starts, chunk_group_rows).selected_indices(some, key), found[some])
+    assert np.array_equal(ChunkGroups(starts, chunk_group_rows).selected_indices(some, key), found[some])
 
 
 def test_even_groups_beyond_the_table_are_the_listed_ones():
     starts = starts_of(np.random.default_rng(0).integers(0, 9, 60_000))
     positions = np.arange(starts[-1])
-    found = EvenChunkGroups(starts, 3).selected_indices(positions, make_key(0))
+    found = ChunkGroups(starts, 3).selected_indices(positions, make_key(0))
     assert np.array_equal(np.sort(found), positions)
     assert np.array_equal(found, listed(starts, 3).selected_indices(positions, make_key(0)))
 
@@ -54,7 +54,7 @@ def test_even_groups_beyond_the_table_are_the_listed_ones():
 def test_even_groups_keep_nothing_of_the_size_of_the_data():
     starts = starts_of([10**9 + 3] * 10)
     positions = np.arange(7 * 10**9, 7 * 10**9 + 1000)
-    found = EvenChunkGroups(starts, 64).selected_indices(positions, make_key(0))
+    found = ChunkGroups(starts, 64).selected_indices(positions, make_key(0))
     assert len(np.unique(found)) == 1000
     assert np.count_nonzero(np.diff(found) != 1) <= 1000 // 64 + 2
 
@@ -67,13 +67,13 @@ def test_each_row_comes_once_and_windows_mix_their_own_groups(sizes, chunk_group
     if selects:
         keep = np.flatnonzero(np.random.default_rng(rows).random(rows) < 0.5)
         starts_kept = np.unique(np.searchsorted(keep, groups.starts))
-        rows, groups = len(keep), ListedChunkGroups(starts_kept)
+        rows, groups = len(keep), ChunkGroups(starts_kept)
     if not rows:
         return
     order = Order(rows, Shuffle("chunks", 5, window), groups)
     found = order.selected_indices(np.arange(rows), epoch)
     assert np.array_equal(np.sort(found), np.arange(rows))
-    unmixed = groups.selected_indices(np.arange(rows), order._key(epoch, 1))
+    unmixed = groups.selected_indices(np.arange(rows), make_key(order.seed, epoch, 1))
     for start in range(0, rows, window):
         assert sorted(found[start : start + window]) == sorted(unmixed[start : start + window])
     some = np.random.default_rng(0).permutation(rows)[:9]

@@ -52,13 +52,13 @@ def test_what_is_said_of_a_shuffle_counts_the_selected_rows(tmp_path):
         index, plan = plan_files([path], shuffle=Shuffle("chunks", 1, window_rows=1024))
         order = make_order(index, chosen, Shuffle("chunks", 1, window_rows=1024))
         plan = dataclasses.replace(plan, selection=chosen, order=order, block_rows=1024)
-        effect = shuffle_effect(plan, index.chunk_group_rows)
+        effect = shuffle_effect(plan)
         assert (effect.chunks_mixed, effect.window_rows, effect.reads_per_byte) == (mixed, 1024, 1.0)
-        assert f"{len(chosen)} of 65536 rows" in describe(plan, index.chunk_group_rows)
+        assert f"{len(chosen)} of 65536 rows" in describe(plan)
     index, plan = plan_files([path], shuffle=Shuffle("rows", 1))
     first = np.arange(640)
     plan = dataclasses.replace(plan, selection=first, order=make_order(index, first, Shuffle("rows", 1)))
-    assert shuffle_effect(plan, 64).chunks_mixed == 10
+    assert shuffle_effect(plan).chunks_mixed == 10
 
 
 COSTS = [
@@ -85,7 +85,7 @@ def test_what_is_said_of_a_shuffle_is_what_it_costs(tmp_path, columns, shuffle, 
     blocks = [read_block(plan, remainder, i).rows for i in range(layout_of(remainder).num_blocks)]
     decoded = sum(block.stats.chunks_decoded for block in blocks)
     expected = decoded / 40 * 400 / plan.epoch_rows  # of 40 chunks
-    assert shuffle_effect(plan, index.chunk_group_rows).reads_per_byte == pytest.approx(expected, rel=0.25)
+    assert shuffle_effect(plan).reads_per_byte == pytest.approx(expected, rel=0.25)
 
 
 @pytest.mark.parametrize("rows", [None, Grid(2), Groups("g*")])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeAlias
 
 import numpy as np
 
@@ -15,66 +14,33 @@ from ray_h5.lru import LRU
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class ListedChunkGroups(ComparedByContent):
-    """Chunk groups of any sizes.
+class ChunkGroups(ComparedByContent):
+    """Selected indices 0 ... n-1, cut into chunk groups. Each is drawn as a whole.
 
     Attributes
     ----------
     starts : numpy.ndarray
-        int64 of shape (chunk groups + 1,): first selected index of each, then the number of selected rows.
+        int64: the first selected index of each chunk group, then the number of selected rows. With a `size`, the first
+        one of each file instead: memory then grows with the number of files only.
+    size : int, optional
+        Rows of a chunk group, except the last of each file.
     token : str
         The key of a cache. It goes with copies to other processes.
     """
 
     starts: np.ndarray
+    size: int | None = None
     token: str = field(default_factory=partial(secrets.token_hex, 8), compare=False, repr=False)
 
     def selected_indices(self, positions: np.ndarray, key: RoundKeys) -> np.ndarray:
         """Return the selected index at each position, with the chunk groups in the order that `key` draws."""
-        drawn, ends = _DRAWN.update((self.token, key), lambda known: known or self._draw(key))
-        at = np.searchsorted(ends, positions, side="right")
-        # A chunk group ends where its positions end: count back from there.
-        return self.starts[drawn[at] + 1] - (ends[at] - positions)
-
-    def bounds(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the first selected index of the chunk group of each selected index, and the first after it."""
-        group = np.searchsorted(self.starts, indices, side="right")
-        return self.starts[group - 1], self.starts[group]
-
-    def to_bytes(self) -> bytes:
-        """Return bytes that are equal for equal chunk groups only, for the hash of a plan."""
-        return self.starts.tobytes()
-
-    def _draw(self, key: RoundKeys) -> tuple[np.ndarray, np.ndarray]:
-        count = len(self.starts) - 1
-        drawn = permute(np.arange(count), count, key)
-        return drawn, np.cumsum((self.starts[1:] - self.starts[:-1])[drawn])
-
-
-_DRAWN: LRU[tuple[np.ndarray, ...]] = LRU(2)
-"""The chunk groups of the last epochs in drawn order: one process reads many blocks of an epoch."""
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class EvenChunkGroups(ComparedByContent):
-    """Chunk groups of equal size, except the last of each file. Their memory grows with the number of files only.
-
-    Attributes
-    ----------
-    starts : numpy.ndarray
-        int64 of shape (files + 1,): first row of each file, then the number of rows.
-    size : int
-        Rows of a chunk group.
-    token : str
-        The key of a cache. It goes with copies to other processes.
-    """
-
-    starts: np.ndarray
-    size: int
-    token: str = field(default_factory=partial(secrets.token_hex, 8), compare=False, repr=False)
-
-    def selected_indices(self, positions: np.ndarray, key: RoundKeys) -> np.ndarray:
-        first_group, ends, shortfall = _DRAWN.update((self.token, key), lambda known: known or self._draw(key))
+        known = _DRAWN.update((self.token, key), lambda known: known or self._draw(key))
+        if self.size is None:
+            drawn, ends = known
+            at = np.searchsorted(ends, positions, side="right")
+            # A chunk group ends where its positions end: count back from there.
+            return self.starts[drawn[at] + 1] - (ends[at] - positions)
+        first_group, ends, shortfall = known
         # With full groups only, a division would give the place of the group. The short groups before a position
         # move it forward, by what they lack in sum.
         before = np.searchsorted(ends, positions, side="right")
@@ -84,16 +50,27 @@ class EvenChunkGroups(ComparedByContent):
         return self.starts[file] + (group - first_group[file]) * self.size + offset
 
     def bounds(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        file = np.searchsorted(self.starts, indices, side="right")
-        first = indices - (indices - self.starts[file - 1]) % self.size
-        return first, np.minimum(first + self.size, self.starts[file])
+        """Return the first selected index of the chunk group of each selected index, and the first after it."""
+        part = np.searchsorted(self.starts, indices, side="right")
+        first, stop = self.starts[part - 1], self.starts[part]
+        if self.size is None:
+            return first, stop
+        first = indices - (indices - first) % self.size
+        return first, np.minimum(first + self.size, stop)
 
     def to_bytes(self) -> bytes:
-        return self.starts.tobytes() + b"%d" % self.size
+        """Return bytes that are equal for equal chunk groups only, for the hash of a plan."""
+        return self.starts.tobytes() + (b"" if self.size is None else b"%d" % self.size)
 
-    def _draw(self, key: RoundKeys) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the first group of each file; ends of the short groups in drawn order; their cumulative shortfall."""
+    def _draw(self, key: RoundKeys) -> tuple[np.ndarray, ...]:
+        """Return the groups in drawn order, and where they end.
+
+        With a size: the first group of each file; ends of the short groups in drawn order; their cumulative shortfall.
+        """
         lengths = np.diff(self.starts)
+        if self.size is None:
+            drawn = permute(np.arange(len(lengths)), len(lengths), key)
+            return drawn, np.cumsum(lengths[drawn])
         first_group = np.concatenate([[0], np.cumsum(-(-lengths // self.size))])
         short = np.flatnonzero(lengths % self.size)
         places = unpermute(first_group[short + 1] - 1, int(first_group[-1]), key)
@@ -103,5 +80,5 @@ class EvenChunkGroups(ComparedByContent):
         return first_group, (places + 1) * self.size - shortfall[1:], shortfall
 
 
-ChunkGroups: TypeAlias = ListedChunkGroups | EvenChunkGroups
-"""Selected indices 0 ... n-1, cut into chunk groups. Each is drawn as a whole."""
+_DRAWN: LRU[tuple[np.ndarray, ...]] = LRU(2)
+"""The chunk groups of the last epochs in drawn order: one process reads many blocks of an epoch."""
