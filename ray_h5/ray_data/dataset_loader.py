@@ -16,7 +16,7 @@ from ray_h5.order.remaining_blocks import start_of
 from ray_h5.ray_data.epochs import EpochSetting
 from ray_h5.ray_data.training.collate import TorchCollate
 from ray_h5.ray_data.training.device import can_pin
-from ray_h5.ray_data.training.worker_shard import WorkerShard, recipe_of
+from ray_h5.ray_data.training.worker_shard import WorkerShard, read_by_workers
 
 
 class DatasetLoader:
@@ -94,15 +94,15 @@ def loader_of_dataset(
             f"{', '.join(sorted(options))}: the dataset is made already; these are options of read_h5(...)"
         )
     own, ranks_in_all = ranks(rank, world_size)
-    recipe = recipe_of(ds)
-    if isinstance(recipe, str):
+    read = read_by_workers(ds)
+    if isinstance(read, str):
         raise OptionError(
-            f"loader: this dataset cannot be read without tasks of Ray: {recipe}. Write "
+            f"loader: this dataset cannot be read without tasks of Ray: {read}. Write "
             "ds.iter_torch_batches(batch_size=...); or give loader the dataset before that step, and do it in the "
             "loop."
         )
-    source, made = recipe
+    source, functions = read
     collate = TorchCollate(pin_memory=pin_memory and can_pin(), padding=pad)
     epochs, threads = source.epochs.for_workers(ranks_in_all), as_integer("threads", threads, 0)
-    shard = WorkerShard("loader", source.plan(), made, epochs, own, threads, agrees=False)
+    shard = WorkerShard("loader", source.plan(), source.names, functions, epochs, own, threads, agrees=False)
     return DatasetLoader(shard, batch_size, collate, drop_last)

@@ -32,7 +32,7 @@ from ray_h5.predicates.virtual_names import in_words
 from ray_h5.ray_data.arguments import ShuffleLike, as_shuffle, as_tail
 from ray_h5.ray_data.arrow.blocks import schema_of
 from ray_h5.ray_data.epochs import Epochs
-from ray_h5.ray_data.quiet import turn_down_here
+from ray_h5.ray_data.quiet import turn_down_logs
 from ray_h5.ray_data.ray_expressions import column_names
 from ray_h5.ray_data.ray_internals import datasources, operators, with_datasources
 from ray_h5.ray_data.tasks import in_tasks, read_tasks, task_of_nothing
@@ -160,17 +160,13 @@ class H5Datasource(Datasource):
                 f"the files have a column {name!r} of their own, which read_h5 was asked to add; leave one of them "
                 "out: the column of the files with columns=[...], or the added one"
             )
-        self._names = (*self._columns, *self._added)
+        self.names: tuple[str, ...] = (*self._columns, *self._added)
+        """The columns that are delivered, in order."""
         self._predicate: pc.Expression | None = None
         self._predicate_specs: dict[str, ColumnSpec] = {}
         self._plans = PlanCache()
         self._steps_of: tuple[str, ...] = ()
         self.epochs = Epochs()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The columns that are delivered, in order."""
-        return self._names
 
     def reference(self) -> ray.ObjectRef[ReadPlan]:
         """Return the plan in Ray's object store, where it is put once."""
@@ -212,7 +208,7 @@ class H5Datasource(Datasource):
             for name in names:
                 if name not in self.names:
                     raise UnknownColumnError(no_column([name], self.names))
-            clone._names = tuple(names)
+            clone.names = tuple(names)
         return clone
 
     def apply_predicate(self, predicate_expr: Expr) -> H5Datasource:
@@ -240,17 +236,17 @@ class H5Datasource(Datasource):
         clone._tail, clone._plans, clone.epochs = None, PlanCache(), Epochs()
         return clone
 
-    def offsets_of(self, name: str) -> tuple[int, ...] | None:
-        """Return the offsets of a column of windows; None for other columns."""
+    def offsets(self) -> dict[str, tuple[int, ...]]:
+        """Return the offsets of the columns of windows, by name."""
         windows = self._index.scope.windows
         columns = () if windows is None or windows.at is not None else windows.columns
-        return next((column.offsets for column in columns if column.name == name and name in self._columns), None)
+        return {column.name: column.offsets for column in columns if column.name in self._columns}
 
     def steps_once(self, names: Sequence[str]) -> H5Datasource:
         """Return a datasource that reads each step of some columns of windows once, though windows overlap."""
         clone = self.rows_once()
         clone._shuffle, clone._steps_of = None, tuple(names)
-        clone._names = tuple(name for name in clone.names if name not in self._index.beside.columns)
+        clone.names = tuple(name for name in clone.names if name not in self._index.beside.columns)
         return clone
 
     def for_workers(self, world_size: int, is_resumable: bool) -> H5Datasource:
@@ -285,7 +281,7 @@ class H5Datasource(Datasource):
             return [task_of_nothing(schema_of(plan, self.names), None, tuple(plan.files.all_paths()))]
         # Ray calls this several times only to count tasks. The call with a context is the one whose tasks run.
         if data_context is not None:
-            turn_down_here(data_context)
+            turn_down_logs(data_context)
             said = describe(plan)
             if first_time("reading", said):  # each epoch makes the plan again
                 logger.info("reading %s", said)
@@ -360,11 +356,10 @@ def by_elements(ds: Dataset, columns: Sequence[str], reduced: Collection[str]) -
     that have offsets are read step by step.
     """
     once, sources = with_datasources(ds, H5Datasource, H5Datasource.rows_once), sources_of(ds)
-    straight = sources[:1] if len(operators(ds)) == 1 else []
+    known = sources[0].offsets() if sources and len(operators(ds)) == 1 else {}
     by_offsets: dict[tuple[int, ...] | None, list[str]] = {}
     for name in columns:
-        offsets = [source.offsets_of(name) for source in straight if name in reduced]
-        by_offsets.setdefault(offsets[0] if offsets else None, []).append(name)
+        by_offsets.setdefault(known.get(name) if name in reduced else None, []).append(name)
     return [
         (once if offsets is None else with_datasources(ds, H5Datasource, methodcaller("steps_once", names)), names)
         for offsets, names in by_offsets.items()

@@ -36,7 +36,8 @@ def quiet() -> None:
 
     Call it once, before or after ``import ray``, but before `ray.init` and before datasets are made. It sets options of
     progress, levels of loggers, environment variables and a pattern of lines that Ray does not show, and no more. What
-    the program prints stays, in the workers too. Ray's log files keep everything.
+    the program prints stays, in the workers too. Ray's log files keep everything. A trainer has an option of its own
+    for what its controller says: ``RunConfig(logging_config=ray.train.LoggingConfig("WARNING"))``.
 
     Examples
     --------
@@ -52,16 +53,13 @@ def quiet() -> None:
     context.enable_operator_progress_bars = False
     context.print_on_execution_start = False
     context.set_config(QUIET, True)
-    _turn_down_logs()
+    turn_down_logs(context)
 
 
-def turn_down_here(context: DataContext) -> None:
-    """Do the same in another process that executes a dataset, if the driver asked for it."""
-    if context.get_config(QUIET, False):
-        _turn_down_logs()
-
-
-def _turn_down_logs() -> None:
+def turn_down_logs(context: DataContext) -> None:
+    """Turn down loggers in this process, if `quiet` was called in this one or in that of the driver."""
+    if not context.get_config(QUIET, False):
+        return
     for name, level in _LEVELS.items():
         logging.getLogger(name).setLevel(level)
     for handler in logging.getLogger("ray.data").handlers:

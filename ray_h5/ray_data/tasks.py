@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 
 import numpy as np
 import pyarrow as pa
@@ -156,24 +157,19 @@ def in_tasks(
     reference = ray.put(work)
     # Twice the CPUs: each CPU has its next task ready, and results wait in memory for few lists alone.
     most = 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
-    pending: deque[ray.ObjectRef[list[FileFacts]]] = deque()
-    for paths in path_lists[done:]:
-        if len(pending) >= most:
-            yield _get(pending.popleft())
-        pending.append(task.remote(reference, paths))
+    left = iter(path_lists[done:])
+    pending = deque(task.remote(reference, paths) for paths in islice(left, most))
     while pending:
-        yield _get(pending.popleft())
+        try:
+            facts = ray.get(pending.popleft())
+        except RayTaskError as exc:
+            # Raise our own error, as the same work in this process would.
+            raise exc.cause if isinstance(exc.cause, RayH5Error) else exc from None
+        pending.extend(task.remote(reference, paths) for paths in islice(left, 1))
+        yield facts
 
 
 def look_up(work: Callable[[list[str]], list[FileFacts]], paths: list[str]) -> list[FileFacts]:
     """Do the work of one task of `in_tasks`; `work` is in the object store once for all tasks."""
     with _on_this_host():
         return work(paths)
-
-
-def _get(reference: ray.ObjectRef[list[FileFacts]]) -> list[FileFacts]:
-    try:
-        return ray.get(reference)
-    except RayTaskError as exc:
-        # Raise our own error, as the same work in this process would.
-        raise exc.cause if isinstance(exc.cause, RayH5Error) else exc from None

@@ -209,13 +209,13 @@ def has_steps(type_: pa.DataType) -> bool:
     return type_.num_fields > len((_INDICES, _DATA, _WIDTH))
 
 
-def is_dense(type_: pa.DataType) -> bool:
-    """Return whether batches of such a column are dense tensors."""
-    return type_.field(2).name == _DENSE_WIDTH
+def dense_batch(name: str, column: pa.ChunkedArray) -> np.ndarray | None:
+    """Return the rows of a column of a table as a dense array: with windows, of shape ``(rows, steps, width)``.
 
-
-def dense_batch(name: str, column: pa.ChunkedArray) -> np.ndarray:
-    """Return the rows of a column of a table as a dense array: with windows, of shape ``(rows, steps, width)``."""
+    None for a column whose batches are sparse.
+    """
+    if column.type.field(2).name != _DENSE_WIDTH:
+        return None
     dense = to_batch(column).to_dense(name)
     if not has_steps(column.type):
         return dense

@@ -23,7 +23,6 @@ from ray_h5.options import names_options
 from ray_h5.ray_data.arrow.blocks import (
     declared_shape,
     dense_batch,
-    is_dense,
     is_integral,
     is_ragged,
     is_sparse,
@@ -229,11 +228,10 @@ class TorchCollate(ArrowBatchCollateFn):
             return self._dtypes.get(name)
         return self._dtypes if tensor.is_floating_point() else None
 
-    def _sparse(self, name: str, column: pa.ChunkedArray) -> torch.Tensor:
+    def _sparse(self, name: str, column: pa.ChunkedArray) -> Any:
         """Return the rows of a sparse matrix as one tensor."""
-        if is_dense(column.type):
-            dense: torch.Tensor = self._convert(name, dense_batch(name, column))
-            return dense
+        if (dense := dense_batch(name, column)) is not None:
+            return self._convert(name, dense)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=_READ_ONLY)
             tensor = csr_tensor(*to_batch(column).canonical().parts)

@@ -19,7 +19,7 @@ from ray_h5.options import as_integer, require, takes_options_of
 from ray_h5.ray_data.datasource import H5Datasource, sources_of
 from ray_h5.ray_data.epochs import warn_of_lost_rows
 from ray_h5.ray_data.ray_internals import may_grow, row_count_changers, task_cpus, with_datasources
-from ray_h5.ray_data.training.worker_shard import Recipe, WorkerShard, recipe_of
+from ray_h5.ray_data.training.worker_shard import RowFunction, WorkerShard, read_by_workers
 
 logger = logging.getLogger(__name__)
 
@@ -60,13 +60,14 @@ class OrderedDataConfig(DataConfig):
         for name, ds in sorted(datasets.items()):
             is_shared = self._datasets_to_split == "all" or name in self._datasets_to_split
             ranks = world_size if is_shared else 1
-            answer = self._recipe(name, ds, nodes)
-            if answer is not None:
-                source, recipe = answer
+            read = self._read_by_workers(name, ds, nodes)
+            if read is not None:
+                source, functions = read
                 warn_of_lost_rows(f"dataset {name!r}", source.plan().num_positions, ranks)
                 for rank in range(world_size):
                     epochs, of = source.epochs.for_workers(ranks), rank if is_shared else 0
-                    shards[rank][name] = WorkerShard(name, source.reference(), recipe, epochs, of, threads[rank])
+                    read_here = name, source.reference(), source.names, functions
+                    shards[rank][name] = WorkerShard(*read_here, epochs, of, threads[rank])
                 continue
             check_free_cpus(name, ds)
             in_tasks[name] = _for_workers(name, ds, ranks) if sources_of(ds) else ds
@@ -76,34 +77,32 @@ class OrderedDataConfig(DataConfig):
                 shard.update(other)
         return shards
 
-    def _recipe(self, name: str, ds: Dataset, nodes: list[str]) -> tuple[H5Datasource, Recipe] | None:
+    def _read_by_workers(
+        self, name: str, ds: Dataset, nodes: list[str]
+    ) -> tuple[H5Datasource, list[RowFunction]] | None:
         """Return what the workers read themselves; None if tasks read it. Say once which, and why."""
-        recipe = "reading='tasks'" if self._reading == "tasks" else recipe_of(ds)
-        if isinstance(recipe, str) and self._reading == "workers":
+        answer = "reading='tasks'" if self._reading == "tasks" else read_by_workers(ds)
+        if isinstance(answer, str) and self._reading == "workers":
             raise OptionError(
-                f"data_config(reading='workers'): dataset {name!r} cannot be read in the workers: {recipe}. Say "
+                f"data_config(reading='workers'): dataset {name!r} cannot be read in the workers: {answer}. Say "
                 "reading='auto', and tasks of Ray read it."
             )
-        if self._reading == "auto" and not isinstance(recipe, str):
-            recipe = f"{', '.join(self._of_tasks)}: for tasks" if self._of_tasks else _why_tasks(nodes) or recipe
-        if isinstance(recipe, str):
+        if self._reading == "auto" and not isinstance(answer, str):
+            # Nodes that have CPUs and train nothing: there tasks can read.
+            alive = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+            idle = [node["NodeManagerHostname"] for node in alive if node["NodeID"] not in nodes]
+            if self._of_tasks:
+                answer = f"{', '.join(self._of_tasks)}: for tasks"
+            elif not nodes:
+                answer = "it is not known where the workers run"
+            elif idle:
+                answer = f"{len(idle)} nodes have CPUs and no worker, such as {idle[0]}"
+        if isinstance(answer, str):
             if self._reading == "auto":
-                logger.info("dataset %r: read in tasks of Ray: %s", name, recipe)
+                logger.info("dataset %r: read in tasks of Ray: %s", name, answer)
             return None
         logger.info("dataset %r: read in the workers, by %s threads each", name, self._threads or "their share of")
-        return recipe
-
-
-def _why_tasks(nodes: list[str]) -> str | None:
-    """Return why tasks are better than workers that read themselves: nodes have CPUs and train nothing."""
-    if not nodes:
-        return "it is not known where the workers run"
-    idle = [
-        node["NodeManagerHostname"]
-        for node in ray.nodes()
-        if node["Alive"] and node["Resources"].get("CPU") and node["NodeID"] not in nodes
-    ]
-    return f"{len(idle)} nodes have CPUs and no worker, such as {idle[0]}" if idle else None
+        return answer
 
 
 _INSTEAD = {

@@ -38,21 +38,22 @@ class TrainBatches:
     ) -> None:
         self._shard, self._device, self._options = shard, device, options
         self._name, self._epoch, self._start = name, epoch, position
-        self._rows = 0
+        self.rows = 0
+        """Rows of the batches handed out so far."""
         self._has_begun = False
         self._running: RunningEpoch | None = None
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         ask_for(self._shard, EpochSetting.of(self._epoch, self._start))
-        self._rows, self._has_begun, self._running = 0, True, None
+        self.rows, self._has_begun, self._running = 0, True, None
         batches: Iterable[dict[str, Any]] = self._shard.iter_torch_batches(**self._options)
         try:
             for batch in to_device(batches, self._device):
-                if not self._rows:
+                if not self.rows:
                     # At the first batch: another iteration of the dataset may begin between two batches.
                     self._running = self._find_running()
                     self._check_start()
-                self._rows += len(next(iter(batch.values())))
+                self.rows += len(next(iter(batch.values())))
                 yield batch
         except Exception as exc:
             own = own_error(exc)
@@ -73,11 +74,6 @@ class TrainBatches:
                 "read_h5, or a map of it; or begin the epoch without a position."
             )
 
-    @property
-    def rows(self) -> int:
-        """Rows of the batches handed out so far."""
-        return self._rows
-
     def position(self) -> Position:
         """Return the position in the epoch once all batches handed out so far are done; for a checkpoint.
 
@@ -97,7 +93,7 @@ class TrainBatches:
                 f"dataset {self._name!r} is not in epoch {self._epoch}: call position() after a step, while its "
                 "batches are iterated. Before the first step no position is needed."
             )
-        return self._running.position(self._rows)
+        return self._running.position(self.rows)
 
 
 @names_options

@@ -52,45 +52,39 @@ _PLAIN = "biuf"
 _INSTEAD = "It works on tasks of Ray: data_config(reading='tasks')."
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """How batches are made of what is read: the columns, in order, and the functions after the reading, row by row."""
+def _columns(plan: ReadPlan, block: Block, names: tuple[str, ...]) -> Batch:
+    """Return columns of a block: as arrays if all are plain numbers, otherwise as the table of a task."""
+    specs = {spec.name: spec for spec in plan.of_files}
+    columns: dict[str, np.ndarray] = {}
+    for name in names:
+        spec, values = specs.get(name), None
+        if spec is None:
+            values = epoch_column(plan, block, name)
+        elif spec.kind in TENSOR_KINDS and spec.dtype.kind in _PLAIN:
+            values = block.rows.arrays[name]
+        if values is None:
+            return to_table(plan, block, names)
+        columns[name] = values
+    return columns
 
-    names: tuple[str, ...]
-    functions: tuple[RowFunction, ...] = ()
 
-    def arrays(self, plan: ReadPlan, block: Block) -> Batch:
-        """Return the columns of a block: as arrays if all are plain numbers, otherwise as the table of a task."""
-        specs = {spec.name: spec for spec in plan.of_files}
-        columns: dict[str, np.ndarray] = {}
-        for name in self.names:
-            spec, values = specs.get(name), None
-            if spec is None:
-                values = epoch_column(plan, block, name)
-            elif spec.kind in TENSOR_KINDS and spec.dtype.kind in _PLAIN:
-                values = block.rows.arrays[name]
-            if values is None:
-                return to_table(plan, block, self.names)
-            columns[name] = values
-        return columns
-
-    def apply(self, batch: Batch) -> Batch:
-        """Return a batch after the functions."""
-        for function in self.functions:
-            batch = function(batch)
-            # Between two functions Ray makes a table of what is not plain numbers.
-            parts = batch.values() if isinstance(batch, dict) else [None]
-            if not all(isinstance(values, np.ndarray) and values.dtype.kind in _PLAIN for values in parts):
-                batch = _in_format(BlockAccessor.batch_to_block(batch), "pyarrow")
-        return batch
+def _after(functions: Iterable[RowFunction], batch: Batch) -> Batch:
+    """Return a batch after functions."""
+    for function in functions:
+        batch = function(batch)
+        # Between two functions Ray makes a table of what is not plain numbers.
+        parts = batch.values() if isinstance(batch, dict) else [None]
+        if not all(isinstance(values, np.ndarray) and values.dtype.kind in _PLAIN for values in parts):
+            batch = _in_format(BlockAccessor.batch_to_block(batch), "pyarrow")
+    return batch
 
 
 def _called(function: Callable[[Any], Any], wanted: str, batch: Batch) -> Any:
     return function(_in_format(batch, wanted))
 
 
-def recipe_of(ds: Dataset) -> tuple[H5Datasource, Recipe] | str:
-    """Return what a worker reads of a dataset and what it makes of it; or why only tasks of Ray can."""
+def read_by_workers(ds: Dataset) -> tuple[H5Datasource, list[RowFunction]] | str:
+    """Return what a worker reads of a dataset, and the functions after the reading; or why only tasks of Ray can."""
     source, steps = steps_after_reading(ds)
     if not isinstance(source, H5Datasource):
         return "it is not the dataset of one read_h5, or rows are moved after the reading"
@@ -111,7 +105,7 @@ def recipe_of(ds: Dataset) -> tuple[H5Datasource, Recipe] | str:
         # Those that change their own column alone take arrays or a table.
         is_direct = takes_both and wanted == "pyarrow"
         functions.append(called if is_direct else partial(_called, called, wanted))
-    return source, Recipe(source.names, tuple(functions))
+    return source, functions
 
 
 def _refused(what: str) -> Callable[..., NoReturn]:
@@ -131,7 +125,10 @@ class WorkerShard(DataIterator):
     """The key of the dataset."""
     put: ray.ObjectRef[ReadPlan] | ReadPlan
     """The plan, in Ray's object store once; or the plan itself."""
-    recipe: Recipe
+    names: tuple[str, ...]
+    """The columns, in order."""
+    functions: list[RowFunction]
+    """The functions after the reading."""
     epochs: Epochs
     """The epoch that an iteration reads; `set_epoch` sets it."""
     rank: int
@@ -218,11 +215,11 @@ class WorkerShard(DataIterator):
 
     def schema(self) -> Schema:
         """Return the columns and their types."""
-        plan, names = self.plan, self.recipe.names
-        if not self.recipe.functions or not plan.num_positions:
+        plan, names = self.plan, self.names
+        if not self.functions or not plan.num_positions:
             return Schema(schema_of(plan, names))
         # What functions return is known from a row: types of no values are not.
-        made = self.recipe.apply(to_table(plan, read_block(plan, start_of(plan), 0, 1), names))
+        made = _after(self.functions, to_table(plan, read_block(plan, start_of(plan), 0, 1), names))
         return Schema(_in_format(made, "pyarrow").schema)
 
     def stats(self) -> str:
@@ -275,8 +272,8 @@ class WorkerShard(DataIterator):
             size,
             threads=self.threads,
             drop_last=drop_last,
-            make=lambda block: [len(block.positions), self.recipe.arrays(plan, block)],
-            finish=lambda made: [made[0], finish(self.recipe.apply(made[1]))],
+            make=lambda block: [len(block.positions), _columns(plan, block, self.names)],
+            finish=lambda made: [made[0], finish(_after(self.functions, made[1]))],
         )
         self._rows = 0
 
