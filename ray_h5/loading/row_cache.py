@@ -91,7 +91,8 @@ class RowCache:
         for name in out:
             by_bound.setdefault(self._bounds.get(name, 0), []).append(name)
         if not self.columns:
-            self._count(0, len(rows))
+            with self._lock:
+                self.misses += len(rows)
             read(out, rows, places)
             return
         is_held, slots = self._is_held[rows], self._slot_after[rows].astype(np.int64) - 1
@@ -111,17 +112,20 @@ class RowCache:
                 read({name: out[name] for name in names}, rows[missing], places[missing])
         if not is_held.all():
             self._add(rows[~is_held], out, places[~is_held])
-        self._count(hits, len(rows) - hits)
-
-    def _count(self, hits: int, misses: int) -> None:
         with self._lock:
             self.hits += hits
-            self.misses += misses
+            self.misses += len(rows) - hits
 
     def _add(self, rows: np.ndarray, out: Mapping[Any, np.ndarray], places: np.ndarray) -> None:
         """Hold rows; those that another thread holds meanwhile are overwritten with the same values."""
         with self._lock:
-            slots = self._slots_of(rows)
+            new = rows[self._slot_after[rows] == 0]
+            numbers = np.arange(1, len(new) + 1)
+            self._slot_after[new[::-1]] = numbers[::-1]
+            new = new[self._slot_after[new] == numbers]  # each row once
+            self._slot_after[new] = np.arange(self._num_slots + 1, self._num_slots + len(new) + 1)
+            self._num_slots += len(new)
+            slots = self._slot_after[rows].astype(np.int64) - 1  # where rows are in the arrays
             for name, bound in self._bounds.items():
                 fits, least, held = slots < bound, min(self._num_slots, bound), self.columns[name]
                 if len(held) < least:
@@ -130,16 +134,6 @@ class RowCache:
                     self.columns[name] = grown
                 self.columns[name][slots[fits]] = _owned_rows(out[name][places[fits]])
             self._is_held[rows] = True
-
-    def _slots_of(self, rows: np.ndarray) -> np.ndarray:
-        """Return where rows are, or will be, in the arrays."""
-        new = rows[self._slot_after[rows] == 0]
-        numbers = np.arange(1, len(new) + 1)
-        self._slot_after[new[::-1]] = numbers[::-1]
-        new = new[self._slot_after[new] == numbers]  # each row once
-        self._slot_after[new] = np.arange(self._num_slots + 1, self._num_slots + len(new) + 1)
-        self._num_slots += len(new)
-        return self._slot_after[rows].astype(np.int64) - 1
 
     def _copy(self, out: Mapping[Any, np.ndarray], slots: np.ndarray, here: np.ndarray) -> None:
         """Copy the rows that are held to their places."""

@@ -162,7 +162,12 @@ class RowSource:
             If a file, or another that columns or the selection come from, changed since the dataset was made.
         """
         row_ids, draws = self.split(indices)
-        self._count_rows(len(row_ids))
+        if not self._epochs:  # rows of an epoch that nobody said begins: at its end, nothing is to stay in memory
+            self._bound_chunks()
+            self._rows_read += len(row_ids)
+            if self._kept_bytes == 0 and self._rows_read > self.plan.num_rows // self._processes():
+                self._held.clear()
+                self._rows_read = len(row_ids)
         self._read_checked(out, row_ids, draws)
 
     def block_rows(self, row_ids: np.ndarray) -> BlockRows:
@@ -210,16 +215,6 @@ class RowSource:
         # Threads of a loader read a window of a shuffle at once. Others read one batch after the other.
         are_shared = self.holds_chunks or (self.plan.chunk_group_rows > 1 and not self._epochs)
         self._held.resize(max(self._kept_chunk_bytes, _SHARED_BYTES if are_shared else 0))
-
-    def _count_rows(self, count: int) -> None:
-        """Count rows of an epoch; at its end, drop decoded chunks if nothing is to stay in memory."""
-        if self._epochs:
-            return
-        self._bound_chunks()
-        self._rows_read += count
-        if self._kept_bytes == 0 and self._rows_read > self.plan.num_rows // self._processes():
-            self._held.clear()
-            self._rows_read = count
 
     def close(self) -> None:
         """Let go of all files and of the rows in memory. The next read opens the files again."""

@@ -236,7 +236,7 @@ class H5Datasource(Datasource):
         clone._tail, clone._plans, clone.epochs = None, PlanCache(), Epochs()
         return clone
 
-    def offsets(self) -> dict[str, tuple[int, ...]]:
+    def _offsets(self) -> dict[str, tuple[int, ...]]:
         """Return the offsets of the columns of windows, by name."""
         windows = self._index.scope.windows
         columns = () if windows is None or windows.at is not None else windows.columns
@@ -356,7 +356,7 @@ def by_elements(ds: Dataset, columns: Sequence[str], reduced: Collection[str]) -
     that have offsets are read step by step.
     """
     once, sources = with_datasources(ds, H5Datasource, H5Datasource.rows_once), sources_of(ds)
-    known = sources[0].offsets() if sources and len(operators(ds)) == 1 else {}
+    known = sources[0]._offsets() if sources and len(operators(ds)) == 1 else {}
     by_offsets: dict[tuple[int, ...] | None, list[str]] = {}
     for name in columns:
         by_offsets.setdefault(known.get(name) if name in reduced else None, []).append(name)
