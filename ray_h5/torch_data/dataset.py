@@ -286,12 +286,11 @@ class H5Dataset(BatchedDataset):
         return self._checked(indices, type(self).__name__)
 
     def _one(self, index: int) -> Any:
-        wanted = self._readable([index])
-        return self.samples(self._decoded(BatchArrays(self.read(wanted), wanted), skips=False))[0]
+        return self._several([index], skips=False)[0]
 
-    def _several(self, indices: Many) -> Sequence[Any]:
+    def _several(self, indices: Many, *, skips: bool = True) -> Sequence[Any]:
         wanted = self._readable(indices)
-        arrays = self._decoded(BatchArrays(self.read(wanted), wanted), skips=True)
+        arrays = self._decoded(BatchArrays(self.read(wanted), wanted), skips=skips)
         if len(wanted) and not len(arrays.indices):
             raise ImageError(
                 f"none of the {len(wanted)} rows of this batch, the first of which is {self._place(wanted[0])}, has an "

@@ -108,7 +108,14 @@ def loader(
     threads = min(2, cpu_count()) if threads is None else threads
     if (of_ray := loader_of(source, batch_size, resolve_rank, threads=threads, **order, **how, **options)) is not None:
         return cast("H5DataLoader", of_ray)
-    dataset = _dataset_of(source, options)
+    several = isinstance(source, (list, tuple)) and any(isinstance(part, Dataset) for part in source)
+    if not several and not isinstance(source, (Dataset, DataLoader)):
+        dataset = H5Dataset(cast("Any", source), **options)
+    else:
+        if others := [name for name in options if name != "pad"]:
+            raise OptionError(f"{', '.join(others)}: the dataset is made already; these are options of H5Dataset(...)")
+        dataset = as_h5(cast("Any", source))  # raises for a loader or several
+        dataset = dataset if options.get("pad") is None else dataset.with_padding(options["pad"])
     sampler = OrderSampler(dataset, drop_last=drop_last, run_length=batch_size, **order)
     sampler.advance_epochs()
     # By name: a framework that makes the loader again replaces some of these by name.
@@ -119,14 +126,3 @@ def loader(
         why = "loader: there is no batch: %d samples make none of %d on each rank with drop_last=True; lower batch_size"
         logger.warning(why, len(dataset), batch_size)
     return made
-
-
-def _dataset_of(source: Any, options: LoaderOptions) -> H5Dataset:
-    """Return the dataset that a user passed, or that of some paths."""
-    several = isinstance(source, (list, tuple)) and any(isinstance(part, Dataset) for part in source)
-    if not several and not isinstance(source, (Dataset, DataLoader)):
-        return H5Dataset(source, **options)
-    if others := [name for name in options if name != "pad"]:
-        raise OptionError(f"{', '.join(others)}: the dataset is made already; these are options of H5Dataset(...)")
-    dataset = as_h5(source)  # raises for a loader or several
-    return dataset if options.get("pad") is None else dataset.with_padding(options["pad"])

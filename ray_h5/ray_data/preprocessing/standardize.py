@@ -96,7 +96,18 @@ class Standardize(Standardization, Preprocessor):
 
     def transform(self, ds: Dataset, **options: Any) -> Dataset:
         """Return the dataset with its columns standardized; `options` are those of Ray's ``transform``."""
-        self._check_schema(ds)
+        schema, scalers = ds.schema(fetch_if_missing=False), self.scalers
+        if schema is not None:  # what would be an error of Ray's in a task is raised here
+            types = zip(schema.names, schema.types, strict=True)
+            shapes = {name: getattr(type_, "shape", ()) for name, type_ in types}
+            for name in self.columns:
+                if None in shapes.get(name, ()):
+                    raise SchemaMismatchError(
+                        f"column {name!r}: its rows differ in shape, {shapes[name]} with None for axes that differ; "
+                        f"expected the shape it was fitted on: {scalers[name].mean.shape} with 1 for reduced axes"
+                    )
+            fixed = {name: shape for name, shape in shapes.items() if None not in shape}
+            self._transform_arrow({name: np.empty((0, *shape), np.float32) for name, shape in fixed.items()})
         return super().transform(ds, **options)
 
     def transform_batch(self, data: Any) -> Any:
@@ -166,22 +177,6 @@ class Standardize(Standardization, Preprocessor):
         """Return a batch standardized; its other columns stay as they are, also those with missing values."""
         self._check_there(names_of(batch))
         return changed(batch, self.columns, partial(self._scaled, Scaler.transform, batched=batched))
-
-    def _check_schema(self, ds: Dataset) -> None:
-        """Raise here, where the schema is known, for what would be an error of Ray's in a task."""
-        schema, scalers = ds.schema(fetch_if_missing=False), self.scalers
-        if schema is None:
-            return
-        shapes = {name: getattr(type_, "shape", ()) for name, type_ in zip(schema.names, schema.types, strict=True)}
-        for name in self.columns:
-            if None in shapes.get(name, ()):
-                raise SchemaMismatchError(
-                    f"column {name!r}: its rows differ in shape, {shapes[name]} with None for axes that differ; "
-                    f"expected the shape it was fitted on: {scalers[name].mean.shape} with 1 for reduced axes"
-                )
-        self._transform_arrow(
-            {name: np.empty((0, *shape), np.float32) for name, shape in shapes.items() if None not in shape}
-        )
 
 
 # Moments of a dataset --------------------------------------------------------------------------------

@@ -139,7 +139,12 @@ class TorchCollate(ArrowBatchCollateFn):
             return self._array(name, array)
         # Ray makes empty arrays of rows without a value.
         absent = column.is_null().to_pylist()
-        return self._ragged(field, [None if missing else row for row, missing in zip(array, absent, strict=True)])
+        rows = [None if missing else row for row, missing in zip(array, absent, strict=True)]
+        fill = self._fill(name, varies=True)
+        if fill is None:
+            return {name: [None if row is None else self._convert(name, row) for row in rows]}
+        dtype = np.dtype(type_.value_type.to_pandas_dtype())
+        return self._padded(name, *pad_rows(name, rows, fill, dtype, type_.ndim, declared_shape(field)))
 
     def _array(self, name: str, values: np.ndarray) -> TorchBatch:
         if values.ndim < 2 or self._fill(name, varies=False) is None:
@@ -188,15 +193,6 @@ class TorchCollate(ArrowBatchCollateFn):
                 f"pad={{{name!r}: 0}}."
             )
         return fill if varies else None
-
-    def _ragged(self, field: pa.Field, rows: list[np.ndarray | None]) -> TorchBatch:
-        """Return the rows of a column that vary in shape as a list of tensors, or padded."""
-        name = field.name
-        fill = self._fill(name, varies=True)
-        if fill is None:
-            return {name: [None if row is None else self._convert(name, row) for row in rows]}
-        dtype = np.dtype(field.type.value_type.to_pandas_dtype())
-        return self._padded(name, *pad_rows(name, rows, fill, dtype, field.type.ndim, declared_shape(field)))
 
     def _listed(
         self, name: str, column: pa.ChunkedArray, fill: float, item: np.dtype, parts: tuple[int, ...]

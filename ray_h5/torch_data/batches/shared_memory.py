@@ -204,40 +204,33 @@ def _packed(value: Any, begin: int, nbytes: int) -> Any:
         return value  # a sparse tensor has no memory of its own, and goes torch's path with its parts
     start = value.data_ptr() - begin
     if 0 <= start < nbytes and value.is_contiguous() and value.numel():
-        return _InSlot(start, tuple(value.shape), value.dtype)
-    return _Small(value.numpy()) if value.nbytes < _SMALL_BYTES and value.dtype != torch.bfloat16 else value
+        return _Tensor(start, tuple(value.shape), value.dtype)
+    return _Tensor(value.numpy()) if value.nbytes < _SMALL_BYTES and value.dtype != torch.bfloat16 else value
 
 
 @dataclass(frozen=True, slots=True)
-class _InSlot:
-    """A tensor in the slot."""
+class _Tensor:
+    """A tensor in a message: where it begins in the slot, or the values of a small one."""
 
-    start: int
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-
-
-@dataclass(frozen=True, slots=True)
-class _Small:
-    """A tensor outside the slot that is copied into the message."""
-
-    array: np.ndarray
+    at: int | np.ndarray
+    shape: tuple[int, ...] = ()
+    dtype: torch.dtype = torch.uint8
 
 
 def unpack(key: PoolKey, memory: torch.Tensor | None, slot_bytes: int, number: int, parts: list[Any]) -> list[Any]:
     """Return the values that `pack` was given, as views of the slot."""
     in_slot = np.asarray(_Slot(_pools.value.received(key, memory, slot_bytes), number, _TRAINER))
-    return [_unpacked(part, in_slot) for part in parts]
 
+    def unpacked(part: Any) -> Any:
+        if not isinstance(part, _Tensor):
+            return part
+        if isinstance(part.at, np.ndarray):
+            return torch.from_numpy(part.at)
+        nbytes = math.prod(part.shape) * part.dtype.itemsize
+        # Over these bytes alone: torch.save writes all the memory that a tensor is a view of.
+        return torch.from_numpy(in_slot[part.at : part.at + nbytes]).view(part.dtype).reshape(part.shape)
 
-def _unpacked(part: Any, in_slot: np.ndarray) -> Any:
-    if isinstance(part, _Small):
-        return torch.from_numpy(part.array)
-    if not isinstance(part, _InSlot):
-        return part
-    nbytes = math.prod(part.shape) * part.dtype.itemsize
-    # Over these bytes alone: torch.save writes all the memory that a tensor is a view of.
-    return torch.from_numpy(in_slot[part.start : part.start + nbytes]).view(part.dtype).reshape(part.shape)
+    return list(map(unpacked, parts))
 
 
 def _is_running(pid: int) -> bool:

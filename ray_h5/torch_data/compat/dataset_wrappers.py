@@ -98,12 +98,13 @@ class WorkerSafeStandardizedDataset(BatchedDataset):
 
     def row_ids(self, indices: Many) -> np.ndarray:
         """Return the row ids of samples, as the wrapped dataset has them."""
-        wanted = check_indices(indices, len(self), type(self).__name__).tolist()
-        return _row_ids(self.base_dataset, [self.indices[i] for i in wanted])
+        return _row_ids(self.base_dataset, self._of_base(indices))
+
+    def _of_base(self, indices: Many) -> list[int]:
+        return [self.indices[i] for i in check_indices(indices, len(self), type(self).__name__).tolist()]
 
     def _several(self, indices: Many) -> list[Any]:
-        wanted = [self.indices[i] for i in check_indices(indices, len(self), type(self).__name__).tolist()]
-        return [self._standardised(sample) for sample in _samples(self.base_dataset, wanted)]
+        return [self._standardised(sample) for sample in _samples(self.base_dataset, self._of_base(indices))]
 
     def _standardised(self, sample: Any) -> Pair:
         x, y = _pair(sample, self)
@@ -167,16 +168,16 @@ class WorkerSafeAugmentedDataset(BatchedDataset):
     def _several(self, indices: Many) -> list[Any]:
         wanted = check_indices(indices, len(self), type(self).__name__).tolist()
         rows, samples = self.row_ids(wanted).tolist(), _samples(self.base_dataset, wanted)
-        return [self._augmented(row, sample) for row, sample in zip(rows, samples, strict=True)]
-
-    def _augmented(self, row: int, sample: Any) -> Any:
         if not self.training:
-            return sample
-        x, y = _pair(sample, self)
-        key = self._key(row)
-        for step in self._steps:
-            x = step.apply(x, key)
-        return Pair((x, y))
+            return list(samples)
+        made = []
+        for row, sample in zip(rows, samples, strict=True):
+            x, y = _pair(sample, self)
+            key = self._key(row)
+            for step in self._steps:
+                x = step.apply(x, key)
+            made.append(Pair((x, y)))
+        return made
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
