@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import math
 import zlib
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from ray_h5.buffers import empty
 from ray_h5.columns.derived_columns import RowEntries
+from ray_h5.columns.ragged.sparse_rows import Entries, SparseRow, index_dtype
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.hash_and_permute import word_at
 from ray_h5.hdf5.columns.value_types import empty_record
@@ -95,67 +95,85 @@ class Values:
 
     def blank(self, dtype: np.dtype) -> Any:
         """Return what stands for no value, in an array of `dtype`: zero, an empty text, None."""
+        array = self.array
+        kind, element = array.kind, array.element
+        if kind in {"category", "optional"}:
+            no_number = -1 if kind == "category" else 0
+            return None if dtype.hasobject else np.nan if dtype.kind == "f" else no_number
         if not dtype.hasobject:
             return (np.array("NaT", dtype) if dtype.kind == "M" else np.zeros((), dtype))[()]
         if dtype.names is not None:
             return empty_record(dtype)
-        if self.array.kind == "string":
+        if kind == "string":
             return b""
-        if self.array.kind == "ragged":
-            return np.empty((0, *(int(n or 0) for n in self.array.ragged_shape[1:])), self.array.element)
-        return None if self.array.element is None else np.empty(0, self.array.element)
+        if kind == "sparse":
+            indices = np.empty(0, index_dtype(array.ragged_shape[0] or 0))
+            return SparseRow(Entries(indices, np.empty(0, element)), 0, 0)
+        if kind == "ragged":
+            return np.empty((0, *(int(n or 0) for n in array.ragged_shape[1:])), element)
+        return None if element is None else np.empty(0, element)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Decoded(Values, ABC):
-    """Values that are made of others, each of one: a function of arrays, and what else it needs.
+class Decoded(Values):
+    """Values that are made of others, each of one, by a function of arrays.
 
     Attributes
     ----------
     values : Values
         What is read: a dataset, or those of groups, whole or in parts.
+    decode : callable
+        Returns what stored values stand for, given these, their units, the dtype of the result, and `others`.
+    layout : callable
+        Returns the layout of the decoded values, given that of the stored ones.
+    of_each_value : bool
+        Whether each stored value is decoded by itself, so that parts of a unit can be.
+    mask : Values, optional
+        Says of each value whether it is missing.
+    table_of : callable, optional
+        Returns how a table that decodes units is read, and where it is then.
     """
 
-    of_each_value: ClassVar[bool] = True
-    """Whether each stored value is decoded by itself, so that parts of a unit can be."""
-
-    needs: ClassVar[tuple[str, ...]] = ()
-    """Fields with other values, of the same units, that are read with these."""
-
     values: Values
+    decode: Callable[[np.ndarray, np.ndarray, np.dtype, Any], np.ndarray]
+    layout: Callable[[ColumnLayout], ColumnLayout]
+    of_each_value: bool = True
+    mask: Values | None = None
+    table_of: Callable[[np.ndarray], tuple[Reading, Any]] | None = None
+
+    @property
+    def array(self) -> ColumnLayout:
+        return self.layout(self.values.array)
 
     def over(self, axes: int) -> Values:
-        return replace(self, **self._each(lambda values: values.over(axes)))
+        return replace(self, values=self.values.over(axes), mask=self.mask and self.mask.over(axes))
 
     def take(self, taken: Positions) -> Values:
-        parts = self._each(lambda values: values.take(taken)) if self.of_each_value else {}
-        is_whole = not parts or any(isinstance(values, Taken) for values in parts.values())
-        return Taken(self, taken) if is_whole else replace(self, **parts)
+        if self.of_each_value:
+            values, mask = self.values.take(taken), self.mask and self.mask.take(taken)
+            if not (isinstance(values, Taken) or isinstance(mask, Taken)):
+                return replace(self, values=values, mask=mask)
+        return Taken(self, taken)
 
-    def _each(self, of: Callable[[Values], Values]) -> dict[str, Any]:
-        return {name: of(getattr(self, name)) for name in ("values", *self.needs)}
-
-    def others(self, wanted: Request, shape: tuple[int, ...]) -> tuple[Reading, Any]:
-        """Return how what else decodes units of a shape is read, and where it is then: by default, what it needs."""
-        needed: list[Values] = [getattr(self, name) for name in self.needs]
-        arrays = [empty((len(wanted), *shape), values.array.dtype) for values in needed]
-        both = zip(needed, arrays, strict=True)
-        return Reading.together([values.reading(request_of(wanted.rows), array) for values, array in both]), arrays
-
-    @abstractmethod
-    def decoded(self, stored: np.ndarray, rows: np.ndarray, dtype: np.dtype, others: Any) -> np.ndarray:
-        """Return what stored values of units stand for, in an array of `dtype`."""
+    def blank(self, dtype: np.dtype) -> Any:
+        return None if self.mask is not None and dtype.hasobject else Values.blank(self, dtype)
 
     def reading(self, units: Request, out: np.ndarray) -> Reading:
         wanted, array = units.listed(), self.values.array
         shape = out.shape[1:] if self.of_each_value else array.row_shape  # groups may differ in the shape of a value
-        stored = empty((len(wanted), *shape), array.dtype, array.where)
-        other, others = self.others(wanted, shape)
+        stored, others = empty((len(wanted), *shape), array.dtype, array.where), None
+        readings = [self.values.reading(request_of(wanted.rows), stored)]
+        if self.mask is not None:
+            others = empty((len(wanted), *shape), self.mask.array.dtype)
+            readings.append(self.mask.reading(request_of(wanted.rows), others))
+        if self.table_of is not None:
+            reading, others = self.table_of(wanted.rows)
+            readings.append(reading)
 
         def finish() -> None:
-            out[wanted.places] = self.decoded(stored, wanted.rows, out.dtype, others)
+            out[wanted.places] = self.decode(stored, wanted.rows, out.dtype, others)
 
-        return Reading.together([self.values.reading(request_of(wanted.rows), stored), other]).then(finish)
+        return Reading.together(readings).then(finish)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -122,28 +122,24 @@ class Steps(Take):
         return Runs(units, None, wanted.places, is_blank, keys=wanted.keys)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SparseSteps(Decoded):
-    """Steps that are rows of a sparse matrix, as one row of one: step after step."""
+def sparse_steps(steps: Steps) -> Decoded:
+    """Return steps that are rows of a sparse matrix as one row of one: step after step."""
 
-    of_each_value = False
+    def layout(_: ColumnLayout) -> ColumnLayout:
+        array, width = steps.content.array, steps.width or 1
+        rows = layout_of_rows(steps.name, array, array.shape, 1, steps.path)
+        return replace(rows, ragged_shape=(width, *array.ragged_shape), item_bytes=width * array.item_bytes)
 
-    values: Steps
-
-    @property
-    def array(self) -> ColumnLayout:
-        array, width = self.values.content.array, self.values.width or 1
-        layout = layout_of_rows(self.values.name, array, array.shape, 1, self.values.path)
-        return replace(layout, ragged_shape=(width, *array.ragged_shape), item_bytes=width * array.item_bytes)
-
-    def decoded(self, stored: np.ndarray, *_: Any) -> np.ndarray:
-        windows, width = np.empty(len(stored), object), self.values.content.array.ragged_shape[0] or 0
-        for at, steps in enumerate(stored):
-            dtype = index_dtype(width * len(steps))
-            indices = np.concatenate([row.indices.astype(dtype) + step * width for step, row in enumerate(steps)])
-            data = np.concatenate([row.data for row in steps])
+    def decode(stored: np.ndarray, *_: Any) -> np.ndarray:
+        windows, width = np.empty(len(stored), object), steps.content.array.ragged_shape[0] or 0
+        for at, of_row in enumerate(stored):
+            dtype = index_dtype(width * len(of_row))
+            indices = np.concatenate([row.indices.astype(dtype) + step * width for step, row in enumerate(of_row)])
+            data = np.concatenate([row.data for row in of_row])
             windows[at] = SparseRow(Entries(indices, data), 0, len(data))
         return windows
+
+    return Decoded(steps, decode, layout, of_each_value=False)
 
 
 def check_added(path: str, added: Iterable[str], listing: Listing, what: str) -> None:

@@ -43,8 +43,8 @@ _FIRST_GREGORIAN = np.datetime64("1582-10-15", "D")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CF(Decoded):
-    """Values that are scaled, or times.
+class CF:
+    """What attributes say that stored values stand for: numbers that are scaled, or times.
 
     Attributes
     ----------
@@ -66,7 +66,6 @@ class CF(Decoded):
         For times: the dtype in which stored values are scaled.
     """
 
-    values: Stored
     kind: Kind
     dtype: np.dtype
     missing: tuple[Any, ...] = ()
@@ -78,11 +77,15 @@ class CF(Decoded):
     is_short: bool = False
     packed: np.dtype = _DOUBLE
 
-    @property
-    def array(self) -> ColumnLayout:
-        return replace(self.values.array, kind=self.kind, stored_dtype=self.dtype, element=None, enum=())
+    def of(self, values: Stored) -> Decoded:
+        """Return the values that stored ones stand for."""
 
-    def decoded(self, stored: np.ndarray, rows: np.ndarray, *_: Any) -> np.ndarray:
+        def layout(array: ColumnLayout) -> ColumnLayout:
+            return replace(array, kind=self.kind, stored_dtype=self.dtype, element=None, enum=())
+
+        return Decoded(values, lambda stored, rows, *_: self._decoded(values, stored, rows), layout)
+
+    def _decoded(self, values: Stored, stored: np.ndarray, rows: np.ndarray) -> np.ndarray:
         if self.unsigned:
             stored = stored.view(stored.dtype.str.replace("i", "u"))
         absent = np.zeros(stored.shape, bool)
@@ -91,7 +94,7 @@ class CF(Decoded):
         if self.kind == "bool":
             return stored.astype(bool)
         if self.kind == "time":
-            return self._times(stored, absent, rows)
+            return self._times(values, stored, absent, rows)
         scaled = stored.astype(self.dtype)
         if self.scale != 1:
             scaled *= self.dtype.type(self.scale)
@@ -101,7 +104,7 @@ class CF(Decoded):
             scaled[absent] = np.nan
         return scaled
 
-    def _times(self, stored: np.ndarray, absent: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    def _times(self, values: Stored, stored: np.ndarray, absent: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Return times as xarray decodes them, to the nanosecond."""
         if (self.scale, self.offset) != (1, 0):
             absent = absent | ~np.isfinite(stored)
@@ -127,7 +130,7 @@ class CF(Decoded):
         if too_large.any():
             row = int(rows[int(np.argwhere(too_large)[0][0])])
             raise CastError(
-                f"{self.values.where(self.values.array.name, row)}: the time is not in the years 1678 to 2262, which "
+                f"{values.where(values.array.name, row)}: the time is not in the years 1678 to 2262, which "
                 "nanoseconds hold. Read the column as it is stored, with decode_cf=False."
             )
         times = (numbers + self.origin).view("M8[ns]")
@@ -135,26 +138,23 @@ class CF(Decoded):
         return times
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Characters(Decoded):
-    """Texts that are stored as arrays of characters, strings of one byte, along the last axis."""
+def _texts_of_characters(values: Stored) -> Decoded:
+    """Return texts that are stored as arrays of characters, strings of one byte, along the last axis."""
 
-    of_each_value = False
+    def layout(array: ColumnLayout) -> ColumnLayout:
+        if not array.row_shape:
+            return array  # this axis is one of rows, too
+        dtype = np.dtype(f"S{max(1, array.shape[-1])}")
+        return replace(reshaped(array, *array.row_shape[:-1]), stored_dtype=dtype, item_bytes=0)
 
-    @property
-    def array(self) -> ColumnLayout:
-        characters = self.values.array
-        dtype = np.dtype(f"S{max(1, characters.shape[-1])}")
-        return replace(reshaped(characters, *characters.row_shape[:-1]), stored_dtype=dtype, item_bytes=0)
-
-    def over(self, axes: int) -> Values:
-        whole = self.values.over(axes)
-        return Characters(whole) if whole.array.row_shape else whole
-
-    def decoded(self, stored: np.ndarray, *_: Any) -> np.ndarray:
+    def decode(stored: np.ndarray, *_: Any) -> np.ndarray:
+        if stored.ndim == 1:
+            return stored
         if not stored.shape[-1]:
             return np.zeros(stored.shape[:-1], "S1")
         return np.ascontiguousarray(stored).view(f"S{stored.shape[-1]}")[..., 0]
+
+    return Decoded(values, decode, layout, of_each_value=False)
 
 
 def cf_values(values: Stored, said: Sequence[Mapping[str, Any]], class_of: np.ndarray) -> Values:
@@ -176,14 +176,16 @@ def cf_values(values: Stored, said: Sequence[Mapping[str, Any]], class_of: np.nd
     UnsupportedColumnError
         If they say what cannot be decoded, such as times of a calendar that is not that of numpy.
     """
-    decoders = [_decoder(values, attributes) for attributes in said]
-    joined = values.address
-    if not any(decoders):
+    layout, joined = values.array, values.address
+    if layout.dtype == np.dtype("S1") and layout.row_shape:
+        if isinstance(joined, JoinedArray) and joined.unit_shape is None:
+            raise _refused(values.layout, "arrays of characters, of another length in other groups")
+        return _texts_of_characters(values)
+    meanings = [_meaning(layout, attributes) for attributes in said]
+    if not any(meanings):
         return values
-    if isinstance(decoders[0], Characters) and isinstance(joined, JoinedArray) and joined.unit_shape is None:
-        raise _refused(values.layout, "arrays of characters, of another length in other groups")
-    parts = tuple(values if decoder is None else decoder for decoder in decoders)
-    if len(parts) == 1 or isinstance(parts[0], Characters) or not isinstance(joined, JoinedArray):
+    parts = tuple(values if meaning is None else meaning.of(values) for meaning in meanings)
+    if len(parts) == 1 or not isinstance(joined, JoinedArray):
         return parts[0]
     firsts = (joined.paths[int(np.argmax(joined.is_there & (class_of == at)))] for at in range(len(parts)))
     kinds = {part.array.kind: path for part, path in zip(parts, firsts, strict=True)}
@@ -192,7 +194,7 @@ def cf_values(values: Stored, said: Sequence[Mapping[str, Any]], class_of: np.nd
             f"{values.layout.where}: its attributes make {few([f'{k} values of {kinds[k]}' for k in sorted(kinds)])}. "
             "Choose groups that agree with the pattern, or read it as it is stored, with decode_cf=False."
         )
-    return OfParts(values.array.name, parts, lambda units: (class_of[joined.datasets_of(units)], units))
+    return OfParts(layout.name, parts, lambda units: (class_of[joined.datasets_of(units)], units))
 
 
 def text_of_attributes(attributes: Mapping[str, Any]) -> bytes:
@@ -212,15 +214,12 @@ def attributes_of_text(text: bytes) -> dict[str, Any]:
     }
 
 
-def _decoder(values: Stored, attributes: Mapping[str, Any]) -> CF | Characters | None:
+def _meaning(layout: ColumnLayout, attributes: Mapping[str, Any]) -> CF | None:
     """Return what attributes say that stored values stand for; None if they say nothing."""
-    layout = values.array
-    if layout.dtype == np.dtype("S1") and layout.row_shape:
-        return Characters(values)
     if layout.kind not in {"number", "bool"} or layout.dtype.kind not in "iuf":
         return None
     if attributes.get("dtype") == "bool" and layout.dtype.kind in "iu":
-        return CF(values, "bool", np.dtype(bool))
+        return CF("bool", np.dtype(bool))
     unsigned = layout.dtype.kind == "i" and str(attributes.get("_Unsigned", "")).lower() == "true"
     stored = np.dtype(layout.dtype.str.replace("i", "u")) if unsigned else layout.dtype
     missing = tuple(_missing(attributes, layout.dtype, stored))
@@ -234,16 +233,14 @@ def _decoder(values: Stored, attributes: Mapping[str, Any]) -> CF | Characters |
         unit, origin = _unit_and_origin(layout, since, str(attributes.get("calendar", "")).lower())
         # xarray makes int64 of integers that may be missing, before it scales them.
         number = np.dtype(np.int64) if missing and stored.kind in "iu" else stored
-        packed, is_short = (
-            _float_dtype(number, scale, offset),
-            f"{since['unit'].lower().rstrip('s')}s" not in _LONG_NAMES,
-        )
-        return CF(values, "time", _TIME, missing, *factors, unit, origin, unsigned, is_short, packed)
+        is_short = f"{since['unit'].lower().rstrip('s')}s" not in _LONG_NAMES
+        packed = _float_dtype(number, scale, offset)
+        return CF("time", _TIME, missing, *factors, unit, origin, unsigned, is_short, packed)
     if (begins := _SINCE.match(units)) is not None and begins["unit"].lower() in _NANOSECONDS:
         raise _unparsed(layout, units, "expected a date such as 2000-01-31, a time and a zone such as +05:30")
     if scale is None and offset is None and not missing:
-        return None if not unsigned else CF(values, "number", stored, unsigned=True)
-    return CF(values, "number", _float_dtype(stored, scale, offset), missing, *factors, unsigned=unsigned)
+        return None if not unsigned else CF("number", stored, unsigned=True)
+    return CF("number", _float_dtype(stored, scale, offset), missing, *factors, unsigned=unsigned)
 
 
 def _missing(attributes: Mapping[str, Any], signed: np.dtype, stored: np.dtype) -> list[Any]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -21,83 +23,69 @@ from ray_h5.read.reader import RowReader
 _CATEGORY_BYTES = 256
 """About what a category takes: its value, its name and its code, as objects of Python."""
 
-_Table: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Categories; and for each unit, the first of its own among them, and how many there are."""
 
+def category(reader: RowReader, name: str, codes: Stored, categories: ColumnLayout | JoinedArray) -> Decoded:
+    """Return a column whose codes stand for the values of a dataset; each group of datasets has its own.
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Category(Decoded):
-    """Codes, delivered as the values that they stand for; or as codes, into an array of integers.
-
-    Attributes
-    ----------
-    values : Stored
-        The codes; -1 stands for a missing value.
-    name : str
-        Name.
-    categories : numpy.ndarray or JoinedArray
-        The values: numbers, or texts as bytes. Each group of datasets has its own.
-    path : str
-        The file, for messages.
+    Codes are delivered as these values, or as codes, into an array of integers; -1 stands for a missing value.
     """
-
-    values: Stored
-    name: str
-    categories: np.ndarray | JoinedArray
-    path: str
-
-    @property
-    def array(self) -> ColumnLayout:
-        values = self.categories.dtype
-        named = self.categories.tolist() if isinstance(self.categories, np.ndarray) else []
-        texts = [
-            value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value) for value in named
-        ]
-        return replace(
-            self.values.array,
-            name=self.name,
-            path=self.path,
-            kind="category",
-            stored_dtype=np.dtype(object),
-            element=np.dtype(object) if values.kind in "OS" else values,
-            enum=tuple(zip(texts, range(len(texts)), strict=True)),
-            item_bytes=self.values.dtype.itemsize,
-            fill=None,
-            offset=None,
+    path, layout = reader.path, categories.unit if isinstance(categories, JoinedArray) else categories
+    if layout.row_shape or layout.kind not in {"number", "bool", "string"}:
+        raise UnsupportedColumnError(
+            f"{layout.where} has {layout.kind} values of shape {layout.row_shape}; expected the categories of "
+            f"{name!r}: one number or text for each"
         )
+    if codes.dtype.kind not in "iu":
+        raise CorruptFileError(f"{path}: column {name!r}: expected integers as codes, found {codes.dtype}")
+    if codes.layout.row_shape and reader.form == "anndata":
+        raise CorruptFileError(
+            f"{path}: column {name!r}: expected one code a row, found those of shape {codes.layout.shape}"
+        )
+    if isinstance(categories, JoinedArray):
+        return of_categories(codes, name, categories, path)
+    whole = reader.fact(layout.name, lambda: reader.read_whole(layout.name, _CATEGORY_BYTES), of_file=True)
+    return of_categories(codes, name, whole, path)
 
-    def blank(self, dtype: np.dtype) -> Any:
-        return None if dtype.hasobject else -1 if dtype.kind in "iu" else np.nan
 
-    def others(self, wanted: Request, *_: Any) -> tuple[Reading, _Table]:
-        categories, units = self.categories, wanted.rows
+def of_categories(codes: Stored, name: str, categories: np.ndarray | JoinedArray, path: str) -> Decoded:
+    """Return codes as categories: numbers, or texts as bytes; those of datasets of groups are read with the codes."""
+    named = categories.tolist() if isinstance(categories, np.ndarray) else []
+    texts = [value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value) for value in named]
+    element = np.dtype(object) if categories.dtype.kind in "OS" else categories.dtype
+
+    def layout(array: ColumnLayout) -> ColumnLayout:
+        enum = tuple(zip(texts, range(len(texts)), strict=True))
+        array = replace(array, name=name, path=path, kind="category", stored_dtype=np.dtype(object), element=element)
+        return replace(array, enum=enum, item_bytes=codes.dtype.itemsize, fill=None, offset=None)
+
+    def table_of(units: np.ndarray) -> tuple[Reading, Any]:
+        """Return the categories; and for each unit, the first of its own among them, and how many there are."""
         if isinstance(categories, np.ndarray):
             return Reading(), (categories, np.zeros(len(units), np.int64), np.full(len(units), len(categories)))
-        assert isinstance(self.values.address, JoinedArray)
-        touched, of = np.unique(self.values.address.datasets_of(units), return_inverse=True)
+        assert isinstance(codes.address, JoinedArray)
+        touched, of = np.unique(codes.address.datasets_of(units), return_inverse=True)
         lengths = categories.lengths[touched]
         firsts = np.cumsum(lengths) - lengths
         values = empty((int(lengths.sum()),), categories.dtype)
         runs = Request(categories.starts[touched], firsts, lengths).select(lengths > 0)
         return Reading([Part(categories, runs, values)] if len(runs) else []), (values, firsts[of], lengths[of])
 
-    def decoded(self, stored: np.ndarray, rows: np.ndarray, dtype: np.dtype, others: _Table) -> np.ndarray:
-        values, first, counts = others
+    def decode(stored: np.ndarray, rows: np.ndarray, dtype: np.dtype, table: Any) -> np.ndarray:
+        values, first, counts = table
         of_unit = (-1, *[1] * (stored.ndim - 1))  # the shape of numbers of units that go with their codes
         if (wrong := np.argwhere((stored < -1) | (stored >= counts.reshape(of_unit)))).size:
             at = tuple(wrong[0])
             raise CorruptFileError(
-                f"{self.values.where(self.name, rows[at[0]])}: code {stored[at]} stands for nothing: there are "
-                f"{counts[at[0]]} categories, and -1 is a missing value. Restore the file from a copy, or write it "
-                "again."
+                f"{codes.where(name, rows[at[0]])}: code {stored[at]} stands for nothing: there are {counts[at[0]]} "
+                "categories, and -1 is a missing value. Restore the file from a copy, or write it again."
             )
         if dtype.kind in "iu":
-            if isinstance(self.categories, JoinedArray):
+            if isinstance(categories, JoinedArray):
                 raise CastError(
-                    f"{self.path}: column {self.name!r}: each group has categories of its own, so that codes of two "
-                    f"groups stand for different values. Leave {self.name!r} out of dtypes to get the values."
+                    f"{path}: column {name!r}: each group has categories of its own, so that codes of two groups stand "
+                    f"for different values. Leave {name!r} out of dtypes to get the values."
                 )
-            return _cast(self, stored, rows, dtype, lost(stored, dtype))
+            return _cast(partial(codes.where, name), stored, rows, dtype, lost(stored, dtype))
         # The value of each code, and of -1 at the end.
         if dtype.kind == "O":
             of_codes = objects([*values.tolist(), None])
@@ -106,90 +94,20 @@ class Category(Decoded):
         else:
             kind = "text" if values.dtype.kind in "OS" else str(values.dtype)
             raise CastError(
-                f"{self.path}: column {self.name!r}: its categories are {kind}, which cannot be cast to {dtype}; "
-                f"with dtypes={{{self.name!r}: 'int32'}} their codes are delivered"
+                f"{path}: column {name!r}: its categories are {kind}, which cannot be cast to {dtype}; with "
+                f"dtypes={{{name!r}: 'int32'}} their codes are delivered"
             )
-        codes = stored.astype(np.int64)
-        decoded: np.ndarray = of_codes[np.where(codes < 0, -1, codes + first.reshape(of_unit))]
+        numbers = stored.astype(np.int64)
+        decoded: np.ndarray = of_codes[np.where(numbers < 0, -1, numbers + first.reshape(of_unit))]
         return decoded
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Optional(Decoded):
-    """Values, and a mask of those that are missing.
-
-    Attributes
-    ----------
-    values : Stored
-        The values.
-    name : str
-        Name.
-    mask : Stored
-        Booleans, true where a value is missing.
-    path : str
-        The file, for messages.
-    """
-
-    needs = ("mask",)
-
-    values: Stored
-    name: str
-    mask: Stored
-    path: str
-
-    @property
-    def array(self) -> ColumnLayout:
-        layout = replace(self.values.array, name=self.name, path=self.path, fill=None, offset=None)
-        if layout.kind == "string":
-            return replace(layout, stored_dtype=np.dtype(object))
-        size = layout.row_bytes if len(layout.shape) == 1 else layout.stored_dtype.itemsize
-        return replace(layout, kind="optional", stored_dtype=np.dtype(object), element=layout.dtype, item_bytes=size)
-
-    def blank(self, dtype: np.dtype) -> Any:
-        return None if dtype.hasobject else np.nan if dtype.kind == "f" else 0
-
-    def decoded(self, stored: np.ndarray, rows: np.ndarray, dtype: np.dtype, others: list[np.ndarray]) -> np.ndarray:
-        missing = others[0].astype(bool)
-        if dtype.hasobject:
-            found = stored.astype(object)
-            found[missing] = None
-            return found
-        if dtype.kind != "f" and missing.any():
-            where = self.values.where(self.name, rows[np.argwhere(missing)[0][0]])
-            raise CastError(
-                f"{where}: the value is missing, which {dtype} cannot say; use a float, such as "
-                f"dtypes={{{self.name!r}: 'float64'}}, where it is NaN"
-            )
-        found = _cast(self, stored, rows, dtype, lost(stored, dtype, "rounded") & ~missing)
-        if missing.any():
-            found[missing] = np.nan
-        return found
+    return Decoded(codes, decode, layout, table_of=table_of)
 
 
-def category(reader: RowReader, name: str, codes: Stored, categories: ColumnLayout | JoinedArray) -> Category:
-    """Return a column whose codes stand for the values of a dataset; each group of datasets has its own."""
-    layout = categories.unit if isinstance(categories, JoinedArray) else categories
-    if layout.row_shape or layout.kind not in {"number", "bool", "string"}:
-        raise UnsupportedColumnError(
-            f"{layout.where} has {layout.kind} values of shape {layout.row_shape}; expected the categories of "
-            f"{name!r}: one number or text for each"
-        )
-    if codes.dtype.kind not in "iu":
-        raise CorruptFileError(f"{reader.path}: column {name!r}: expected integers as codes, found {codes.dtype}")
-    if codes.layout.row_shape and reader.form == "anndata":
-        raise CorruptFileError(
-            f"{reader.path}: column {name!r}: expected one code a row, found those of shape {codes.layout.shape}"
-        )
-    if isinstance(categories, JoinedArray):
-        return Category(codes, name, categories, reader.path)
-    whole = reader.fact(layout.name, lambda: reader.read_whole(layout.name, _CATEGORY_BYTES), of_file=True)
-    return Category(codes, name, whole, reader.path)
-
-
-def optional(reader: RowReader, name: str, values: Stored, mask: ColumnLayout | JoinedArray) -> Optional:
-    """Return a column of values, of which other datasets say which are missing."""
-    missing, joined = Stored.of(mask), values.address
-    where, shapes = f"{reader.path}: column {name!r}", (values.layout.shape, missing.layout.shape)
+def optional(reader: RowReader, name: str, values: Stored, mask: ColumnLayout | JoinedArray) -> Decoded:
+    """Return a column of values, of which booleans in other datasets say which are missing."""
+    path, missing, joined = reader.path, Stored.of(mask), values.address
+    where, shapes = f"{path}: column {name!r}", (values.layout.shape, missing.layout.shape)
     if isinstance(joined, JoinedArray) and isinstance(mask, JoinedArray):
         at = int(np.argmax((joined.shapes != mask.shapes).any(axis=1)))
         where += f", dataset {joined.paths[at]!r}"
@@ -199,13 +117,38 @@ def optional(reader: RowReader, name: str, values: Stored, mask: ColumnLayout | 
             f"{where}: expected as many values as entries of its mask, found {shapes[0]} and {missing.dtype} "
             f"{shapes[1]}"
         )
-    return Optional(values, name, missing, reader.path)
+
+    def layout(array: ColumnLayout) -> ColumnLayout:
+        array = replace(array, name=name, path=path, fill=None, offset=None)
+        if array.kind == "string":
+            return replace(array, stored_dtype=np.dtype(object))
+        size = array.row_bytes if len(array.shape) == 1 else array.stored_dtype.itemsize
+        return replace(array, kind="optional", stored_dtype=np.dtype(object), element=array.dtype, item_bytes=size)
+
+    def decode(stored: np.ndarray, rows: np.ndarray, dtype: np.dtype, of_mask: np.ndarray) -> np.ndarray:
+        is_missing = of_mask.astype(bool)
+        if dtype.hasobject:
+            decoded = stored.astype(object)
+            decoded[is_missing] = None
+            return decoded
+        if dtype.kind != "f" and is_missing.any():
+            raise CastError(
+                f"{values.where(name, rows[np.argwhere(is_missing)[0][0]])}: the value is missing, which {dtype} "
+                f"cannot say; use a float, such as dtypes={{{name!r}: 'float64'}}, where it is NaN"
+            )
+        is_lost = lost(stored, dtype, "rounded") & ~is_missing
+        decoded = _cast(partial(values.where, name), stored, rows, dtype, is_lost)
+        if is_missing.any():
+            decoded[is_missing] = np.nan
+        return decoded
+
+    return Decoded(values, decode, layout, mask=missing)
 
 
 def _cast(
-    column: Category | Optional, stored: np.ndarray, rows: np.ndarray, dtype: np.dtype, is_lost: np.ndarray
+    where: Callable[[int], str], stored: np.ndarray, rows: np.ndarray, dtype: np.dtype, is_lost: np.ndarray
 ) -> np.ndarray:
-    """Return stored numbers as another dtype; raise for the first one that is lost."""
+    """Return stored numbers as another dtype; raise for the first one that is lost; ``where(row)`` names its place."""
     if (wrong := np.argwhere(is_lost)).size:
-        raise cast_error(column.values.where(column.name, rows[wrong[0][0]]), stored[tuple(wrong[0])], dtype)
+        raise cast_error(where(rows[wrong[0][0]]), stored[tuple(wrong[0])], dtype)
     return stored.astype(dtype)

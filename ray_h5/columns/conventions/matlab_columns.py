@@ -2,56 +2,52 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from ray_h5.buffers import objects
 from ray_h5.columns.ragged.range_columns import Ranges
 from ray_h5.columns.stored_values import Stored
-from ray_h5.columns.values import Decoded, Values, flattened
+from ray_h5.columns.values import Decoded, Values, reshaped
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.hdf5.groups.matching_groups import OF_VALUES
 from ray_h5.manifest.joined_arrays import GroupTable, Texts
-from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.layout import ColumnLayout, Kind
 from ray_h5.read.arrays.selection import Selection
 
 _COMPLEX = (("real", "imag"), ("r", "i"))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Rearranged(Decoded):
-    """Values of another shape or type than those that are stored: of units along the last axis, of blocks of pandas.
+def rearranged(
+    values: Values, kind: Kind, dtype: np.dtype, shape_of: Callable[[tuple[int, ...]], tuple[int, ...]], name: str = ""
+) -> Decoded:
+    """Return values of another kind, dtype or shape than those that are stored: of MATLAB, of blocks of pandas.
 
-    Attributes
-    ----------
-    array : ColumnLayout
-        Kind, dtype and shape of the values.
-    is_text : bool
-        Whether a unit is the characters of one text.
+    `shape_of` returns the shape of a row, given that of a stored one. Text may be stored as units of UTF-16.
     """
 
-    of_each_value = False
+    def layout(array: ColumnLayout) -> ColumnLayout:
+        rows = reshaped(array, *shape_of(array.row_shape))
+        return replace(rows, name=name or array.name, kind=kind, stored_dtype=dtype)
 
-    array: ColumnLayout
-    is_text: bool = False
-
-    def over(self, axes: int) -> Rearranged:
-        return self if axes == 1 else replace(self, values=self.values.over(axes), array=flattened(self.array, axes))
-
-    def decoded(self, stored: np.ndarray, *_: Any) -> np.ndarray:
-        if self.is_text:
+    def decode(stored: np.ndarray, *_: Any) -> np.ndarray:
+        if kind == "string" and stored.dtype.kind == "u":
             return texts_of(stored)
-        if self.array.kind == "bool":
+        if kind == "bool":
             stored = stored != 0
-        if self.array.kind == "time":  # stored as the integers that numpy has for times, with NaT as the least one
-            stored = stored.view(self.array.dtype)
-        if self.array.dtype.kind == "c" and stored.dtype.names:
+        if kind == "time":  # stored as the integers that numpy has for times, with NaT as the least one
+            stored = stored.view(dtype)
+        if dtype.kind == "c" and stored.dtype.names:
             parts = next(names for names in _COMPLEX if set(names) == set(stored.dtype.names))
-            numbers = np.empty(stored.shape, self.array.dtype)
+            numbers = np.empty(stored.shape, dtype)
             numbers.real, numbers.imag = stored[parts[0]], stored[parts[1]]
             stored = numbers
-        return stored.reshape(len(stored), *self.array.row_shape)
+        return stored.reshape(len(stored), *shape_of(stored.shape[1:]))
+
+    return Decoded(values, decode, layout, of_each_value=False)
 
 
 def texts_of(values: np.ndarray) -> np.ndarray:
@@ -62,7 +58,7 @@ def texts_of(values: np.ndarray) -> np.ndarray:
     return texts
 
 
-def reversed_values(stored: ColumnLayout, matlab_class: str) -> Rearranged:
+def reversed_values(stored: ColumnLayout, matlab_class: str) -> Decoded:
     """Return the values of a dataset, given what MATLAB says of its type.
 
     Raises
@@ -74,14 +70,12 @@ def reversed_values(stored: ColumnLayout, matlab_class: str) -> Rearranged:
         raise UnsupportedColumnError(
             f"{stored.where} has values of varying length along several axes, which no row has"
         )
-    shape = stored.shape[::-1]
-    if len(shape) == 2 and shape[1] == 1 and matlab_class:
-        shape = shape[:1]  # a vector of MATLAB, which has no arrays of one axis
-
-    kind, dtype = stored.kind, stored.dtype
+    shape, kind, dtype = stored.shape[::-1], stored.kind, stored.dtype
     is_text = matlab_class == "char" and dtype.kind == "u" and dtype.itemsize <= 2
+    # MATLAB has no arrays of one axis: vectors have a second one.
+    is_one = is_text or (len(shape) == 2 and shape[1] == 1 and bool(matlab_class))
     if is_text:
-        shape, kind, dtype = shape[:1], "string", np.dtype(object)
+        kind, dtype = "string", np.dtype(object)
     elif matlab_class == "logical" and dtype.kind in "iu":
         kind, dtype = "bool", np.dtype(bool)
     elif dtype.names is not None and set(dtype.names) in map(set, _COMPLEX):
@@ -89,38 +83,10 @@ def reversed_values(stored: ColumnLayout, matlab_class: str) -> Rearranged:
         if all(part.kind in "fiu" for part in parts):
             is_single = all(part.kind == "f" and part.itemsize <= 4 for part in parts)
             kind, dtype = "number", np.dtype(np.complex64 if is_single else np.complex128)
-    plain = replace(stored, chunk_shape=None, offset=None, fill=None, direct=False)
+    plain = replace(stored, chunk_shape=None, offset=None, fill=None, direct=False, enum=())
     rows = Selection(stored.name, (len(stored.shape) - 1,), is_reversed=True)
-    values = Stored(replace(plain, shape=stored.shape[::-1]), rows)
-    return Rearranged(values, replace(plain, kind=kind, shape=shape, stored_dtype=dtype, enum=()), is_text)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Referred(Decoded):
-    """Values of which each is a whole dataset, as text, or with its axes in reverse.
-
-    Attributes
-    ----------
-    array : ColumnLayout
-        Kind, dtype and shape of the values.
-    is_text : bool
-        Whether a dataset is the characters of one text, as MATLAB and netCDF write it.
-    """
-
-    of_each_value = False
-
-    array: ColumnLayout
-    is_text: bool = False
-
-    def decoded(self, stored: np.ndarray, rows: np.ndarray, dtype: np.dtype, *_: Any) -> np.ndarray:
-        decoded = np.empty((len(rows), *(() if dtype.hasobject else self.array.row_shape)), dtype)
-        for at, value in enumerate(stored):
-            if value is None or not self.is_text:
-                decoded[at] = value if value is None else value.T
-            else:
-                is_bytes = value.dtype.kind == "S"
-                decoded[at] = value.tobytes().rstrip(b"\0") if is_bytes else texts_of(value[None])[0]
-        return decoded
+    values = Stored(replace(plain, shape=shape), rows)
+    return rearranged(values, kind, dtype, lambda row_shape: () if is_one else row_shape)
 
 
 def referred_values(path: str, name: str, table: GroupTable, *, is_reversed: bool) -> Values:
@@ -151,12 +117,22 @@ def referred_values(path: str, name: str, table: GroupTable, *, is_reversed: boo
         return _texts(datasets)
     if not is_reversed:
         return datasets
-    layout = datasets.array
-    shape, ragged_shape = (len(joined), *layout.row_shape[::-1]), layout.ragged_shape[::-1]
-    return Referred(datasets, replace(layout, shape=shape, ragged_shape=ragged_shape))
+
+    def layout(array: ColumnLayout) -> ColumnLayout:
+        shape, ragged_shape = (len(joined), *array.row_shape[::-1]), array.ragged_shape[::-1]
+        return replace(array, shape=shape, ragged_shape=ragged_shape)
+
+    def decode(stored: np.ndarray, rows: np.ndarray, dtype: np.dtype, _: Any) -> np.ndarray:
+        shape = () if dtype.hasobject else stored.shape[:0:-1]
+        decoded = np.empty((len(rows), *shape), dtype)
+        for at, value in enumerate(stored):
+            decoded[at] = value if value is None else value.T
+        return decoded
+
+    return Decoded(datasets, decode, layout, of_each_value=False)
 
 
-def texts_of_characters(values: Values) -> Referred | None:
+def texts_of_characters(values: Values) -> Decoded | None:
     """Return datasets of single bytes along one axis as one text each; None if they are something else."""
     if not isinstance(values, Ranges) or (joined := values.joined) is None or values.entries is not None:
         return None
@@ -164,8 +140,19 @@ def texts_of_characters(values: Values) -> Referred | None:
     return _texts(values) if is_text else None
 
 
-def _texts(datasets: Ranges) -> Referred:
-    whole, dtype = datasets.array, np.dtype(object)
-    item_bytes, path = whole.item_bytes, whole.path
-    text = ColumnLayout(whole.name, "string", whole.shape[:1], dtype, "contiguous", item_bytes=item_bytes, path=path)
-    return Referred(datasets, text, is_text=True)
+def _texts(datasets: Ranges) -> Decoded:
+    """Return datasets of characters as one text each, as MATLAB and netCDF write them."""
+
+    def layout(array: ColumnLayout) -> ColumnLayout:
+        options: dict[str, Any] = {"item_bytes": array.item_bytes, "path": array.path}
+        return ColumnLayout(array.name, "string", array.shape[:1], np.dtype(object), "contiguous", **options)
+
+    def decode(stored: np.ndarray, *_: Any) -> np.ndarray:
+        return objects(None if value is None else _text_of(value) for value in stored)
+
+    return Decoded(datasets, decode, layout, of_each_value=False)
+
+
+def _text_of(value: np.ndarray) -> bytes:
+    """Return characters as one text: bytes, or units of UTF-16."""
+    return value.tobytes().rstrip(b"\0") if value.dtype.kind == "S" else texts_of(value[None])[0]

@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ray_h5.columns.conventions.cf_columns import CF
-from ray_h5.columns.conventions.coded_columns import Category
-from ray_h5.columns.conventions.matlab_columns import Rearranged
+from ray_h5.columns.conventions.coded_columns import of_categories
+from ray_h5.columns.conventions.matlab_columns import rearranged
 from ray_h5.columns.stored_values import Stored, stored_fields
-from ray_h5.columns.values import Values, reshaped
+from ray_h5.columns.values import Values
 from ray_h5.errors import CorruptFileError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.manifest.layout import Encoding, Form
 from ray_h5.messages import few, near_names
@@ -115,9 +115,9 @@ def _members(name: str, paths: Iterable[str], encoding: EncodingOf) -> list[str]
     return [f"{name}/{column}" for column in below if column != _HIDDEN]
 
 
-def _times(stored: Stored, said: str) -> CF:
+def _times(stored: Stored, said: str) -> Values:
     unit = said.partition("[")[2].partition("]")[0].partition(",")[0] or "ns"
-    return CF(stored, "time", np.dtype("M8[ns]"), unit=_PANDAS_UNITS.get(unit, 1))
+    return CF("time", np.dtype("M8[ns]"), unit=_PANDAS_UNITS.get(unit, 1)).of(stored)
 
 
 def pandas_values(reader: RowReader, encoding: Encoding, frame: str, name: str) -> Values:
@@ -158,9 +158,10 @@ def pandas_values(reader: RowReader, encoding: Encoding, frame: str, name: str) 
                 f"{where} is in a block of pandas' fixed format that holds {held}; its "
                 "numbers alone can be read. Write the frame with to_hdf(..., format='table')."
             )
-        stored = replace(Stored.of(layout), taken=(np.array([said["at"]]),))
-        one = replace(reshaped(stored.array), name=column)  # without the axis of the block
-        return Rearranged(stored, one if time is None else replace(one, kind="time", stored_dtype=time))
+        stored = replace(Stored.of(layout), taken=(np.array([said["at"]]),))  # along the axis of the block
+        if time is None:
+            return rearranged(stored, layout.kind, layout.stored_dtype, lambda _: (), column)
+        return rearranged(stored, "time", time, lambda _: (), column)
     stored = stored_fields(layout, (said["field"],), column, is_one=True)
     if said["dtype"].startswith("datetime64"):
         return _times(stored, said["dtype"])
@@ -169,5 +170,5 @@ def pandas_values(reader: RowReader, encoding: Encoding, frame: str, name: str) 
             raise CorruptFileError(f"{where}: expected integers as codes, found {stored.dtype}")
         table = said["categories"]
         values = reader.fact(table, lambda: np.ascontiguousarray(reader.read_whole(table)["values"]), of_file=True)
-        return Category(stored, column, values, reader.path)
+        return of_categories(stored, column, values, reader.path)
     return stored

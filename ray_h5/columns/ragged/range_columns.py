@@ -13,7 +13,7 @@ import numpy as np
 from ray_h5.columns.derived_columns import RowEntries
 from ray_h5.columns.ragged.bounds import Bounds
 from ray_h5.columns.ragged.runs import Runs, axes_of_fields, common_shape, layout_of_rows, ragged_layout
-from ray_h5.columns.ragged.sparse_rows import Entries, SparseRow, first_outside, index_dtype, rows_of
+from ray_h5.columns.ragged.sparse_rows import Entries, first_outside, index_dtype, rows_of
 from ray_h5.columns.schema import TENSOR_KINDS
 from ray_h5.columns.values import Reading, Values
 from ray_h5.errors import CorruptFileError, UnsupportedColumnError
@@ -202,10 +202,6 @@ class SparseRows(Values):
             dense=self.dense,
             path=self.path,
         )
-
-    def blank(self, dtype: np.dtype) -> SparseRow:  # noqa: ARG002  as the other values have it
-        indices = np.empty(0, index_dtype(self.delivered_width))
-        return SparseRow(Entries(indices, np.empty(0, self.data.array.dtype)), 0, 0)
 
     def reading(self, units: Request, out: np.ndarray) -> Reading:
         wanted = units.listed()

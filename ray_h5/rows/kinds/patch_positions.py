@@ -11,11 +11,10 @@ from itertools import combinations
 
 import numpy as np
 
-from ray_h5.columns.conventions.cf_columns import CF
 from ray_h5.columns.derived_columns import RowEntries
 from ray_h5.columns.file_columns import FileColumns
 from ray_h5.columns.stored_values import Stored
-from ray_h5.columns.values import Taken, Values, read_units
+from ray_h5.columns.values import Decoded, Taken, Values, read_units
 from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hash_and_permute import below, mix, word_at
 from ray_h5.manifest.file_table import digest_of
@@ -128,7 +127,7 @@ class Blocks:
         taken, drawn = self._part(name, values.array, axes)
         own = len(layout.shape)  # fields add others
         cut = stored.boxes(axes, self.kind.block, taken[:own])
-        blocks: Values = replace(values, values=cut) if isinstance(values, CF) else cut
+        blocks: Values = replace(values, values=cut) if isinstance(values, Decoded) else cut
         if not taken[own:] and drawn is None:
             return blocks
         return Taken(blocks, (*[None] * own, *taken[own:]) if taken[own:] else (), drawn)
@@ -380,8 +379,9 @@ def _lengths(layout: ColumnLayout, axes: Sequence[int]) -> tuple[int, ...]:
 
 def _stored(values: Values) -> Stored | None:
     """Return values as they are stored; None for those of several datasets."""
-    stored = values.values if isinstance(values, CF) else values
-    return stored if isinstance(stored, Stored) else None
+    if isinstance(values, Decoded) and values.of_each_value and values.array.kind in {"number", "bool", "time"}:
+        values = values.values  # numbers that are packed are cut before they are decoded
+    return values if isinstance(values, Stored) else None
 
 
 def any_in_windows(parts: Iterable[np.ndarray], windows: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:

@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 
 from ray_h5.buffers import objects
-from ray_h5.columns.conventions.cf_columns import CF
 from ray_h5.columns.ragged.range_columns import OfParts
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.stored_values import Stored
-from ray_h5.columns.values import InMemory, Values
+from ray_h5.columns.values import Decoded, InMemory, Values
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import GroupTable
 from ray_h5.rows.kinds.group_and_file_rows import name_column
@@ -205,7 +204,7 @@ class PatchRows(RowsOfKind):
     def _check_alike(self, name: str, blocks: Sequence[Values]) -> None:
         """Raise unless the blocks of all groups have one dtype and shape. Attributes may make others of a dtype."""
         first = blocks[0].array
-        is_decoded = first.kind == "number" and any(isinstance(block, CF) for block in blocks)
+        is_decoded = first.kind == "number" and any(isinstance(block, Decoded) for block in blocks)
         for group, column in enumerate(blocks[1:], start=1):
             each, axes, names = column.array, self._parts[group].axes, self._groups.names
             if axes != self._parts[0].axes:

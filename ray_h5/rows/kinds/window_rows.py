@@ -19,7 +19,7 @@ from ray_h5.columns.values import InMemory
 from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
 from ray_h5.rows.kinds.clock import Clock
 from ray_h5.rows.kinds.timestamps import TimesOf, width_of
-from ray_h5.rows.row_columns import Episodes, RowColumn, RowsOfKind, SparseSteps, Steps, check_added
+from ray_h5.rows.row_columns import Episodes, RowColumn, RowsOfKind, Steps, check_added, sparse_steps
 from ray_h5.rows.windows_option import IS_PAD, WindowColumn, Windows
 
 _RUN = 4
@@ -199,7 +199,7 @@ class WindowRows(RowsOfKind):
         if width is None and joined is None:
             return RowColumn(window.name, steps.values, lambda rows: units_of(rows)[0][:, 0], chunk_rows)
         taken = Steps(window.name, self._path, steps.values, width, units_of, self.episodes_of, joined=joined)
-        values = SparseSteps(taken) if steps.values.array.kind == "sparse" else taken
+        values = sparse_steps(taken) if steps.values.array.kind == "sparse" else taken
         return RowColumn(window.name, values, None, chunk_rows if width is not None else 1)
 
     def _spanned(self, window: WindowColumn, steps: Parts) -> RowColumn:
