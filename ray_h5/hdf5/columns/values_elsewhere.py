@@ -6,9 +6,8 @@ opens the sources of one that is asked for its shape.
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -55,47 +54,36 @@ _COPY = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Names:
-    """The file and dataset names of a mapping: of one source, or of many that are numbered.
+_Names: TypeAlias = tuple[str, str]
+"""The file and dataset of a mapping: of one source; or of numbered ones, up to the first missing one (H5Pset_virtual).
 
-    Attributes
-    ----------
-    file, dataset : str
-        ``%b`` in them is replaced by the number of a source.
-    """
-
-    file: str
-    dataset: str
-
-    @property
-    def are_numbered(self) -> bool:
-        """Whether they are the names of numbered sources, up to the first missing one (H5Pset_virtual)."""
-        return any("%b" in pattern.replace("%%", "") for pattern in (self.file, self.dataset))
-
-    def numbered(self, number: int) -> tuple[str, str]:
-        """Return the file and the dataset of one number; ``%%`` is a percent sign."""
-        file_name, name = (
-            "%".join(part.replace("%b", str(number)) for part in pattern.split("%%"))
-            for pattern in (self.file, self.dataset)
-        )
-        return file_name, name
-
+``%b`` in them is replaced by the number of a source; ``%%`` is a percent sign.
+"""
 
 _Mapping: TypeAlias = tuple[_Names, h5py.h5s.SpaceID | None, h5py.h5s.SpaceID | None]
 """A mapping of a virtual dataset: its source, and what it selects of the dataset and of the source, if anything."""
 
 
+def _are_numbered(names: _Names) -> bool:
+    return any("%b" in pattern.replace("%%", "") for pattern in names)
+
+
+def _numbered(names: _Names, number: int) -> tuple[str, str]:
+    """Return the file and the dataset of one number."""
+    file, dataset = ("%".join(part.replace("%b", str(number)) for part in name.split("%%")) for name in names)
+    return file, dataset
+
+
 def _mappings(dataset: h5py.Dataset) -> Iterator[_Mapping]:
     made = dataset.id.get_create_plist()
     for number in range(made.get_virtual_count()):
-        names = _Names(made.get_virtual_filename(number), made.get_virtual_dsetname(number))
-        here = made.get_virtual_vspace(number)
-        if here.get_select_type() == h5py.h5s.SEL_NONE:
-            # Nothing is selected in the source either, and h5py fails when it is asked for that selection.
-            yield names, None, None
-        else:
-            yield names, here, made.get_virtual_srcspace(number)
+        names, here = (
+            (made.get_virtual_filename(number), made.get_virtual_dsetname(number)),
+            made.get_virtual_vspace(number),
+        )
+        # Of a selection of nothing, nothing is selected in the source either, and h5py fails when it is asked for that.
+        nothing = here.get_select_type() == h5py.h5s.SEL_NONE
+        yield (names, None, None) if nothing else (names, here, made.get_virtual_srcspace(number))
 
 
 # Which files ------------------------------------------------------------------------------
@@ -195,7 +183,7 @@ def _sources_of(trail: Trail, dataset: h5py.Dataset, where: str) -> Iterator[h5p
         # A selection of the whole source has no shape: only the source has it.
         axes = None if there is None or there.get_select_type() == h5py.h5s.SEL_ALL else len(there.shape)
         axes_of[names, axes] = None
-    if trail.others is not None and any(names.file != "." for names, _ in axes_of):
+    if trail.others is not None and any(file != "." for (file, _), _ in axes_of):
         for _, *selected in _selected(dataset, f"{trail.path}: {what}", None):
             if any(along.is_endless for selection in selected for along in selection or ()):
                 raise UnsupportedColumnError(
@@ -203,13 +191,12 @@ def _sources_of(trail: Trail, dataset: h5py.Dataset, where: str) -> Iterator[h5p
                     f"selection), which is not read in a file in a store. {_COPY}"
                 )
         # What they miss is fetched together.
-        gather(
-            lambda names: trail.source(dataset, *names.numbered(0), what), dict.fromkeys(names for names, _ in axes_of)
-        )
+        firsts = dict.fromkeys(_numbered(names, 0) for names, _ in axes_of)
+        gather(lambda source: trail.source(dataset, *source, what), firsts)
     for names, ndim in axes_of:
-        for number in range(_MAX_NUMBERED if names.are_numbered else 1):
+        for number in range(_MAX_NUMBERED if _are_numbered(names) else 1):
             try:
-                source = trail.source(dataset, *names.numbered(number), what)
+                source = trail.source(dataset, *_numbered(names, number), what)
             except MissingSourceError:
                 if number == 0:
                     raise
@@ -284,30 +271,28 @@ def find_elsewhere(path: str, dataset: h5py.Dataset, layout: ColumnLayout, trail
     columns: dict[OtherColumn, int] = {}
     mappings = []
     for names, selected, there in _selected(dataset, layout.where, dataset.shape):
-        for (file_name, name), here in _numbered(names, selected, dataset.shape, exists):
+        for number, here in enumerate(_parts(selected, dataset.shape) if _are_numbered(names) else [selected]):
+            file_name, name = _numbered(names, number)
+            if here is not selected and not exists(file_name, name):
+                break
             source = home if file_name == "." else trail.located(file_name, home, what)
-            number = columns.setdefault(OtherColumn(source, name.strip("/")), len(columns))
-            mappings.append((number, here, there))
+            mappings.append((columns.setdefault(OtherColumn(source, name.strip("/")), len(columns)), here, there))
     fill = None
     if not layout.stored_dtype.hasobject:
         fill = fill_of(made, value_type_of(dataset.id.get_type(), widths_of(dataset.file.id), layout.where))
     return Elsewhere("virtual", tuple(columns), tuple(mappings), fill=fill)
 
 
-def _numbered(
-    names: _Names, selection: Selection, shape: Sequence[int], exists: Callable[[str, str], bool]
-) -> Iterator[tuple[tuple[str, str], Selection]]:
-    """Yield the sources of a mapping, numbered ones up to the first that does not exist, and what is of each."""
+def _parts(selection: Selection, shape: Sequence[int]) -> Iterator[Selection]:
+    """Yield the blocks of a selection without an end, as far as the shape goes; one with an end as it is."""
     axis = next((axis for axis, along in enumerate(selection) if along.is_endless), None)
-    if axis is None or not names.are_numbered:
-        yield names.numbered(0), selection
+    if axis is None:
+        yield selection
         return
     along = selection[axis]
-    for number, first in enumerate(range(along.first, shape[axis], along.stride)):
-        if not exists(*(source := names.numbered(number))):
-            return
+    for first in range(along.first, shape[axis], along.stride):
         block = Along(first, along.block, 1, min(along.block, shape[axis] - first))
-        yield source, (*selection[:axis], block, *selection[axis + 1 :])
+        yield (*selection[:axis], block, *selection[axis + 1 :])
 
 
 def _selected(
@@ -330,7 +315,14 @@ def _selection(space: h5py.h5s.SpaceID, shape: Sequence[int] | None, where: str)
     if kind == h5py.h5s.SEL_ALL:
         return None if shape is None else tuple(map(Along.all_of, shape))
     if kind == h5py.h5s.SEL_HYPERSLABS and space.is_regular_hyperslab():
-        return tuple(itertools.starmap(_along, zip(*space.get_regular_hyperslab(), strict=True)))
+        slabs = (map(int, along) for along in zip(*space.get_regular_hyperslab(), strict=True))
+        # libhdf5 accepts any stride if there is one block.
+        return tuple(
+            Along(first, 1, ENDLESS, 1)
+            if block == h5py.h5s.UNLIMITED
+            else Along(first, max(1, stride, block), ENDLESS if count == h5py.h5s.UNLIMITED else count, block)
+            for first, stride, count, block in slabs
+        )
     product = _product(space) if kind == h5py.h5s.SEL_HYPERSLABS else None
     if product is None:
         raise UnsupportedColumnError(
@@ -338,14 +330,6 @@ def _selection(space: h5py.h5s.SpaceID, shape: Sequence[int] | None, where: str)
             f"{_COPY}"
         )
     return product
-
-
-def _along(first: int, stride: int, count: int, block: int) -> Along:
-    first, stride, count, block = (int(number) for number in (first, stride, count, block))
-    if block == h5py.h5s.UNLIMITED:
-        return Along(first, 1, ENDLESS, 1)
-    # libhdf5 accepts any stride if there is one block.
-    return Along(first, max(1, stride, block), ENDLESS if count == h5py.h5s.UNLIMITED else count, block)
 
 
 def _product(space: h5py.h5s.SpaceID) -> Selection | None:
