@@ -21,8 +21,9 @@ SIGNATURE = b"\x89HDF\r\n\x1a\n"
 UNDEFINED = (1 << 64) - 1
 
 COMPACT, CONTIGUOUS, CHUNKED = range(3)
+VIRTUAL = b"\4\3"
 EXTENSIBLE_ARRAY = 4
-"""How values are stored, and one kind of index of chunks."""
+"""How values are stored, how the layout of virtual datasets begins, and one kind of index of chunks."""
 
 HEADER_BYTES = 512
 """Bytes of an object header that libhdf5 reads first."""

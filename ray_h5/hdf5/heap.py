@@ -96,13 +96,19 @@ class Heap:
             items += gather(partial(self._value_of, there, unit_bytes), some)
         return items
 
+    def object(self, address: int, number: int) -> bytes:
+        """Return an object that does not say elsewhere how long it is; raise `DamagedHeapError` if it is not there."""
+        return self._object_of(self._collection(address), address, number, None)
+
     def _value_of(
         self, collections: Mapping[int, _Collection], unit_bytes: int, reference: tuple[int, int, int]
     ) -> bytes:
         length, address, number = reference
-        if not address:  # a value of no bytes, whatever its length and number say
-            return b""
-        claimed, (data, begins) = length * unit_bytes, collections[address]
+        # Without an address it is a value of no bytes, whatever its length and number say.
+        return self._object_of(collections[address], address, number, length * unit_bytes) if address else b""
+
+    def _object_of(self, collection: _Collection, address: int, number: int, claimed: int | None) -> bytes:
+        data, begins = collection
         begin = begins[number] if number < len(begins) else 0
         # The size of an object stands in its head, which is before it.
         nbytes = -1
@@ -110,10 +116,11 @@ class Heap:
             head = data if begin <= len(data) else self._read(address + begin - self._head_bytes, self._head_bytes)
             at = begin - self._head_bytes if head is data else 0
             nbytes = self._object.unpack_from(head, at)[1]
-        if nbytes != claimed:
+            claimed = nbytes if claimed is None else claimed
+        if claimed is None or nbytes != claimed:
             stored = f"{nbytes} bytes" if begin else "nothing there"
             raise DamagedHeapError(
-                f"it claims {claimed} bytes in object {number} of the heap at byte {address}, found {stored}"
+                f"it claims {'some' if claimed is None else claimed} bytes in object {number} of the heap at byte {address}, found {stored}"
             )
         return data[begin : begin + claimed] if begin + claimed <= len(data) else self._read(address + begin, claimed)
 

@@ -20,6 +20,7 @@ from ray_h5.errors import (
     RayH5Error,
     UnsupportedColumnError,
 )
+from ray_h5.hdf5.groups.matching_groups import GroupPattern
 from ray_h5.hdf5.tree import walker
 from ray_h5.index.file_options import FileOptions
 from ray_h5.inspect.measure import inspect_files
@@ -488,3 +489,47 @@ def test_mappings_that_select_more_than_any_dataset_has(tmp_path, field, value):
         return str(caught.value)
 
     assert path in in_fork(read)
+
+
+def free_space(block):
+    """Return where free space begins after the first object of a heap."""
+    return 32 + (struct.unpack_from("<Q", block, 24)[0] + 7 & ~7)
+
+
+DAMAGED_MAPPINGS = {
+    "more mappings than bytes": lambda block: struct.pack_into("<Q", block, 33, 1 << 23),
+    "a larger object": lambda block: struct.pack_into("<Q", block, 24, 4080),
+    "free space of no bytes": lambda block: struct.pack_into("<Q", block, free_space(block) + 8, 0),
+}
+
+
+@pytest.mark.parametrize("how", ["listed", "of a group", "g/x", "soft"])
+@pytest.mark.parametrize("damage", DAMAGED_MAPPINGS)
+@pytest.mark.parametrize("libver", ["earliest", "latest"])
+def test_damaged_mappings_that_libhdf5_reads_without_end(tmp_path, libver, damage, how):
+    """libhdf5 reads the mappings of a virtual dataset when it opens it."""
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w", libver=libver) as file:
+        file["s"] = file["g/y"] = ROWS
+        layout = h5py.VirtualLayout((4,), ROWS.dtype)
+        layout[:] = h5py.VirtualSource(file["s"])
+        file.create_virtual_dataset("g/x", layout)
+        file["soft"] = h5py.SoftLink("/g/x")
+    whole = Path(path).read_bytes()
+    begin = whole.index(b"GCOL")
+    block = bytearray(whole[begin : begin + 4096])
+    (size,) = struct.unpack_from("<Q", block, 24)
+    assert struct.unpack_from("<I", block, 28 + size)[0] == checksum(bytes(block[32 : 28 + size]))
+    DAMAGED_MAPPINGS[damage](block)
+    struct.pack_into("<I", block, 28 + size, checksum(bytes(block[32 : 28 + size])))
+    overwrite(path, begin, block)
+
+    def read():
+        reader = RowReader(path)
+        if how == "listed":
+            return str(reader.layout.refused["g/x"])
+        with pytest.raises(CorruptFileError) as caught:
+            _ = reader.group_table(GroupPattern("g/x")) if how == "of a group" else reader.read([how], [0])
+        return str(caught.value)
+
+    assert "mappings of virtual dataset" in in_fork(read)

@@ -14,9 +14,11 @@ import h5py
 from ray_h5.errors import CorruptFileError, MissingSourceError, RayH5Error, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.files.changed_files import check_source
 from ray_h5.hdf5.files.external_policy import Access
-from ray_h5.hdf5.files.file_bytes import filename_of
+from ray_h5.hdf5.files.file_bytes import ReadBytes, filename_of, reader_of, widths_of
 from ray_h5.hdf5.files.opening import open_h5, translated
 from ray_h5.hdf5.files.other_files import OtherFiles
+from ray_h5.hdf5.format import HEADER_BYTES, VIRTUAL, FormatError, MessageKind, number, object_header
+from ray_h5.hdf5.heap import DamagedHeapError, Heap
 from ray_h5.messages import few, printable
 from ray_h5.storage.byte_source import FileIdentity, Identity
 from ray_h5.storage.local import identity_now, real_path_of
@@ -33,6 +35,10 @@ Sources = dict[str, Identity | None]
 """Other files and their states; None for a missing one."""
 
 
+Link = tuple[int, int]
+"""The kind of a link (as in ``h5py.h5l``), and of a hard one the address that it leads to."""
+
+
 @dataclass(slots=True)
 class LinkedFiles:
     """The files that links led to.
@@ -43,13 +49,17 @@ class LinkedFiles:
         Their states when they were first opened, by path. A path that leads to another file later is an error.
     opened : dict
         Those that are open, by path.
+    last : tuple, optional
+        The group that was looked into last, what reads the bytes of its file, and where that ends.
     """
 
     states: dict[str, Identity] = field(default_factory=dict)
     opened: dict[str, h5py.File] = field(default_factory=dict)
+    last: tuple[h5py.Group, ReadBytes, int] | None = None
 
     def close(self) -> None:
         """Close those that are open."""
+        self.last = None
         for file in self.opened.values():
             file.close()
 
@@ -104,22 +114,22 @@ class Trail:
         parts = [part for part in path.split("/") if part not in {"", "."}]
         for depth, part in enumerate(parts):
             name = stored_name(part)
-            kind = None if name is None else self._kind_of_link(here, name)
-            if kind is None:
+            link = None if name is None else self._link(here, name)
+            if link is None:
                 where = where or f"below group {self.access.group!r}"
                 raise UnknownColumnError(f"{self.path}: no {'/'.join(parts[: depth + 1])!r} {where}")
-            here = self.take(here, part, path, kind, counts)
+            here = self.take(here, part, path, link, counts)
             if not isinstance(here, h5py.Group) and depth < len(parts) - 1:
                 column, below = "/".join(parts[: depth + 1]), parts[depth + 1 :]
                 raise _no_group(self.path, here, column, below)
         return here
 
     def take(
-        self, group: h5py.Group, name: str, path: str, kind: int | None = None, counts: _Counts | None = None
+        self, group: h5py.Group, name: str, path: str, link: Link | None = None, counts: _Counts | None = None
     ) -> Any:
         """Return what the existing link `name` of `group` leads to, as `follow` does; `path` is for messages.
 
-        `kind` is that of the link, if the caller knows it.
+        `link` is what is known of it, if the caller knows it.
         """
         counts, links = counts or _Counts(), group.id.links
         counts.names += 1
@@ -127,28 +137,60 @@ class Trail:
             raise CorruptFileError(
                 f"{self.path}: {_cut(path)!r} leads through more than {_MAX_NAMES} groups, too many to follow"
             )
-        if kind != h5py.h5l.TYPE_HARD:
+        if link is None or link[0] != h5py.h5l.TYPE_HARD:
             with translated(self.path, f"looking up {name!r}"):
-                kind = links.get_info(name.encode()).type if kind is None else kind
+                if link is None:
+                    info = links.get_info(name.encode())
+                    link = info.type, info.u
                 # libhdf5 is never asked to follow a link: it would open files that are not allowed.
-                value = None if kind == h5py.h5l.TYPE_HARD else links.get_val(name.encode())
+                value = None if link[0] == h5py.h5l.TYPE_HARD else links.get_val(name.encode())
             if value is not None:
                 file_name, target = ("", value) if isinstance(value, bytes) else value
                 return self._follow_link(group, file_name, target, name, counts)
         with translated(self.path, f"opening {path!r}"):
+            self.check_mappings(group, link[1], path)
             identifier = h5py.h5o.open(group.id, name.encode())
             return h5py.Group(identifier) if isinstance(identifier, h5py.h5g.GroupID) else identifier
 
-    def _kind_of_link(self, group: h5py.Group, name: bytes) -> int | None:
-        """Return what kind of link a group has by a name; None if it has none."""
+    def check_mappings(self, group: h5py.Group, at: int, path: str) -> None:
+        """Raise if an object is a virtual dataset whose mappings are damaged, given its address in the file of a group.
+
+        libhdf5 (2.0) reads them when it opens the dataset. It walks through a damaged heap for ever, and takes memory
+        for as many mappings as they claim to be.
+        """
+        if self.linked.last is None or self.linked.last[0] is not group:
+            self.linked.last = group, *reader_of(group)
+        _, read, end = self.linked.last
+        if VIRTUAL not in read(at, HEADER_BYTES):  # that of most objects
+            return
+        reason = ""
+        widths = widths_of(group.file.id)
+        try:
+            bodies = [body for kind, _, body, _ in object_header(read, at, widths)[1] if kind == MessageKind.LAYOUT]
+            for body in (body for body in bodies if body.startswith(VIRTUAL)):
+                heap, item = number(body, 2, widths.address), number(body, 2 + widths.address, 4)
+                mappings = Heap(read, end, widths.length).object(heap, item)
+                # A mapping takes more than a byte.
+                reason = "they are cut short" if number(mappings, 1, widths.length) > len(mappings) else ""
+        except (FormatError, DamagedHeapError) as exc:
+            reason = str(exc)
+        if reason:
+            raise CorruptFileError(
+                f"{self.path}: the mappings of virtual dataset {path!r} are damaged: {reason}. Restore the file from a "
+                "copy."
+            )
+
+    def _link(self, group: h5py.Group, name: bytes) -> Link | None:
+        """Return what is known of the link that a group has by a name; None if it has none."""
         with translated(self.path, f"looking up {name.decode()!r}"):
             try:
-                return int(group.id.links.get_info(name).type)
+                info = group.id.links.get_info(name)
             except (KeyError, RuntimeError, UnicodeDecodeError):
                 # h5py decodes a text of libhdf5, which is gone if objects are freed at that moment.
                 if group.id.links.exists(name):
                     raise
                 return None
+            return info.type, info.u
 
     def _follow_link(self, group: h5py.Group, file_name: str | bytes, target: bytes, name: str, counts: _Counts) -> Any:
         """Return what a link leads to, given the name of another file, empty for this one, and a path in it."""

@@ -314,7 +314,9 @@ class _Walk:
         """Return the identifier of what a link leads to; raise if it is in another file, or not of the kind wanted."""
         group, trail = parent
         name = path.rpartition("/")[2]
-        if not trail.sources and group.id.links.get_info(name.encode()).type == h5py.h5l.TYPE_HARD:
+        link = group.id.links.get_info(name.encode())
+        if not trail.sources and link.type == h5py.h5l.TYPE_HARD:
+            trail.check_mappings(group, link.u, path)
             opened = h5py.h5o.open(group.id, name.encode())
         else:
             to_it = trail.branch()

@@ -117,14 +117,14 @@ def listed(
     """Yield the groups and datasets that the links in a group lead to, or the errors of these links."""
     links = list(names_in(group))
     bounds.count(prefix, prefix.count("/") + 1, len(links))
-    for name, kind, _ in links:
+    for name, kind, address in links:
         to_it = trail.branch()
         if isinstance(name, bytes):
             if (nameless := not_utf8(group, name, trail.path)) is not None:
                 yield prefix + printable(name.decode(errors="backslashreplace")), nameless, to_it
             continue
         try:
-            item = to_it.take(group, name, prefix + name, kind)
+            item = to_it.take(group, name, prefix + name, (kind, address))
         except TransientIOError:
             raise  # the whole listing is repeated
         except (RayH5Error, MissingBytes) as exc:
