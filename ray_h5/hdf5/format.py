@@ -43,6 +43,11 @@ _INDEX_BYTES = {3: 1, 4: 5, 5: 6}
 _SUPERBLOCKS = {0: (13, 48, 6), 1: (13, 52, 6), 2: (9, 16, 4), 3: (9, 16, 4)}
 """By version: where the width of an address is, the bytes without addresses, and how many addresses there are."""
 
+_NEW_FIELDS, _OLD_FIELDS = struct.Struct("<2xB4Q4x"), "<BBxB3xHHI{}4Q8xQI4x2Q"
+_SUPERBLOCK_FIELDS = {0: struct.Struct(_OLD_FIELDS.format("0s")), 1: struct.Struct(_OLD_FIELDS.format("H2x"))}
+_SUPERBLOCK_FIELDS |= {2: _NEW_FIELDS, 3: _NEW_FIELDS}
+"""By version: the numbers after it, if addresses and lengths have 8 bytes."""
+
 _CODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
 _POSSIBLE_WIDTHS = frozenset({2, 4, 8, 16, 32})
 _HEADER_1, _NODE = struct.Struct("<2xH4xI"), struct.Struct("<BBH")
@@ -106,8 +111,8 @@ class Superblock(NamedTuple):
 
     Attributes
     ----------
-    version, widths, flags
-        Of the superblock, and those of the file.
+    version, flags : int
+        Of the superblock, and of the file.
     base, end, root : int
         Where addresses begin to count, the end of the file, and the header of the root group.
     extension : int
@@ -120,7 +125,6 @@ class Superblock(NamedTuple):
     """
 
     version: int
-    widths: Widths
     flags: int
     base: int
     extension: int
@@ -131,31 +135,23 @@ class Superblock(NamedTuple):
 
 
 def superblock(head: bytes) -> Superblock:
-    """Return the superblock that begins some bytes."""
+    """Return the superblock that begins some bytes; one whose addresses and lengths have 8 bytes."""
     version = head[8] if head.startswith(SIGNATURE) and len(head) > 16 else -1
     if version not in _SUPERBLOCKS:
         raise FormatError("no superblock")
-    at = _SUPERBLOCKS[version][0]
-    widths = Widths(head[at], head[at + 1])
-    if (code := _CODES.get(widths.address)) is None:
-        raise FormatError("addresses of an odd width")
+    place = _SUPERBLOCKS[version][0]
+    if head[place : place + 2] != bytes(USUAL_WIDTHS[:2]):
+        raise FormatError("addresses or lengths of another width")
     try:
-        fields = _superblock_parts(version, code, widths.address).unpack_from(head, 9)
+        fields = _SUPERBLOCK_FIELDS[version].unpack_from(head, 9)
     except struct.error:
         raise FormatError("a superblock that is cut off") from None
     if version >= 2:
         flags, base, extension, end, root = fields
-        return Superblock(version, widths, flags, base, extension, end, root)
+        return Superblock(version, flags, base, extension, end, root)
     *versions, leaf, node, flags, tree, base, free, end, driver, root, kept, one, other = fields
     rest = *versions, leaf, node, tree if version else USUAL_ENTRIES // 2, driver
-    return Superblock(version, widths, flags, base, free, end, root, (kept, one, other), rest)
-
-
-@lru_cache
-def _superblock_parts(version: int, code: str, width: int) -> struct.Struct:
-    if version >= 2:
-        return struct.Struct(f"<2xB4{code}4x")
-    return struct.Struct(f"<BBxB3xHHI{'H2x' if version else '0s'}4{code}{width}x{code}I4x{2 * code}")
+    return Superblock(version, flags, base, free, end, root, (kept, one, other), rest)
 
 
 def superblock_end(head: bytes) -> int:

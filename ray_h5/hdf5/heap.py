@@ -11,7 +11,7 @@ import struct
 from array import array
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import TypeAlias
 
 from ray_h5.hdf5.files.file_bytes import ReadBytes, gather
 from ray_h5.lru import LRU
@@ -33,23 +33,11 @@ class DamagedHeapError(Exception):
     """A value is not in the heap, or not as long as it claims."""
 
 
-class _Collection(NamedTuple):
-    """Objects of the heap.
-
-    Attributes
-    ----------
-    data : bytes
-        Its bytes; of a large one, the first of them.
-    begins : array of int
-        Where each object begins, by its number; 0 for none.
-    """
-
-    data: bytes
-    begins: array[int]
-
+_Collection: TypeAlias = "tuple[bytes, array[int]]"
+"""Bytes of a collection, of a large one the first of them; and where each object begins, by its number; 0 for none."""
 
 _collections: LRU[_Collection] = LRU(
-    1 << 16, _KEPT_BYTES, lambda collection: len(collection.data) + collection.begins.itemsize * len(collection.begins)
+    1 << 16, _KEPT_BYTES, lambda collection: len(collection[0]) + collection[1].itemsize * len(collection[1])
 )
 """Those that were read last, of all files."""
 
@@ -120,7 +108,8 @@ class Heap:
         if claimed is None or nbytes != claimed:
             stored = f"{nbytes} bytes" if begin else "nothing there"
             raise DamagedHeapError(
-                f"it claims {'some' if claimed is None else claimed} bytes in object {number} of the heap at byte {address}, found {stored}"
+                f"it claims {'some' if claimed is None else claimed} bytes in object {number} of the heap at byte "
+                f"{address}, found {stored}"
             )
         return data[begin : begin + claimed] if begin + claimed <= len(data) else self._read(address + begin, claimed)
 
@@ -165,4 +154,4 @@ class Heap:
                 begins.extend([0] * (number + 1 - len(begins)))
             begins[number] = at + head if number else 0
             at = end if number == 0 else (end + 7) & ~7
-        return _Collection(data[:size], begins)
+        return data[:size], begins

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from functools import partial
 
 import h5py
 import numpy as np
@@ -14,7 +15,7 @@ from ray_h5.errors import CorruptFileError, UnsupportedColumnError
 from ray_h5.hdf5.columns.chunk_lists import build_chunk_index
 from ray_h5.hdf5.columns.dataset_header import is_plain, pipeline_of
 from ray_h5.hdf5.files.file_bytes import address_of, gather
-from ray_h5.hdf5.files.links import links_in
+from ray_h5.hdf5.files.links import as_object, links_in
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.tree.tree import FROM_ROOT, H5Tree
 from ray_h5.hdf5.tree.walker import OF_MATLAB
@@ -119,8 +120,8 @@ def _named(tree: H5Tree, wanted: set[int]) -> dict[int, Named]:
         todo.append((tree.file["/"], FROM_ROOT, 0))
     first = OF_MATLAB[0].encode()
     if root.id.links.exists(first) and root.id.links.get_info(first).type == _HARD:
-        top = _group(root, first)
-        todo.extendleft([] if top is None else [(top, f"{OF_MATLAB[0]}/", 1)])
+        top = as_object(h5py.h5o.open(root.id, first))
+        todo.extendleft([(top, f"{OF_MATLAB[0]}/", 1)] if isinstance(top, h5py.Group) else [])
     names: dict[int, Named] = {}
     seen: set[int] = set()
     while len(names) < len(wanted) and todo:
@@ -135,13 +136,8 @@ def _named(tree: H5Tree, wanted: set[int]) -> dict[int, Named]:
                     names.setdefault(address, (prefix + name, group))
             if len(names) == len(wanted) or depth == _MAX_DEPTH:
                 continue
-            below = gather(lambda link, group=group: _group(group, link[0].encode()), links)  # type: ignore[misc]
+            below = gather(partial(h5py.h5o.open, group.id), [name.encode() for name, _ in links])
             for inner, (name, _) in zip(below, links, strict=True):
-                if inner is not None:
-                    todo.append((inner, f"{prefix}{name}/", depth + 1))
+                if isinstance(inner, h5py.h5g.GroupID):
+                    todo.append((h5py.Group(inner), f"{prefix}{name}/", depth + 1))
     return names
-
-
-def _group(parent: h5py.Group, name: bytes) -> h5py.Group | None:
-    identifier = h5py.h5o.open(parent.id, name)
-    return h5py.Group(identifier) if isinstance(identifier, h5py.h5g.GroupID) else None

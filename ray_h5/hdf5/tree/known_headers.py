@@ -111,7 +111,7 @@ class PlainBytes:
     def __init__(self, read_at: ReadBytes, nbytes: int) -> None:
         self._read_at = read_at
         block = superblock(read_at(0, _HEAD_BYTES))
-        if block.version > 1 or block.widths != USUAL_WIDTHS or block.tables[0] > 1 or block.end > nbytes:
+        if block.version > 1 or block.tables[0] > 1 or block.end > nbytes:
             raise FormatError("a superblock of another version, or a file that is cut short")
         *versions, leaf, node, tree, driver = block.rest
         usual = 0, 0, UNDEFINED, UNDEFINED, USUAL_ENTRIES // 2

@@ -145,7 +145,7 @@ class H5Tree:
 
     def elsewhere(self, dataset: h5py.Dataset, layout: ColumnLayout) -> Elsewhere:
         """Return where the values of a dataset are that was described as a column."""
-        return find_elsewhere(self.path, dataset, layout, Trail(self.access, self.linked, others=self.others))
+        return find_elsewhere(self.path, dataset, layout, self._trail())
 
     def column(self, name: str) -> ColumnLayout:
         """Describe column `name`. Every file that its values come from is checked first."""
@@ -177,7 +177,7 @@ class H5Tree:
     def describe(self) -> tuple[dict[str, ColumnLayout], dict[str, RayH5Error]]:
         """Return the layouts of the columns that can be read, in file order, and the errors of others and of links."""
         listed: dict[str, ColumnLayout | RayH5Error] = {}
-        for root in [self.root, *([self._root_beside] if self.access.beside else [])]:
+        for root in [self.root, *self._beside]:
             columns_of_one = dict(self._columns_of(*root))
             both = listed.keys() & columns_of_one.keys()
             listed |= columns_of_one | {name: in_both(self.path, name, self.access.beside) for name in both}
@@ -236,29 +236,28 @@ class H5Tree:
 
     def _located(self, name: str) -> tuple[Any, Trail]:
         """Return the group, or the identifier of the dataset, of a name in the file, or in the one beside it."""
-        if name.startswith(FROM_ROOT):
-            root, trail = self.file["/"], Trail(self.access, self.linked, others=self.others)
-        else:
-            root, to_root = self.root
+        top = (self.file["/"], self._trail()) if name.startswith(FROM_ROOT) else self.root
+        located: list[tuple[Any, Trail]] = []
+        unknown: UnknownColumnError | None = None
+        for root, to_root in [top, *self._beside]:
             trail = to_root.branch()
-        if not self.access.beside:
-            return trail.follow(root, name), trail
-        root_beside, to_it = self._root_beside
-        trail_beside = to_it.branch()
-        try:
-            identifier = trail.follow(root, name)
-        except UnknownColumnError:
-            return trail_beside.follow(root_beside, name), trail_beside
-        with contextlib.suppress(UnknownColumnError):
-            beside = trail_beside.follow(root_beside, name)
-            if isinstance(identifier, h5py.h5d.DatasetID) and isinstance(beside, h5py.h5d.DatasetID):
-                raise in_both(self.path, name, self.access.beside)
-        return identifier, trail
+            try:
+                located.append((trail.follow(root, name), trail))
+            except UnknownColumnError as exc:
+                unknown = exc
+        if unknown is not None and not located:
+            raise unknown
+        if len(located) > 1 and all(isinstance(identifier, h5py.h5d.DatasetID) for identifier, _ in located):
+            raise in_both(self.path, name, self.access.beside)
+        return located[0]
+
+    def _trail(self) -> Trail:
+        return Trail(self.access, self.linked, others=self.others)
 
     @cached_property
     def root(self) -> tuple[h5py.Group, Trail]:
         """The group that names are relative to, and the trail to it."""
-        trail = Trail(self.access, self.linked, others=self.others)
+        trail = self._trail()
         with translated(self.path, f"opening group {self.group!r}"):
             top = as_object(h5py.h5o.open(self.file.id, b"/"))
             try:
@@ -274,9 +273,11 @@ class H5Tree:
         return root, trail
 
     @cached_property
-    def _root_beside(self) -> tuple[h5py.Group, Trail]:
-        """The group in the file that is read beside this one, and the trail to it."""
-        trail = Trail(self.access, self.linked, others=self.others)
+    def _beside(self) -> list[tuple[h5py.Group, Trail]]:
+        """The group in the file that is read beside this one, and the trail to it; nothing if there is no such file."""
+        if not self.access.beside:
+            return []
+        trail = self._trail()
         file = trail.open_other(self.access.beside, "zip_files")
         try:
             root = trail.follow(file["/"], self.group)
@@ -286,13 +287,12 @@ class H5Tree:
             raise SchemaMismatchError(
                 f"zip_files: {self.access.beside} has no group {self.group!r}, which is read of {self.path}"
             )
-        return root, trail
+        return [(root, trail)]
 
     def roots(self) -> list[Root]:
         """Return the group, in the file and in the one that is read beside it."""
         roots: list[Root] = [(*self.root, ())]
-        if self.access.beside:
-            root, to_it = self._root_beside
+        for root, to_it in self._beside:
             self.sought.update(to_it.sources)
             others = dict(to_it.sources)
             state = others.pop(path := self.access.beside)
