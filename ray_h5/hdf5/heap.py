@@ -33,6 +33,9 @@ class DamagedHeapError(Exception):
     """A value is not in the heap, or not as long as it claims."""
 
 
+Reference: TypeAlias = tuple[int | None, int, int]
+"""The length of a value, None if it is not known; the address of its collection, and its number in that."""
+
 _Collection: TypeAlias = "tuple[bytes, array[int]]"
 """Bytes of a collection, of a large one the first of them; and where each object begins, by its number; 0 for none."""
 
@@ -67,8 +70,8 @@ class Heap:
         self._object = struct.Struct(f"<H6x{_LENGTHS[length_bytes]}")
         self._head_bytes = -(-(8 + length_bytes) // 8) * 8
 
-    def values(self, references: Sequence[tuple[int, int, int]], unit_bytes: int) -> list[bytes]:
-        """Return the bytes of values, given the length, address and number of each.
+    def values(self, references: Sequence[Reference], unit_bytes: int) -> list[bytes]:
+        """Return the bytes of values, given a reference to each.
 
         Raises
         ------
@@ -84,19 +87,11 @@ class Heap:
             items += gather(partial(self._value_of, there, unit_bytes), some)
         return items
 
-    def object(self, address: int, number: int) -> bytes:
-        """Return an object that does not say elsewhere how long it is; raise `DamagedHeapError` if it is not there."""
-        return self._object_of(self._collection(address), address, number, None)
-
-    def _value_of(
-        self, collections: Mapping[int, _Collection], unit_bytes: int, reference: tuple[int, int, int]
-    ) -> bytes:
+    def _value_of(self, collections: Mapping[int, _Collection], unit_bytes: int, reference: Reference) -> bytes:
         length, address, number = reference
-        # Without an address it is a value of no bytes, whatever its length and number say.
-        return self._object_of(collections[address], address, number, length * unit_bytes) if address else b""
-
-    def _object_of(self, collection: _Collection, address: int, number: int, claimed: int | None) -> bytes:
-        data, begins = collection
+        if not address:  # a value of no bytes, whatever its length and number say
+            return b""
+        claimed, (data, begins) = None if length is None else length * unit_bytes, collections[address]
         begin = begins[number] if number < len(begins) else 0
         # The size of an object stands in its head, which is before it.
         nbytes = -1

@@ -17,7 +17,7 @@ from ray_h5.hdf5.files.external_policy import Access
 from ray_h5.hdf5.files.file_bytes import ReadBytes, filename_of, reader_of, widths_of
 from ray_h5.hdf5.files.opening import open_h5, translated
 from ray_h5.hdf5.files.other_files import OtherFiles
-from ray_h5.hdf5.format import HEADER_BYTES, VIRTUAL, FormatError, MessageKind, number, object_header
+from ray_h5.hdf5.format import HEADER_BYTES, VIRTUAL, FormatError, MessageKind, address, number, object_header
 from ray_h5.hdf5.heap import DamagedHeapError, Heap
 from ray_h5.messages import few, printable
 from ray_h5.storage.byte_source import FileIdentity, Identity
@@ -167,9 +167,11 @@ class Trail:
         widths = widths_of(group.file.id)
         try:
             bodies = [body for kind, _, body, _ in object_header(read, at, widths)[1] if kind == MessageKind.LAYOUT]
-            for body in (body for body in bodies if body.startswith(VIRTUAL)):
-                heap, item = number(body, 2, widths.address), number(body, 2 + widths.address, 4)
-                mappings = Heap(read, end, widths.length).object(heap, item)
+            stored = next((body for body in bodies if body.startswith(VIRTUAL)), b"")
+            # It has no address if there is no mapping.
+            if stored and (heap := address(stored, 2, widths.address)) is not None:
+                item = number(stored, 2 + widths.address, 4)
+                (mappings,) = Heap(read, end, widths.length).values([(None, heap, item)], 1)
                 # A mapping takes more than a byte.
                 reason = "they are cut short" if number(mappings, 1, widths.length) > len(mappings) else ""
         except (FormatError, DamagedHeapError) as exc:
@@ -295,11 +297,11 @@ def links_in(group: h5py.Group) -> Iterator[tuple[str | bytes, int, int]]:
     )
     if all(is_tracked for _, _, is_tracked, _, _ in links):
         links.sort(key=lambda link: link[3])
-    for name, kind, _, _, address in links:
+    for name, kind, _, _, at in links:
         try:
-            yield name.decode(), kind, address
+            yield name.decode(), kind, at
         except UnicodeDecodeError:
-            yield name, kind, address
+            yield name, kind, at
 
 
 def stored_name(name: str) -> bytes | None:

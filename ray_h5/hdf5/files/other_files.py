@@ -8,7 +8,6 @@ import threading
 import weakref
 from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
-from functools import partial
 from typing import Any, cast
 
 import h5py
@@ -124,11 +123,8 @@ class OtherFiles:
         if url == self.home:
             return self._identity
         if url not in self._states:
-            ask_later((id(self), url), partial(self._look, url))
+            ask_later((id(self), url), lambda: self._states.update({url: self._storage.identity(url)}))
         return self._states[url]
-
-    def _look(self, url: str) -> None:
-        self._states[url] = self._storage.identity(url)
 
     def expect(self, sources: SourceStates) -> None:
         """Take the states of a plan for those of files that were not looked at."""

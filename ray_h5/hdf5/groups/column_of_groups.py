@@ -33,7 +33,6 @@ class _Class:
     growing: tuple[bool, ...]
     layout: ColumnLayout
     array_shape: tuple[int, ...]
-    number: int
     is_of_bytes: bool
 
     def has_type(self, type_id: h5py.h5t.TypeID) -> bool:
@@ -71,11 +70,9 @@ class GroupColumn:
     offsets: array[int] = field(default_factory=partial(array, "q"))
     classes: dict[_Alike, list[_Class]] = field(default_factory=dict)
     first: _Class | None = None
-    first_path: str = ""
     last: _Class | None = None
     axes: int = 0
-    described: int = 0
-    by_unit: dict[tuple[int, tuple[int, ...]], int] = field(default_factory=dict)
+    by_unit: dict[tuple[_Class, tuple[int, ...]], int] = field(default_factory=dict)
     layouts: list[ColumnLayout] = field(default_factory=list)
     empties: set[int] = field(default_factory=set)
 
@@ -109,8 +106,7 @@ class GroupColumn:
             dims = (dataset.get_type().get_size(),)
         shape = (*dims, *class_.array_shape)
         row_shape = shape[1:] if dims else shape
-        unit = (class_.number, row_shape)
-        if unit not in self.by_unit:
+        if (unit := (class_, row_shape)) not in self.by_unit:
             self.by_unit[unit] = len(self.layouts)
             unit_layout = replace(class_.layout, name=self.name, shape=(1, *row_shape), offset=None)
             self.layouts.append(replace(unit_layout, sources=self.sources))
@@ -157,24 +153,23 @@ class GroupColumn:
             fill = np.zeros((), byte)
             layout = replace(layout, kind="number", shape=(size,), stored_dtype=byte, item_bytes=1, fill=fill)
         array_shape = layout.shape[max(1, axes) :]
-        class_ = _Class(type_id, properties, growing, layout, array_shape, self.described, is_of_bytes)
-        self.described += 1
+        class_ = _Class(type_id, properties, growing, layout, array_shape, is_of_bytes)
         if self.first is None:
-            self.first, self.first_path, self.axes = class_, path, axes
+            self.first, self.axes = class_, axes
         first = self.first.layout
         # Texts of other lengths are texts.
         is_alike = first.kind == layout.kind and (first.dtype == layout.dtype or first.kind == "string")
         if not is_alike or axes != self.axes or len(array_shape) != len(self.first.array_shape):
             raise SchemaMismatchError(
                 f"{self.path}: column {self.name!r}: expected {self.first.shown(self.axes)}, as in "
-                f"{self.first_path!r}, found {class_.shown(axes)} in {path!r}. Rows may differ in length, not "
+                f"{first.name!r}, found {class_.shown(axes)} in {path!r}. Rows may differ in length, not "
                 "in dtype or number of axes: choose groups that agree with the pattern, or leave the column out with "
                 "columns=[...]."
             )
         if sorted(layout.enum) != sorted(first.enum):
             raise SchemaMismatchError(
                 f"{self.path}: column {self.name!r}: the enum of {path!r} is {dict(layout.enum)}, that of "
-                f"{self.first_path!r} is {dict(first.enum)}: their integers mean other things. Leave the "
+                f"{first.name!r} is {dict(first.enum)}: their integers mean other things. Leave the "
                 "column out with columns=[...], or write one enum."
             )
         candidates.append(class_)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,9 +25,9 @@ from ray_h5.hdf5.files.links import Trail, as_object, stored_name
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.groups.column_of_groups import GroupColumn, check_places
 from ray_h5.hdf5.groups.references import targets_of
-from ray_h5.hdf5.tree.attributes import GroupAttribute, text_attribute
+from ray_h5.hdf5.tree.attributes import GroupAttribute, TextGuard, text_attribute
 from ray_h5.hdf5.tree.tree import FROM_ROOT, H5Tree, Root, in_both
-from ray_h5.hdf5.tree.walker import OF_MATLAB, Found, names_in, not_utf8, walk
+from ray_h5.hdf5.tree.walker import OF_MATLAB, Found, hard_links, names_in, not_utf8, walk
 from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray, Paths, Texts
 from ray_h5.messages import few, near_names
 from ray_h5.storage.natural_order import natural_key
@@ -289,15 +290,9 @@ class _Walk:
     def nothing(self, pattern: str) -> UnknownColumnError:
         """Return the error for a pattern that matches nothing. It has a glob for names that differ in a number."""
         names: dict[str, list[str]] = {}
-
-        def note(stored: bytes) -> int | None:
-            name = stored.decode("utf-8", "backslashreplace")
-            if name.split("/", 1)[0] in OF_MATLAB:
-                return None
+        below = (name for name, _, _ in hard_links([(self.root, "")], self._trail))
+        for name in itertools.islice((name for name in below if name.split("/")[0] not in OF_MATLAB), _PROBED_NAMES):
             names.setdefault(re.sub(r"\d+", "*", name), []).append(name)
-            return 1 if sum(map(len, names.values())) >= _PROBED_NAMES else None
-
-        h5py.h5o.visit(self.root.id, note)
         near = near_names(pattern, [glob if len(alike) > 1 else alike[0] for glob, alike in names.items()])
         return UnknownColumnError(
             f"{self.path}: nothing matches the pattern {pattern!r} below group {self._tree.group!r}.{near}"
@@ -348,7 +343,8 @@ class _Walk:
         names, may_lack = [name for name, _ in rows], self._pattern.missing == "null"
         attrs = () if self.sources else self._pattern.attrs
         with _bounded_cache(self.root.file, names):
-            attributes = GroupAttribute.of(self.root.file, self.path, attrs, missing_ok=may_lack)
+            guard = TextGuard(self.root.file)
+            attributes = [GroupAttribute(self.path, name, guard, missing_ok=may_lack) for name in attrs]
             datasets = self.are_datasets(rows)
             for number, (name, parent) in enumerate(rows):
                 if parent is None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import deque
-from functools import partial
 
 import h5py
 import numpy as np
@@ -14,19 +12,14 @@ from ray_h5.codecs.pipeline import ChunkDecoder, DecodeError, decodes
 from ray_h5.errors import CorruptFileError, UnsupportedColumnError
 from ray_h5.hdf5.columns.chunk_lists import build_chunk_index
 from ray_h5.hdf5.columns.dataset_header import is_plain, pipeline_of
-from ray_h5.hdf5.files.file_bytes import address_of, gather
-from ray_h5.hdf5.files.links import as_object, links_in
-from ray_h5.hdf5.files.opening import translated
+from ray_h5.hdf5.files.file_bytes import gather
+from ray_h5.hdf5.files.links import as_object
 from ray_h5.hdf5.tree.tree import FROM_ROOT, H5Tree
-from ray_h5.hdf5.tree.walker import OF_MATLAB
+from ray_h5.hdf5.tree.walker import OF_MATLAB, hard_links
 from ray_h5.manifest.chunk_index import ChunkGrid, corrupt_chunk
 from ray_h5.manifest.layout import ColumnLayout
 
 _MAX_REFERENCES = 1 << 24
-_MAX_DEPTH = 32
-"""Depth of the groups in which the names of objects are looked up."""
-
-_HARD = h5py.h5l.TYPE_HARD
 
 _NOTHING = frozenset({0, (1 << 64) - 1})
 """The addresses of a reference that was never written."""
@@ -110,34 +103,17 @@ def _addresses(where: str, path: str, name: str, dataset: h5py.Dataset, file_byt
 
 
 def _named(tree: H5Tree, wanted: set[int]) -> dict[int, Named]:
-    """Return the names of objects: in the group of MATLAB's targets first, then in all groups, the upper ones first.
-
-    Links have the addresses of what they lead to, so that objects need not be opened.
-    """
+    """Return the names of objects: in the group of MATLAB's targets first, then in all groups, the upper ones first."""
     root, to_root = tree.root
-    todo: deque[tuple[h5py.Group, str, int]] = deque([(root, "", 0)])
-    if not to_root.sources:
-        todo.append((tree.file["/"], FROM_ROOT, 0))
+    starts = [(root, ""), *([] if to_root.sources else [(tree.file["/"], FROM_ROOT)])]
     first = OF_MATLAB[0].encode()
-    if root.id.links.exists(first) and root.id.links.get_info(first).type == _HARD:
-        top = as_object(h5py.h5o.open(root.id, first))
-        todo.extendleft([(top, f"{OF_MATLAB[0]}/", 1)] if isinstance(top, h5py.Group) else [])
+    if root.id.links.exists(first) and root.id.links.get_info(first).type == h5py.h5l.TYPE_HARD:
+        targets = as_object(h5py.h5o.open(root.id, first))
+        starts = [*([(targets, f"{OF_MATLAB[0]}/")] if isinstance(targets, h5py.Group) else []), *starts]
     names: dict[int, Named] = {}
-    seen: set[int] = set()
-    while len(names) < len(wanted) and todo:
-        group, prefix, depth = todo.popleft()
-        if (here := address_of(group.id)[1]) in seen:
-            continue
-        seen.add(here)
-        with translated(tree.path, f"listing group {'/' + prefix!r}"):
-            links = sorted((name, at) for name, kind, at in links_in(group) if kind == _HARD and isinstance(name, str))
-            for name, address in links:
-                if address in wanted:
-                    names.setdefault(address, (prefix + name, group))
-            if len(names) == len(wanted) or depth == _MAX_DEPTH:
-                continue
-            below = gather(partial(h5py.h5o.open, group.id), [name.encode() for name, _ in links])
-            for inner, (name, _) in zip(below, links, strict=True):
-                if isinstance(inner, h5py.h5g.GroupID):
-                    todo.append((h5py.Group(inner), f"{prefix}{name}/", depth + 1))
+    for name, address, group in hard_links(starts, to_root):
+        if address in wanted:
+            names.setdefault(address, (name, group))
+        if len(names) == len(wanted):
+            break
     return names

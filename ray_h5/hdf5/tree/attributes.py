@@ -100,7 +100,7 @@ class TextGuard:
                 _, messages = object_header(self._read, address_of(opened)[1], self._widths)
                 bodies = [body for kind, _, body, _ in messages if kind == MessageKind.ATTRIBUTE]
                 self._stored = {
-                    attribute.name: (attribute, body) for body in bodies if (attribute := Attribute.of(body))
+                    attribute.name: (attribute, body) for body in bodies for attribute in [Attribute.of(body)]
                 }
                 self._opened = opened
             if (stored := self._stored.get(name.encode())) is not None:
@@ -194,12 +194,6 @@ class GroupAttribute:
         self._stored_bytes = 0
         self._in_memory: h5py.h5t.TypeID | None = None
         self._value = np.zeros(())
-
-    @classmethod
-    def of(cls, file: h5py.File, path: str, names: Sequence[str], *, missing_ok: bool = False) -> list[GroupAttribute]:
-        """Return what collects some attributes of the groups of a file."""
-        guard = TextGuard(file)
-        return [cls(path, name, guard, missing_ok=missing_ok) for name in names]
 
     def add(self, group: str, opened: Any) -> None:
         """Read the attribute of the next group or dataset."""
@@ -298,7 +292,8 @@ def attributes_of(group: h5py.Group, path: str, names: Sequence[str]) -> dict[st
         If one claims more than the file has.
     """
     by_name: dict[str, np.ndarray | bytes] = {}
-    for attribute in GroupAttribute.of(group.file, path, names):
+    guard = TextGuard(group.file)
+    for attribute in [GroupAttribute(path, name, guard, missing_ok=False) for name in names]:
         attribute.add(str(group.name), group.id)
         values = attribute.values()[attribute.name]
         by_name[attribute.name] = values[0] if isinstance(values, Texts) else values

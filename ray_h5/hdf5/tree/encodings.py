@@ -53,7 +53,7 @@ def encoding_of(item: h5py.Group | h5py.Dataset, name: str, path: str, root: str
 
     Parameters
     ----------
-    found : h5py.Group or h5py.Dataset
+    item : h5py.Group or h5py.Dataset
         The object.
     name : str
         Its path below the group that the file was opened with, which is `root` in the file.

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import h5py
 
 from ray_h5.errors import CorruptFileError, RayH5Error, TransientIOError, UnsupportedColumnError
-from ray_h5.hdf5.files.file_bytes import Address, address_of
+from ray_h5.hdf5.files.file_bytes import Address, address_of, gather
 from ray_h5.hdf5.files.links import Trail, as_object, links_in
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.messages import printable
@@ -26,6 +27,9 @@ A name takes more bytes. A few dozen links can make any number of names for the 
 
 _MOST_DEPTH = 1 << 11
 """Depth of nested groups. The memory for a path through them grows with the square of its length."""
+
+_HARD, _MOST_DEPTH_OF_HARD = h5py.h5l.TYPE_HARD, 32
+"""How deep groups are whose hard links alone are followed."""
 
 _MOST_CHARACTERS = 1 << 26
 """Characters of all names together: each name contains the names of the groups above it."""
@@ -131,6 +135,29 @@ def listed(
             item = exc  # concerns this name alone
         if isinstance(item, (h5py.Group, h5py.h5d.DatasetID, RayH5Error, MissingBytes)):
             yield prefix + name, item, to_it
+
+
+def hard_links(starts: Iterable[tuple[h5py.Group, str]], trail: Trail) -> Iterator[tuple[str, int, h5py.Group]]:
+    """Yield the hard links below some groups, which have prefixes: the name, the address that it leads to, its group.
+
+    The links of upper groups are first, those of one group in the order of names; a group is listed once. Nothing but
+    groups stays open.
+    """
+    todo, seen = deque((group, prefix, 0) for group, prefix in starts), set[int]()
+    while todo:
+        group, prefix, depth = todo.popleft()
+        if (here := address_of(group.id)[1]) in seen:
+            continue
+        seen.add(here)
+        with translated(trail.path, f"listing group {'/' + prefix!r}"):
+            links = sorted((name, at) for name, kind, at in links_in(group) if kind == _HARD and isinstance(name, str))
+        yield from ((prefix + name, address, group) for name, address in links)
+        if depth == _MOST_DEPTH_OF_HARD:
+            continue
+        hard = [(group, name, prefix + name, (_HARD, address)) for name, address in links]
+        below = gather(lambda link: trail.take(*link), hard)
+        pairs = zip(below, links, strict=True)
+        todo.extend((item, f"{prefix}{name}/", depth + 1) for item, (name, _) in pairs if isinstance(item, h5py.Group))
 
 
 def names_in(group: h5py.Group) -> Iterator[tuple[str | bytes, int, int]]:
