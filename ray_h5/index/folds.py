@@ -18,7 +18,7 @@ from ray_h5.index.folds_of_rows import digest_of_folds, fold_of_rows
 from ray_h5.index.row_index import RowIndex
 from ray_h5.index.scan_files import Spread, read_ahead
 from ray_h5.options import as_integer, require, takes_options_of
-from ray_h5.predicates.comparisons import comparable_type
+from ray_h5.predicates.comparisons import encode
 from ray_h5.predicates.criteria import where
 from ray_h5.predicates.virtual_names import Fold
 from ray_h5.rows.row_view import EPISODE
@@ -222,14 +222,12 @@ def _classes(column: pa.ChunkedArray) -> np.ndarray:
 
 def _encoded(column: pa.Array, name: str) -> tuple[list[Any], np.ndarray]:
     """Return the different values of a column, and the number of the value of each row."""
-    kind = comparable_type(column.type)
-    if pa.types.is_floating(kind):
-        column = pc.add(column.cast(kind), pa.scalar(0, kind))  # -0.0 becomes 0.0: `where` does not distinguish them
     try:
-        encoded = column.dictionary_encode()
+        encoded = encode(column)
     except pa.ArrowNotImplementedError as exc:
         raise OptionError(f"kfold: group={name!r}: values of type {column.type} cannot be compared") from exc
     dictionary = encoded.dictionary
     # Python's times have no nanoseconds.
-    values = list(dictionary.to_numpy(zero_copy_only=False)) if pa.types.is_temporal(kind) else dictionary.to_pylist()
+    is_time = pa.types.is_temporal(dictionary.type)
+    values = list(dictionary.to_numpy(zero_copy_only=False)) if is_time else dictionary.to_pylist()
     return values, encoded.indices.to_numpy()

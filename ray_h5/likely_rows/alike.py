@@ -7,6 +7,7 @@ what is alike is samples is a guess, made from names, types, lengths and neighbo
 from __future__ import annotations
 
 import fnmatch
+import glob
 import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -251,9 +252,5 @@ def pattern_of(paths: Iterable[str]) -> str:
     globs = []
     for names in map(set, zip(*(path.split("/", MAX_DEPTH) for path in paths), strict=True)):
         begin, star, end = common_pattern(sorted(names)).rpartition("*") if len(names) > 1 else (*names, "", "")
-        globs.append(f"{_escaped(begin)}{star}{_escaped(end)}")
+        globs.append(f"{glob.escape(begin)}{star}{glob.escape(end)}")
     return "/".join(globs)
-
-
-def _escaped(name: str) -> str:
-    return re.sub(r"([*?[])", r"[\1]", name)

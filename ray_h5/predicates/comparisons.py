@@ -42,16 +42,20 @@ def compared(column: str, wanted: Compared, values: Any) -> pa.ChunkedArray:
         If the types cannot be compared, or text is a month, in a column of times.
     """
     stored = pa.table({column: values})[0]
-    kind, others = stored.type, [*wanted.values]
+    kind, others = stored.type, wanted.values
     held = stored.cast(comparable_type(kind))
-    compared_with = [value for value in others if value is not None]
-    are_times = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
-    if are_times and compared_with and all(map(_is_dated, compared_with)):
-        for text in filter(_MONTH.fullmatch, compared_with):
-            raise _month(column, text, kind)
-        others = [None if text is None else _time(text) for text in others]
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        texts = [value for value in others if value is not None]
+        times = [None if text is None else _time(text) for text in others]
+        if texts and times.count(None) == others.count(None):
+            for text in filter(_MONTH.fullmatch, texts):
+                raise _month(column, text, kind)
+            others = tuple(times)
     try:
-        return _between(held, *others) if wanted.how == "between" else _one_of(held, others)
+        if wanted.how != "between":
+            return _one_of(held, others)
+        ends = [(end, is_low) for end, is_low in zip(others, (True, False), strict=True) if end is not None]
+        return reduce(pc.and_kleene, (_beyond(held, end, is_low=is_low) for end, is_low in ends))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError) as exc:  # one of Arrow is a TypeError, too
         why, words = _why_not(column, held.type, wanted.values, exc), criterion_in_words(column, wanted)
         raise PredicateError(f"predicate: ({words}) cannot be evaluated on {column}: {kind}: {why}") from exc
@@ -71,17 +75,21 @@ def comparable_type(kind: pa.DataType) -> pa.DataType:
     return pa.float32() if pa.types.is_float16(kind) else kind
 
 
-def _is_dated(text: Any) -> bool:
+def encode(values: pa.Array) -> pa.DictionaryArray:
+    """Return values by the numbers of those that differ to a predicate; a `pyarrow.ArrowException` if none compares."""
+    kind = comparable_type(values.type)
+    values = values.cast(kind)
+    # -0.0 becomes 0.0.
+    return (pc.add(values, pa.scalar(0, kind)) if pa.types.is_floating(kind) else values).dictionary_encode()
+
+
+def _time(text: Any) -> Any:
+    """Return the time that text stands for, as a value that pyarrow compares; None for other values."""
     try:
-        return isinstance(text, str) and bool(_DATED.fullmatch(text)) and _time(text) is not None
+        time = np.datetime64(text.removesuffix("Z")) if isinstance(text, str) and _DATED.fullmatch(text) else None
     except ValueError:  # such as the 31st of February
-        return False
-
-
-def _time(text: str) -> Any:
-    """Return the time that text stands for, as a value that pyarrow compares."""
-    time = np.datetime64(text.removesuffix("Z"))
-    plain = time.item()
+        time = None
+    plain = None if time is None else time.item()
     return time if isinstance(plain, int) else plain  # Python's times have no nanoseconds
 
 
@@ -125,13 +133,8 @@ def _one_of(values: pa.ChunkedArray, wanted: Sequence[Any]) -> pa.ChunkedArray:
     return pc.if_else(pc.is_valid(values), is_equal, of_null)
 
 
-def _between(values: pa.ChunkedArray, low: Any, high: Any) -> pa.ChunkedArray:
-    """Return for each value whether it is in a range, of which None leaves an end open; errors as `_one_of`."""
-    ends = [(end, is_low) for end, is_low in ((low, True), (high, False)) if end is not None]
-    return reduce(pc.and_kleene, (_beyond(values, end, is_low=is_low) for end, is_low in ends))
-
-
 def _beyond(values: pa.ChunkedArray, end: Any, *, is_low: bool) -> pa.ChunkedArray:
+    """Return for each value whether it is on the right side of an end of a range; errors as `_one_of`."""
     compare, whole = _BY[is_low]
     kind = values.type
     if pa.types.is_integer(kind):

@@ -7,8 +7,7 @@ import csv
 import io
 import os
 import re
-from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Container, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,9 +18,9 @@ import pyarrow.csv as pacsv
 
 from ray_h5.errors import OptionError, TableError
 from ray_h5.hdf5.columns.value_types import as_dtype
-from ray_h5.tables.column_types import is_text
 from ray_h5.tables.sidecar import Sidecar
 from ray_h5.tables.table_bytes import TableFile, Taken, check_names
+from ray_h5.tables.table_columns import is_text
 
 _BLOCK_BYTES, _PART_BYTES = 256 << 20, 16 << 20
 _SHOWN_CHARACTERS = 80
@@ -52,23 +51,28 @@ def read_csv(file: TableFile, sidecar: Sidecar, taken: Taken) -> pa.Table:
     if file.state is not None and file.state.size > taken.max_bytes:
         taken.add(file, 0, file.state.size)
     try:
-        table = parsed(types, counted := replace(taken))
-        # Arrow takes "12:30" for a time of day, which numpy and torch lack.
-        if times := [field.name for field in table.schema if pa.types.is_time(field.type)]:
-            table = parsed({**types, **dict.fromkeys(times, pa.large_string())}, counted := replace(taken))
+        table = parsed(types, taken)
+        check_names(file, table.column_names)
+        # Arrow takes "12:30" for a time of day, which numpy and torch lack; and makes floats of integers beyond int64,
+        # and of those beside floats. It keeps no text of such columns: it is read again, of these alone.
+        times = [field.name for field in table.schema if pa.types.is_time(field.type)]
+        floats = [field.name for field in table.schema if pa.types.is_float64(field.type) and field.name not in types]
+        rounded = [name for name in floats if (pc.max(pc.abs(table[name])).as_py() or 0) >= _EXACT]
+        again = dict.fromkeys([*times, *rounded], pa.large_string())
+        texts = parsed(again, Taken(1 << 62, 1 << 62), [*again]) if again else table
     except UnicodeDecodeError as exc:
         raise _not_utf8(file, "the header") from exc
     except (pa.ArrowException, OSError) as exc:
         raise _csv_error(file, exc, refused, delimiter, types) from exc
-    taken.rows, taken.bytes = counted.rows, counted.bytes
-    check_names(file, table.column_names)
     for field in table.schema:
         if pa.types.is_binary(field.type):  # what Arrow makes of text in another encoding
             raise _not_utf8(file, f"column {field.name!r}")
-    _check_integers(file, table, types, parsed)
-    texts = {field.name for field in table.schema if is_text(field.type)}.difference(sidecar.keys)
-    columns = dict(zip(table.column_names, table.columns, strict=True))
-    return pa.table(columns | {name: pc.if_else(pc.equal(table[name], ""), None, table[name]) for name in texts})
+    for name in rounded:
+        _check_integers(file, name, texts[name], table[name])
+    columns = dict(zip(table.column_names, table.columns, strict=True)) | {name: texts[name] for name in times}
+    for name in {name for name, column in columns.items() if is_text(column.type)}.difference(sidecar.keys):
+        columns[name] = pc.if_else(pc.equal(columns[name], ""), None, columns[name])
+    return pa.table(columns)
 
 
 class _Counted(io.RawIOBase):
@@ -120,7 +124,8 @@ def _parsed(
 def _csv_error(
     file: TableFile, exc: Exception, refused: Sequence[Any], delimiter: str, typed: Container[str]
 ) -> TableError:
-    for row in refused:
+    if refused:
+        row = refused[0]
         fields = f"expected {row.expected_columns} fields, as the header has, found {row.actual_columns}"
         quoted = f"Write a field that contains {delimiter!r} in double quotes."
         return TableError(f"{file}, line {row.number}: {fields}: {_shown(row.text)!r}. {quoted}")
@@ -139,20 +144,15 @@ def _csv_error(
     )
 
 
-def _check_integers(file: TableFile, table: pa.Table, typed: Container[str], parsed: Callable[..., pa.Table]) -> None:
-    """Raise for integers that are rounded: Arrow makes floats of those beyond int64, and of those beside floats."""
-    floats = [field.name for field in table.schema if pa.types.is_float64(field.type) and field.name not in typed]
-    for name in floats:
-        if (pc.max(pc.abs(table[name])).as_py() or 0) < _EXACT:
-            continue
-        texts = parsed({name: pa.large_string()}, Taken(1 << 62, 1 << 62), [name])[name].to_pylist()
-        for line, (text, value) in enumerate(zip(texts, table[name].to_pylist(), strict=True), start=2):
-            if text and _INTEGER.fullmatch(text) and (abs(value) >= 2.0**63 or int(text) != value):
-                raise TableError(
-                    f"{file}, line {line}: column {name!r} holds the integer {_shown(text.strip())}, beyond int64 or "
-                    f"beside floats, which a float64 may round. Pass Sidecar(..., types={{{name!r}: str}}) to keep its "
-                    "text, 'uint64' for integers from 0 to 2**64 - 1, or 'float64' to round."
-                )
+def _check_integers(file: TableFile, name: str, texts: pa.ChunkedArray, values: pa.ChunkedArray) -> None:
+    """Raise for an integer of a column of floats that is rounded."""
+    for line, (text, value) in enumerate(zip(texts.to_pylist(), values.to_pylist(), strict=True), start=2):
+        if text and _INTEGER.fullmatch(text) and (abs(value) >= 2.0**63 or int(text) != value):
+            raise TableError(
+                f"{file}, line {line}: column {name!r} holds the integer {_shown(text.strip())}, beyond int64 or "
+                f"beside floats, which a float64 may round. Pass Sidecar(..., types={{{name!r}: str}}) to keep its "
+                "text, 'uint64' for integers from 0 to 2**64 - 1, or 'float64' to round."
+            )
 
 
 def _shown(text: str) -> str:

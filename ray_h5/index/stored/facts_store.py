@@ -26,6 +26,7 @@ from ray_h5.index.file_opener import Scope, how_opened
 from ray_h5.index.stored import index_files
 from ray_h5.index.stored.facts_as_bytes import FOREIGN, FactsReader, FactsWriter, check_ranges
 from ray_h5.lru import LRU, first_time
+from ray_h5.storage.addresses import is_url
 from ray_h5.storage.byte_source import Identity
 from ray_h5.storage.local import LOCAL, identity_now
 from ray_h5.storage.request_pool import each_waiting
@@ -128,7 +129,7 @@ class FactsStore:
 
     def __init__(self, scope: Scope, index_dir: str | None = None) -> None:
         self._scope, self._index_dir = scope, index_dir or ""
-        self._is_written = index_dir is not None and index_files.is_written(index_dir)
+        self._is_written = index_dir is not None and not is_url(index_dir)  # one in a store is only read
         self._named = how_opened(scope)
         self._digest = hashlib.blake2b(self._named.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
         self._opened: list[IndexFile] | None = None if index_dir is not None else []
@@ -147,12 +148,18 @@ class FactsStore:
     def _files(self) -> list[IndexFile]:
         """The index files, the oldest first."""
         if self._opened is None:
-            listed = self._listed() if self._is_written else self._listed_in_store()
-            opened = [self._load(where, state) for where, state in sorted(listed.items())]
+            opened = [self._load(where, state) for where, state in sorted(self._listed().items())]
             self._opened = [index_file for index_file in opened if index_file is not None]
         return self._opened
 
     def _listed(self) -> dict[str, Identity]:
+        if not self._is_written:
+            storage, mine = storage_of(self._index_dir, self._scope.storage), f"{self._index_dir}/{self._digest}-"
+            try:
+                files, _ = storage.list(f"{self._index_dir}/", below=False)  # type: ignore[union-attr]  # it has URLs
+            except NotFoundError:
+                return {}
+            return {file.url: file.identity for file in files if file.url.startswith(mine)}
         states: dict[str, Identity] = {}
         for entry in os.scandir(self._index_dir):
             if not entry.name.endswith(index_files.ENDING):
@@ -163,15 +170,6 @@ class FactsStore:
             if entry.name.startswith(f"{self._digest}-") and (state := identity_now(entry.path)) is not None:
                 states[entry.path] = state
         return states
-
-    def _listed_in_store(self) -> dict[str, Identity]:
-        storage = storage_of(self._index_dir, self._scope.storage)
-        try:
-            files, _ = storage.list(f"{self._index_dir}/", below=False)  # type: ignore[union-attr]  # it has URLs
-        except NotFoundError:
-            return {}
-        mine = f"{self._index_dir}/{self._digest}-"
-        return {file.url: file.identity for file in files if file.url.startswith(mine)}
 
     def _load(self, where: str, state: Identity) -> IndexFile | None:
         known = _LOADED.get(where)

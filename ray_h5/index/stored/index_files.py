@@ -29,11 +29,6 @@ _HEADER = struct.Struct("<8sIQ16s")
 """Magic, version, length of the body, checksum of the body."""
 
 
-def is_written(index_dir: str) -> bool:
-    """Return whether index files are written to a folder; one in a store is only read."""
-    return not is_url(index_dir)
-
-
 def check_index_dir(folder: PathLike, *, in_store: bool = False) -> str:
     """Make the folder of an index, and return its absolute path; one in a store, for files there, is only read.
 
@@ -42,7 +37,7 @@ def check_index_dir(folder: PathLike, *, in_store: bool = False) -> str:
     OptionError
         If it is no path, an empty one, a folder in which nothing can be written, or in a store that lists no files.
     """
-    if in_store and isinstance(folder, str) and not is_written(folder):
+    if in_store and isinstance(folder, str) and is_url(folder):
         if SCHEMES.get(scheme_of(folder)) == "https":  # index files are found by a listing
             raise OptionError(
                 f"index_dir={shown(folder)!r}: a server of https:// does not list its files; expected a local folder, "

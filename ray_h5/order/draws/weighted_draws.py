@@ -12,7 +12,6 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import OptionError
@@ -21,7 +20,7 @@ from ray_h5.index.row_index import RowIndex
 from ray_h5.messages import few
 from ray_h5.order.draws.chunk_groups import ChunkGroups
 from ray_h5.order.draws.shuffle import Balance, UnusableRowsError, Weights, first_wrong, shown
-from ray_h5.predicates.comparisons import comparable_type
+from ray_h5.predicates.comparisons import encode
 from ray_h5.tables.table_columns import one_array
 
 _INDEPENDENT, _SLOTS, _GROUPS = range(100, 103)
@@ -224,13 +223,10 @@ def _encoded(
     index: RowIndex, column: pa.ChunkedArray, selection: np.ndarray | None, name: str
 ) -> tuple[np.ndarray, list[Any]]:
     """Return the class of each selected row by its number, and the values of the classes."""
-    kind = comparable_type(column.type)
-    array = one_array(column).cast(kind)
+    array = one_array(column)
     array = array if selection is None else array.take(pa.array(selection))
-    if pa.types.is_floating(kind):
-        array = pc.add(array, pa.scalar(0, kind))  # -0.0 becomes 0.0
     try:
-        encoded = array.dictionary_encode()
+        encoded = encode(array)
     except pa.ArrowNotImplementedError as exc:
         raise OptionError(f"balance({name!r}): values of type {array.type} cannot be classes") from exc
     codes, values = encoded.indices.to_numpy(), encoded.dictionary.to_pylist()
