@@ -21,13 +21,6 @@ from ray_h5.messages import few
 from ray_h5.predicates.virtual_names import Compared, criterion_in_words
 
 _MAX_SHOWN = 3
-_BY: dict[bool, tuple[Callable[..., pa.ChunkedArray], Callable[[Any], int]]] = {
-    True: (pc.greater_equal, math.ceil),
-    False: (pc.less_equal, math.floor),
-}
-"""How values are compared with the lower end of a range, and which integer is that end; the same for the upper end."""
-
-
 _MONTH = re.compile(r"\d{4}-\d\d")
 _DATED = re.compile(r"\d{4}-\d\d(-\d\d([T ]\d\d(:\d\d(:\d\d(\.\d{1,9})?)?)?Z?)?)?")
 """Text that numpy reads as a time. A year alone is more often a name."""
@@ -114,8 +107,8 @@ def _one_of(values: pa.ChunkedArray, wanted: Sequence[Any]) -> pa.ChunkedArray:
         held = [number for number in map(_number, others) if number == number]  # NaN equals nothing
         if pa.types.is_integer(kind):
             # No value of the column equals a number that its type does not hold.
-            least, most = _range_of(kind)
-            held = [int(number) for number in held if least <= number <= most and number == int(number)]
+            limits = np.iinfo(kind.to_pandas_dtype())
+            held = [int(number) for number in held if limits.min <= number <= limits.max and number == int(number)]
         elif pa.types.is_floating(kind):
             # What is looked up is compared bit by bit: -0.0 becomes 0.0.
             held, values = [_float(number, kind) + 0 for number in held], pc.add(values, pa.scalar(0, kind))
@@ -135,22 +128,20 @@ def _one_of(values: pa.ChunkedArray, wanted: Sequence[Any]) -> pa.ChunkedArray:
 
 def _beyond(values: pa.ChunkedArray, end: Any, *, is_low: bool) -> pa.ChunkedArray:
     """Return for each value whether it is on the right side of an end of a range; errors as `_one_of`."""
-    compare, whole = _BY[is_low]
     kind = values.type
     if pa.types.is_integer(kind):
         # An end outside of the type is below, or above, all values; a fraction is moved to the next integer inside.
-        least, most = _range_of(kind)
-        number = _number(end)
-        if number != number or (number > most if is_low else number < least):
+        limits, number = np.iinfo(kind.to_pandas_dtype()), _number(end)
+        if number != number or (number > limits.max if is_low else number < limits.min):
             return _always(values, passes=False)
-        if number <= least if is_low else number >= most:
+        if number <= limits.min if is_low else number >= limits.max:
             return _always(values, passes=True)
-        end = pa.scalar(whole(number), kind)
+        end = pa.scalar(math.ceil(number) if is_low else math.floor(number), kind)
     elif pa.types.is_floating(kind):
         end = pa.scalar(_float(_number(end), kind), kind)
     elif pa.types.is_boolean(kind) and not isinstance(end, bool):
         raise TypeError("a boolean is True or False")
-    return compare(values, _exact(end))
+    return (pc.greater_equal if is_low else pc.less_equal)(values, _exact(end))
 
 
 def _always(values: pa.ChunkedArray, *, passes: bool) -> pa.ChunkedArray:
@@ -178,11 +169,6 @@ def _exact(value: Any) -> Any:
     """Return a number as pyarrow compares it with decimals."""
     is_whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
     return Decimal(int(value)) if is_whole and not isinstance(value, bool) else value
-
-
-def _range_of(kind: pa.DataType) -> tuple[int, int]:
-    held = np.iinfo(kind.to_pandas_dtype())
-    return int(held.min), int(held.max)
 
 
 def _why_not(name: str, kind: pa.DataType, values: Sequence[Any], error: Exception) -> str:

@@ -18,10 +18,6 @@ _Length = TypeVar("_Length", int, int | None)
 _PIECE_BYTES = 16 << 20
 
 
-_Form = tuple[str, tuple[int, ...]]
-"""Kind of a column, and the shape of its rows."""
-
-
 def compute(reader: FileReader, num_rows: int, column: str, criterion: Derived) -> np.ndarray:
     """Return a virtual column of one file, of shape (num_rows,).
 
@@ -96,8 +92,8 @@ def step_shape(shape: tuple[_Length, ...]) -> tuple[_Length, ...]:
     return shape[:1] if shape[1:] == (1,) else shape
 
 
-def _check_shapes(where: str, forms: Sequence[_Form], criterion: AnyEqual) -> None:
-    """Raise unless `any_equal` compares a column of a form, and the second one, if any, marks its steps."""
+def _check_shapes(where: str, forms: Sequence[tuple[str, tuple[int, ...]]], criterion: AnyEqual) -> None:
+    """Raise unless `any_equal` compares a column of a kind and shape of rows, and the second one marks its steps."""
     (kind, row_shape), *marks = forms
     shape = step_shape(row_shape)
     if kind not in {"number", "bool"} or len(shape) > 2:

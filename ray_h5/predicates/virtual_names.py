@@ -98,7 +98,6 @@ class Length:
 Derived = AnyEqual | RowMask | Compared | Fold | Length
 """A criterion that is a column of its own: one boolean a row, or its length, computed from the files."""
 
-
 _KINDS = {criterion.__name__: criterion for criterion in (AnyEqual, RowMask, Compared, Fold, Length)}
 
 

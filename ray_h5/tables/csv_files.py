@@ -18,9 +18,9 @@ import pyarrow.csv as pacsv
 
 from ray_h5.errors import OptionError, TableError
 from ray_h5.hdf5.columns.value_types import as_dtype
+from ray_h5.tables.column_types import is_text
 from ray_h5.tables.sidecar import Sidecar
 from ray_h5.tables.table_bytes import TableFile, Taken, check_names
-from ray_h5.tables.table_columns import is_text
 
 _BLOCK_BYTES, _PART_BYTES = 256 << 20, 16 << 20
 _SHOWN_CHARACTERS = 80

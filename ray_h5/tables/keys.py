@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 
 from ray_h5.errors import SchemaMismatchError
 from ray_h5.messages import few
+from ray_h5.tables.column_types import is_number, is_text
 from ray_h5.tables.sidecar import Sidecar
-from ray_h5.tables.table_columns import is_number, is_text
 from ray_h5.tables.table_files import Table
 
 _MAX_LISTED = 10
