@@ -46,7 +46,7 @@ LIMITS: dict[str, Size] = {
     "call_errors": Size(69, 1, 0, 0, 1, 0),
     "cli": Size(194, 1, 3, 0, 0, 0),
     "codecs": Size(836, 6, 0, 0, 0, 0),
-    "columns": Size(4711, 22, 0, 0, 1, 1),
+    "columns": Size(4695, 21, 0, 0, 1, 1),
     "content_equality": Size(66, 1, 0, 0, 0, 0),
     "errors": Size(178, 1, 0, 0, 0, 0),
     "hash_and_permute": Size(187, 1, 0, 0, 0, 0),
@@ -66,7 +66,7 @@ LIMITS: dict[str, Size] = {
     "predicates": Size(986, 6, 0, 0, 0, 0),
     "ray_data": Size(4042, 24, 5, 0, 7, 5),
     "read": Size(5894, 29, 0, 0, 8, 3),
-    "rows": Size(3857, 17, 1, 0, 4, 1),
+    "rows": Size(3838, 17, 1, 0, 4, 1),
     "shown_values": Size(105, 1, 0, 0, 0, 0),
     "source": Size(269, 1, 8, 0, 0, 0),
     "storage": Size(3314, 22, 4, 0, 3, 0),
@@ -77,7 +77,7 @@ LIMITS: dict[str, Size] = {
 }
 """Today's numbers."""
 
-COMMENTS = 1.24
+COMMENTS = 1.25
 """Per cent of lines that are comments, over all packages: this one may only rise."""
 
 

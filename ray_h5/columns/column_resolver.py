@@ -24,8 +24,8 @@ from ray_h5.columns.derived_columns import (
     RowPart,
 )
 from ray_h5.columns.ragged.bounds import Bounds, ChunkedBy, bounds_in, check_bounds, rows_key
-from ray_h5.columns.ragged.csr_groups import SPARSE, positions_of_names, width_of
-from ray_h5.columns.ragged.range_columns import Ranges, SparseRows
+from ray_h5.columns.ragged.csr_groups import SPARSE, SparseRows, positions_of_names, width_of
+from ray_h5.columns.ragged.range_columns import Ranges
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.stored_values import Stored, stored_fields
 from ray_h5.columns.values import Taken, Values, read_units
@@ -257,7 +257,13 @@ class Columns(ABC):
         if (made := self.part(name)) is None:
             return values
         if isinstance(values, SparseRows):
-            return self._of_sparse(made, values)
+            if [axis for axis, _ in made.axes] != [0] or made.random is not None:
+                raise UnsupportedColumnError(
+                    f"{self.path}: column {made.name!r} has rows of a sparse matrix, which have axis 0 alone; found "
+                    f"{made}"
+                )
+            at = self._along(f"part({made.name!r})", made, made.axes[0][1], values.delivered_width)
+            return replace(values, at=at if values.at is None else values.at[at])
         where = f"{self.path}: column {made.name!r}"
         if isinstance(values, Ranges):
             joined = values.joined
@@ -320,14 +326,6 @@ class Columns(ABC):
 
         key = f"{what} {names} {at}" if reader.is_fetched else f"{at} in {names} of {length}: {type(column())}"
         return reader.fact(key, lambda: positions_of_names(reader, where, at, length, column()), of_file=True)
-
-    def _of_sparse(self, made: RowPart, values: SparseRows) -> SparseRows:
-        if [axis for axis, _ in made.axes] != [0] or made.random is not None:
-            raise UnsupportedColumnError(
-                f"{self.path}: column {made.name!r} has rows of a sparse matrix, which have axis 0 alone; found {made}"
-            )
-        at = self._along(f"part({made.name!r})", made, made.axes[0][1], values.delivered_width)
-        return replace(values, at=at if values.at is None else values.at[at])
 
     # Rows that are ranges -------------------------------------------------------------------------
 

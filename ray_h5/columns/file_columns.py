@@ -17,8 +17,7 @@ from ray_h5.columns.conventions.coded_columns import category
 from ray_h5.columns.conventions.matlab_columns import referred_values, reversed_values
 from ray_h5.columns.conventions.tables_of_programs import OF_ROWS, check_tables, listed_names, pandas_values
 from ray_h5.columns.derived_columns import Csr, JoinedColumn, MadeColumn, Ragged
-from ray_h5.columns.ragged.csr_groups import SPARSE, checked_encoding
-from ray_h5.columns.ragged.range_columns import SparseRows
+from ray_h5.columns.ragged.csr_groups import SPARSE, SparseRows, checked_encoding
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.stored_values import Stored
 from ray_h5.columns.values import Values

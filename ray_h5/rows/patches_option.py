@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 from ray_h5.errors import OptionError
 from ray_h5.messages import few
 from ray_h5.options import as_integer, is_integer, names_options, require
-from ray_h5.rows.row_kind_options import RowKind, check_pattern
+from ray_h5.rows.row_kind_options import RowKind, check_key, check_pattern
 
 
 @names_options
@@ -84,8 +84,8 @@ class Patches(RowKind):
 
     def __post_init__(self) -> None:
         put, names = partial(object.__setattr__, self), self.shapes if isinstance(self.shapes, Mapping) else ()
-        if not names or not all(isinstance(name, str) for name in names):
-            raise OptionError(f"Patches: shapes={self.shapes!r}: expected {{array: shape of a block}}")
+        is_right = names and all(isinstance(name, str) for name in names)
+        require(is_right, "Patches: shapes", self.shapes, "{array: shape of a block}")
         shapes = {name.strip("/"): _integers("shapes", shape, 1) for name, shape in self.shapes.items()}
         require(len(set(shapes.values())) <= 1, "Patches: shapes", dict(self.shapes), "one shape for all arrays")
         block = next(iter(shapes.values()))
@@ -111,8 +111,7 @@ class Patches(RowKind):
                 raise OptionError(f"Patches: axes={{{name!r}: {axes_of}}}: expected axes that ascend")
         put("axes", checked or None)
         require(self.pad in {"inside", "zero"}, "Patches: pad", self.pad, "'inside' or 'zero'")
-        if self.key is not None and not (isinstance(self.key, str) and self.key):
-            raise OptionError(f"Patches: key={self.key!r}: expected the name of a column")
+        check_key("Patches: key", self.key)
 
     def _check_draws(self) -> None:
         if self.groups is not None:

@@ -10,8 +10,7 @@ import numpy as np
 
 from ray_h5.columns.column_resolver import Columns, Parts
 from ray_h5.columns.file_columns import is_single
-from ray_h5.columns.ragged.range_columns import Take
-from ray_h5.columns.ragged.runs import Runs, common_shape, layout_of_rows, ragged_layout
+from ray_h5.columns.ragged.range_columns import Runs, Take, common_shape, layout_of_rows, ragged_layout
 from ray_h5.columns.ragged.sparse_rows import Entries, SparseRow, index_dtype
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.schema import TENSOR_KINDS

@@ -51,6 +51,11 @@ def naming_files(kind: RowKind, paths: Sequence[str]) -> RowKind:
     raise OptionError(f"key={key!r}: two files {'/'.join(twice)!r} differ only by extension. Rename or leave out one")
 
 
+def check_key(option: str, key: Any) -> None:
+    """Raise `OptionError` unless a key is the name of a column, or None."""
+    require(key is None or (isinstance(key, str) and key), option, key, "the name of a column")
+
+
 def check_pattern(option: str, pattern: Any) -> None:
     """Raise `OptionError` unless a pattern is a glob over paths, or a mapping of columns to globs."""
     if isinstance(pattern, str) and pattern.strip("/"):
@@ -121,11 +126,8 @@ class Groups(RowKind):
         if isinstance(self.attrs, str):
             raise OptionError(f"Groups: attrs={self.attrs!r}: expected a list of names; write attrs=[{self.attrs!r}]")
         object.__setattr__(self, "attrs", tuple(self.attrs))
-        for attr in self.attrs:
-            if not isinstance(attr, str):
-                raise OptionError(f"Groups: attrs: expected names of attributes, found {attr!r}")
-        if self.key is not None and not (isinstance(self.key, str) and self.key):
-            raise OptionError(f"Groups: key={self.key!r}: expected the name of a column")
+        require(all(isinstance(attr, str) for attr in self.attrs), "Groups: attrs", self.attrs, "names of attributes")
+        check_key("Groups: key", self.key)
         own = [*self.attrs, *([] if self.key is None else [self.key])]
         require(len(set(own)) == len(own), f"Groups: attrs={self.attrs}, key", self.key, "names that differ")
         require(self.order in {"name", "creation"}, "Groups: order", self.order, "'name' or 'creation'")
@@ -249,8 +251,7 @@ class Files(RowKind):
     _folders: int = field(default=0, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.key is not None and not (isinstance(self.key, str) and self.key):
-            raise OptionError(f"Files: key={self.key!r}: expected the name of a column")
+        check_key("Files: key", self.key)
 
 
 def as_kind(rows: Any) -> RowKind | None:

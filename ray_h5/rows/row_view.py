@@ -94,9 +94,8 @@ class RowView:
         self._name = name or reader.path.rpartition("/")[2]
         self.base, self.path, self.stats = reader, reader.path, reader.stats
         self._labels = {label.name: label for label in labels}
-        self._unlabelled: dict[str, ColumnLayout] = {}
         self._layouts: dict[str, ColumnLayout] = {}
-        self._columns: dict[str, RowColumn] = {}
+        self._columns: dict[str, tuple[RowColumn, ColumnLayout]] = {}  # with layouts before values become classes
         self._whole: dict[tuple[str, ...], JobsOfRows | None] = {}
         self._rows: RowsOfKind = _rows_of_kind(columns_of_file, kind, windows, table, self._name)
         self._steps = self._rows if isinstance(self._rows, WindowRows) else None
@@ -163,11 +162,9 @@ class RowView:
                 if name != EPISODE and not (name == GROUP and self._kind.has_groups):
                     raise
                 column = self._episode(name)
-            self._columns[name] = column
-            layout = column.layout(self._rows.num_rows, self.path)
-            if (classes := self._labels.get(name)) is not None:
-                self._unlabelled[name], layout = layout, classes.layout(layout)
-            self._layouts[name] = layout
+            layout, classes = column.layout(self._rows.num_rows, self.path), self._labels.get(name)
+            self._columns[name] = column, layout
+            self._layouts[name] = layout if classes is None else classes.layout(layout)
         return self._layouts[name]
 
     def _episode(self, name: str) -> RowColumn:
@@ -217,7 +214,7 @@ class RowView:
             return None
         whole: dict[str, JoinedArray] = {}
         for name in out:
-            column = self._columns[name]
+            column, _ = self._columns[name]
             values = column.values
             if not isinstance(values, Ranges) or column.units_of is not None or values.entries is not None:
                 return None
@@ -225,7 +222,7 @@ class RowView:
             if joined is None or not isinstance(content, Stored) or content.address is not joined or content.is_part:
                 return None
             whole[name] = joined
-        return None if {*self._seeds, *self._unlabelled} & out.keys() else JobsOfRows.of_datasets(whole, out)
+        return None if {*self._seeds, *self._labels} & out.keys() else JobsOfRows.of_datasets(whole, out)
 
     def _rows_of(self, layouts: Mapping[str, ColumnLayout]) -> int:
         """Return the number of rows; columns along the first axis may differ in it."""
@@ -259,18 +256,17 @@ class RowView:
         layouts = self.find(list(out))
         wanted = as_rows(rows, self._rows_of(layouts), self.path)
         there = np.arange(len(wanted), dtype=np.int64) if places is None else as_places(places)
-        out = {
-            name: array if _takes_arrays(array, layouts[name]) else fitted(array, layouts[name].row_shape)
-            for name, array in out.items()
-        }
+        arrays: dict[str, np.ndarray] = {}
         for name, array in out.items():
-            layout = layouts[name]
-            if _takes_arrays(array, layout):
-                layout = replace(layout, shape=(self.num_rows,))  # an array for each row
-            check_fit(array, layout.row_shape, len(wanted), there, f"{self.path}: column {name!r}")
+            row_shape = layouts[name].row_shape
+            if _takes_arrays(array, layouts[name]):
+                row_shape, arrays[name] = (), array  # an array for each row
+            else:
+                arrays[name] = fitted(array, row_shape)
+            check_fit(arrays[name], row_shape, len(wanted), there, f"{self.path}: column {name!r}")
         if draws is not None and self._kind.is_drawn:
             wanted = wanted + draws * self.num_rows
-        return self._planned(outputs(out, layouts, casting), wanted, there, draws)
+        return self._planned(outputs(arrays, layouts, casting), wanted, there, draws)
 
     def _planned(
         self,
@@ -283,8 +279,9 @@ class RowView:
         if not len(wanted):
             return FileRead(self.base, [])
         with self._naming_columns():
-            readings = [self._reading(name, wanted, there, array, draws) for name, array in arrays.items()]
-        reading = Reading.together(readings)
+            reading = Reading.together(
+                [self._reading(name, wanted, there, array, draws) for name, array in arrays.items()]
+            )
 
         def finish() -> None:
             with self._naming_columns():
@@ -296,8 +293,7 @@ class RowView:
     def _reading(
         self, name: str, rows: np.ndarray, places: np.ndarray, out: np.ndarray, draws: np.ndarray | None
     ) -> Reading:
-        column, classes = self._columns[name], self._labels.get(name)
-        layout, keys = self._unlabelled.get(name, self._layouts[name]), None
+        (column, layout), classes, keys = self._columns[name], self._labels.get(name), None
         if name in self._seeds:
             keys = keys_of(self._name, self._seeds[name], rows, np.zeros_like(rows) if draws is None else draws)
         if classes is None and not _takes_arrays(out, layout):
@@ -342,7 +338,7 @@ class RowView:
         self.find(columns)
         of: dict[str, tuple[str, float]] = {}
         for name in columns if self._by_axis else ():
-            values = self._columns[name].values
+            values = self._columns[name][0].values
             if isinstance(values, Stored) and isinstance(values.address, str):
                 whole = values.layout.stored_dtype
                 of_fields = [field_of(whole, field)[0].itemsize for field in values.fields]
@@ -356,7 +352,7 @@ class RowView:
         if not self._by_axis:
             return nothing
         self.find(columns)
-        stored = [name for name in columns if isinstance(self._columns[name].values, Stored)]
+        stored = [name for name in columns if isinstance(self._columns[name][0].values, Stored)]
         # Fields of compound values are no datasets.
         return {**nothing, **self.base.notes(list(self.base.find(stored, missing_ok=True)))}
 

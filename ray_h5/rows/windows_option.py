@@ -122,10 +122,8 @@ class Windows:
         per_step: Sequence[str] = (),
         constants: Sequence[str] = (),
     ) -> None:
-        if not isinstance(offsets, Mapping) or not offsets:
-            raise OptionError(
-                f"Windows: offsets={offsets!r}: expected {{column: offsets}}, such as {{'actions': range(0, 16)}}"
-            )
+        expected = "{column: offsets}, such as {'actions': range(0, 16)}"
+        require(isinstance(offsets, Mapping) and offsets, "Windows: offsets", offsets, expected)
         self.stride = as_integer("Windows: stride", stride, 1)
         self.pad = _as_pads(pad)
         self.episode, self.episode_ends, self.episode_bounds = episode, episode_ends, episode_bounds
@@ -152,8 +150,8 @@ class Windows:
 
     def _check_episodes(self) -> None:
         for option, value in self.episodes.items():
-            if option != "episode_flags" and not isinstance(value, str):
-                raise OptionError(f"Windows: {option}={value!r}: expected the name of a column")
+            is_name = option == "episode_flags" or isinstance(value, str)
+            require(is_name, f"Windows: {option}", value, "the name of a column")
         if len(options := [*self.episodes]) > 1:
             raise OptionError(f"Windows: {' and '.join(options)} both say where episodes end; pass one of them")
         if self.at is None:
@@ -190,16 +188,6 @@ class Windows:
             "episode_bounds": self.episode_bounds,
         }
         return {option: value for option, value in options_given.items() if value is not None}
-
-    @property
-    def least(self) -> int:
-        """The lowest offset of all columns, in steps."""
-        return 0 if self.at is not None else min(min(column.offsets) for column in self.columns)
-
-    @property
-    def most(self) -> int:
-        """The highest offset of all columns, in steps."""
-        return 0 if self.at is not None else max(max(column.offsets) for column in self.columns)
 
     @property
     def marks_padding(self) -> bool:
@@ -265,10 +253,9 @@ def _as_names(option: str, names: Any) -> tuple[str, ...]:
 
 def _as_pads(pad: Any) -> tuple[Pad, Pad]:
     pads = tuple(pad) if isinstance(pad, (tuple, list)) else (pad, pad)
-    if len(pads) != 2 or not all(isinstance(pad, str) and pad in _PADS for pad in pads):
-        raise OptionError(
-            f"Windows: pad={pad!r}: expected 'edge', 'zero' or 'drop', or a pair of them for the beginning and the end"
-        )
+    is_right = len(pads) == 2 and all(isinstance(one, str) and one in _PADS for one in pads)
+    expected = "'edge', 'zero' or 'drop', or a pair of them for the beginning and the end"
+    require(is_right, "Windows: pad", pad, expected)
     return cast("tuple[Pad, Pad]", pads)
 
 

@@ -1,21 +1,126 @@
-"""The rows of a sparse matrix, from the datasets of its group."""
+"""The rows of a sparse matrix, and what the datasets of its group say."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ray_h5.columns.derived_columns import Csr
-from ray_h5.columns.values import Values, read_units
+from ray_h5.columns.ragged.bounds import Bounds
+from ray_h5.columns.ragged.range_columns import Runs, rows_a_chunk
+from ray_h5.columns.ragged.sparse_rows import Entries, first_outside, index_dtype, rows_of
+from ray_h5.columns.values import Reading, Values, read_units
 from ray_h5.errors import CorruptFileError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.tree.encodings import matrix_shape
-from ray_h5.manifest.layout import Encoding
+from ray_h5.manifest.layout import ColumnLayout, Encoding
+from ray_h5.manifest.row_requests import Request
 from ray_h5.messages import near_names
 from ray_h5.read.reader import RowReader
 
 SPARSE = {"csr", "csc", "compressed"}
 """What groups of sparse matrices encode."""
+
+
+_LISTED_WIDTH = 1 << 24
+"""Up to this width, the place of each position is in a list; a file can claim any width."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SparseRows(Values):
+    """The rows of a sparse matrix.
+
+    Attributes
+    ----------
+    name : str
+        Name.
+    indices, data : Values
+        The positions and values of all entries.
+    bounds : Bounds
+        The entries of each row.
+    width : int
+        Length of a row.
+    dense : bool
+        Whether batches are dense.
+    at : numpy.ndarray, optional
+        int64: the positions to deliver.
+    path : str
+        The file, for messages.
+    """
+
+    name: str
+    indices: Values
+    data: Values
+    bounds: Bounds
+    width: int
+    dense: bool
+    at: np.ndarray | None
+    path: str
+
+    @property
+    def delivered_width(self) -> int:
+        """Length of a row as it is delivered."""
+        return self.width if self.at is None else len(self.at)
+
+    @property
+    def array(self) -> ColumnLayout:
+        indices, data = self.indices.array, self.data.array
+        chunk = rows_a_chunk(self.bounds, max(indices.chunk_rows, data.chunk_rows))
+        entry = index_dtype(self.delivered_width).itemsize + data.stored_dtype.itemsize
+        share = self.delivered_width / max(self.width, 1)
+        return ColumnLayout(
+            self.name,
+            "sparse",
+            (len(self.bounds),),
+            np.dtype(object),
+            "contiguous" if chunk == 1 else "chunked",
+            chunk_shape=None if chunk == 1 else (chunk,),
+            element=data.dtype,
+            ragged_shape=(self.delivered_width,),
+            item_bytes=max(1, round(self.bounds.total / max(len(self.bounds), 1) * entry * share)),
+            sources=tuple(dict.fromkeys([*indices.sources, *data.sources])),
+            direct=indices.direct and data.direct,
+            dense=self.dense,
+            path=self.path,
+        )
+
+    def reading(self, units: Request, out: np.ndarray) -> Reading:
+        wanted = units.listed()
+        rows, begins = wanted.rows, self.bounds.starts[wanted.rows]
+        runs = Runs(begins, self.bounds.stops[rows] - begins, wanted.places)
+        (of_indices, indices, ends), (of_data, data, _) = map(runs.end_to_end, (self.indices, self.data))
+
+        def finish() -> None:
+            indptr = np.concatenate([np.zeros(1, np.int64), ends])
+            # What scatters a position outside the matrix would write elsewhere without an error.
+            if (wrong := first_outside(indices, self.width)) is not None:
+                row = int(rows[int(np.searchsorted(indptr, wrong, side="right")) - 1])
+                raise CorruptFileError(
+                    f"{self.path}: column {self.name!r}, row {row}: {self.indices.array.name!r} has {indices[wrong]}; "
+                    f"expected positions from 0 to {self.width - 1}. Restore the file from a copy, or write it again."
+                )
+            entries = Entries(indices.astype(index_dtype(self.width), copy=False), data)
+            if self.at is not None:
+                places = self._places(entries.indices, self.at)
+                is_taken = places >= 0
+                entries = Entries(places[is_taken], data[is_taken])
+                indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(is_taken)])[indptr]
+            out[wanted.places] = rows_of(entries, indptr)
+
+        return Reading.together([of_indices, of_data]).then(finish)
+
+    def _places(self, indices: np.ndarray, delivered: np.ndarray) -> np.ndarray:
+        """Return the place of each position among those to deliver; -1 if it is not one of them."""
+        dtype = index_dtype(len(delivered))
+        if self.width <= _LISTED_WIDTH:
+            place = np.full(self.width, -1, dtype)
+            place[delivered] = np.arange(len(delivered))
+            return place[indices]
+        order = np.argsort(delivered)
+        at = np.searchsorted(delivered, indices, sorter=order)
+        place = order[np.minimum(at, len(order) - 1)]
+        return np.where(delivered[place] == indices, place, -1).astype(dtype)
 
 
 def checked_encoding(reader: RowReader, made: Csr, name: str) -> Encoding | None:

@@ -1,4 +1,4 @@
-"""Values that are several units of others: ragged values, whole datasets, spans of time, rows of sparse matrices."""
+"""Values that are several units of others, as runs of these: ragged values, whole datasets, spans of time, steps."""
 
 from __future__ import annotations
 
@@ -10,24 +10,120 @@ from functools import cached_property
 
 import numpy as np
 
+from ray_h5.buffers import empty
 from ray_h5.columns.derived_columns import RowEntries
 from ray_h5.columns.ragged.bounds import Bounds
-from ray_h5.columns.ragged.runs import Runs, axes_of_fields, common_shape, layout_of_rows, ragged_layout
-from ray_h5.columns.ragged.sparse_rows import Entries, first_outside, index_dtype, rows_of
 from ray_h5.columns.schema import TENSOR_KINDS
 from ray_h5.columns.values import Reading, Values
-from ray_h5.errors import CorruptFileError, UnsupportedColumnError
+from ray_h5.errors import UnsupportedColumnError
+from ray_h5.hash_and_permute import word_at
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import Request, by_part, request_of
-
-_LISTED_WIDTH = 1 << 24
-"""Up to this width, the place of each position is in a list; a file can claim any width."""
 
 
 def rows_a_chunk(bounds: Bounds, chunk_values: int) -> int:
     """Return how many rows a chunk of values holds in the mean."""
     return max(1, round(chunk_values * len(bounds) / bounds.total)) if bounds.total else 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Runs:
+    """The units of rows: those of row i are ``counts[i]`` consecutive ones, or as many that are listed.
+
+    Attributes
+    ----------
+    begins : numpy.ndarray
+        int64: the first unit of each row; or of shape ``(rows, width)``: its units.
+    counts : numpy.ndarray, optional
+        int64: the number of units of each row; None if each has one, without an axis, or if units are listed.
+    places : numpy.ndarray
+        int64: where each row goes along the first axis of an output.
+    is_blank : numpy.ndarray, optional
+        bool, in the shape of `begins`: which units stand for nothing; None for none.
+    entries : RowEntries, optional
+        The units that a row has of these; None for all.
+    keys : numpy.ndarray, optional
+        uint64: the key of each row, by which entries are drawn.
+    """
+
+    begins: np.ndarray
+    counts: np.ndarray | None
+    places: np.ndarray
+    is_blank: np.ndarray | None = None
+    entries: RowEntries | None = None
+    keys: np.ndarray | None = None
+
+    def select(self, chosen: np.ndarray) -> Runs:
+        """Return the runs of some of the rows."""
+        of_rows = {name: getattr(self, name) for name in ("begins", "counts", "places", "is_blank", "keys")}
+        return replace(self, **{name: of[chosen] for name, of in of_rows.items() if of is not None})
+
+    @property
+    def has_axis(self) -> bool:
+        """Whether the units of a row lie along an axis; otherwise it is one unit."""
+        return self.counts is not None or self.begins.ndim > 1
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """int64: the units that each row has."""
+        if self.counts is None:
+            return np.full(len(self.begins), self.begins.shape[1] if self.has_axis else 1)
+        return self.counts if self.entries is None else self.entries.counts(self.counts)
+
+    def reading(self, values: Values, out: np.ndarray, at: np.ndarray, *, is_one_shape: bool = True) -> Reading:
+        """Return the reading that puts the units of row i to place ``at[i]`` of an array and those after it."""
+        begins, counts, keys = self.begins, self.counts, self.keys
+        if counts is None and begins.ndim == 1:
+            request = request_of(begins, at, keys)
+        elif counts is None:
+            steps = np.arange(begins.shape[1])
+            keys = None if keys is None else word_at(keys[:, None], steps).reshape(-1)  # each draws by itself
+            request = request_of(begins.reshape(-1), (at[:, None] + steps).reshape(-1), keys)
+        elif self.entries is None:
+            request = Request(begins, at, counts)
+            request = request if counts.all() else request.select(counts > 0)
+        else:
+            of, firsts, counts = self.entries.runs(counts, keys)
+            before = np.cumsum(counts) - counts
+            of_row = before[np.searchsorted(of, of)]  # before the first run of the row
+            request = Request(begins[of] + firsts, at[of] + before - of_row, counts)
+        is_read = len(request) and out.size
+        reading = values.reading(request if is_one_shape else request.listed(), out) if is_read else Reading()
+        if self.is_blank is None or not self.is_blank.any():
+            return reading
+        blank = (at[:, None] + np.arange(self.is_blank.shape[1]))[self.is_blank]
+
+        def finish() -> None:
+            nothing = np.empty((), out.dtype)  # numpy would take an array for several values
+            nothing[()] = values.blank(out.dtype)
+            out[blank] = nothing
+
+        return reading.then(finish)
+
+    def varying(self, values: Values, out: np.ndarray, unit_shape: tuple[int, ...] | None = None) -> Reading:
+        """Return the reading of rows as arrays of their own, which are parts of one array.
+
+        `unit_shape` is that of the units of these rows, if others have another one.
+        """
+        reading, flat, stops = self.end_to_end(values, unit_shape)
+
+        def finish() -> None:
+            begin = 0
+            for place, end in zip(self.places.tolist(), stops.tolist(), strict=True):
+                out[place] = flat[begin:end] if self.has_axis else flat[begin]
+                begin = end
+
+        return reading.then(finish)
+
+    def end_to_end(
+        self, values: Values, unit_shape: tuple[int, ...] | None = None
+    ) -> tuple[Reading, np.ndarray, np.ndarray]:
+        """Return the reading of the units of all rows into one array, that array, and where each row ends in it."""
+        array, stops = values.array, np.cumsum(self.lengths)
+        shape = array.row_shape if unit_shape is None else unit_shape
+        flat = empty((int(stops[-1]) if len(stops) else 0, *shape), array.dtype, f"column {array.name!r}")
+        return self.reading(values, flat, stops - self.lengths, is_one_shape=unit_shape is None), flat, stops
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,15 +168,27 @@ class Take(Values, ABC):
             out[wanted.places[~there]] = None if out.dtype == object else content.blank(out.dtype)
             runs, of = runs.select(there), of[there]
         # Rows that are one unit of text are in an array of objects, too.
-        is_apart = out.dtype == object and out.ndim == 1 and (runs.has_axis or content.array.kind in TENSOR_KINDS)
-        if not is_apart:
-            return runs.stacked(content, out)
-        if joined is None or joined.unit_shape is not None:
-            return runs.varying(content, out)
-        shapes, of_shape = np.unique(joined.shapes[of, 1:], axis=0, return_inverse=True)
-        alike = [runs.select(np.flatnonzero(of_shape.reshape(-1) == at)) for at in range(len(shapes))]
-        own = ((*shape, *axes_of_fields(content, joined)) for shape in shapes.tolist())
-        return Reading.together([some.varying(content, out, shape) for some, shape in zip(alike, own, strict=True)])
+        if out.dtype == object and out.ndim == 1 and (runs.has_axis or content.array.kind in TENSOR_KINDS):
+            if joined is None or joined.unit_shape is not None:
+                return runs.varying(content, out)
+            shapes, of_shape = np.unique(joined.shapes[of, 1:], axis=0, return_inverse=True)
+            alike = [runs.select(np.flatnonzero(of_shape.reshape(-1) == at)) for at in range(len(shapes))]
+            own = ((*shape, *axes_of_fields(content, joined)) for shape in shapes.tolist())
+            return Reading.together([some.varying(content, out, shape) for some, shape in zip(alike, own, strict=True)])
+        if not runs.has_axis:
+            return runs.reading(content, out, runs.places)
+        places, stacked = runs.places, out
+        if not out.flags.c_contiguous:
+            stacked, places = empty((len(places), *out.shape[1:]), out.dtype), np.arange(len(places))
+        (rows, length), unit_shape = stacked.shape[:2], stacked.shape[2:]
+        reading = runs.reading(content, stacked.reshape(rows * length, *unit_shape), places * length)
+        if stacked is out:
+            return reading
+
+        def finish() -> None:
+            out[runs.places] = stacked
+
+        return reading.then(finish)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -145,102 +253,6 @@ class Ranges(Take):
         return Runs(begins, counts, wanted.places, None, self.entries, wanted.keys)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SparseRows(Values):
-    """The rows of a sparse matrix.
-
-    Attributes
-    ----------
-    name : str
-        Name.
-    indices, data : Values
-        The positions and values of all entries.
-    bounds : Bounds
-        The entries of each row.
-    width : int
-        Length of a row.
-    dense : bool
-        Whether batches are dense.
-    at : numpy.ndarray, optional
-        int64: the positions to deliver.
-    path : str
-        The file, for messages.
-    """
-
-    name: str
-    indices: Values
-    data: Values
-    bounds: Bounds
-    width: int
-    dense: bool
-    at: np.ndarray | None
-    path: str
-
-    @property
-    def delivered_width(self) -> int:
-        """Length of a row as it is delivered."""
-        return self.width if self.at is None else len(self.at)
-
-    @property
-    def array(self) -> ColumnLayout:
-        indices, data = self.indices.array, self.data.array
-        chunk = rows_a_chunk(self.bounds, max(indices.chunk_rows, data.chunk_rows))
-        entry = index_dtype(self.delivered_width).itemsize + data.stored_dtype.itemsize
-        share = self.delivered_width / max(self.width, 1)
-        return ColumnLayout(
-            self.name,
-            "sparse",
-            (len(self.bounds),),
-            np.dtype(object),
-            "contiguous" if chunk == 1 else "chunked",
-            chunk_shape=None if chunk == 1 else (chunk,),
-            element=data.dtype,
-            ragged_shape=(self.delivered_width,),
-            item_bytes=max(1, round(self.bounds.total / max(len(self.bounds), 1) * entry * share)),
-            sources=tuple(dict.fromkeys([*indices.sources, *data.sources])),
-            direct=indices.direct and data.direct,
-            dense=self.dense,
-            path=self.path,
-        )
-
-    def reading(self, units: Request, out: np.ndarray) -> Reading:
-        wanted = units.listed()
-        rows, begins = wanted.rows, self.bounds.starts[wanted.rows]
-        runs = Runs(begins, self.bounds.stops[rows] - begins, wanted.places)
-        (of_indices, indices, ends), (of_data, data, _) = map(runs.end_to_end, (self.indices, self.data))
-
-        def finish() -> None:
-            indptr = np.concatenate([np.zeros(1, np.int64), ends])
-            # What scatters a position outside the matrix would write elsewhere without an error.
-            if (wrong := first_outside(indices, self.width)) is not None:
-                row = int(rows[int(np.searchsorted(indptr, wrong, side="right")) - 1])
-                raise CorruptFileError(
-                    f"{self.path}: column {self.name!r}, row {row}: {self.indices.array.name!r} has {indices[wrong]}; "
-                    f"expected positions from 0 to {self.width - 1}. Restore the file from a copy, or write it again."
-                )
-            entries = Entries(indices.astype(index_dtype(self.width), copy=False), data)
-            if self.at is not None:
-                places = self._places(entries.indices, self.at)
-                is_taken = places >= 0
-                entries = Entries(places[is_taken], data[is_taken])
-                indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(is_taken)])[indptr]
-            out[wanted.places] = rows_of(entries, indptr)
-
-        return Reading.together([of_indices, of_data]).then(finish)
-
-    def _places(self, indices: np.ndarray, delivered: np.ndarray) -> np.ndarray:
-        """Return the place of each position among those to deliver; -1 if it is not one of them."""
-        dtype = index_dtype(len(delivered))
-        if self.width <= _LISTED_WIDTH:
-            place = np.full(self.width, -1, dtype)
-            place[delivered] = np.arange(len(delivered))
-            return place[indices]
-        order = np.argsort(delivered)
-        at = np.searchsorted(delivered, indices, sorter=order)
-        place = order[np.minimum(at, len(order) - 1)]
-        return np.where(delivered[place] == indices, place, -1).astype(dtype)
-
-
 @dataclass(frozen=True, eq=False)
 class OfParts(Values):
     """Values of several parts, such as groups, that are decoded in different ways.
@@ -292,3 +304,53 @@ def chunk_group_starts(bounds: Bounds, chunk_values: int, chunks: int) -> np.nda
     if not len(groups):
         return np.empty(0, np.int64)
     return np.concatenate([[0], np.flatnonzero(groups[1:] > groups[:-1]) + 1])
+
+
+def axes_of_fields(values: Values, joined: JoinedArray) -> tuple[int, ...]:
+    """Return the axes that values have and their datasets lack: those of fields of compound values."""
+    return values.array.row_shape[len(joined.unit.row_shape) :]
+
+
+def common_shape(shapes: np.ndarray) -> tuple[int | None, ...]:
+    """Return the shape that rows share; None for an axis along which they differ."""
+    if not len(shapes):
+        return (None,) * shapes.shape[1]
+    same = (shapes == shapes[0]).all(axis=0)
+    return tuple(int(n) if alike else None for n, alike in zip(shapes[0], same, strict=True))
+
+
+def layout_of_rows(name: str, array: ColumnLayout, shape: tuple[int, ...], chunk_rows: int, path: str) -> ColumnLayout:
+    """Return the layout of rows of one shape, which lie where `array` does, but are no dataset themselves."""
+    chunks = None if chunk_rows == 1 else (chunk_rows, *shape[1:])
+    rows = replace(array, name=name, shape=shape, chunk_shape=chunks, path=path)
+    return replace(rows, offset=None, fill=None, user_block=0, lost_fields=())
+
+
+def ragged_layout(
+    name: str, array: ColumnLayout, counts: np.ndarray, shape: tuple[int | None, ...], chunk_rows: int = 0
+) -> ColumnLayout:
+    """Return the layout of rows that are arrays of several values, given how many each has.
+
+    `chunk_rows` is how many rows a chunk of values holds; 0 for rows that are whole datasets, or steps of them.
+    """
+    mean = float(counts.mean()) if len(counts) else 0.0
+    # Values that Arrow has no tensors of are lists: times, compound values, numbers that may be missing.
+    is_category = array.kind == "category" and not chunk_rows
+    is_text = array.kind == "string" or (is_category and array.element == np.dtype(object))
+    as_list = array.kind not in {"number", "bool"} and not is_text and len(shape) == 1
+    return ColumnLayout(
+        name,
+        "list" if as_list else "ragged",
+        (len(counts),),
+        np.dtype(object),
+        "contiguous" if chunk_rows <= 1 else "chunked",
+        chunk_shape=None if chunk_rows <= 1 else (chunk_rows,),
+        element=array.dtype if array.element is None else array.element,
+        ragged_shape=() if as_list else shape,
+        nullable=as_list and array.kind in {"category", "optional"},
+        enum=() if is_category else array.enum,
+        item_bytes=max(1, round(mean * array.stored_dtype.itemsize)),
+        sources=array.sources,
+        direct=array.direct,
+        path=array.path,
+    )

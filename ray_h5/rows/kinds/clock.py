@@ -111,21 +111,16 @@ class Clock:
         last = times.counts[recordings][:, None] - 1
         if self._windows.at is None:
             wanted = ticks[:, None] + np.array(window.offsets, np.int64)
-            return recordings, np.clip(wanted, 0, last), _side(wanted, last)
-        now = self._ticks.at(recordings, ticks)
-        if window.span is not None:
+        elif window.span is not None:
+            now = self._ticks.at(recordings, ticks)
             after_start = (now + window.span[0] - times.starts[recordings]) * times.rates[recordings]
             begins = np.ceil(after_start - LIKE_A_NUMBER).astype(np.int64)
             wanted = begins[:, None] + np.arange(width_of(window, self._times_of) or 0)
-            return recordings, np.clip(wanted, 0, last), _side(wanted, last)
-        asked = now[:, None] + np.array(window.offsets)
-        held = _held if window.source in self._windows.holds else _nearest
-        return recordings, *held(times, np.broadcast_to(recordings[:, None], asked.shape), asked)
-
-
-def _side(wanted: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """Return -1 for what is before the first sample, 1 for what is after the last one, else 0."""
-    return (wanted > last).astype(np.int8) - (wanted < 0)
+        else:
+            asked = self._ticks.at(recordings, ticks)[:, None] + np.array(window.offsets)
+            held = _held if window.source in self._windows.holds else _nearest
+            return recordings, *held(times, np.broadcast_to(recordings[:, None], asked.shape), asked)
+        return recordings, np.clip(wanted, 0, last), (wanted > last).astype(np.int8) - (wanted < 0)
 
 
 def _held(times: Times, recordings: np.ndarray, asked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -151,8 +146,11 @@ def _nearest(times: Times, recordings: np.ndarray, asked: np.ndarray) -> tuple[n
 
 def _margins(windows: Windows) -> tuple[int, int]:
     """Return how many steps at the beginning and at the end of an episode have no row."""
-    first = max(0, -windows.least) if windows.pad[0] == "drop" else 0
-    return first, max(0, windows.most) if windows.pad[1] == "drop" else 0
+    if windows.at is not None:
+        return 0, 0
+    first = max(0, -min(min(column.offsets) for column in windows.columns))
+    last = max(0, *(max(column.offsets) for column in windows.columns))
+    return first if windows.pad[0] == "drop" else 0, last if windows.pad[1] == "drop" else 0
 
 
 def _ticks(times_of: Callable[[str], Times], windows: Windows) -> Times:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import combinations
 
 import numpy as np
@@ -42,8 +43,6 @@ class GridRows(Episodes):
         self._row_axes = {
             name: said[column.dataset] for name, column in columns.made.items() if column.dataset in said
         } | said
-        self._lengths: tuple[int, ...] | None = None
-        self._value_shapes: set[tuple[int, ...]] = set()
 
     @property
     def num_rows(self) -> int:
@@ -56,12 +55,15 @@ class GridRows(Episodes):
     @property
     def lengths(self) -> tuple[int, ...]:
         """Length of each row axis."""
-        if self._lengths is None:
-            key = f"{self._kind}: lengths for {self._kind.named}"
-            padded_lengths = self.columns.reader.fact(key, lambda: _padded(self._common_lengths()))
-            self._lengths, *values = (tuple(padded[padded >= 0].tolist()) for padded in padded_lengths)
-            self._value_shapes = {*values}
-        return self._lengths
+        return self._lengths_and_values[0]
+
+    @cached_property
+    def _lengths_and_values(self) -> tuple[tuple[int, ...], set[tuple[int, ...]]]:
+        """The length of each row axis, and the shapes that values may have."""
+        key = f"{self._kind}: lengths for {self._kind.named}"
+        padded_lengths = self.columns.reader.fact(key, lambda: _padded(self._common_lengths()))
+        lengths, *values = (tuple(padded[padded >= 0].tolist()) for padded in padded_lengths)
+        return lengths, {*values}
 
     def _common_lengths(self) -> list[tuple[int, ...]]:
         """Return the lengths of the row axes, and the shapes that values may have.
@@ -171,8 +173,7 @@ class GridRows(Episodes):
 
     def _axes_of(self, layout: ColumnLayout) -> tuple[int, ...]:
         """Return the row axes that a column has: as the user says, or the one reading that fits."""
-        lengths = self.lengths  # before the shapes of values, which it finds
-        return self._axes_in(layout, lengths, self._value_shapes)
+        return self._axes_in(layout, *self._lengths_and_values)
 
     def _axes_in(
         self, layout: ColumnLayout, lengths: tuple[int, ...], value_shapes: Collection[tuple[int, ...]]
