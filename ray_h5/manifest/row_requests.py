@@ -61,7 +61,13 @@ class Request:
         """Return the same rows one by one, ascending."""
         if self.counts is None:
             return self
-        return _sorted(units_of(self.firsts, self.counts), units_of(self.places, self.counts))
+        return Request(units_of(self.firsts, self.counts), units_of(self.places, self.counts)).ascending()
+
+    def ascending(self) -> Request:
+        """Return the same runs by their first rows: those of one chunk are neighbours, which is decoded once."""
+        if (self.firsts[1:] >= self.firsts[:-1]).all():
+            return self
+        return self.select(np.argsort(self.firsts, kind="stable"))
 
     def select(self, keep: np.ndarray | slice) -> Request:
         """Return the runs that a mask, a slice or an order keeps."""
@@ -70,9 +76,7 @@ class Request:
 
     def joined(self) -> Request:
         """Return the same rows with their first rows ascending, and runs joined that follow each other."""
-        runs = self
-        if np.any(self.firsts[1:] < self.firsts[:-1]):
-            runs = self.select(np.argsort(self.firsts, kind="stable"))
+        runs = self.ascending()
         counts = runs.lengths
         breaks = (runs.firsts + counts)[:-1] != runs.firsts[1:]
         breaks |= (runs.places + counts)[:-1] != runs.places[1:]
@@ -133,15 +137,7 @@ def request_of(rows: np.ndarray, places: np.ndarray | None = None, keys: np.ndar
     is_range = keys is None and last >= 0 and rows[-1] - rows[0] == last == places[-1] - places[0]
     if is_range and (rows[1:] > rows[:-1]).all() and (places[1:] > places[:-1]).all():
         return Request.range(int(rows[0]), int(places[0]), len(rows))
-    return _sorted(rows, places, keys)
-
-
-def _sorted(rows: np.ndarray, places: np.ndarray, keys: np.ndarray | None = None) -> Request:
-    if (rows[1:] >= rows[:-1]).all():
-        return Request(rows, places, keys=keys)
-    # Sorted, so that rows of one chunk are neighbours and each chunk is decoded once.
-    order = np.argsort(rows, kind="stable")
-    return Request(rows[order], places[order], keys=None if keys is None else keys[order])
+    return Request(rows, places, keys=keys).ascending()
 
 
 def runs_between(breaks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -83,8 +83,9 @@ def without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def fitted(array: np.ndarray, row_shape: tuple[int, ...]) -> np.ndarray:
     """Return an array with the last axes of length one that rows have, if it differs from them in these alone."""
-    alike = isinstance(array, np.ndarray) and array.ndim and without_ones(array.shape[1:]) == without_ones(row_shape)
-    return array.reshape(len(array), *row_shape) if alike else array
+    if not isinstance(array, np.ndarray) or not array.ndim or array.shape[1:] == row_shape:
+        return array
+    return array.reshape(len(array), *row_shape) if without_ones(array.shape[1:]) == without_ones(row_shape) else array
 
 
 def check_fit(array: object, row_shape: tuple[int, ...], count: int, places: np.ndarray | None, where: str) -> None:
@@ -120,7 +121,7 @@ def common_rows(
     """
     lengths: dict[int, list[str]] = {}
     for name, column in columns.items():
-        lengths.setdefault(column.num_rows, []).append(name)
+        lengths.setdefault(column.shape[0], []).append(name)
     if len(lengths) == 1:
         return next(iter(lengths))
     raise error_of_lengths(path, columns, lengths, head, sources)

@@ -73,7 +73,9 @@ class CheckedOutput(np.ndarray):
 
 def checked(column: str, out: np.ndarray, stored: np.dtype, casting: Casting) -> np.ndarray:
     """Return the output of a column of dtype `stored`, checked if some of its values may be lost there."""
-    if casting == "unsafe" or not {stored.kind, out.dtype.kind} <= set("biufc") or keeps_all(stored, out.dtype):
+    if stored == out.dtype or casting == "unsafe" or not {stored.kind, out.dtype.kind} <= set("biufc"):
+        return out
+    if keeps_all(stored, out.dtype):
         return out
     output = out.view(CheckedOutput)
     output.column, output.address, output.casting = column, out.ctypes.data, casting

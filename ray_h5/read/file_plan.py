@@ -12,7 +12,7 @@ from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.read.arrays.column import Column, shared_jobs
 from ray_h5.read.arrays.plan_boxes import BoxPlanner
 from ray_h5.read.arrays.selection import Selection
-from ray_h5.read.jobs import Job, Unplanned
+from ray_h5.read.jobs import Job, planned_later
 from ray_h5.read.open_file import JOINT_COLUMNS, MAX_OTHERS, OpenFile, max_open
 from ray_h5.read.read_parts import FileRead, Part
 from ray_h5.read.virtual_columns import VirtualColumn
@@ -77,7 +77,7 @@ def _jobs_of(
         jobs = [job for some in gather(partial(_jobs_here, file), own.values()) for job in some]
         for there in gather(lambda other: _jobs_of(other, read, others[other]), others):
             virtual += there
-    return [*(jobs if read.held is None else read.held.sharing(jobs, file)), *virtual]
+    return [*jobs, *virtual]
 
 
 def _jobs_here(file: OpenFile, parts: Sequence[Part]) -> list[Job]:
@@ -108,7 +108,7 @@ def _virtual_jobs(
                 read.add_sources(layout.name, virtual.states_of(paths))
                 return jobs
         if len(cut := virtual.cut(part, most)) > 1:  # few files are open at a time
-            return [Unplanned(partial(_jobs_of, file, read, [some])) for some in cut]
+            return [planned_later(partial(_jobs_of, file, read, [some])) for some in cut]
     pieces = list(virtual.parts(part, read.after))
     read.add_sources(layout.name, virtual.states_of({path for path, _ in pieces}))
     for path, piece in pieces:

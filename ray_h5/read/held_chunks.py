@@ -9,14 +9,13 @@ import time
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from ray_h5.buffers import empty
 from ray_h5.per_process import PerProcess
-from ray_h5.read.jobs import Job, Unplanned, Worker
+from ray_h5.read.jobs import Worker
 from ray_h5.read.native.job_table import IN_MEMORY, RAW, Field, JobTable
 from ray_h5.read.native.library import compiled_loop
 
@@ -71,35 +70,18 @@ class HeldChunks:
         """Drop all chunks."""
         self._state.renew()
 
-    def sharing(self, jobs: Sequence[Job], file: Any) -> list[Job]:
-        """Return the same work without decoding chunks of an `OpenFile` that are held; those of other files are not."""
-        if file.access.swmr or not self.max_bytes:
-            return [*jobs]
-        shared: list[Job] = []
-        for job in jobs:
-            if isinstance(job, JobTable):
-                origins = list(job.origins)
-                for at, origin in enumerate(origins):
-                    if origin.byte_source is file.byte_source:
-                        # Datasets of a damaged file may claim the same bytes, each in its way.
-                        key = (file.path, file.identity, origin.decoder.pipeline)
-                        origins[at] = replace(origin, held=self._columns.setdefault(key, next(self._numbers)))
-                shared.append(replace(job, origins=origins))
-            elif isinstance(job, Unplanned):
-                shared.append(Unplanned(partial(lambda jobs_of: self.sharing(jobs_of(), file), job.jobs_of)))
-            else:
-                shared.append(job)
-        return shared
-
     def run(self, table: JobTable, worker: Worker) -> None:
-        """Run jobs, some of which are of columns that are held."""
+        """Run jobs, and have chunks of columns of open files stay."""
         state, max_bytes, jobs = self._state.value, self.max_bytes, table.jobs
-        columns = np.array([-1 if origin.held is None else origin.held for origin in table.origins])[table.chunks[0]]
+        # Datasets of a damaged file may claim the same bytes, each in its way.
+        of = [(origin.file_key, origin.decoder.pipeline) for origin in table.origins]
+        numbers = [-1 if key[0] is None else self._columns.setdefault(key, next(self._numbers)) for key in of]
+        columns = np.array(numbers)[table.chunks[0]]
         # Chunks that are decoded into their places are needed once.
         is_decoded = (jobs[Field.PIPELINE] != RAW) & (jobs[Field.DESTINATION] == 0) & (jobs[Field.FILE] >= 0)
         at = np.flatnonzero(is_decoded & (columns >= 0))
         keys = list(zip(columns[at].tolist(), *jobs[_KEY_FIELDS][:, at].tolist(), strict=True))
-        if not keys or not max_bytes:
+        if not keys:
             worker.run_table(table)
             return
         with _turn(state.turn):

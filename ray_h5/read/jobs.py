@@ -72,7 +72,7 @@ class Worker:
         if not isinstance(job, JobTable):
             job(self)
             return
-        if self.held is not None and any(origin.held is not None for origin in job.origins):
+        if self.held is not None and self.held.max_bytes:
             self.held.run(job, self)
         else:
             self.run_table(job)
@@ -105,22 +105,21 @@ Job = JobTable | Callable[[Worker], None]
 """A piece of a read that depends on no other piece."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Unplanned:
-    """Jobs that are planned when they run, and run in order: of many narrow rows, tables are larger than values."""
+def planned_later(jobs_of: Callable[[], Sequence[Job]]) -> Job:
+    """Return jobs that are planned when they run, in order: of many narrow rows, tables are larger than values."""
 
-    jobs_of: Callable[[], Sequence[Job]]
-
-    def __call__(self, worker: Worker) -> None:
-        for job in self.jobs_of():
+    def run(worker: Worker) -> None:
+        for job in jobs_of():
             worker.run(job)
+
+    return run
 
 
 def in_parts(byte_source: ByteSource, plans: Sequence[Callable[[], Sequence[Job]]]) -> list[Job]:
     """Return the work of several plans: of a file on a disk, each is made when it is run."""
     if byte_source.is_fetched:  # all ranges have to be known
         return [job for plan in plans for job in plan()]
-    return [Unplanned(plan) for plan in plans]
+    return [planned_later(plan) for plan in plans]
 
 
 def staged(

@@ -26,7 +26,7 @@ _ADDED = {"path": "include_paths", "row_id": "include_row_ids", "row_key": "incl
 
 
 HasRows: TypeAlias = Any
-"""A column with rows: it has `num_rows` and `dtype`."""
+"""A column with rows: it has `shape` and `dtype`."""
 
 
 def error_of_lengths(

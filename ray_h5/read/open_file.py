@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import resource
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
@@ -97,8 +97,8 @@ class OpenFile:
         What is in memory of a file in a store.
     manifest : Manifest
         What is known of it.
-    plain : dict of str to Column
-        The readers of datasets that were read whole, and whose values are in this file alone.
+    readers : dict of (str, Address) to Column
+        The readers of datasets that were read, with the column that leads to each, if one does.
     """
 
     def __init__(self, access: Access, state: Identity, others: OtherFiles | None = None) -> None:
@@ -119,8 +119,7 @@ class OpenFile:
         self._listed: tuple[str, ...] = ()
         self._refused: dict[str, RayH5Error] | None = None
         self._sought: Sources = {}
-        self._readers: dict[tuple[str, Address], Column] = {}
-        self.plain: dict[Address, Column] = {}
+        self.readers: dict[tuple[str, Address], Column] = {}
         self._joined_arrays: WeakKeyDictionary[JoinedArray, JoinedColumn] = WeakKeyDictionary()
         self._indexes: dict[str, ChunkIndex] = {}
         self.virtual: dict[str, Any] = {}
@@ -198,28 +197,25 @@ class OpenFile:
 
     def complete(self, names: Iterable[str]) -> None:
         """Find out all that reads of some columns need to know."""
+
+        def known_there(column: OtherColumn) -> KnownColumn | None:
+            there = self.file_of(column.path)
+            there.complete([column.name])
+            return there.manifest.columns.get(column.name)
+
+        def complete(name: str) -> None:
+            layout, elsewhere, index = self.column(name), self.elsewhere(name), None
+            if elsewhere is not None:
+                elsewhere = elsewhere.with_known(gather(known_there, elsewhere.columns))
+            elif layout.is_decoded and layout.storage == "chunked":
+                index = PackedIndex.of(self.index_of(name))
+            self.manifest.columns[name] = KnownColumn(layout, index, self._notes(name), elsewhere)
+
         with self.library():
             known = self.manifest.columns
             new = [name for name in names if name not in known or not known[name].is_whole]
             gather(self.elsewhere, new)
-            gather(self._completed, new)
-
-    def _completed(self, name: str) -> KnownColumn:
-        layout, elsewhere = self.column(name), self.elsewhere(name)
-        index = None
-        if elsewhere is not None:
-
-            def known_there(column: OtherColumn) -> KnownColumn | None:
-                there = self.file_of(column.path)
-                there.complete([column.name])
-                return there.manifest.columns.get(column.name)
-
-            elsewhere = elsewhere.with_known(gather(known_there, elsewhere.columns))
-        elif layout.is_decoded and layout.storage == "chunked":
-            index = PackedIndex.of(self.index_of(name))
-        known = KnownColumn(layout, index, self._notes(name), elsewhere)
-        self.manifest.columns[name] = known
-        return known
+            gather(complete, new)
 
     @property
     def form(self) -> Form:
@@ -536,8 +532,7 @@ class OpenFile:
             if is_same and all(again.index_of(name) == index for name, index in self._indexes.items()):
                 self.identity, self._headers = identity, None
                 # They were made of what is not compared.
-                self._readers.clear()
-                self.plain.clear()
+                self.readers.clear()
                 self._joined_arrays.clear()
             elif is_planned:
                 raise StaleIndexError(
@@ -622,43 +617,42 @@ class OpenFile:
         """Return the reader of a column; its errors say that the column `where` leads to the file, if one does."""
         array = address.array if isinstance(address, Selection) else address
         if isinstance(array, JoinedArray):
-            column = self._joined_column(array)
-            return column.select(address) if isinstance(address, Selection) else column
-        if (known_reader := self._readers.get((where, address))) is None:
-            with self._lock, self.library():
-                selection = address if isinstance(address, Selection) else Selection(array)
-                known_reader = self._column_of(selection, f"{where} leads to {self.path}" if where else self.path)
-                if not where or isinstance(address, str):  # there may be any number of others
-                    self._readers[where, address] = known_reader
-                if not where and isinstance(address, str) and not known_reader.source.layout.sources:
-                    self.plain[address] = known_reader
-        return known_reader
-
-    def _column_of(self, selection: Selection, where: str) -> Column:
-        assert isinstance(selection.array, str)
-        described = self.column(selection.array)
-        layout, items = self._items_of(described)
-        if not layout.direct:
-            raise no_places(described.where)
-        index = self.index_of(layout.name) if layout.storage == "chunked" else None
-        source = self.byte_source
-        if layout.storage == "external":
-            with self.library() as library:
+            joined = self._joined_column(array)
+            return joined.select(address) if isinstance(address, Selection) else joined
+        if (column := self.readers.get((where, address))) is not None:
+            return column
+        with self._lock, self.library() as library:
+            layout, items = self._items_of(described := self.column(array))
+            if not layout.direct:
+                raise no_places(described.where)
+            index = self.index_of(layout.name) if layout.storage == "chunked" else None
+            source = self.byte_source
+            if layout.storage == "external":
                 source = RawFiles(layout, library.dataset(layout.name))
-        return Column(ChunkSource(where, layout, source, index), selection, items)
+            path = f"{where} leads to {self.path}" if where else self.path
+            selection = address if isinstance(address, Selection) else Selection(array)
+            column = Column(ChunkSource(path, layout, source, index, None, self._key), selection, items)
+            if not where or isinstance(address, str):  # there may be any number of others
+                self.readers[where, address] = column
+        return column
+
+    @property
+    def _key(self) -> Hashable:
+        """Says which file it is, in which state; None if a writer may change it."""
+        return None if self.access.swmr else (self.path, self.identity)
 
     def _items_of(self, layout: ColumnLayout) -> tuple[ColumnLayout, StoredItems | None]:
         """Return the layout of the stored items of a column, and these; None if they are the values."""
         if not layout.file_type:
             return layout, None
-        key = None if self.access.swmr else (self.path, self.identity)
-        items = StoredItems.of(layout, self.byte_source, self.held, key)
+        items = StoredItems.of(layout, self.byte_source, self.held, self._key)
         return items.layout, items
 
     def _joined_column(self, joined: JoinedArray) -> JoinedColumn:
         if (column := self._joined_arrays.get(joined)) is None:
             described = [self._items_of(layout) for layout in joined.layouts]
-            like = [(ChunkSource(self.path, layout, self.byte_source), items) for layout, items in described]
+            source = ChunkSource(self.path, joined.layouts[0], self.byte_source, file_key=self._key)
+            like = [(replace(source, layout=layout), items) for layout, items in described]
             chunks = None
             if joined.chunks is not None:
                 where, most = f"{self.path}: column {joined.name!r}", int(joined.first_chunks[-1])
@@ -685,8 +679,7 @@ OTHERS: LRU[OpenFile] = LRU(MAX_OTHERS, MAX_INDEX_BYTES, lambda opened: opened.c
 def _share(columns: Sequence[Column]) -> int:
     """Return the bytes of the index of a joint column, or its share of the descriptors, if that is more."""
     of_file = MAX_INDEX_BYTES // max_open(MAX_OTHERS)
-    sizes = [(column.source.nbytes, column.source.parts) for column in columns]
-    return max([nbytes + of_file * (0 if parts is None else len(parts)) for nbytes, parts in sizes], default=0)
+    return max([column.source.nbytes + len(column.source.parts or ()) * of_file for column in columns], default=0)
 
 
 JOINT_COLUMNS: LRU[Sequence[Column]] = LRU(64, 256 << 20, _share, keeps_last=True)

@@ -446,11 +446,11 @@ class RowReader:
         file = self.opened
         file.check_unchanged()
         # Fast path: of whole columns of this file alone that were read before, nobody else is asked.
-        plain = [column for part in read.parts if (column := file.plain.get(part.address)) is not None]
+        known = [file.readers.get(("", part.address)) for part in read.parts if isinstance(part.address, str)]
+        plain = [column for column in known if column is not None and not column.source.layout.sources]
         if len(plain) == len(read.parts) and not self._expected:
             parts = zip(plain, read.parts, strict=True)
-            jobs = [job for column, part in parts for job in column.jobs(part.request, part.out)]
-            return jobs if read.held is None else read.held.sharing(jobs, file)
+            return [job for column, part in parts for job in column.jobs(part.request, part.out)]
         plan = functools.partial(planned_jobs, file, read, self._expected)
         return plan() if file.held is None else replay(plan)
 

@@ -17,7 +17,7 @@ from ray_h5.hdf5.files.file_bytes import gather
 from ray_h5.manifest.known_columns import Elsewhere, OtherColumn
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import Request, request_of, runs_between, units_of
-from ray_h5.manifest.selections import ENDLESS, Along, size_of
+from ray_h5.manifest.selections import Along, size_of
 from ray_h5.manifest.selections import Selection as Indices
 from ray_h5.read.arrays.chunk_source import cut_at
 from ray_h5.read.arrays.column import Column
@@ -73,7 +73,13 @@ class _Source:
         inner = len(layout.shape) - len(here)  # the axes of an array type
         shape = source.shape[: len(source.shape) - inner]
         there = there or tuple(map(Along.all_of, shape))
-        here, there = _ended(here, there, layout.shape, shape)
+        extents = [*zip(here, layout.shape, strict=False), *zip(there, shape, strict=False)]
+        ends = [max(0, -(-(n - along.first) // along.stride)) for along, n in extents if along.is_endless]
+        if ends:  # those without an end have as many indices as both datasets have
+            here, there = (
+                tuple(replace(along, count=min(ends)) if along.is_endless else along for along in selection)
+                for selection in (here, there)
+            )
         leads = f"{layout.where} leads to {source.where}"
         kinds = {layout.dtype.kind, source.dtype.kind}
         converts = kinds <= set("iufc") or (kinds <= set("biufc") and keeps_all(source.dtype, layout.dtype))
@@ -94,30 +100,19 @@ class _Source:
                 f"{leads}, which has another shape than the virtual dataset says, {source.shape}: there would be no "
                 "values for some rows. Write the virtual dataset again for its source."
             )
-        axes = _lined_up([len(indices) for indices in here], [len(indices) for indices in there])
-        if axes is None:
+        # Along axes of one index, both may differ in number.
+        lengths = [[len(indices) for indices in selection] for selection in (here, there)]
+        long, long_there = ([axis for axis, length in enumerate(of) if length != 1] for of in lengths)
+        if lengths[0] == lengths[1]:
+            axes = {axis: axis for axis in range(len(here))}
+        elif [lengths[0][axis] for axis in long] == [lengths[1][axis] for axis in long_there]:
+            axes = dict(zip(long, long_there, strict=True))
+        else:
             raise UnsupportedColumnError(
-                f"{leads}, whose values have other axes there: expected {tuple(map(len, here))}, found "
-                f"{tuple(map(len, there))}. {_COPY}"
+                f"{leads}, whose values have other axes there: expected {tuple(lengths[0])}, found "
+                f"{tuple(lengths[1])}. {_COPY}"
             )
         return cls(column.path, address, source, here, there, axes)
-
-    def positions(self, places: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return the indices along each axis of the source, given the places in what is selected here along each."""
-        there = [np.zeros(1, np.int64)] * max(1, len(self.there))
-        for axis, axis_there in self.axes.items():
-            there[axis_there] = places[axis]
-        return [along.at(at) for along, at in zip(self.there, there, strict=True)] if self.there else there
-
-    def taken(self, positions: Sequence[np.ndarray]) -> Address:
-        """Return the address of what is taken at some indices of the axes after the first."""
-        runs = [
-            None if len(position) == n and (np.diff(position) == 1).all() else runs_of_positions(position)
-            for position, n in zip(positions[1:], self.layout.row_shape, strict=False)
-        ]
-        if not isinstance(self.address, str) or all(run is None for run in runs):
-            return self.address
-        return Selection(self.address, taken=(None, *runs))
 
     @property
     def is_block_of_rows(self) -> bool:
@@ -129,38 +124,6 @@ class _Source:
             and all(len(indices[0]) == indices[0].end - indices[0].begin for indices in (self.here, self.there))
             and all(indices.is_all_of(n) for indices, n in zip(self.there[1:], self.layout.row_shape, strict=False))
         )
-
-
-def _ended(here: Indices, there: Indices, shape: Sequence[int], shape_there: Sequence[int]) -> tuple[Indices, Indices]:
-    """Return selections as far as both datasets go: those without an end have as many indices as both have."""
-
-    def most(selection: Indices, shape: Sequence[int]) -> int:
-        """Return how many indices an endless selection has along its axis; any number, if it has none."""
-        return min(
-            (
-                max(0, -(-(n - indices.first) // indices.stride))
-                for indices, n in zip(selection, shape, strict=False)
-                if indices.is_endless
-            ),
-            default=ENDLESS,
-        )
-
-    count = min(most(here, shape), most(there, shape_there))
-    both = [
-        [replace(indices, count=count) if indices.is_endless else indices for indices in selection]
-        for selection in (here, there)
-    ]
-    return tuple(both[0]), tuple(both[1])
-
-
-def _lined_up(here: Sequence[int], there: Sequence[int]) -> dict[int, int] | None:
-    """Return which axes of two selections of these lengths are the same; None if some are not."""
-    if list(here) == list(there):
-        return {axis: axis for axis in range(len(here))}
-    long, other = ([axis for axis, length in enumerate(lengths) if length != 1] for lengths in (here, there))
-    if [here[axis] for axis in long] != [there[axis] for axis in other]:
-        return None
-    return dict(zip(long, other, strict=True))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -335,14 +298,26 @@ def _selected(source: _Source, box: _Box) -> _Selected | None:
 
 def _part_of(source: _Source, box: _Box, selected: _Selected, where: str, after: After) -> Part:
     """Return the part that reads what a source has of a box."""
-    positions = source.positions([places for _, places in selected])
-    address, index = source.taken(positions), [at for at, _ in selected]
+    there = [np.zeros(1, np.int64)] * max(1, len(source.there))
+    for axis, axis_there in source.axes.items():
+        there[axis_there] = selected[axis][1]
+    positions = [along.at(at) for along, at in zip(source.there, there, strict=True)] if source.there else there
+    runs = [
+        None if len(position) == n and (np.diff(position) == 1).all() else runs_of_positions(position)
+        for position, n in zip(positions[1:], source.layout.row_shape, strict=False)
+    ]
+    address = source.address
+    if isinstance(address, str) and any(run is not None for run in runs):
+        address = Selection(address, taken=(None, *runs))
+    index, axes_here = [at for at, _ in selected], range(len(source.here))
     index[box.axis] = rows_at = box.places[index[box.axis]]
     is_by_row = source.axes.get(box.axis) == 0
     view = [slice(None) if is_by_row and axis == box.axis else _as_slice(at) for axis, at in enumerate(index)]
-    is_repeated = any(len(index[axis]) > 1 for axis in range(len(source.here)) if axis not in source.axes)
+    is_repeated = any(len(index[axis]) > 1 for axis in axes_here if axis not in source.axes)
     if None not in view and not is_repeated and keeps_all(source.layout.dtype, box.out.dtype):
-        out = _axes_of(source, box.out[tuple(view)])
+        # A view with the axes of the source, also of a single value.
+        out = box.out[tuple(view)][(*(slice(None) if axis in source.axes else 0 for axis in axes_here), ...)]
+        out = out[tuple(slice(None) if axis in source.axes.values() else None for axis in range(len(there)))]
         return Part(address, request_of(positions[0], rows_at if is_by_row else None), out, where)
     values = np.empty((*map(len, positions), *source.layout.shape[len(positions) :]), source.layout.dtype)
     shape = [len(at) if axis in source.axes or axis >= len(source.here) else 1 for axis, at in enumerate(index)]
@@ -355,13 +330,6 @@ def _as_slice(indices: np.ndarray) -> slice | None:
     first, last, step = int(indices[0]), int(indices[-1]), int(indices[1] - indices[0]) if len(indices) > 1 else 1
     is_even = step > 0 and (len(indices) < 3 or bool((np.diff(indices) == step).all()))
     return slice(first, last + 1, step) if is_even else None
-
-
-def _axes_of(source: _Source, view: np.ndarray) -> np.ndarray:
-    """Return values of a virtual dataset with the axes of a source: a view, also of a single value."""
-    view = view[(*(slice(None) if axis in source.axes else 0 for axis in range(len(source.here))), ...)]
-    axes = source.axes.values()
-    return view[tuple(slice(None) if axis in axes else None for axis in range(max(1, len(source.there))))]
 
 
 def _put(out: np.ndarray, index: tuple[np.ndarray, ...], values: np.ndarray, shape: Sequence[int]) -> None:

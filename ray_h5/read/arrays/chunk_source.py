@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -92,7 +92,7 @@ class Parts:
     byte_sources: Mapping[int, ByteSource] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        return len(self.starts) - 1
+        return len(self.offsets)
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,6 +111,8 @@ class ChunkSource:
         The chunks; None for contiguous data.
     parts : Parts, optional
         The arrays that it consists of.
+    file_key : hashable, optional
+        Says which file it is, in which state, if decoded chunks may stay in memory.
     """
 
     path: str
@@ -118,6 +120,7 @@ class ChunkSource:
     byte_source: ByteSource
     index: ChunkIndex | ChunksOfParts | None = None
     parts: Parts | None = None
+    file_key: Hashable = None
 
     @classmethod
     def joined(
@@ -138,7 +141,9 @@ class ChunkSource:
         first_chunks = starts // rows * one.grid.per_row
         parts = {"offsets": np.full(len(lengths), UNALLOCATED), **parts}
         index = None if index_of is None else index_of(first_chunks)
-        return cls(one.path, whole, one.byte_source, index, Parts(starts, first_chunks, layout_of=layout_of, **parts))
+        joined = Parts(starts, first_chunks, layout_of=layout_of, **parts)
+        key = one.file_key if joined.descriptors is None else None
+        return cls(one.path, whole, one.byte_source, index, joined, key)
 
     @cached_property
     def grid(self) -> ChunkGrid:
@@ -170,11 +175,6 @@ class ChunkSource:
     def file(self) -> int:
         """The descriptor of the file."""
         return NO_DESCRIPTOR if self.byte_source.descriptor is None else self.byte_source.descriptor
-
-    @cached_property
-    def by_row(self) -> bool:
-        """Whether each chunk holds whole rows, one after the other."""
-        return self.grid.chunk_shape[1:] == self.layout.row_shape
 
     @property
     def nbytes(self) -> int:
@@ -225,7 +225,7 @@ class ChunkSource:
     ) -> JobTable:
         """Return a table of jobs; job i is of chunk ``numbers[i]``, or copies what is stored as it is, for -1."""
         files = {} if self.parts is None else self.parts.byte_sources
-        origin = Origin(self.byte_source, self.decoder, self.corrupt, self.least_bytes, files)
+        origin = Origin(self.byte_source, self.decoder, self.corrupt, self.least_bytes, files, self.file_key)
         chunks = np.zeros((2, jobs.shape[1]), np.int64)
         chunks[1] = numbers
         return JobTable(jobs, pieces, boxes, chunks, [origin], [out])

@@ -61,7 +61,7 @@ class Column:
             layout = rows_in_order(source.layout, len(selection.axes))
             if layout is not None and layout is not source.layout:
                 source = replace(source, layout=layout)
-            if layout is not None and source.by_row:
+            if layout is not None and source.grid.chunk_shape[1:] == layout.row_shape:  # chunks hold whole rows
                 return source
         return BoxPlanner(self.source, selection)
 
@@ -71,12 +71,13 @@ class Column:
             return []
         if not self.source.layout.direct:
             raise no_places(f"{self.source.path}: column {self.selection.array!r}")
-        planner, pick, shape = self.planner, None, out.shape[1:]
+        planner, pick = self.planner, None
+        shape: Sequence[int] = out.shape[1:]
         if isinstance(planner, BoxPlanner):
             dtype, reads, cut = planner.dtype, planner.jobs, planner.parts
             if planner.wide is not None:
-                planner, pick = planner.wide
-                shape, reads, cut = planner.shape, planner.jobs, planner.parts
+                planner, shape, pick = planner.wide
+                reads, cut = planner.jobs, planner.parts
         else:
             dtype, reads, cut = planner.layout.stored_dtype, partial(row_jobs, planner), partial(row_parts, planner)
         if pick is None and self.items is None and out.dtype == dtype and out.flags.c_contiguous:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -81,61 +81,68 @@ def parts_of(column: Column) -> Parts:
     return column.source.parts
 
 
-@dataclass(frozen=True, eq=False)
 class JobsOfRows:
     """The jobs of all rows of some columns, as one table.
 
     Fast path: rows are planned by one look-up, however many columns and files they have.
 
-    Attributes
+    Parameters
     ----------
+    jobs : mapping of str to numpy.ndarray
+        For each column, the jobs of all of its rows without destinations: int64 of shape (fields, rows).
+    starts : mapping of str to numpy.ndarray
+        For each column, the first row of each file.
     dtypes : mapping of str to numpy.dtype
-        The columns, and how their values are stored.
-    jobs : numpy.ndarray
-        int64 of shape (jobs, fields): their jobs, without destinations.
-    first : numpy.ndarray
-        int64 of shape (columns, files): the job of the first row of each file.
-    row_bytes : numpy.ndarray
-        int64 of shape (columns,).
-    pointers : tuple of int
-        These tables as arguments of the compiled loop.
-    times : numpy.ndarray
-        How often reads waited; see `new_times`.
+        How the values of the columns are stored.
     """
 
-    dtypes: Mapping[str, np.dtype]
-    jobs: np.ndarray
-    first: np.ndarray
-    row_bytes: np.ndarray
-    pointers: tuple[int, ...]
-    times: np.ndarray = field(default_factory=new_times)
+    def __init__(
+        self, jobs: Mapping[str, np.ndarray], starts: Mapping[str, np.ndarray], dtypes: Mapping[str, np.dtype]
+    ) -> None:
+        begins = np.cumsum([0, *(some.shape[1] for some in jobs.values())]).tolist()
+        first = np.array([starts[name] + begin for name, begin in zip(jobs, begins, strict=False)], np.int64)
+        row_bytes = np.array([some[Field.DECODED, :1].sum() for some in jobs.values()], np.int64)
+        table = np.ascontiguousarray(np.concatenate([*jobs.values()], axis=1).T)
+        self.dtypes = dtypes
+        self._keeps = table, first, row_bytes
+        # These, as arguments of the compiled loop.
+        self._tables = (
+            table.ctypes.data,
+            len(table),
+            first.ctypes.data,
+            first.shape[1],
+            len(jobs),
+            row_bytes.ctypes.data,
+        )
+        self._times = new_times()
 
     @classmethod
     def of_files(cls, columns: Mapping[str, ChunkSource]) -> JobsOfRows | None:
         """Return those of columns of several files whose chunks are one row each; None if there are none."""
         jobs = {name: of_chunks for name, source in columns.items() if (of_chunks := _of_chunks(source)) is not None}
         starts = {name: parts.starts[:-1] for name in jobs if (parts := columns[name].parts) is not None}
-        return cls._of(jobs, starts, {name: columns[name].layout.stored_dtype for name in jobs}) if jobs else None
+        return cls(jobs, starts, {name: columns[name].layout.stored_dtype for name in jobs}) if jobs else None
 
     @classmethod
     def of_datasets(cls, columns: Mapping[str, JoinedArray], out: Mapping[str, np.ndarray]) -> JobsOfRows | None:
         """Return those of columns whose rows are datasets, for arrays like `out`; None if not each row is one job."""
-        jobs = {name: _of_datasets(joined, out[name]) for name, joined in columns.items()}
-        known = {name: of_datasets for name, of_datasets in jobs.items() if of_datasets is not None}
-        if compiled_loop() is None or len(known) < len(jobs):
+        jobs: dict[str, np.ndarray] = {}
+        for name, joined in columns.items():
+            like, layout = out[name], joined.layouts[0]
+            size = like.itemsize * int(np.prod(like.shape[1:]))
+            if len(joined.layouts) != 1 or layout.sources or not joined.is_there.all() or len(joined) > _MOST_ROWS:
+                return None
+            is_whole = layout.direct and layout.storage == "contiguous" and like.dtype == layout.stored_dtype
+            if not is_whole or not 0 < size <= _MOST_BYTES or (joined.offsets == UNALLOCATED).any():
+                return None
+            if (joined.lengths * layout.row_bytes != size).any():
+                return None
+            jobs[name] = table = np.zeros((len(Field), len(joined)), np.int64)
+            table[Field.FILE], table[Field.PIPELINE], table[Field.OFFSET] = NO_DESCRIPTOR, RAW, joined.offsets
+            table[Field.SIZE] = table[Field.DECODED] = size
+        if compiled_loop() is None:
             return None
-        return cls._of(known, dict.fromkeys(known, np.zeros(1, np.int64)), {name: out[name].dtype for name in known})
-
-    @classmethod
-    def _of(
-        cls, jobs: Mapping[str, np.ndarray], starts: Mapping[str, np.ndarray], dtypes: Mapping[str, np.dtype]
-    ) -> JobsOfRows:
-        begins = np.cumsum([0, *(some.shape[1] for some in jobs.values())]).tolist()
-        first = np.array([starts[name] + begin for name, begin in zip(jobs, begins, strict=False)], np.int64)
-        row_bytes = np.array([some[Field.DECODED, :1].sum() for some in jobs.values()], np.int64)
-        table = np.ascontiguousarray(np.concatenate([*jobs.values()], axis=1).T)
-        pointers = table.ctypes.data, len(table), first.ctypes.data, first.shape[1], len(dtypes), row_bytes.ctypes.data
-        return cls(dtypes, table, first, row_bytes, pointers)
+        return cls(jobs, dict.fromkeys(jobs, np.zeros(1, np.int64)), {name: out[name].dtype for name in jobs})
 
     def table(
         self, files: np.ndarray | int, rows: np.ndarray, places: np.ndarray, out: Mapping[str, np.ndarray]
@@ -156,7 +163,7 @@ class JobsOfRows:
         assert loop is not None
         # In C: the steps of NumPy take 70 us a batch, after a read that left nothing of them in the processor's cache.
         at, by = asked.ctypes.data, asked.strides[0]
-        tables = *self.pointers, addresses.ctypes.data, at, at + by, at + 2 * by
+        tables = *self._tables, addresses.ctypes.data, at, at + by, at + 2 * by
         if not loop.library.ray_h5_plan_rows(*tables, count, jobs.ctypes.data):
             return None
         # Only the compiled loop runs them. What it does not decode is read file by file, which reports errors.
@@ -172,7 +179,7 @@ class JobsOfRows:
         if table is None or descriptor is None:
             return None
         table.jobs[Field.FILE] = descriptor
-        status, counts = table.run_compiled(self.times)
+        status, counts = table.run_compiled(self._times)
         return None if status.any() else ReadStats(int(counts[REQUESTS]), int(counts[BYTES_READ]))
 
 
@@ -187,22 +194,6 @@ def _of_chunks(source: ChunkSource) -> np.ndarray | None:
         _, _, jobs = source.stored(index.numbers)
     except CorruptChunkError:  # named by the read of that chunk
         return None
-    return jobs
-
-
-def _of_datasets(joined: JoinedArray, out: np.ndarray) -> np.ndarray | None:
-    """Return the jobs of all datasets, if each has the bytes of a row of `out`, one after the other."""
-    layout, size = joined.layouts[0], out.itemsize * int(np.prod(out.shape[1:]))
-    if len(joined.layouts) != 1 or layout.sources or not joined.is_there.all() or len(joined) > _MOST_ROWS:
-        return None
-    is_whole = layout.direct and layout.storage == "contiguous" and out.dtype == layout.stored_dtype
-    if not is_whole or not 0 < size <= _MOST_BYTES or (joined.offsets == UNALLOCATED).any():
-        return None
-    if (joined.lengths * layout.row_bytes != size).any():
-        return None
-    jobs = np.zeros((len(Field), len(joined)), np.int64)
-    jobs[Field.FILE], jobs[Field.PIPELINE], jobs[Field.OFFSET] = NO_DESCRIPTOR, RAW, joined.offsets
-    jobs[Field.SIZE], jobs[Field.DECODED] = size, size
     return jobs
 
 
@@ -244,13 +235,9 @@ class JointFiles:
                     return file.reader(name) if file.column(name).direct else None
 
             columns_alike = alike(map(reader, files))
-            if (
-                not columns_alike
-                or array.dtype != columns_alike[0].source.layout.stored_dtype
-                or not array.flags.c_contiguous
-            ):
+            one = columns_alike[0].source if columns_alike else None
+            if one is None or array.dtype != one.layout.stored_dtype or not array.flags.c_contiguous:
                 continue
-            one = columns_alike[0].source
             if one.index is not None and one.pipeline == IN_PYTHON:
                 continue
             nbytes += sum(column.source.nbytes for column in columns_alike)

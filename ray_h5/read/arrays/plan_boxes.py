@@ -373,17 +373,12 @@ class BoxPlanner:
         parts = Request.range(0, 0, math.prod(lead)).spans(1, width * item)
         return staged(source.byte_source, reads, parts, np.empty((0, width), layout.stored_dtype), put)
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of a box of values as they are stored, with the axes of the array."""
-        lengths = list(self.selection.box_shape(self.source.layout.shape))
-        if not self.selection.shape:
-            lengths = [length for axis, length in enumerate(lengths) if axis not in self.selection.axes]
-        return *lengths, self.row_bytes // (math.prod(lengths) * self.dtype.itemsize)
-
     @cached_property
-    def wide(self) -> tuple[BoxPlanner, Callable[[np.ndarray], np.ndarray]] | None:
-        """Of rows with many parts: longer runs with what is between, and what picks the parts; None for few."""
+    def wide(self) -> tuple[BoxPlanner, Sequence[int], Callable[[np.ndarray], np.ndarray]] | None:
+        """Of rows with many parts: longer runs with what is between, their shape, and what picks the parts.
+
+        None for few parts. The shape has the axes of the array.
+        """
         selection, layout = self.selection, self.source.layout
         many = math.prod(len(runs) for runs in selection.taken if runs is not None)
         if many <= _MOST_PIECES or selection.is_reversed:
@@ -412,7 +407,11 @@ class BoxPlanner:
                     values = values.take(at, axis=1 + axis)
             return values
 
-        return BoxPlanner(self.source, replace(selection, taken=tuple(wide))), pick
+        planner = BoxPlanner(self.source, replace(selection, taken=tuple(wide)))
+        shape = list(planner.selection.box_shape(layout.shape))
+        if not selection.shape:
+            shape = [length for axis, length in enumerate(shape) if axis not in selection.axes]
+        return planner, (*shape, planner.row_bytes // (math.prod(shape) * planner.dtype.itemsize)), pick
 
 
 def _indices_of(shapes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

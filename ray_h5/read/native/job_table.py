@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
@@ -156,8 +156,8 @@ class Origin:
         ``least(number)`` returns how many bytes of a chunk hold its rows: some writers store no more of the last chunk.
     byte_sources : mapping of int to ByteSource
         Several files on disks, by their descriptors.
-    held : int, optional
-        The number of the column among those whose decoded chunks stay in memory; see `HeldChunks`.
+    file_key : hashable, optional
+        Says which file it is, in which state, if decoded chunks may stay in memory; see `HeldChunks`.
     """
 
     byte_source: ByteSource
@@ -165,7 +165,7 @@ class Origin:
     corrupt: Callable[[int, str], Exception]
     least: Callable[[int], int]
     byte_sources: Mapping[int, ByteSource] = field(default_factory=dict)
-    held: int | None = None
+    file_key: Hashable = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
