@@ -51,16 +51,16 @@ LIMITS: dict[str, Size] = {
     "errors": Size(178, 1, 0, 0, 0, 0),
     "hash_and_permute": Size(187, 1, 0, 0, 0, 0),
     "hdf5": Size(6217, 27, 0, 0, 5, 3),
-    "index": Size(3667, 19, 2, 0, 4, 4),
+    "index": Size(3638, 18, 2, 0, 4, 4),
     "inspect": Size(1429, 8, 8, 0, 4, 0),
-    "likely_rows": Size(888, 6, 0, 0, 0, 0),
+    "likely_rows": Size(884, 6, 0, 0, 0, 0),
     "loading": Size(1258, 8, 1, 0, 0, 1),
     "lru": Size(138, 1, 0, 0, 0, 0),
     "manifest": Size(1300, 9, 0, 0, 0, 1),
     "merged_facts": Size(50, 1, 0, 0, 0, 0),
     "messages": Size(113, 1, 0, 0, 0, 0),
     "options": Size(180, 1, 0, 0, 0, 0),
-    "order": Size(2514, 14, 0, 0, 0, 1),
+    "order": Size(2513, 14, 0, 0, 0, 1),
     "per_process": Size(48, 1, 0, 0, 0, 0),
     "plots": Size(363, 1, 0, 0, 0, 0),
     "predicates": Size(986, 6, 0, 0, 0, 0),
@@ -73,7 +73,7 @@ LIMITS: dict[str, Size] = {
     "tables": Size(1243, 8, 0, 0, 2, 2),
     "torch_data": Size(4432, 21, 2, 0, 1, 0),
     "transforms": Size(1734, 10, 0, 0, 1, 0),
-    "writing": Size(2632, 14, 0, 0, 5, 2),
+    "writing": Size(2631, 14, 0, 0, 5, 2),
 }
 """Today's numbers."""
 

@@ -19,10 +19,9 @@ from ray_h5.columns.labels import Classes, Value, classes_of
 from ray_h5.columns.schema import Cast
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError
 from ray_h5.index.facts.file_facts import Question
-from ray_h5.index.facts.left_out import UNREADABLE
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.row_index import RowIndex, build_index, find_cast
-from ray_h5.index.scan_files import Lookup, Spread, read_ahead
+from ray_h5.index.scan_files import UNREADABLE, Lookup, Spread, read_ahead
 from ray_h5.index.stored.index_files import check_index_dir
 from ray_h5.likely_rows.suggestions import Suggestion
 from ray_h5.lru import first_time

@@ -169,18 +169,12 @@ def fold_values(
 ) -> list[tuple[list[Any], list[Any]]]:
     """Return for each of `k` folds the values of the column `group` to train on and those to validate on."""
     k, seed = _checked(k, seed)
-    column = _of_kept(index, group)
+    column = index.values([group])[group].take(pa.array(index.kept))
     if absent := pc.sum(column.is_null(nan_is_null=True)).as_py():
         raise OptionError(f"kfold: {absent} rows have no {group!r}")
     values, codes = _encoded(column.combine_chunks(), group)
     folds = _folds(index, codes, k, stratify, seed, f"the column {group!r} has only {len(values)} different values")
     return [([values[i] for i in train], [values[i] for i in test]) for train, test in folds]
-
-
-def _of_kept(index: RowIndex, name: str) -> pa.ChunkedArray:
-    """Return a column of the rows that tables leave."""
-    values = index.values([name])[name]
-    return values if index.beside.kept is None else values.take(pa.array(index.beside.kept))
 
 
 def _folds(
@@ -191,7 +185,7 @@ def _folds(
 
     if len(np.unique(codes)) < k:
         raise OptionError(f"kfold: k={k}: {few}")
-    labels = None if stratify is None else _classes(_of_kept(index, stratify))
+    labels = None if stratify is None else _classes(index.values([stratify])[stratify].take(pa.array(index.kept)))
     splits: Iterable[tuple[np.ndarray, np.ndarray]]
     rows = np.zeros(len(codes))
     if labels is None:

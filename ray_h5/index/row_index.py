@@ -21,18 +21,19 @@ from ray_h5.errors import OptionError, PredicateError, RayH5Error, SchemaMismatc
 from ray_h5.hdf5.files.changed_files import check_identity, check_same_sources, check_state
 from ray_h5.index.facts.common_schema import check_enums, common_columns
 from ray_h5.index.facts.file_facts import FileFacts, Question, Sources, SourceTable, sources_of
-from ray_h5.index.facts.left_out import (
+from ray_h5.index.facts.scan_file import check_planned
+from ray_h5.index.file_opener import Scope
+from ray_h5.index.folds_of_rows import passing_rows
+from ray_h5.index.scan_files import (
     UNREADABLE,
+    Found,
+    Lookup,
     empty_files,
     error_of_unreadable,
     unreadable_files,
     warn_of_left_out,
     warn_of_unreadable,
 )
-from ray_h5.index.facts.scan_file import check_planned
-from ray_h5.index.file_opener import Scope
-from ray_h5.index.folds_of_rows import passing_rows
-from ray_h5.index.scan_files import Found, Lookup
 from ray_h5.manifest.file_manifest import Manifest
 from ray_h5.manifest.file_table import FileTable
 from ray_h5.manifest.layout import FileState

@@ -85,7 +85,7 @@ def suggestions(tree: FileTree) -> list[Suggestion]:
     if pairs := [*side_by_side(tree)]:
         return pairs
     rules = (_sparse, _other_axes, _ragged, _files, _main, _episodes)
-    listed = [*samples(tree), *(suggestion for rule in rules for suggestion in rule(tree))]
+    listed = [*samples(tree), *(suggestion for rule in rules for suggestion in islice(rule(tree), FEW))]
     whole = "rows=ray_h5.Files()"
     if len(tree.lengths) > 1 and not any(suggestion.options == whole for suggestion in listed):
         said = f"first axes of {counted(len(tree.lengths), 'length')}"
@@ -145,11 +145,43 @@ def _other_axes(tree: FileTree) -> Iterator[Suggestion]:
 
 
 def _ragged(tree: FileTree) -> Iterator[Suggestion]:
-    """Yield columns of varying length whose bounds are beside them."""
+    """Yield columns of varying length whose bounds are beside them.
+
+    Whether the rows are all of the values is for the caller to find out: only reading shows it.
+    """
     if any(_sparse(tree)):
         return
-    for said, columns in islice(_ragged_columns(tree.columns), FEW):
-        yield Suggestion(said, "for these rows", f"columns=[{', '.join(columns)}]", True)
+    columns, when = tree.columns, "for these rows"
+    # NWB writes the ends of the rows of a column beside it.
+    ends_of = {
+        name: columns[f"{name}_index"].rows
+        for name in columns
+        if f"{name}_index" in columns and _is_integer(columns[f"{name}_index"], 1) and not name.endswith("_index")
+    }
+    if ends_of:  # those of one group that have as many rows as the largest one
+        first = max(ends_of, key=lambda name: columns[name].values)
+        group, rows = _group(first), ends_of[first]
+        indexed = [name for name in ends_of if _group(name) == group and ends_of[name] == rows]
+        taken = {*indexed, *(f"{name}_index" for name in indexed)}
+        plain = [name for name in columns if name not in taken and (_group(name), columns[name].rows) == (group, rows)]
+        said = f"{first}_index has the end of each row of {first}, of {counted(columns[first].rows, 'value')}"
+        listed = [*(f"ray_h5.ragged({name!r}, ends={name + '_index'!r})" for name in indexed), *map(repr, plain)]
+        yield Suggestion(said, when, f"columns=[{', '.join(listed)}]", True)
+        return
+    known = [*_bounds(columns)]
+    of_bounds = {name for bounds in known for name in bounds.names}
+    for bounds in known:
+        content = _values_of(columns, bounds, is_alone=len(known) == 1)
+        if not content:
+            continue
+        length, names = main_columns(content)
+        ragged = [f"ray_h5.ragged({name!r}, {bounds.option})" for name in sorted(names)]
+        beside = sorted(
+            repr(name) for name, column in columns.items() if column.rows == bounds.rows and name not in of_bounds
+        )
+        rows_of = counted(bounds.rows, "row")
+        said = f"{' and '.join(bounds.names)}: these may say where each of {rows_of} is among {length} values"
+        yield Suggestion(said, when, f"columns=[{', '.join([*ragged, *beside])}]", True)
 
 
 def _files(tree: FileTree) -> Iterator[Suggestion]:
@@ -287,42 +319,6 @@ class _Bounds(NamedTuple):
     names: tuple[str, ...]
     option: str
     rows: int
-
-
-def _ragged_columns(columns: Mapping[str, Seen]) -> Iterator[tuple[str, list[str]]]:
-    """Yield what says where rows are, and the entries of ``columns=``.
-
-    Whether the rows are all of the values is for the caller to find out: only reading shows it.
-    """
-    # NWB writes the ends of the rows of a column beside it.
-    ends_of = {
-        name: columns[f"{name}_index"].rows
-        for name in columns
-        if f"{name}_index" in columns and _is_integer(columns[f"{name}_index"], 1) and not name.endswith("_index")
-    }
-    if ends_of:  # those of one group that have as many rows as the largest one
-        first = max(ends_of, key=lambda name: columns[name].values)
-        group, rows = _group(first), ends_of[first]
-        indexed = [name for name in ends_of if _group(name) == group and ends_of[name] == rows]
-        taken = {*indexed, *(f"{name}_index" for name in indexed)}
-        plain = [name for name in columns if name not in taken and (_group(name), columns[name].rows) == (group, rows)]
-        said = f"{first}_index has the end of each row of {first}, of {counted(columns[first].rows, 'value')}"
-        yield said, [*(f"ray_h5.ragged({name!r}, ends={name + '_index'!r})" for name in indexed), *map(repr, plain)]
-        return
-    known = [*_bounds(columns)]
-    of_bounds = {name for bounds in known for name in bounds.names}
-    for bounds in known:
-        content = _values_of(columns, bounds, is_alone=len(known) == 1)
-        if not content:
-            continue
-        length, names = main_columns(content)
-        ragged = [f"ray_h5.ragged({name!r}, {bounds.option})" for name in sorted(names)]
-        beside = sorted(
-            repr(name) for name, column in columns.items() if column.rows == bounds.rows and name not in of_bounds
-        )
-        rows_of = counted(bounds.rows, "row")
-        said = f"{' and '.join(bounds.names)}: these may say where each of {rows_of} is among {length} values"
-        yield said, [*ragged, *beside]
 
 
 def _values_of(columns: Mapping[str, Seen], bounds: _Bounds, *, is_alone: bool) -> dict[str, Seen]:

@@ -51,7 +51,13 @@ def common_columns(
     for file_facts in firsts:
         for name, column in file_facts.chosen(columns).items():
             paths.setdefault(name, {}).setdefault(column.spec, file_facts.path)
-    agreed = {name: _agreed(name, specs, firsts, cast) for name, specs in paths.items()}
+    agreed: dict[str, dict[ColumnSpec, ColumnSpec]] = {}  # for each spec in a file the one that it is compared as
+    for name, by_spec in paths.items():
+        specs: Sequence[ColumnSpec] = [*by_spec]
+        if len(specs) > 1 or specs[0].kind == "ragged":
+            specs = _with_common_shape(_without_trailing_axes(name, by_spec))
+            specs = _with_common_values(name, specs, firsts, cast)
+        agreed[name] = dict(zip(by_spec, specs, strict=True))
     delivered = {
         name: {spec: _delivered(common, cast) for spec, common in specs.items()} for name, specs in agreed.items()
     }
@@ -72,20 +78,6 @@ def common_columns(
         }
         check_enums([one for one in firsts if one.columns[name].spec not in by_value], name)
     return {name: _common(list(agreed[name].values())) for name in names}
-
-
-def _agreed(
-    name: str, paths: Mapping[ColumnSpec, str], facts: Sequence[FileFacts], cast: Cast
-) -> dict[ColumnSpec, ColumnSpec]:
-    """Return for each spec that files have for a column the one that it is compared as; files may store it otherwise.
-
-    `paths` has the first file with each spec.
-    """
-    if len(paths) == 1 and all(path.kind != "ragged" for path in paths):
-        return {spec: spec for spec in paths}
-    specs = _with_common_shape(_without_trailing_axes(name, paths))
-    specs = _with_common_values(name, specs, facts, cast)
-    return dict(zip(paths, specs, strict=True))
 
 
 def _shape(spec: ColumnSpec) -> tuple[int | None, ...]:

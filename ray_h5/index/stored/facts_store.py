@@ -34,6 +34,7 @@ from ray_h5.storage.storage_of_path import Storage, storage_of
 
 logger = logging.getLogger(__name__)
 
+_NOT_USED = "%s: not used, and made again: %s"
 _MOST_FILES = 16
 """With so many index files of one scope, the next one takes what they hold, and they go."""
 
@@ -165,7 +166,7 @@ class FactsStore:
             if not entry.name.endswith(index_files.ENDING):
                 continue
             if "-" not in entry.name and first_time("index", self._index_dir):
-                _warn_of(entry.path, "an earlier version wrote it; it may be deleted")
+                logger.warning(_NOT_USED, entry.path, "an earlier version wrote it; it may be deleted")
             # Without a state, another process took what it held.
             if entry.name.startswith(f"{self._digest}-") and (state := identity_now(entry.path)) is not None:
                 states[entry.path] = state
@@ -193,7 +194,8 @@ class FactsStore:
 
     def _distrust(self, where: str, exc: Exception) -> None:
         self._useless.append(where)
-        _warn_of(where, str(exc) if isinstance(exc, (OSError, ValueError)) else f"{type(exc).__name__}: {exc}")
+        why = str(exc) if isinstance(exc, (OSError, ValueError)) else f"{type(exc).__name__}: {exc}"
+        logger.warning(_NOT_USED, where, why)
 
     def get(self, path: str, question: Question | None = None, listed: Identity | None = None) -> FileFacts | None:
         """Return what is known of a file in its present state, if anything; `listed` as in `is_current`.
@@ -283,11 +285,6 @@ class FactsStore:
                     Path(useless).rmdir() if os.path.isdir(useless) else Path(useless).unlink()
             self._opened, self._useless = [*(file for file in self._files if file not in old), new], []
         self._found = {}
-
-
-def _warn_of(where: str, why: str) -> None:
-    """Warn of an index file that is not used."""
-    logger.warning("%s: not used, and made again: %s", where, why)
 
 
 def is_current(facts: FileFacts, listed: Identity | None = None, storage: Storage = LOCAL) -> bool:

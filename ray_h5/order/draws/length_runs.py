@@ -6,6 +6,7 @@ import hashlib
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -74,14 +75,8 @@ class LengthRuns(ComparedByContent):
         selected = np.empty(len(positions), np.int64)
         for window, here in by_part(positions // self.window_rows):
             start = window * self.window_rows
-
-            def ordered(known: np.ndarray | None, start: int = start, window: int = window) -> np.ndarray:
-                if known is not None:
-                    return known
-                stop = min(start + self.window_rows, rows)
-                return self._sorted(base(np.arange(start, stop, dtype=np.int64)), seed, epoch, window)
-
-            selected[here] = _SORTED.update((self.token, seed, epoch, window), ordered)[positions[here] - start]
+            made = partial(self._sorted, base, range(start, min(start + self.window_rows, rows)), seed, epoch)
+            selected[here] = _SORTED.update((self.token, seed, epoch, window), made)[positions[here] - start]
         return selected
 
     def digest(self) -> bytes:
@@ -102,14 +97,18 @@ class LengthRuns(ComparedByContent):
         longest = np.partition(some, len(some) - count)[-count:]
         return float(longest.mean(dtype=np.float64)) / mean
 
-    def _sorted(self, rows: np.ndarray, seed: int, epoch: int, window: int) -> np.ndarray:
-        noise = uniform(hashed(make_key(seed, epoch, _NOISE), np.arange(len(rows)) + window * self.window_rows))
+    def _sorted(self, base: Base, window: range, seed: int, epoch: int, known: np.ndarray | None) -> np.ndarray:
+        """Return the rows of a window of positions in their order; those that are `known`, if they are."""
+        if known is not None:
+            return known
+        positions, number = np.arange(window.start, window.stop), window.start // self.window_rows
+        rows, noise = base(positions), uniform(hashed(make_key(seed, epoch, _NOISE), positions))
         rows = rows[np.argsort(self.lengths[rows] * (1 + _JITTER * noise), kind="stable")]
         runs, rest = divmod(len(rows), self.run_rows)
-        place = int(permute(np.zeros(1, np.int64), runs + 1, make_key(seed, epoch, _SHORT_RUN, window))[0])
+        place = int(permute(np.zeros(1, np.int64), runs + 1, make_key(seed, epoch, _SHORT_RUN, number))[0])
         short = slice(place * self.run_rows, place * self.run_rows + rest)
         whole = np.delete(rows, short).reshape(runs, self.run_rows)
-        drawn = permute(np.arange(runs), runs, make_key(seed, epoch, _RUNS, window))
+        drawn = permute(np.arange(runs), runs, make_key(seed, epoch, _RUNS, number))
         whole = whole[drawn]
         is_down = np.zeros(runs, bool)
         is_down[:-1] = drawn[1:] < drawn[:-1]

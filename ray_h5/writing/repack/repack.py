@@ -16,9 +16,8 @@ from joblib import cpu_count
 from ray_h5.codecs.encode import as_codec
 from ray_h5.errors import OptionError, SchemaMismatchError
 from ray_h5.index.facts.file_facts import Question
-from ray_h5.index.facts.left_out import unreadable_files, warn_of_unreadable
 from ray_h5.index.file_options import FileOptions
-from ray_h5.index.scan_files import Lookup
+from ray_h5.index.scan_files import Lookup, unreadable_files, warn_of_unreadable
 from ray_h5.options import as_integer, takes_options_of
 from ray_h5.order.execute_plan import read_rows
 from ray_h5.order.read_plan import make_plan
