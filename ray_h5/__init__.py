@@ -50,8 +50,7 @@ if TYPE_CHECKING:
     from ray_h5.torch_data.dataset import H5Dataset
     from ray_h5.torch_data.derived_samplers import EpochShuffleSampler as EpochShuffleSampler
     from ray_h5.torch_data.derived_samplers import OrderBatchSampler, WeightedSampler
-    from ray_h5.torch_data.h5_data_loader import H5DataLoader
-    from ray_h5.torch_data.make_loader import loader
+    from ray_h5.torch_data.h5_data_loader import H5DataLoader, loader
     from ray_h5.torch_data.samplers import OrderSampler
     from ray_h5.transforms.augmentation import augmentation_defaults
     from ray_h5.transforms.noise import GaussianNoise
@@ -99,8 +98,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "torch_data.compat.wait_monitor": ("DataLoaderPerformanceMonitor",),
     "torch_data.dataset": ("H5Dataset",),
     "torch_data.derived_samplers": ("EpochShuffleSampler", "OrderBatchSampler", "WeightedSampler"),
-    "torch_data.h5_data_loader": ("H5DataLoader",),
-    "torch_data.make_loader": ("loader",),
+    "torch_data.h5_data_loader": ("H5DataLoader", "loader"),
     "torch_data.samplers": ("OrderSampler",),
     "transforms.augmentation": ("augmentation_defaults",),
     "transforms.noise": ("GaussianNoise",),

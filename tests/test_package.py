@@ -143,7 +143,7 @@ for apart in ("ray_h5.torch_data", "ray_h5.ray_data"):
 def test_lower_floors_need_neither_ray_nor_torch_and_torch_data_needs_no_ray():
     lower, all_but_ray = (line.split() for line in run(BLOCK).splitlines())
     assert {"ray_h5.read.reader", "ray_h5.order.read_plan", "ray_h5.cli"} <= set(lower)
-    assert "ray_h5.torch_data.make_loader" in all_but_ray
+    assert "ray_h5.torch_data.h5_data_loader" in all_but_ray
 
 
 LEAVES = [error for name, error in vars(errors).items() if name.endswith("Error") and name != "RayH5Error"]

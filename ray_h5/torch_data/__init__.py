@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ray_h5.torch_data.compat.wait_monitor import DataLoaderPerformanceMonitor as DataLoaderPerformanceMonitor
     from ray_h5.torch_data.derived_samplers import EpochShuffleSampler as EpochShuffleSampler
     from ray_h5.torch_data.derived_samplers import WeightedSampler as WeightedSampler
-    from ray_h5.torch_data.make_loader import loader as loader
+    from ray_h5.torch_data.h5_data_loader import loader as loader
     from ray_h5.torch_data.standardize import Standardize as Standardize  # type: ignore[assignment]
     from ray_h5.transforms.augmentation import augmentation_defaults as augmentation_defaults
     from ray_h5.transforms.image_transform import DecodeImage as DecodeImage  # type: ignore[assignment]

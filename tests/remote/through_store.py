@@ -91,7 +91,7 @@ _FUNCTIONS = [
     ("ray_h5.ray_data.read_h5", "build_index"),
     ("ray_h5.ray_data", "kfold"),
     ("ray_h5.index.folds", "kfold"),
-    ("ray_h5.torch_data.make_loader", "loader"),
+    ("ray_h5.torch_data.h5_data_loader", "loader"),
     ("ray_h5.torch_data.compat.optimal_dataloader", "create_optimized_dataloader"),
     ("tests.index.kit", "plan_files"),
 ]
