@@ -13,7 +13,7 @@ from ray_h5.loading.rank_shares import Share
 from ray_h5.options import as_integer
 from ray_h5.order.position import Position, PositionLike
 from ray_h5.order.remaining_blocks import start_of
-from ray_h5.ray_data.epochs import EpochSetting
+from ray_h5.ray_data.epochs import Setting, as_setting
 from ray_h5.ray_data.training.collate import TorchCollate
 from ray_h5.ray_data.training.device import can_pin
 from ray_h5.ray_data.training.worker_shard import WorkerShard, read_by_workers
@@ -46,7 +46,7 @@ class DatasetLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration."""
-        self._set(EpochSetting.of(epoch, None))
+        self._set(as_setting(epoch, None))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position after all batches handed out so far, as a dict for a checkpoint."""
@@ -55,10 +55,9 @@ class DatasetLoader:
 
     def load_state_dict(self, state: PositionLike) -> None:
         """Go on at a position: that of `state_dict`, of a `loader` of files, or of `train_batches`."""
-        position = Position.from_dict(state)
-        self._set(EpochSetting(position.epoch, position))
+        self._set(Position.from_dict(state))
 
-    def _set(self, setting: EpochSetting) -> None:
+    def _set(self, setting: Setting) -> None:
         self._is_inside = False
         self._shard.epochs.set(setting)
 

@@ -12,6 +12,7 @@ leaves what each rank asks for, and `begin` compares it: it runs once all ranks 
 from __future__ import annotations
 
 import copy
+import hashlib
 import logging
 import threading
 from collections.abc import Callable, Hashable, Mapping
@@ -44,26 +45,28 @@ Resumes: TypeAlias = Literal["at its rows", "at its epoch", "nowhere"]
 number of rows, of which the user was warned; nowhere, because blocks may come to workers in any order."""
 
 
-@dataclass(frozen=True, slots=True)
-class EpochSetting:
-    """The epoch of the next iteration, and where it begins if not at its first row."""
+Setting: TypeAlias = "int | Position"
+"""The epoch of the next iteration; or the position at which it begins, if not at the first row of an epoch."""
 
-    epoch: int = 0
-    position: Position | None = None
 
-    @classmethod
-    def of(cls, epoch: int, position: PositionLike | None) -> EpochSetting:
-        """Return the setting that the arguments of `set_epoch` mean."""
-        epoch = as_integer("set_epoch: epoch", epoch, 0)
-        checked = None if position is None else Position.from_dict(position)
-        if checked is not None and checked.epoch != epoch:
-            raise PositionError(f"set_epoch: the position is of epoch {checked.epoch}, not of {epoch}")
-        return cls(epoch, checked)
+def as_setting(epoch: int, position: PositionLike | None) -> Setting:
+    """Return what the arguments of `set_epoch` mean."""
+    epoch = as_integer("set_epoch: epoch", epoch, 0)
+    if position is None:
+        return epoch
+    checked = Position.from_dict(position)
+    if checked.epoch != epoch:
+        raise PositionError(f"set_epoch: the position is of epoch {checked.epoch}, not of {epoch}")
+    return checked
 
-    def __str__(self) -> str:
-        if self.position is None or not self.position.has_begun:
-            return f"epoch {self.epoch}"
-        return f"epoch {self.epoch} after {self.position.rows} rows of each of {self.position.world_size} ranks"
+
+def in_words(setting: Setting) -> str:
+    """Return a text for a message, which is the same for equal settings alone."""
+    if not isinstance(setting, Position):
+        return f"epoch {setting}"
+    rows = f" after {setting.rows} rows of each of {setting.world_size} ranks" if setting.has_begun else ""
+    # Ray broadcasts up to a kilobyte, and a position may be larger.
+    return f"epoch {setting.epoch}{rows}, of digest {hashlib.sha256(repr(setting).encode()).hexdigest()[:16]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +102,12 @@ class Epochs:
     resumes: Resumes = "nowhere"
     """`data_config` says it when it gives the dataset to the workers."""
     running: RunningEpoch | None = None
-    _setting: EpochSetting = EpochSetting()
+    _setting: Setting = 0
     _seed: int | None = None
     """The seed of the run that was resumed, for later epochs too; None if that of the plan counts."""
     _executed: dict[Hashable, int] = field(default_factory=dict)
     """How often each was executed since the setting; None stands for iterations in this process, without tasks."""
-    _asked: dict[str, tuple[int, EpochSetting]] = field(default_factory=dict)
+    _asked: dict[str, tuple[int, Setting]] = field(default_factory=dict)
     """By shard: the workers that share the dataset, and what this one asked for the next epoch."""
     _begun: dict[Hashable, Position] = field(default_factory=dict)
     """Executions whose tasks are being made."""
@@ -116,14 +119,14 @@ class Epochs:
         clone.world_size, clone.resumes = world_size, "at its rows" if is_resumable else "at its epoch"
         return clone
 
-    def set(self, setting: EpochSetting) -> None:
+    def set(self, setting: Setting) -> None:
         """Set the epoch of the next execution."""
         self._setting = setting
         self._executed.clear()
         self._asked.clear()
         self._begun.clear()
 
-    def ask(self, shard: str, workers: int, setting: EpochSetting) -> None:
+    def ask(self, shard: str, workers: int, setting: Setting) -> None:
         """Leave what one of several ranks asks for."""
         self._asked[shard] = workers, setting
 
@@ -131,10 +134,11 @@ class Epochs:
         """Return where this execution begins in which epoch; `key` tells apart what one `read_h5` executes."""
         if self._asked:
             asked, workers = dict(sorted(self._asked.items())), max(workers for workers, _ in self._asked.values())
-            settings = {shard: setting for shard, (_, setting) in asked.items()}
+            settings = [setting for _, setting in asked.values()]
             self._asked.clear()  # also if they do not agree: the next execution begins without them
-            check_agreement(settings, workers, max(0, workers - len(settings)))
-            self.set(next(iter(settings.values())))
+            words = dict(zip(asked, map(in_words, settings), strict=True))
+            check_agreement(words, workers, max(0, workers - len(words)))
+            self.set(settings[0])
         # The same dataset may be there twice, as in a union with itself: it is in one epoch.
         if key not in self._begun:
             self._begun[key] = self._next(plan, key)
@@ -158,13 +162,13 @@ class Epochs:
 
     def next_here(self, plan: ReadPlan) -> Position:
         """Return where the next iteration in this process begins."""
-        start, position = self._next(plan, None), self._setting.position
-        return start if position is None else continued(start, position)
+        start = self._next(plan, None)
+        return continued(start, self._setting) if isinstance(self._setting, Position) else start
 
     def _next(self, plan: ReadPlan, key: Hashable) -> Position:
-        position = self._setting.position  # of the first execution alone
-        if position is None:
-            return start_of(plan, self._setting.epoch + self._executed.get(key, 0), self.world_size, self._seed)
+        position = self._setting
+        if not isinstance(position, Position):  # a position is that of the first execution alone
+            return start_of(plan, position + self._executed.get(key, 0), self.world_size, self._seed)
         if self.resumes != "at its epoch":
             return resume(plan, position, self.world_size)
         if position.has_begun:
@@ -190,9 +194,8 @@ class Epochs:
         if execution.peeks or execution.reducers:
             return
         self._executed[key] = self._executed.get(key, 0) + 1
-        if self._setting.position is not None:
-            self._seed = start.seed
-            self._setting = replace(self._setting, position=None)
+        if isinstance(self._setting, Position):
+            self._seed, self._setting = start.seed, self._setting.epoch
         rows = layout_of(start).num_rows
         if start.left is not None:
             warn_of_lost_rows(f"the rest of epoch {start.epoch}", rows, start.world_size)
@@ -200,7 +203,7 @@ class Epochs:
         self.running = RunningEpoch(start, self.resumes)
 
 
-def check_agreement(asked: Mapping[str, object], workers: int, silent: int = 0) -> None:
+def check_agreement(asked: Mapping[str, str], workers: int, silent: int = 0) -> None:
     """Raise an OptionError if workers ask for different epochs or positions; `silent` of them ask for none."""
     first, *rest = asked.values()
     if not silent and all(answer == first for answer in rest):
@@ -287,7 +290,7 @@ def set_epoch(dataset: Dataset | DataIterator, epoch: int, position: PositionLik
     >>> ds = ray_h5.read_h5("data/*.h5", shuffle=True)  # doctest: +SKIP
     >>> set_epoch(ds, 3)  # doctest: +SKIP
     """
-    setting = EpochSetting.of(epoch, position)
+    setting = as_setting(epoch, position)
     if not isinstance(dataset, (Dataset, DataIterator)):
         found_type = repr(dataset) if isinstance(dataset, str) else f"a {type(dataset).__name__}"
         raise OptionError(
@@ -301,7 +304,7 @@ def set_epoch(dataset: Dataset | DataIterator, epoch: int, position: PositionLik
         )
 
 
-def ask_for(dataset: Dataset | DataIterator, setting: EpochSetting) -> int:
+def ask_for(dataset: Dataset | DataIterator, setting: Setting) -> int:
     """Set the epoch of a dataset or shard, and return of how many `read_h5` it consists."""
     if not is_split(dataset):
         return len(_at_epochs(dataset, Epochs.set, setting))

@@ -14,7 +14,7 @@ from ray_h5.errors import OptionError, PositionError
 from ray_h5.options import as_integer, names_options
 from ray_h5.order.position import Position, PositionLike
 from ray_h5.ray_data.arguments import as_flag
-from ray_h5.ray_data.epochs import EpochSetting, RunningEpoch, ask_for, running_epoch
+from ray_h5.ray_data.epochs import RunningEpoch, as_setting, ask_for, running_epoch
 from ray_h5.ray_data.ray_internals import own_error, world_rank
 from ray_h5.ray_data.training.collate import Dtype, TorchCollate
 from ray_h5.ray_data.training.device import as_device, to_device
@@ -44,7 +44,7 @@ class TrainBatches:
         self._running: RunningEpoch | None = None
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        ask_for(self._shard, EpochSetting.of(self._epoch, self._start))
+        ask_for(self._shard, as_setting(self._epoch, self._start))
         self.rows, self._has_begun, self._running = 0, True, None
         batches: Iterable[dict[str, Any]] = self._shard.iter_torch_batches(**self._options)
         try:

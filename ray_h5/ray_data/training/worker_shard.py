@@ -6,7 +6,6 @@ other. No task, no object store and no coordinator is between the files and the 
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ from ray_h5.order.read_plan import ReadPlan
 from ray_h5.order.remaining_blocks import Block, read_block, start_of
 from ray_h5.ray_data.arrow.blocks import schema_of, to_table
 from ray_h5.ray_data.datasource import H5Datasource
-from ray_h5.ray_data.epochs import Epochs, EpochSetting, check_agreement
+from ray_h5.ray_data.epochs import Epochs, check_agreement, in_words
 from ray_h5.ray_data.preprocessing.standardize import Standardize
 from ray_h5.ray_data.ray_internals import steps_after_reading, world_rank
 from ray_h5.transforms.augmentation import Augmentation
@@ -295,10 +294,7 @@ class WorkerShard(DataIterator):
             return
         from ray.train.collective import broadcast_from_rank_zero
 
-        start = running.position(0)
-        # Ray broadcasts up to a kilobyte, and a position may be larger.
-        digest = hashlib.sha256(repr(start).encode()).hexdigest()[:16]
-        own = f"{EpochSetting(start.epoch, start)}, of digest {digest}"
+        own = in_words(running.position(0))
         check_agreement({"rank 0": broadcast_from_rank_zero(own), f"rank {rank}": own}, workers)
 
 
