@@ -16,21 +16,20 @@ from ray_h5.loading.rank_shares import Share
 from ray_h5.loading.read_calls import BatchReader
 from ray_h5.loading.row_source import RowSource
 from ray_h5.messages import no_column
-from ray_h5.options import names_options
+from ray_h5.options import takes_options_of
 from ray_h5.order.epoch_order import Order
 from ray_h5.order.read_plan import ReadPlan, steps_plan
 from ray_h5.order.remaining_blocks import start_of
 from ray_h5.torch_data.batches.tensors import Sample
 from ray_h5.torch_data.h5_data_loader import as_h5
-from ray_h5.transforms.moments import Axis, Moments, NanPolicy
-from ray_h5.transforms.scaler import ConstantPolicy, Scaler
-from ray_h5.transforms.standardize_base import Standardization, with_column
+from ray_h5.transforms.moments import Moments
+from ray_h5.transforms.scaler import Scaler, Standardization, with_column
 
 _READ_BYTES = 16 << 20
 """Of the rows whose moments are computed at once."""
 
 
-@names_options
+@takes_options_of(Standardization)
 class Standardize(Standardization):
     """Standardize columns: (x - mean) / (std + epsilon), as `ray_h5.Standardize` does in Ray.
 
@@ -38,18 +37,8 @@ class Standardize(Standardization):
 
     Parameters
     ----------
-    columns : sequence of str
-        The columns, each of numbers or booleans.
-    axis : int, tuple of int or None
-        The axes that mean and deviation are taken over, as in numpy's ``mean`` of a batch; axis 0 is the rows. 0
-        scales each element of a row separately, (0, 2) each channel of (n, channels, time); None uses one mean and one
-        deviation for the whole column.
-    epsilon : float
-        Added to the deviation.
-    nan_policy : {"raise", "omit"}
-        A NaN raises an error while fitting, or is left out. Samples keep NaN.
-    constant : {"raise", "one"}
-        A deviation of 0 raises an error, or counts as 1, so that all values of the column become 0.
+    **options
+        Those of `Standardization`: what is standardized, and how.
 
     Examples
     --------
@@ -57,17 +46,6 @@ class Standardize(Standardization):
     >>> train.transform = Standardize(["signal"], axis=(0, 2)).fit(train)  # doctest: +SKIP
     >>> batches = loader(train, 64)  # doctest: +SKIP
     """
-
-    def __init__(
-        self,
-        columns: Sequence[str],
-        *,
-        axis: Axis = None,
-        epsilon: float = 1e-8,
-        nan_policy: NanPolicy = "raise",
-        constant: ConstantPolicy = "raise",
-    ) -> None:
-        self._set(columns, axis, epsilon, nan_policy, constant)
 
     def fit(self, data: Dataset[Any]) -> Standardize:
         """Read each sample once, and return this object with the moments of the columns.

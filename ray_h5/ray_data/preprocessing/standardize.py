@@ -15,19 +15,18 @@ from ray.data.preprocessor import Preprocessor, PreprocessorNotFittedException
 from ray_h5.errors import NotFittedError, OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError
 from ray_h5.loading.origin_columns import IS_PADDING_SPEC, ROW_ID_SPEC
 from ray_h5.messages import no_column
-from ray_h5.options import as_integer, names_options
+from ray_h5.options import as_integer, takes_options_of
 from ray_h5.ray_data.datasource import by_elements
 from ray_h5.ray_data.preprocessing.batch_formats import changed, names_of
 from ray_h5.transforms.moments import Axis, Moments, NanPolicy
-from ray_h5.transforms.scaler import ConstantPolicy, Scaler
-from ray_h5.transforms.standardize_base import Standardization, with_column
+from ray_h5.transforms.scaler import Scaler, Standardization, with_column
 
 
 class PreprocessorNotFittedError(NotFittedError, PreprocessorNotFittedException):
     """A preprocessor is used before it is fitted; both Ray's error of that name and a `RayH5Error`."""
 
 
-@names_options
+@takes_options_of(Standardization)
 class Standardize(Standardization, Preprocessor):
     """Standardize columns: (x - mean) / (std + epsilon).
 
@@ -37,19 +36,11 @@ class Standardize(Standardization, Preprocessor):
 
     Parameters
     ----------
-    columns : sequence of str
-        The columns, each of numbers or booleans.
-    axis : int, tuple of int or None
-        The axes that mean and deviation are taken over, as in numpy's ``mean`` of a batch; axis 0 is the rows. 0
-        scales each element of a row separately, (0, 2) each channel of (n, channels, time); None uses one mean and
-        one deviation for the whole column.
-    epsilon : float
-        Added to the deviation.
+    **options
+        Those of `Standardization`: what is standardized, and how.
     nan_policy : {"raise", "omit"}
         A NaN raises an error while fitting, or is left out. `transform` keeps NaN. The error names the row if the
         dataset has the column ``row_id``.
-    constant : {"raise", "one"}
-        A deviation of 0 raises an error, or counts as 1, so that all values of the column become 0.
     sample_rows : int, optional
         Fit on that many rows, drawn at random. The number is exact, and the other rows are not read, if the dataset
         has the column ``row_id`` (``read_h5(..., include_row_ids=True)``) and each id once; a union of two reads has
@@ -79,18 +70,10 @@ class Standardize(Standardization, Preprocessor):
     _not_fitted = PreprocessorNotFittedError
 
     def __init__(
-        self,
-        columns: Sequence[str],
-        *,
-        axis: Axis = None,
-        epsilon: float = 1e-8,
-        nan_policy: NanPolicy = "raise",
-        constant: ConstantPolicy = "raise",
-        sample_rows: int | None = None,
-        seed: int = 0,
+        self, columns: Sequence[str], *, sample_rows: int | None = None, seed: int = 0, **options: Any
     ) -> None:
-        super().__init__()
-        self._set(columns, axis, epsilon, nan_policy, constant)
+        Preprocessor.__init__(self)
+        Standardization.__init__(self, columns, **options)
         self.sample_rows = None if sample_rows is None else as_integer("sample_rows", sample_rows, 1)
         self.seed = as_integer("seed", seed, 0)
 
