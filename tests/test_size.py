@@ -38,7 +38,7 @@ class Size(NamedTuple):
 
 
 LIMITS: dict[str, Size] = {
-    "__init__": Size(195, 1, 1, 0, 0, 0),
+    "__init__": Size(193, 1, 1, 0, 0, 0),
     "arrow_arrays": Size(129, 1, 0, 0, 0, 0),
     "atomic": Size(24, 1, 0, 0, 0, 0),
     "bench": Size(190, 1, 0, 0, 1, 0),
@@ -64,20 +64,20 @@ LIMITS: dict[str, Size] = {
     "per_process": Size(48, 1, 0, 0, 0, 0),
     "plots": Size(363, 1, 0, 0, 0, 0),
     "predicates": Size(986, 6, 0, 0, 0, 0),
-    "ray_data": Size(4042, 24, 5, 0, 7, 5),
+    "ray_data": Size(4023, 24, 5, 0, 7, 5),
     "read": Size(5826, 29, 0, 0, 8, 3),
     "rows": Size(3838, 17, 1, 0, 4, 1),
     "shown_values": Size(105, 1, 0, 0, 0, 0),
     "source": Size(269, 1, 8, 0, 0, 0),
     "storage": Size(3314, 22, 4, 0, 3, 0),
     "tables": Size(1243, 8, 0, 0, 2, 2),
-    "torch_data": Size(4432, 21, 2, 0, 1, 0),
-    "transforms": Size(1734, 10, 0, 0, 1, 0),
+    "torch_data": Size(4396, 20, 2, 0, 1, 0),
+    "transforms": Size(1734, 9, 0, 0, 1, 0),
     "writing": Size(2631, 14, 0, 0, 5, 2),
 }
 """Today's numbers."""
 
-COMMENTS = 1.25
+COMMENTS = 1.26
 """Per cent of lines that are comments, over all packages: this one may only rise."""
 
 

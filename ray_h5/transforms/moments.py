@@ -86,7 +86,17 @@ class Moments:
                 f"dtype {batch.dtype}: expected real numbers or booleans in rows of one shape. Leave it out; "
                 "sparse rows, and rows that differ in shape, are scaled by a function of your own."
             )
-        axes = normalize_axis(axis, batch.ndim)
+        if batch.ndim == 0:
+            raise OptionError("expected a batch of rows, got a scalar")
+        plain = check_axis(axis)
+        listed = tuple(range(batch.ndim) if plain is None else np.atleast_1d(plain).tolist())
+        if outside := [number for number in listed if not -batch.ndim <= number < batch.ndim]:
+            raise OptionError(
+                f"axis={axis!r}: there is no axis {outside[0]} in a batch of {batch.ndim} axes; axis 0 is the rows"
+            )
+        axes = tuple(sorted({number % batch.ndim for number in listed}))
+        if 0 not in axes:
+            raise _without_rows(axis, listed)
         if batch.size == 0:
             kept = tuple(1 if axis in axes else batch.shape[axis] for axis in range(1, batch.ndim))
             return cls(np.zeros(kept, np.int64), np.zeros(kept), np.zeros(kept), axes)
@@ -219,26 +229,6 @@ def _without_rows(axis: object, listed: tuple[int, ...]) -> OptionError:
 def check_nan_policy(nan_policy: str) -> None:
     """Raise an OptionError unless `nan_policy` is one of the two."""
     require(nan_policy in ("raise", "omit"), "nan_policy", nan_policy, "'raise' or 'omit'")
-
-
-def normalize_axis(axis: Axis, ndim: int) -> tuple[int, ...]:
-    """Return the axes of a batch to reduce, sorted and not negative.
-
-    Raises
-    ------
-    OptionError
-        If an axis does not exist, or axis 0, the rows, is not among them.
-    """
-    if ndim == 0:
-        raise OptionError("expected a batch of rows, got a scalar")
-    plain = check_axis(axis)
-    listed = tuple(range(ndim) if plain is None else np.atleast_1d(plain).tolist())
-    if outside := [axis_number for axis_number in listed if not -ndim <= axis_number < ndim]:
-        raise OptionError(f"axis={axis!r}: there is no axis {outside[0]} in a batch of {ndim} axes; axis 0 is the rows")
-    axes = tuple(sorted({axis_number % ndim for axis_number in listed}))
-    if 0 not in axes:
-        raise _without_rows(axis, listed)
-    return axes
 
 
 def _non_finite_message(batch: np.ndarray[Any, Any], nan_policy: str, row_ids: Any) -> str:

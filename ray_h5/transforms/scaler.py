@@ -156,14 +156,15 @@ class Scaler:
     def __repr__(self) -> str:
         return f"Scaler({self.summary}, axis={self.moments.axis})"
 
-    def _check_shape(self, shape: tuple[int, ...], batched: bool) -> None:
-        """Raise unless an array has a shape of the rows that it was fitted on."""
-        expected, reduced = self.mean.shape, self.moments.axis
+    def _scaled(self, array: Any, batched: bool, *, forward: bool) -> Any:
+        """Return an array or a tensor, or a number as one, scaled or with the scaling undone."""
+        of_torch = is_tensor(array)
+        array = array if of_torch else np.asarray(array)
+        shape, expected, reduced = tuple(array.shape), self.mean.shape, self.moments.axis
         # An axis that was reduced has length 1 in `expected`, and may have any length here.
-        row = shape[len(shape) - len(expected) :]
         fits = all(
             length == size if axis not in reduced else size in (1, length)
-            for axis, (size, length) in enumerate(zip(expected, row, strict=False), 1)
+            for axis, (size, length) in enumerate(zip(expected, shape[len(shape) - len(expected) :], strict=False), 1)
         )
         if len(shape) - len(expected) not in ((1,) if batched else (0, 1)) or not fits:
             wanted = ["any" if axis in reduced else str(size) for axis, size in enumerate(expected, 1)]
@@ -172,12 +173,6 @@ class Scaler:
                 f"shape {shape} does not fit: fitted on rows of shape ({', '.join(wanted)}), so expected {either}; fit "
                 "again if the rows have changed"
             )
-
-    def _scaled(self, array: Any, batched: bool, *, forward: bool) -> Any:
-        """Return an array or a tensor, or a number as one, scaled or with the scaling undone."""
-        of_torch = is_tensor(array)
-        array = array if of_torch else np.asarray(array)
-        self._check_shape(tuple(array.shape), batched)
         kind = array.dtype.kind if not of_torch else "f" if array.is_floating_point() else "i"
         if of_torch and array.is_complex():
             kind = "c"

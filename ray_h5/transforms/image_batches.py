@@ -1,0 +1,62 @@
+"""Encoded images in the batches of Ray, PyTorch and numpy -> the bytes of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ray_h5.buffers import objects
+from ray_h5.codecs.decode_image import FORMATS, HeaderError
+from ray_h5.errors import UnsupportedColumnError
+from ray_h5.messages import few
+from ray_h5.options import is_integer
+
+
+def is_batch(values: Any) -> bool:
+    """Return whether values are those of several rows, not the bytes of one."""
+    if isinstance(values, (bytes, bytearray, memoryview, np.void, np.bytes_)):
+        return False
+    if isinstance(values, np.ndarray):
+        return values.ndim > 1 or values.dtype.kind in "OSV"
+    if isinstance(values, list):
+        return not (values and is_integer(values[0]))
+    return getattr(values, "ndim", 0) > 1
+
+
+def encoded(values: Any, column: str) -> tuple[tuple[int, ...], Sequence[Any] | np.ndarray]:
+    """Return the encoded images of a batch one after the other, and how many there are along each axis of it."""
+    array = objects(values) if isinstance(values, list) else np.asarray(values)
+    if array.dtype == np.uint8 and array.ndim > 1:
+        return array.shape[:-1], array.reshape(int(np.prod(array.shape[:-1])), array.shape[-1])
+    if array.dtype.kind not in "OSV":
+        raise UnsupportedColumnError(
+            f"DecodeImage: column {column!r} holds {array.dtype} values of shape {array.shape[1:]}; expected encoded "
+            f"images ({FORMATS}), as bytes or uint8"
+        )
+    rows = array.reshape(-1)
+    several = [np.asarray(row) for row in rows if getattr(row, "ndim", 0) > 1] if array.dtype == object else []
+    if not several:
+        return array.shape, rows
+    shapes = {row.shape[:-1] for row in several}
+    if len(shapes) > 1 or len(several) < len(rows) or any(row.dtype != np.uint8 for row in several):
+        raise UnsupportedColumnError(
+            f"DecodeImage: column {column!r}: expected rows of uint8 with one number of images each, found rows of "
+            f"{few(sorted({f'{np.asarray(row).dtype} {np.shape(row)}' for row in rows}))}"
+        )
+    return (*array.shape, *shapes.pop()), [row[at] for row in several for at in np.ndindex(row.shape[:-1])]
+
+
+def as_bytes(value: Any) -> bytes:
+    """Return the bytes of one encoded image; raise a `HeaderError` for values of another type."""
+    if value is None:
+        raise HeaderError("there is none")
+    if isinstance(value, (bytes, bytearray, memoryview, list)):
+        return bytes(value)
+    if isinstance(value, (np.void, np.bytes_)):
+        return value.tobytes()
+    array = np.asarray(value)
+    if array.dtype.kind not in "iu" or array.dtype.itemsize != 1:
+        raise HeaderError(f"its values are {array.dtype}, not bytes")
+    return array.tobytes()
