@@ -26,7 +26,7 @@ from ray_h5.columns.derived_columns import (
 from ray_h5.columns.ragged.bounds import Bounds, ChunkedBy, bounds_in, check_bounds, rows_key
 from ray_h5.columns.ragged.csr_groups import SPARSE, SparseRows, positions_of_names, width_of
 from ray_h5.columns.ragged.range_columns import Ranges
-from ray_h5.columns.row_table import Listing, RowTable
+from ray_h5.columns.row_table import RowTable
 from ray_h5.columns.stored_values import Stored, stored_fields
 from ray_h5.columns.values import Taken, Values, read_units
 from ray_h5.errors import CorruptFileError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
@@ -111,17 +111,6 @@ class Columns(ABC):
     def groups(self) -> Paths | None:
         """The groups that are parts; None for a file as a whole."""
         return None
-
-    @abstractmethod
-    def table(self, **others: Any) -> RowTable:
-        """Return what was found out so far, with what a row kind knows."""
-
-    @abstractmethod
-    def listing(self) -> Listing:
-        """Return which columns there are."""
-
-    def prepare(self, names: Iterable[str]) -> None:  # noqa: B027
-        """Find out about columns, several at once; nothing where the reader describes them one by one."""
 
     # What the parts say ---------------------------------------------------------------------------
 
@@ -444,8 +433,8 @@ class Columns(ABC):
             of_parts = (rows.stops - rows.starts).tolist()
 
         def widths() -> np.ndarray:
-            found = (width_of(reader, made, self._path(part, name), count) for part, count in enumerate(of_parts))
-            return np.fromiter(found, np.int64, len(of_parts))
+            of_each = (width_of(reader, made, self._path(part, name), count) for part, count in enumerate(of_parts))
+            return np.fromiter(of_each, np.int64, len(of_parts))
 
         where = "" if groups is None else digest_of(groups.groups.data + groups.groups.ends.tobytes())
         of_groups = reader.fact(f"{name}: widths in {where}; {made.shape}", widths, of_file=True)

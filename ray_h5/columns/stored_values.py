@@ -138,7 +138,7 @@ class Stored(Values):
         return replace(self, layout=layout_of_boxes(self.layout, address), address=address)
 
     def reading(self, units: Request, out: np.ndarray) -> Reading:
-        if not self.is_part:
+        if not (self.fields or self.taken):
             return Reading([Part(self.address, units, out)])
         wanted, address, names, taken = units.listed(), self._taken_address, self.fields, self.taken
         shape, dtype = self.layout.row_shape, self.layout.dtype
@@ -158,11 +158,6 @@ class Stored(Values):
 
         part = Part(self.address if address is None else address, request_of(wanted.rows), values)
         return Reading([part], finish)
-
-    @property
-    def is_part(self) -> bool:
-        """Whether these are some fields or positions of the values of datasets."""
-        return bool(self.fields) or bool(self.taken)
 
     @property
     def _selection(self) -> Selection:

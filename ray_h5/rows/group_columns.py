@@ -104,10 +104,7 @@ class GroupColumns(Columns):
             self._listing = Listing(tuple(dict.fromkeys(names)), refused)
         return self._listing
 
-    def prepare(self, names: Iterable[str]) -> None:
-        self._look_at(path for name in names for path in self._paths_of(name))
-
-    def _look_at(self, paths: Iterable[str]) -> None:
+    def look_at(self, paths: Iterable[str]) -> None:
         """Find out about datasets, several at once."""
         known = {} if self._groups is None else self._groups.columns
         unknown = [path for path in paths if path not in known and path not in self._absent and path not in self.own]
@@ -117,7 +114,7 @@ class GroupColumns(Columns):
         self._absent.update(path for path in unknown if path not in table.columns)
         self._groups = table if self._groups is None else self._groups.merged(table)
 
-    def _paths_of(self, name: str) -> list[str]:
+    def paths_of(self, name: str) -> list[str]:
         """Return the datasets that a column is read from, as far as its name says so."""
         made = self.whole(name)
         if not isinstance(made, (Ragged, Csr)):
@@ -149,7 +146,7 @@ class GroupColumns(Columns):
         raise UnknownColumnError(f"{self.path}: no {path!r} in the groups {self._pattern.said}.{hint}")
 
     def plain(self, path: str) -> JoinedArray | None:
-        self._look_at([path])
+        self.look_at([path])
         joined = self.known.columns.get(path)
         if joined is None or joined.name != path:
             return None
@@ -198,7 +195,7 @@ class GroupColumns(Columns):
                 f"{self.path}: {path!r} in group {groups[at]!r} is a sparse matrix: a row of Groups would "
                 "be rows of rows. Leave rows= out and pass group= of one group, to read the rows in it."
             )
-        self._look_at(f"{path}/{part}" for part in _PARTS.get(first.kind, _MATRIX[:3]))
+        self.look_at(f"{path}/{part}" for part in _PARTS.get(first.kind, _MATRIX[:3]))
         if first.kind in SPARSE:
             return first
         encoding = _encoding(first.kind, first.said, path)
@@ -222,7 +219,7 @@ class GroupColumns(Columns):
         if self._pattern.missing == "error":
             return np.ones(len(self.groups), bool)
         parts = [f"{path}/{part}" for part in _FIRST_PARTS]
-        self._look_at(parts)
+        self.look_at(parts)
         there = [self.known.columns[part].is_there for part in parts if part in self.known.columns]
         return np.logical_or.reduce([np.zeros(len(self.groups), bool), *there])
 

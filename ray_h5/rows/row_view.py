@@ -115,7 +115,7 @@ class RowView:
         """What was found out about the rows."""
         return replace(self._rows.table, num_steps=self.num_steps)
 
-    @property
+    @functools.cached_property
     def num_rows(self) -> int:
         return self._rows.num_rows
 
@@ -127,7 +127,7 @@ class RowView:
         refused: dict[str, Exception] = dict(listing.refused)
         for name in listing.names:
             try:
-                columns[name] = self._described(name)
+                columns[name] = self._layouts.get(name) or self._described(name)
             except RayH5Error as exc:
                 refused[name] = exc
         return FileLayout(self.path, self.base.group, self.identity, columns, refused, self.base.sought)
@@ -148,23 +148,23 @@ class RowView:
             self._rows.prepare(unknown)
         for name in wanted:
             try:
-                layouts[name] = self._described(name)
+                layouts[name] = self._layouts.get(name) or self._described(name)
             except UnknownColumnError:
                 if not missing_ok:
                     raise
         return layouts
 
     def _described(self, name: str) -> ColumnLayout:
-        if name not in self._layouts:
-            try:
-                column = self._rows.column(name)
-            except UnknownColumnError:
-                if name != EPISODE and not (name == GROUP and self._kind.has_groups):
-                    raise
-                column = self._episode(name)
-            layout, classes = column.layout(self._rows.num_rows, self.path), self._labels.get(name)
-            self._columns[name] = column, layout
-            self._layouts[name] = layout if classes is None else classes.layout(layout)
+        """Return the layout of a column that is asked for first."""
+        try:
+            column = self._rows.column(name)
+        except UnknownColumnError:
+            if name != EPISODE and not (name == GROUP and self._kind.has_groups):
+                raise
+            column = self._episode(name)
+        layout, classes = column.layout(self._rows.num_rows, self.path), self._labels.get(name)
+        self._columns[name] = column, layout
+        self._layouts[name] = layout if classes is None else classes.layout(layout)
         return self._layouts[name]
 
     def _episode(self, name: str) -> RowColumn:
@@ -219,7 +219,9 @@ class RowView:
             if not isinstance(values, Ranges) or column.units_of is not None or values.entries is not None:
                 return None
             joined, content = values.joined, values.content
-            if joined is None or not isinstance(content, Stored) or content.address is not joined or content.is_part:
+            if joined is None or not isinstance(content, Stored) or content.address is not joined:
+                return None
+            if content.fields or content.taken:
                 return None
             whole[name] = joined
         return None if {*self._seeds, *self._labels} & out.keys() else JobsOfRows.of_datasets(whole, out)
@@ -279,16 +281,16 @@ class RowView:
         if not len(wanted):
             return FileRead(self.base, [])
         with self._naming_columns():
-            reading = Reading.together(
-                [self._reading(name, wanted, there, array, draws) for name, array in arrays.items()]
-            )
+            readings = [self._reading(name, wanted, there, array, draws) for name, array in arrays.items()]
 
         def finish() -> None:
             with self._naming_columns():
-                if reading.finish is not None:
-                    reading.finish()
+                for reading in readings:
+                    if reading.finish is not None:
+                        reading.finish()
 
-        return FileRead(self.base, [part for part in reading.parts if len(part.request)], finish)
+        parts = [part for reading in readings for part in reading.parts if len(part.request)]
+        return FileRead(self.base, parts, finish)
 
     def _reading(
         self, name: str, rows: np.ndarray, places: np.ndarray, out: np.ndarray, draws: np.ndarray | None

@@ -37,8 +37,8 @@ class AxisRows(Episodes):
         self.columns: FileColumns = columns
         self._windows = windows
         self._is_timed = windows is not None and windows.at is not None  # columns have times of their own
-        self._found = None if table is None else table.episode_lengths
-        self._steps = 0 if self._found is None else int(self._found.sum())
+        self._known = None if table is None else table.episode_lengths
+        self._steps = 0 if self._known is None else int(self._known.sum())
 
     @property
     def num_rows(self) -> int:
@@ -46,7 +46,7 @@ class AxisRows(Episodes):
 
     @property
     def table(self) -> RowTable:
-        return self.columns.table(episode_lengths=self._found)
+        return self.columns.table(episode_lengths=self._known)
 
     def listing(self) -> Listing:
         listing = self.columns.listing()
@@ -60,10 +60,10 @@ class AxisRows(Episodes):
 
     def lengths_of(self, names: Iterable[str]) -> np.ndarray:
         num_rows = self._rows_of(names)
-        if self._found is None:
-            self._found = self._lengths(num_rows)
+        if self._known is None:
+            self._known = self._lengths(num_rows)
         self._steps = num_rows
-        return self._found
+        return self._known
 
     def _lengths(self, num_rows: int) -> np.ndarray:
         assert self._windows is not None
@@ -179,16 +179,16 @@ class AxisRows(Episodes):
         assert self._windows is not None
         if self._is_timed:
             return self.columns.parts(name)
-        assert self._found is not None
+        assert self._known is not None
         values, names = self.columns.values(name), (name, self._windows.columns[0].source)
-        if self._windows.episode_bounds is not None or values.array.num_rows != self._found.sum():
+        if self._windows.episode_bounds is not None or values.array.num_rows != self._known.sum():
             try:
                 self._rows_of(names)
             except SchemaMismatchError:
                 self._rows_of((*names, *self.listing().names))  # this one says which columns may be read together
                 raise
         values = self.columns.of_units(name, values)
-        return Parts(values, self._starts(self._found), self._found, values.array.chunk_rows)
+        return Parts(values, self._starts(self._known), self._known, values.array.chunk_rows)
 
     def constant(self, name: str) -> RowColumn | None:
         single = self.columns.single(name) if self._is_timed else None
@@ -205,7 +205,7 @@ class AxisRows(Episodes):
         return np.concatenate([[0], np.cumsum(lengths)])[:-1].astype(np.int64)
 
     def episode_names(self) -> np.ndarray:
-        lengths = self._found if self._found is not None else np.zeros(int(self._is_timed))
+        lengths = self._known if self._known is not None else np.zeros(int(self._is_timed))
         if self._windows is None or self._windows.episode is None:
             return objects(str(i).encode() for i in range(len(lengths)))
         name = self._windows.episode

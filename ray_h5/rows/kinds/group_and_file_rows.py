@@ -65,7 +65,8 @@ class WholeRows(Episodes):
         return self.columns.table(groups=groups, entries=entries)
 
     def prepare(self, names: Iterable[str]) -> None:
-        self.columns.prepare(names)
+        if isinstance(self.columns, GroupColumns):
+            self.columns.look_at(path for name in names for path in self.columns.paths_of(name))
 
     def listing(self) -> Listing:
         listing = self.columns.listing()

@@ -206,18 +206,18 @@ class PatchRows(RowsOfKind):
         first = blocks[0].array
         is_decoded = first.kind == "number" and any(isinstance(block, Decoded) for block in blocks)
         for group, column in enumerate(blocks[1:], start=1):
-            each, axes, names = column.array, self._parts[group].axes, self._groups.names
+            other, axes, names = column.array, self._parts[group].axes, self._groups.names
             if axes != self._parts[0].axes:
-                other = next(array for array in axes if axes[array] != self._parts[0].axes[array])
+                array = next(array for array in axes if axes[array] != self._parts[0].axes[array])
                 raise OptionError(
-                    f"{self._columns.path}: Patches: blocks cut the axes {self._parts[0].axes[other]} of {other!r} in "
-                    f"group {names[0]!r}, and {axes[other]} in {names[group]!r}: say which with "
-                    f"axes={{{other!r}: {self._parts[0].axes[other]}}}"
+                    f"{self._columns.path}: Patches: blocks cut the axes {self._parts[0].axes[array]} of {array!r} in "
+                    f"group {names[0]!r}, and {axes[array]} in {names[group]!r}: say which with "
+                    f"axes={{{array!r}: {self._parts[0].axes[array]}}}"
                 )
-            same = each.kind == first.kind and each.row_shape == first.row_shape and each.enum == first.enum
-            if not same or (each.dtype != first.dtype and not is_decoded):
+            same = other.kind == first.kind and other.row_shape == first.row_shape and other.enum == first.enum
+            if not same or (other.dtype != first.dtype and not is_decoded):
                 raise SchemaMismatchError(
                     f"{self._columns.path}: column {name!r}: group {names[0]!r} has blocks of {first.dtype} of shape "
-                    f"{first.row_shape}, and group {names[group]!r} of {each.dtype} of shape {each.row_shape}. Choose "
-                    "groups that agree with groups= of Patches, or leave the column out with columns=[...]."
+                    f"{first.row_shape}, and group {names[group]!r} of {other.dtype} of shape {other.row_shape}. "
+                    "Choose groups that agree with groups= of Patches, or leave the column out with columns=[...]."
                 )
