@@ -95,10 +95,6 @@ class Scope:
         roots = as_roots(source.allow_external)
         return cls(source.group, roots, threads, rows, windows, storage, columns, bool(decode_cf), axes)
 
-    def beside(self, path: str) -> str:
-        """Return the file that is read beside another one; empty if there is none."""
-        return self.zipped.get(path, "")
-
     @property
     def by_axis(self) -> bool:
         """Whether rows lie along the first axis."""
@@ -125,19 +121,6 @@ class Scope:
         sources = {window.name: window.source for window in windows}
         return replace(self, rows=self.rows.naming([*(sources.get(n, n) for n in columns), *sources.values()]))
 
-    def reader(self, path: str, expect: FileState | None = None, known: Manifest | None = None) -> RowReader:
-        """Open a file as it is stored: without its row kind and its encoded columns."""
-        return RowReader(
-            path,
-            self.group,
-            self.threads,
-            self.allow_external,
-            expect=expect,
-            storage_options=self.storage,
-            known=known,
-            zip_file=self.beside(path),
-        )
-
     def open(
         self,
         path: str,
@@ -153,7 +136,16 @@ class Scope:
         With `is_planned`, a file without a table is known to follow no convention. What is drawn in a file depends on
         its `name`, the path below the folder of all files; alone, it is the last part of its path.
         """
-        reader = self.reader(path, expect, known)
+        reader = RowReader(
+            path,
+            self.group,
+            self.threads,
+            self.allow_external,
+            expect=expect,
+            storage_options=self.storage,
+            known=known,
+            zip_file=self.zipped.get(path, ""),
+        )
         plain = self.by_axis and table is None and not self.columns and not self.decode_cf
         plain = plain and self.axes == "stored" and not self.labels
         if plain and (is_planned or not reader.form):

@@ -198,7 +198,7 @@ def data_of_rows(index: RowIndex) -> dict[str, str]:
     scope = index.scope
     drawn_in, zipped = "", ""
     if scope.zipped:
-        beside = [scope.beside(path).encode("utf-8", "surrogateescape") for path in index.files.all_paths()]
+        beside = [scope.zipped.get(path, "").encode("utf-8", "surrogateescape") for path in index.files.all_paths()]
         zipped = f"with names of digest {digest_of_names(beside)}"
     if scope.rows is not None and scope.rows.is_drawn:
         # What blocks are drawn in, in each file: of arrays of other lengths, the same draws are other blocks.

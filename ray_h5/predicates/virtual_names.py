@@ -126,9 +126,8 @@ def parse_virtual(name: str) -> tuple[str, Derived] | None:
 def virtual_spec(name: str) -> ColumnSpec:
     """Return the spec of a virtual column."""
     _, criterion = parse_virtual(name) or ("", None)
-    if isinstance(criterion, Length):
-        return ColumnSpec(name, "number", np.dtype(np.int64), ())
-    return ColumnSpec(name, "bool", np.dtype(bool), ())
+    is_length = isinstance(criterion, Length)
+    return ColumnSpec(name, "number" if is_length else "bool", np.dtype(np.int64 if is_length else bool), ())
 
 
 def _of_json(value: Any) -> Any:

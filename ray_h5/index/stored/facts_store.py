@@ -139,11 +139,11 @@ class FactsStore:
         self._saved = time.monotonic()
 
     def _key(self, path: str) -> str:
-        place, beside = storage_of(path, self._scope.storage).place, self._scope.beside(path)
+        place, beside = storage_of(path, self._scope.storage).place, self._scope.zipped.get(path, "")
         return "\0".join([path, *([place, beside] if place or beside else [])])
 
     def _in_memory(self, path: str) -> tuple[object, ...]:
-        return path, self._scope.beside(path), storage_of(path, self._scope.storage), self._named
+        return path, self._scope.zipped.get(path, ""), storage_of(path, self._scope.storage), self._named
 
     @property
     def _files(self) -> list[IndexFile]:

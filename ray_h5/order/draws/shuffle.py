@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import OptionError
-from ray_h5.options import as_integer, is_number, names_options, takes_options
+from ray_h5.options import as_integer, is_number, names_options, require, takes_options
 
 Unit = Literal["auto", "rows", "chunks", "files"]
 
@@ -120,17 +120,13 @@ class Shuffle(ComparedByContent):
         self._check_lengths()
 
     def _check_lengths(self) -> None:
-        run = self.run_rows
-        values = self.batch_values
-        if values is not None and not (is_number(values) and 0 < values < float("inf")):
-            raise OptionError(f"Shuffle: batch_values={values!r}: expected a number above 0, or None")
+        run, values = self.run_rows, self.batch_values
+        is_sum = values is None or (is_number(values) and 0 < values < float("inf"))
+        require(is_sum, "Shuffle: batch_values", values, "a number above 0, or None")
         if self.by_length is None:
-            if values is not None:
-                raise OptionError(
-                    f"Shuffle: batch_values={values}: is used only with by_length, which says what is summed"
-                )
-            if run is not None:
-                raise OptionError(f"Shuffle: run_rows={run}: is used only with by_length")
+            for name, value, why in (("batch_values", values, ", which says what is summed"), ("run_rows", run, "")):
+                if value is not None:
+                    raise OptionError(f"Shuffle: {name}={value}: is used only with by_length{why}")
             return
         object.__setattr__(self, "by_length", as_row_values("by_length", self.by_length, _LENGTHS))
         if self.unit == "files":
