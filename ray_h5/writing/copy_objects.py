@@ -76,7 +76,9 @@ def _copy_dataset(dataset: h5py.Dataset, out: h5py.File, path: str, types: Named
         for part in slabs(dataset):
             made[part] = dataset[part]
     elif dataset.chunks is not None:
-        _copy_chunks(dataset, made)
+        # One after the other: by itself, libhdf5 keeps memory for all of them.
+        for corner, mask, data in stored_chunks(dataset):
+            made.id.write_direct_chunk(corner, data, mask)
     else:
         made.id.write(h5py.h5s.ALL, h5py.h5s.ALL, raw_values(dataset, ()), mtype=dataset.id.get_type())
     return True
@@ -98,8 +100,8 @@ def copy_references(dataset: h5py.Dataset, made: h5py.Dataset) -> None:
         made.id.write(*_spaces(made, part, values.shape), values)
 
 
-def _copy_chunks(dataset: h5py.Dataset, made: h5py.Dataset) -> None:
-    """Copy the stored bytes of chunks, one after the other: by itself, libhdf5 keeps memory for all of them."""
+def stored_chunks(dataset: h5py.Dataset) -> Iterator[tuple[tuple[int, ...], int, bytes]]:
+    """Yield the place of each chunk, its filter mask and its stored bytes."""
     chunks: list[h5py.h5d.StoreInfo] = []
     dataset.id.chunk_iter(chunks.append)
     size = Path(dataset.file.filename).stat().st_size
@@ -108,8 +110,7 @@ def _copy_chunks(dataset: h5py.Dataset, made: h5py.Dataset) -> None:
             raise CorruptFileError(
                 f"{dataset.file.filename}: {dataset.name!r}: its chunk at {chunk.chunk_offset} is cut short"
             )
-        mask, data = dataset.id.read_direct_chunk(chunk.chunk_offset)
-        made.id.write_direct_chunk(chunk.chunk_offset, data, mask)
+        yield chunk.chunk_offset, *dataset.id.read_direct_chunk(chunk.chunk_offset)
 
 
 def copy_userblock(file: h5py.File, path: str, nbytes: int) -> None:

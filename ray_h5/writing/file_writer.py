@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import math
 import os
 import zlib
@@ -22,8 +23,8 @@ from ray_h5.codecs.pipeline import ChunkDecoder, DecodeError
 from ray_h5.errors import RayH5Error, VerifyError, WriteFailedError
 from ray_h5.hdf5.files import opening  # noqa: F401  registers with libhdf5 the filters of the datasets that are made
 from ray_h5.manifest.layout import FilterStep
+from ray_h5.storage.local import read_at, write_at
 from ray_h5.writing.copy_objects import new_links, pipeline_of
-from ray_h5.writing.disk_file import DiskFile
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -33,6 +34,8 @@ IN_FLIGHT_BYTES = 32 << 20
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _OPTIONAL = h5py.h5z.FLAG_OPTIONAL
+_MOST_KEPT_BYTES = 64 << 20
+_METADATA_BYTES = 64 << 10
 
 TEXT = h5py.string_dtype()
 """The dtype of texts of any length, in UTF-8."""
@@ -52,12 +55,16 @@ class OutputFile:
         Threads that encode.
     page : int, optional
         Bytes of a page of paged file space. Metadata then lie together, at the front of the file.
+    keeps_sums : bool
+        Whether to keep a checksum of the values of each chunk, for `verify`.
     **creation
         Further properties of the file, for `h5py.File`.
     """
 
-    def __init__(self, path: str, *, threads: int = 1, page: int | None = None, **creation: Any) -> None:
-        self.path = path
+    def __init__(
+        self, path: str, *, threads: int = 1, page: int | None = None, keeps_sums: bool = False, **creation: Any
+    ) -> None:
+        self.path, self.keeps_sums = path, keeps_sums
         self._arrays: dict[str, OutputArray] = {}
         self._waiting: deque[tuple[OutputArray, Corner, Future[tuple[Any, int, int]], int]] = deque()
         self._waiting_bytes = 0
@@ -138,23 +145,20 @@ class OutputFile:
 
     def _write(self, array: OutputArray, corner: Corner, data: Any, mask: int, crc: int) -> None:
         """Write the stored bytes of a chunk."""
-        array.sums.append((corner, crc))
+        if self.keeps_sums:
+            array.sums.append((corner, crc))
         assert array.dataset is not None
         with self.writing():
             array.dataset.id.write_direct_chunk(corner, data, mask)
 
     # Its end -------------------------------------------------------------------------------------
 
-    def finish(self) -> None:
-        """Write the rows that are left; attributes can still be set."""
+    def close(self) -> None:
+        """Write the rows that are left, and close the file."""
         for array in self._arrays.values():
             array.finish()
         while self._waiting:
             self._write_next()
-
-    def close(self) -> None:
-        """Write what is left, and wait until the disk has it."""
-        self.finish()
         with self.writing():
             self.file.close()
             self._is_open = False
@@ -174,20 +178,25 @@ class OutputFile:
             Path(self.path).unlink()
 
     def verify(self) -> None:
-        """Read all chunks back, and compare them with what was to be written; the file is closed.
+        """Read all chunks back, and compare them with the sums of what was to be written; the file is closed.
 
         Raises
         ------
         VerifyError
             If one differs.
         """
+        assert self.keeps_sums
         with (
             writing(self.path, "reading it back"),
             h5py.File(self.path, "r", locking=False) as file,
             ThreadPoolExecutor(self._threads, "ray_h5-verify") as pool,
         ):
-            for array in self._arrays.values():
-                array.verify(file, pool)
+            for name, array in self._arrays.items():
+                if what := array.difference(file[name], pool):
+                    raise VerifyError(
+                        f"{self.path}: column {name!r}: read back, {what} differs from what was written. The disk or "
+                        "its driver changes data; nothing was put in place. Try another disk."
+                    )
 
     def __enter__(self) -> Self:
         return self
@@ -268,9 +277,9 @@ class OutputArray:
         self._file.submit(self, (start, *(0 for _ in self.row_shape)), chunk)
 
     def encoded(self, chunk: np.ndarray) -> tuple[Any, int, int]:
-        """Return the stored bytes of a chunk, its filter mask, and the checksum of its values."""
+        """Return the stored bytes of a chunk, its filter mask, and the checksum of its values, or 0 if none is kept."""
         data = as_bytes(chunk)
-        return *self._encoder.encode(data), zlib.crc32(data.data)
+        return *self._encoder.encode(data), zlib.crc32(data.data) if self._file.keeps_sums else 0
 
     def finish(self) -> None:
         """Submit the rows of the last chunk, which is filled up."""
@@ -299,11 +308,11 @@ class OutputArray:
                     self.dataset = file.create_dataset(self.name, (self.rows, *row_shape), self.dtype)
         return self.dataset
 
-    def verify(self, file: h5py.File, pool: ThreadPoolExecutor) -> None:
-        """Compare the shape and the chunks that a file holds with what was appended."""
-        dataset, expected_shape = file[self.name], (self.rows, *self.row_shape)
+    def difference(self, dataset: h5py.Dataset, pool: ThreadPoolExecutor) -> str:
+        """Return what of the shape and the chunks that a file holds is not what was appended; "" if all is."""
+        expected_shape = (self.rows, *self.row_shape)
         if dataset.shape != expected_shape:
-            raise self._differs(f"shape {dataset.shape}, expected {expected_shape},")
+            return f"shape {dataset.shape}, expected {expected_shape},"
         size = self._chunk_rows * self._row_bytes
         decoder = ChunkDecoder(pipeline_of(dataset), size)
 
@@ -320,13 +329,88 @@ class OutputArray:
             stored = [dataset.id.read_direct_chunk(corner) for corner, _ in part]
             for (corner, expected), found in zip(part, pool.map(checksum, stored), strict=True):
                 if found != expected:
-                    raise self._differs(f"the chunk at {corner}")
+                    return f"the chunk at {corner}"
+        return ""
 
-    def _differs(self, what: str) -> VerifyError:
-        return VerifyError(
-            f"{self._file.path}: column {self.name!r}: read back, {what} differs from what was written. The disk or "
-            "its driver changes data; nothing was put in place. Try another disk."
-        )
+
+class DiskFile(io.RawIOBase):
+    """A new file, as h5py takes it. libhdf5 does not see that a write failed.
+
+    If one fails while libhdf5 writes metadata, as on a full disk, it cannot close the file any more, and the process
+    crashes when it tries. So what cannot be written stays in memory, and is read from there, until libhdf5 has closed
+    the file; `error` says why the file is of no use.
+
+    Parameters
+    ----------
+    path : str
+        The file. There must be none.
+    """
+
+    _fd = -1
+
+    def __init__(self, path: str) -> None:
+        self.error: OSError | None = None
+        """Once there is one, nothing more is written to the disk."""
+        self._path = path
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        self._at = self._size = 0
+        self._kept: list[tuple[int, bytes]] = []
+        self._kept_bytes = 0
+
+    def write(self, data: Any) -> int:
+        """Write at the current offset; after an error, keep it in memory."""
+        if self.error is None:
+            try:
+                write_at(self._fd, data, self._at)
+            except OSError as exc:
+                self.error = exc
+        if self.error is not None:
+            if self._kept_bytes > _MOST_KEPT_BYTES and len(data) > _METADATA_BYTES:
+                raise self.error  # values: libhdf5 can fail to write those
+            self._kept.append((self._at, bytes(data)))
+            self._kept_bytes += len(data)
+        self._at += len(data)
+        self._size = max(self._size, self._at)
+        return len(data)
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer from the current offset; with zeros past the end."""
+        done, buffer = 0, memoryview(buffer)  # a slice of a bytearray would be a copy
+        while done < len(buffer) and (more := read_at(self._fd, buffer[done:], self._at + done)):
+            done += more
+        buffer[done:] = bytes(len(buffer) - done)
+        end = self._at + len(buffer)
+        for start, data in self._kept:
+            first, stop = max(start, self._at), min(start + len(data), end)
+            if first < stop:
+                buffer[first - self._at : stop - self._at] = data[first - start : stop - start]
+        self._at = end
+        return len(buffer)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Set the current offset."""
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        return self._at
+
+    def truncate(self, size: int | None = None) -> int:
+        """Set the size."""
+        size = self._at if size is None else size
+        if self.error is None:
+            try:
+                os.ftruncate(self._fd, size)
+            except OSError as exc:
+                self.error = exc
+        self._size = size
+        return size
+
+    def close(self) -> None:
+        """Close the file, after libhdf5 did."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __repr__(self) -> str:
+        return self._path  # h5py takes it for the name of the file
 
 
 def new_chunked(

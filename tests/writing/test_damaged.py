@@ -3,6 +3,7 @@
 from collections import Counter
 
 import h5py
+import hdf5plugin
 import numpy as np
 import pytest
 
@@ -46,6 +47,20 @@ def test_damaged_copies_of_all_layouts(tmp_path):
     ends = Counter(of_mutant(tmp_path, file, seed) for seed in range(40))
     assert ends.keys() <= {"refused", "written"}
     assert len(ends) == 2
+
+
+@pytest.mark.parametrize("kind", ["references", "arrays"])
+def test_a_bzip2_stream_that_is_cut_short(tmp_path, kind):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        dtype = h5py.ref_dtype if kind == "references" else np.dtype("(3,)i4")
+        file.create_dataset("x", (20000,), dtype, chunks=(10000,), **hdf5plugin.BZip2())
+        file["x"][...] = file.ref if kind == "references" else np.arange(60000).reshape(20000, 3)
+        mask, data = file["x"].id.read_direct_chunk((10000,))
+        file["x"].id.write_direct_chunk((10000,), data[:-9], mask)
+    outcome = in_child(lambda: what_repack_does(path), 30)
+    assert outcome.values["said"] == "refused", outcome
+    assert "the bzip2 stream ends early" in outcome.values["text"]
 
 
 @pytest.mark.parametrize("chunk_rows", [None, 3])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ray_h5.codecs.encode import CODEC_NAMES
 from ray_h5.errors import VerifyError, WriteFailedError
 from ray_h5.read.reader import RowReader
-from ray_h5.writing.file_writer import OutputFile, writing
+from ray_h5.writing.file_writer import DiskFile, OutputFile, writing
 from tests.properties import few
 
 DTYPES = ["u1", "i2", "f4", "c16", "?", "S5", "f2", "V3", [("a", "i4"), ("b", "f8", (2,))], "S40"]
@@ -38,7 +38,7 @@ def values_of(dtype, shape, seed=0):
 def test_h5py_reads_what_was_appended(tmp_path_factory, dtype, row_shape, rows, chunk_rows, codec, cuts, page):
     path = tmp_path_factory.mktemp("out") / "a.h5"
     values = values_of(dtype, (rows, *row_shape))
-    with OutputFile(str(path), threads=2, page=page) as file:
+    with OutputFile(str(path), threads=2, page=page, keeps_sums=True) as file:
         array = file.array("g/x", values.dtype, row_shape, chunk_rows, codec)
         for part in np.split(values, sorted(min(cut, rows) for cut in cuts)):
             array.append(part)
@@ -62,7 +62,7 @@ def test_texts(tmp_path):
 
 def test_a_changed_byte_is_found(tmp_path):
     path = str(tmp_path / "a.h5")
-    with OutputFile(path) as file:
+    with OutputFile(path, keeps_sums=True) as file:
         file.array("x", np.dtype("u4"), (), 10, "none").append(np.arange(30, dtype="u4"))
     with h5py.File(path) as found:
         at = found["x"].id.get_chunk_info(1).byte_offset
@@ -79,3 +79,10 @@ def test_errors_of_the_disk_have_names(tmp_path):
     for code, said in ((errno.ENOSPC, "disk is full"), (errno.EIO, "Input/output error")):
         with pytest.raises(WriteFailedError, match=said), writing("a.h5"):
             raise OSError(code, "x")
+
+
+def test_methods_of_io_read_what_was_written(tmp_path):
+    with DiskFile(str(tmp_path / "a")) as file:
+        file.write(b"hello")
+        file.seek(0)
+        assert file.read(5) == b"hello"

@@ -15,16 +15,19 @@ from typing import Any, Literal
 import h5py
 import numpy as np
 
+from ray_h5.buffers import empty
 from ray_h5.codecs.encode import CODEC_NAMES, CodecName, Encoder
-from ray_h5.codecs.filter_ids import BLOSC, DEFLATE, FLETCHER32, LZ4, SHUFFLE, ZSTD
+from ray_h5.codecs.filter_ids import BLOSC, BZIP2, DEFLATE, FLETCHER32, LZ4, SHUFFLE, ZSTD
+from ray_h5.codecs.pipeline import ChunkDecoder, DecodeError
 from ray_h5.errors import CorruptFileError, RayH5Error, UnsupportedColumnError, VerifyError
 from ray_h5.hdf5.columns.chunk_lists import listed_in_tree
 from ray_h5.hdf5.files.file_bytes import Address, address_of
-from ray_h5.hdf5.files.opening import open_h5, translated
+from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.tree.attributes import TextGuard
 from ray_h5.manifest.layout import FilterPipeline
 from ray_h5.manifest.row_requests import Request
 from ray_h5.messages import few
+from ray_h5.read.library_filters import decode_by_library
 from ray_h5.read.read_parts import FileRead, Part
 from ray_h5.read.reader import RowReader
 from ray_h5.writing.copy_objects import (
@@ -40,6 +43,7 @@ from ray_h5.writing.copy_objects import (
     raw_values,
     refers,
     slabs,
+    stored_chunks,
 )
 from ray_h5.writing.file_writer import OutputFile, new_chunked, sum_of_objects
 
@@ -101,10 +105,6 @@ class ArrayFacts:
         codecs = [step.id for step in self.pipeline.steps if step.id not in {SHUFFLE, FLETCHER32}]
         return "none" if not codecs else _CODECS.get(codecs[0]) if len(codecs) == 1 else None
 
-    def is_laid_out(self, new: NewLayout) -> bool:
-        """Return whether it has a layout already. Levels of codecs do not count."""
-        return self.chunks == (min(new.chunk_rows, self.shape[0]), *self.shape[1:]) and self.codec == new.codec
-
 
 @dataclass(frozen=True, slots=True)
 class NewLayout:
@@ -126,8 +126,6 @@ class Copied:
     dropped: list[str] = field(default_factory=list)
     chunks_before: int = 0
     chunks_after: int = 0
-    copied_bytes: int = 0
-    """Stored bytes of the input that are done."""
     file_bytes: int = 0
     """The size of the copy."""
 
@@ -141,64 +139,63 @@ class _Entry:
 
 
 class FileCopy:
-    """The copy of one file into another: `survey` looks at it, `write` writes it.
+    """The copy of one file into another. A new one looks at the file, and decides about each array.
 
     Parameters
     ----------
+    file : h5py.File
+        The file, which stays open.
     source : str
-        The local file.
+        Its path.
     rule : callable
         How each array is laid out.
     drop : bool
         Whether to leave out what cannot be kept, instead of raising.
     threads : int
         Threads that decode and encode.
+
+    Raises
+    ------
+    UnsupportedColumnError
+        If something cannot be kept, and `drop` is False.
     """
 
-    def __init__(self, source: str, rule: Rule, *, drop: bool = False, threads: int = 1) -> None:
-        self._source, self._rule, self._drop, self._threads = source, rule, drop, threads
+    def __init__(self, file: h5py.File, source: str, rule: Rule, *, drop: bool = False, threads: int = 1) -> None:
+        self._file, self._source, self._rule, self._threads = file, source, rule, threads
         self.result = Copied()
-        self.creation: dict[str, Any] = {}
-        """With which properties the copy is created: those of `h5py.File`."""
-        self._entries: list[_Entry] = []
         self._type_paths: dict[int, str] = {}
-        self._progress: Callable[[int], object] = lambda _: None
-
-    def survey(self) -> None:
-        """List what the file holds, and decide about each array; raise for what cannot be kept. Nothing is written."""
-        self.result = Copied()
-        with open_h5(self._source) as file, translated(self._source, "listing what it holds"):
+        with translated(source, "listing what it holds"):
             plist, root = file.id.get_create_plist(), file["/"].id.get_create_plist()
             is_ordered = bool(root.get_link_creation_order() | root.get_attr_creation_order())
             # Attributes above 64 KiB, and names in the order of creation, need the format of HDF5 1.8.
             version = ("v108", "latest") if plist.get_version()[0] >= _SUPERBLOCK_1_8 else None
-            self.creation = {"track_order": is_ordered, "userblock_size": file.userblock_size, "libver": version}
-            self._entries = list(self._listed(file))
+            self.creation: dict[str, Any] = {
+                "track_order": is_ordered,
+                "userblock_size": file.userblock_size,
+                "libver": version,
+            }
+            """With which properties the copy is created: those of `h5py.File`."""
+            self._entries = list(self._listed())
             # In the order of their creation, types come first.
             if self._type_paths and not root.get_link_creation_order():
                 self._entries.sort(key=lambda entry: entry.what not in {"group", "type"})
-        if self.result.dropped and not self._drop:
+        if self.result.dropped and not drop:
             raise UnsupportedColumnError(
-                f"{self._source}: a copy cannot keep {few(self.result.dropped)}. Pass drop=True to leave it out."
+                f"{source}: a copy cannot keep {few(self.result.dropped)}. Pass drop=True to leave it out."
             )
 
     def write(self, out: OutputFile, progress: Callable[[int], object] = lambda _: None) -> None:
-        """Write the copy. `progress` is called with the bytes of the input that are done."""
-        self._progress = progress
-        with (
-            open_h5(self._source) as file,
-            RowReader(self._source, threads=self._threads) as reader,
-            contextlib.ExitStack() as stack,
-        ):
+        """Write the copy. `progress` is called with the bytes of each part of the input that is done."""
+        self._progress, self._types = progress, NamedTypes(self._type_paths, out.file)
+        with RowReader(self._source, threads=self._threads) as reader, contextlib.ExitStack() as stack:
             # A local copy of a file in a store is removed: the cache of open files would keep its bytes on the disk.
             stack.callback(reader.opened.forget)
-            self._types = NamedTypes(self._type_paths, out.file)
             with out.writing():
-                copy_userblock(file, out.path, out.file.userblock_size)
+                copy_userblock(self._file, out.path, out.file.userblock_size)
             for entry in self._entries:
-                self._copy(entry, file, out, reader)
+                self._copy(entry, out, reader)
             for path in ["/", *(entry.path for entry in self._entries if not entry.target)]:
-                self._finish(file[path], out.file[path], out)
+                self._finish(self._file[path], out.file[path], out)
 
     def verify(self, path: str) -> None:
         """Compare the arrays that were copied as they are, byte by byte, as they are stored.
@@ -208,19 +205,19 @@ class FileCopy:
         VerifyError
             If one differs.
         """
-        with open_h5(self._source) as one, h5py.File(path, locking=False) as other:
-            for entry in self._entries:
-                if entry.what == "array" and not entry.layout and not _stored_alike(one[entry.path], other[entry.path]):
+        with h5py.File(path, locking=False) as other:
+            for name in (entry.path for entry in self._entries if entry.what == "array" and not entry.layout):
+                if not _stored_alike(self._file[name], other[name]):
                     raise VerifyError(
-                        f"{path}: {entry.path!r} read back differs from {self._source}. The disk or its driver changes "
+                        f"{path}: {name!r} read back differs from {self._source}. The disk or its driver changes "
                         "data; nothing was put in place. Try another disk."
                     )
 
     # What there is ---------------------------------------------------------------------------------
 
-    def _listed(self, file: h5py.File) -> Iterator[_Entry]:
-        """Yield all that is in a file, each object once, groups before what is in them."""
-        root_size, lose = Path(self._source).stat().st_size, self.result.dropped.append
+    def _listed(self) -> Iterator[_Entry]:
+        """Yield all that is in the file, each object once, groups before what is in them."""
+        file, root_size, lose = self._file, Path(self._source).stat().st_size, self.result.dropped.append
         self._survey_attributes("/", file)
         seen: dict[Address, str] = {address_of(file.id): "/"}
         lost: set[Address] = set()
@@ -284,7 +281,11 @@ class FileCopy:
         has_unused_bits = isinstance(type_, h5py.h5t.TypeIntegerID) and type_.get_precision() != 8 * type_.get_size()
         may_change = has_rows and is_written and not has_unused_bits and facts.row_bytes < _MOST_ROW_BYTES
         new = self._rule(facts) if may_change else None
-        if new is None or facts.is_laid_out(new):
+        # Levels of codecs do not count.
+        is_new = new is not None and (
+            facts.chunks != (min(new.chunk_rows, facts.shape[0]), *facts.shape[1:]) or facts.codec != new.codec
+        )
+        if new is None or not is_new:
             self.result.chunks_after += facts.num_chunks
             return _Entry(path, "array")
         self.result.rewritten += 1
@@ -303,8 +304,8 @@ class FileCopy:
 
     # Writing it ------------------------------------------------------------------------------------
 
-    def _copy(self, entry: _Entry, file: h5py.File, out: OutputFile, reader: RowReader) -> None:
-        path, item = entry.path, None if entry.target else file[entry.path]
+    def _copy(self, entry: _Entry, out: OutputFile, reader: RowReader) -> None:
+        path, item = entry.path, None if entry.target else self._file[entry.path]
         if entry.layout is not None:
             self._rewrite(path, item, entry.layout, out, reader)
             return
@@ -320,13 +321,15 @@ class FileCopy:
             else:
                 copy_object(item, out.file, path, self._types)
         if isinstance(item, h5py.Dataset):
-            self._advance(item.id.get_storage_size())
+            self._progress(item.id.get_storage_size())
 
     def _look_at_values(self, path: str, dataset: h5py.Dataset, reader: RowReader) -> None:
         """Raise if values are not where their chunks or references say: libhdf5 may crash when it copies them."""
         with translated(self._source, f"reading {path!r}"):
             if dataset.chunks is not None:
                 listed_in_tree(dataset, f"{self._source}: {path!r}")
+        if dataset.dtype.hasobject:
+            self._check_bzip2(path, dataset)
         if not dataset.dtype.hasobject or refers(dataset.dtype) or not dataset.size:
             return
         # Other values of varying length are no column: libhdf5 says what is wrong with them.
@@ -338,6 +341,21 @@ class FileCopy:
             elif (joined := reader.single(path)) is not None:
                 out = np.empty((1, *joined.layouts[0].row_shape), object)
                 reader.run(FileRead(reader, [Part(joined, Request.range(0, 0, 1), out)]))
+
+    def _check_bzip2(self, path: str, dataset: h5py.Dataset) -> None:
+        """Raise if a bzip2 stream is damaged: its plugin, in which libhdf5 decodes it, may never return."""
+        pipeline = pipeline_of(dataset)
+        if all(step.id != BZIP2 for step in pipeline.steps):
+            return
+        where = f"{self._source}: {path!r}"
+        out = empty((facts_of(path, dataset).chunk_bytes,), np.dtype(np.uint8), where)
+        decoder = ChunkDecoder(pipeline, len(out), decode_by_library)
+        with translated(self._source, f"reading {path!r}"):
+            for corner, mask, data in stored_chunks(dataset):
+                try:
+                    decoder.decode(np.frombuffer(data, np.uint8), mask, out)
+                except DecodeError as exc:
+                    raise CorruptFileError(f"{where}: its chunk at {corner} cannot be decoded: {exc}") from None
 
     def _rewrite(self, path: str, dataset: h5py.Dataset, new: NewLayout, out: OutputFile, reader: RowReader) -> None:
         rows, limits = dataset.shape[0], dataset.maxshape
@@ -356,15 +374,13 @@ class FileCopy:
         is_direct = layout is not None and layout.direct and layout.shape == dataset.shape
         stored = layout.stored_dtype if is_direct and layout is not None else np.dtype((np.void, item))
         array = out.array_of(made, stored, new.codec)
+        if not is_direct:
+            self._check_bzip2(path, dataset)
         for part in slabs(dataset, slab):
             with translated(self._source, f"reading {path!r}"):
                 values = reader.read([path], part)[path] if is_direct else raw_values(dataset, part)
             array.append(values)
-            self._advance(len(values) * dataset.id.get_storage_size() // max(rows, 1))
-
-    def _advance(self, nbytes: int) -> None:
-        self.result.copied_bytes += nbytes
-        self._progress(self.result.copied_bytes)
+            self._progress(len(values) * dataset.id.get_storage_size() // max(rows, 1))
 
     # Attributes and references ---------------------------------------------------------------------
 
@@ -413,10 +429,8 @@ def _stored_alike(one: h5py.Dataset, other: h5py.Dataset) -> bool:
         rows = max(1, _PIECE // max(1, facts_of("", one).row_bytes))
         parts = slabs(one, rows)
         return all(raw_values(one, part).tobytes() == raw_values(other, part).tobytes() for part in parts)
-    corners: list[tuple[int, ...]] = []
-    one.id.chunk_iter(lambda info: corners.append(info.chunk_offset))
     return (
         pipeline_of(one) == pipeline_of(other)
-        and other.id.get_num_chunks() == len(corners)
-        and all(one.id.read_direct_chunk(corner) == other.id.read_direct_chunk(corner) for corner in corners)
+        and other.id.get_num_chunks() == one.id.get_num_chunks()
+        and all(other.id.read_direct_chunk(corner) == (mask, data) for corner, mask, data in stored_chunks(one))
     )

@@ -18,6 +18,7 @@ from ray_h5.errors import OptionError, SchemaMismatchError
 from ray_h5.index.facts.file_facts import Question
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.scan_files import Lookup, unreadable_files, warn_of_unreadable
+from ray_h5.manifest.file_table import shared_folder
 from ray_h5.options import as_integer, takes_options_of
 from ray_h5.order.execute_plan import read_rows
 from ray_h5.order.read_plan import make_plan
@@ -27,8 +28,7 @@ from ray_h5.storage.find_files import list_paths
 from ray_h5.storage.storage_of_path import storage_of
 from ray_h5.writing.destination import Destination, output_of
 from ray_h5.writing.layouts import Layout
-from ray_h5.writing.repack.result import Repacked
-from ray_h5.writing.repack.work import Outputs, Progress, Work
+from ray_h5.writing.repack.work import Outputs, Progress, Repacked, Work
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -149,7 +149,9 @@ def repack(
     readable = _readable(FileOptions.of(paths, threads=workers, **options))
     folder, name = output_of(out, options_of_store, {Path(path).suffix for path in readable.paths} - {""})
     work = Work(readable, layout, bool(drop), bool(verify), workers)
-    names = [name] if name else work.names()
+    inputs_as_bytes = [os.fsencode(path) for path in readable.paths]
+    cut = len(shared_folder(inputs_as_bytes))
+    names = [name] if name else [os.fsdecode(path[cut:]) for path in inputs_as_bytes]
     if len(names) < len(readable.paths):
         raise OptionError(
             f"out={folder.place(name)!r}: {len(readable.paths)} files would be written; expected the name of a folder"

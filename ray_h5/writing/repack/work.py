@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,24 +16,103 @@ from ray_h5.codecs.encode import CodecName
 from ray_h5.codecs.pipeline import decodes
 from ray_h5.errors import OptionError, OutputExistsError
 from ray_h5.hdf5.files.changed_files import check_state
+from ray_h5.hdf5.files.opening import open_h5
 from ray_h5.index.file_options import FileOptions
-from ray_h5.manifest.file_table import shared_folder
 from ray_h5.manifest.layout import FileState
-from ray_h5.messages import few
+from ray_h5.messages import counted, few
 from ray_h5.storage.storage_of_path import storage_of, whole_path
 from ray_h5.writing.destination import Destination
 from ray_h5.writing.file_writer import OutputFile, writing
 from ray_h5.writing.layouts import GOOD_BYTES, Layout, chunk_faults
 from ray_h5.writing.repack.copy_file import ArrayFacts, Copied, FileCopy, NewLayout, as_keepable
-from ray_h5.writing.repack.result import Repacked
 
 if TYPE_CHECKING:
+    import h5py
     from typing_extensions import Self
 
 Progress = Callable[[int, int], object]
 """Called with the bytes that are done, and with all of them."""
 
 _PIECE = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Repacked:
+    """What a repack did.
+
+    Attributes
+    ----------
+    paths : list of str
+        The outputs.
+    kept : list of str
+        Those that an earlier repack had written.
+    bytes_before, bytes_after : int
+        Size of the files.
+    chunks_before, chunks_after : int
+        Chunks of all arrays; 0 if they are not known.
+    rate_before, rate_after : float
+        Rows a second of a shuffled epoch, measured on a sample; 0 if it was not measured.
+    not_measured : str
+        Why these are 0, if the files cannot be read without more options.
+    dropped : tuple of str
+        What was left out.
+    rewritten : int
+        Arrays that got another layout.
+    """
+
+    paths: list[str]
+    kept: list[str]
+    bytes_before: int
+    bytes_after: int
+    chunks_before: int = 0
+    chunks_after: int = 0
+    rate_before: float = 0.0
+    rate_after: float = 0.0
+    not_measured: str = ""
+    dropped: tuple[str, ...] = ()
+    rewritten: int = 0
+
+    @property
+    def gains_nothing(self) -> bool:
+        """Whether all arrays were copied as they are."""
+        return self.rewritten == 0 and not self.kept
+
+    def __str__(self) -> str:
+        """Return what was gained, in lines."""
+        lines = [
+            f"{counted(len(self.paths), 'file')}, {_size(self.bytes_before)} before, {_size(self.bytes_after)} after"
+        ]
+        if self.kept:
+            lines[0] += f"; {len(self.kept)} of them were there"
+        if self.chunks_before:
+            lines.append(f"chunks: {self.chunks_before} before, {self.chunks_after} after")
+        if self.gains_nothing:
+            lines.append(
+                "no array changed: from the layouts that they have, other chunks make a shuffled epoch no faster. "
+                "chunk_rows, chunk_bytes or codec write others; lz4 decodes fastest."
+            )
+        if self.rate_before and self.rate_after:
+            gain = self.rate_after / self.rate_before
+            lines.append(
+                f"shuffled epoch, on a sample: {self.rate_before:.0f} rows/s before, {self.rate_after:.0f} after "
+                f"({gain:.1f}x)"
+            )
+        if self.not_measured:
+            lines.append(
+                f"a shuffled epoch was not measured, as files need more options to be read: {self.not_measured}. "
+                "ray-h5 bench takes such options, and measures inputs and outputs."
+            )
+        if self.dropped:
+            lines.append(f"left out: {few(list(self.dropped))}")
+        return "\n".join(lines)
+
+
+def _size(nbytes: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if nbytes < 1000:
+            return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.1f} TB"
 
 
 class Outputs:
@@ -154,16 +235,11 @@ class Work:
         self._states = {path: files.states.get(path) or storages[path].check(path) for path in files.paths}
         self._on_disk = [path for path in files.paths if not storages[path].is_fetched]
 
-    def names(self) -> list[str]:
-        """Return a name for each output: the path of its input below the folder that all of them share."""
-        paths = [os.fsencode(path) for path in self._paths]
-        cut = len(shared_folder(paths))
-        return [os.fsdecode(path[cut:]) for path in paths]
-
     def survey(self) -> None:
         """Raise for what cannot be kept, before something is written. Files in stores are looked at in their turn."""
         for path in self._on_disk:
-            self._surveyed(path)
+            with open_h5(path) as file:
+                self._copy_of(file, path)
 
     def fingerprint(self, options: Mapping[str, Any]) -> str:
         """Return what decides the contents of the outputs."""
@@ -174,24 +250,20 @@ class Work:
 
     def run(self, outputs: Outputs, progress: Progress) -> Repacked:
         """Write the outputs, except those that are there; return what was done."""
-        total, before = sum(state.size for state in self._states.values()), 0
+        total, before, done = sum(state.size for state in self._states.values()), 0, 0
         copies: list[Copied] = []
+
+        def advance(nbytes: int) -> None:
+            nonlocal done
+            done = min(done + nbytes, total)
+            progress(done, total)
+
         for path, name in zip(self._paths, outputs.names, strict=True):
             if name not in outputs.kept:
-                local = (
-                    path if path in self._on_disk else self._fetched(path, outputs.folder.temporary(f"{name}.source"))
-                )
-                try:
-
-                    def advance(nbytes: int, before: int = before) -> None:
-                        progress(min(before + nbytes, total), total)
-
-                    copies.append(self._copy_file(path, local, outputs, name, advance))
-                finally:
-                    if local != path:
-                        Path(local).unlink()
+                copies.append(self._copy_file(path, outputs, name, advance))
             before += self._states[path].size
-            progress(before, total)
+            done = before  # what is stored of the arrays is not all of a file
+            progress(done, total)
         there = [outputs.folder.place(name) for name in outputs.kept]
         return Repacked(
             [outputs.folder.place(name) for name in outputs.names],
@@ -204,10 +276,9 @@ class Work:
             rewritten=sum(copy.rewritten for copy in copies),
         )
 
-    def _surveyed(self, path: str) -> FileCopy:
+    def _copy_of(self, file: h5py.File, path: str) -> FileCopy:
         """Return the copy of a file, if all of it can be kept, or the user says that it may be left out."""
-        copy = FileCopy(path, self._rule, drop=self._drop, threads=self._threads)
-        copy.survey()
+        copy = FileCopy(file, path, self._rule, drop=self._drop, threads=self._threads)
         size = copy.creation["userblock_size"]
         if size and self._layout.page is not None:
             if not self._drop:
@@ -221,51 +292,53 @@ class Work:
 
     def _rule(self, facts: ArrayFacts) -> NewLayout | None:
         """Return how an array is laid out; None if it stays as it is."""
-        layout = self._layout
+        layout, chunks, is_slow = self._layout, facts.chunks, False  # shuffled rows are, and other chunks mend it
+        if chunks is not None:
+            is_encoded = bool(facts.pipeline.steps)
+            faults = chunk_faults(chunks[0], facts.chunk_bytes, facts.num_chunks, is_encoded, facts.is_split)
+            is_slow = bool(faults) or not decodes(facts.pipeline)
         says_chunks = layout.chunk_rows is not None or layout.chunk_bytes is not None
-        if not says_chunks and layout.codec in {None, "keep"} and not is_slow(facts):
+        if not says_chunks and layout.codec in {None, "keep"} and not is_slow:
             return None
-        if facts.shape[0] * facts.row_bytes <= GOOD_BYTES and facts.chunks is None:
+        if facts.shape[0] * facts.row_bytes <= GOOD_BYTES and chunks is None:
             return None  # a small array is read as a whole
-        keeps_chunks = facts.chunks is not None and not facts.is_split and not says_chunks and not is_slow(facts)
-        rows = facts.chunks[0] if keeps_chunks and facts.chunks else layout.rows_of_chunk(facts.row_bytes)
+        keeps_chunks = not (chunks is None or facts.is_split or says_chunks or is_slow)
+        rows = chunks[0] if keeps_chunks and chunks else layout.rows_of_chunk(facts.row_bytes)
         codec = as_keepable(facts) if layout.codec == "keep" else cast(CodecName, layout.codec or "zstd")
         return NewLayout(rows, codec)
 
-    def _copy_file(
-        self, path: str, local: str, outputs: Outputs, name: str, progress: Callable[[int], object]
-    ) -> Copied:
+    def _copy_file(self, path: str, outputs: Outputs, name: str, progress: Callable[[int], object]) -> Copied:
         """Write an output, look at it, and give it its name."""
-        copy = self._surveyed(local)
         temporary = outputs.folder.temporary(name)
-        page = cast("int | None", self._layout.page)
-        with OutputFile(temporary, threads=self._threads, page=page, **copy.creation) as file:
-            copy.write(file, progress)
-            if path in self._on_disk:  # requests to a store say which state they want
-                check_state(path, FileState(self._states[path]), self._storage)
-            file.close()
-            if self._verify:
-                file.verify()
-                copy.verify(temporary)
-            copy.result.file_bytes = Path(temporary).stat().st_size
-            outputs.put(temporary, name)
+        creation: dict[str, Any] = {"threads": self._threads, "page": self._layout.page, "keeps_sums": self._verify}
+        with self._on_a_disk(path, outputs, name) as local, open_h5(local) as source:
+            copy = self._copy_of(source, local)
+            with OutputFile(temporary, **creation, **copy.creation) as file:
+                copy.write(file, progress)
+                if path in self._on_disk:  # requests to a store say which state they want
+                    check_state(path, FileState(self._states[path]), self._storage)
+                file.close()
+                if self._verify:
+                    file.verify()
+                    copy.verify(temporary)
+                copy.result.file_bytes = Path(temporary).stat().st_size
+                outputs.put(temporary, name)
         return copy.result
 
-    def _fetched(self, url: str, path: str) -> str:
-        """Return a local copy of a file in a store."""
-        source = self._storage.open(url, self._states[url])
-        with open(path, "xb") as file:
-            for start in range(0, source.size, _PIECE):
-                piece = bytearray(min(_PIECE, source.size - start))
-                source.read_into(start, memoryview(piece))
-                file.write(piece)
-        return path
-
-
-def is_slow(facts: ArrayFacts) -> bool:
-    """Return whether shuffled rows of an array are slow to read, and other chunks mend it."""
-    if facts.chunks is None:
-        return False
-    is_encoded = bool(facts.pipeline.steps)
-    faults = chunk_faults(facts.chunks[0], facts.chunk_bytes, facts.num_chunks, is_encoded, facts.is_split)
-    return bool(faults) or not decodes(facts.pipeline)
+    @contextlib.contextmanager
+    def _on_a_disk(self, path: str, outputs: Outputs, name: str) -> Iterator[str]:
+        """Yield the path of an input; of a file in a store, that of a copy, which is removed afterwards."""
+        if path in self._on_disk:
+            yield path
+            return
+        local = outputs.folder.temporary(f"{name}.source")
+        source = self._storage.open(path, self._states[path])
+        try:
+            with open(local, "xb") as file:
+                for start in range(0, source.size, _PIECE):
+                    piece = bytearray(min(_PIECE, source.size - start))
+                    source.read_into(start, memoryview(piece))
+                    file.write(piece)
+            yield local
+        finally:
+            Path(local).unlink(missing_ok=True)
