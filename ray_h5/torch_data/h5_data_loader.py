@@ -24,7 +24,7 @@ from ray_h5.storage.find_files import PathLike
 from ray_h5.storage.stop_waiting import Stop
 from ray_h5.torch_data.batches.processes import NOTHING, Workers, has_rows, seeded, with_errors
 from ray_h5.torch_data.batches.samples import steps_of
-from ray_h5.torch_data.batches.tensors import movable
+from ray_h5.torch_data.batches.tensors import Listed, Sample
 from ray_h5.torch_data.dataset import DatasetOptions, H5Dataset
 from ray_h5.torch_data.derived_samplers import OrderBatchSampler
 from ray_h5.torch_data.ranks import resolve_rank
@@ -328,7 +328,9 @@ class H5DataLoader(DataLoader[Any]):
         Tensors that were not read into pinned memory are pinned: those that were cast, or that a transform made.
         """
         batch = pin_memory(batch) if self._pins else batch
-        return movable(batch) if self._collates else batch
+        if self._collates and type(batch) in (list, dict):
+            return Listed(batch) if type(batch) is list else Sample(batch)
+        return batch
 
     def __repr__(self) -> str:
         sampler = self._ordered

@@ -215,7 +215,8 @@ class OrderSampler(DistributedSampler[int]):
         known = hasattr(dataset, "fingerprint")
         plan = cast("Any", dataset).fingerprint(order) if known else fingerprint(None, None, order)
         self._state = EpochState(order, plan)
-        self._batch_values = None if wanted is None else wanted.batch_values
+        self.batch_values = None if wanted is None else wanted.batch_values
+        """The most that the lengths of the rows of a batch sum up to."""
         self._counted_runs: tuple[Any, int] = (None, 0)
         self._is_split: bool | None = None
         """Whether accelerate split the batches of the last iteration; None before the first one."""
@@ -244,11 +245,6 @@ class OrderSampler(DistributedSampler[int]):
     def stretch(self) -> int:
         """The former name of `run_length`."""
         return self.run_length
-
-    @property
-    def batch_values(self) -> float | None:
-        """The most that the lengths of the rows of a batch sum up to."""
-        return self._batch_values
 
     @property
     def rank(self) -> int:
@@ -333,10 +329,9 @@ class OrderSampler(DistributedSampler[int]):
         """
         self._is_split = is_split_by_accelerate(self)
         own, state = self._own_rank(), self._state
-        start = self._whole(own)
         if state.advances:
             state.epoch, state.next_epoch = state.next_epoch, state.next_epoch + 1
-        start = replace(start, epoch=state.epoch)
+        start = self._whole(own)
         loaded, state.loaded = state.loaded, None
         start = start if loaded is None else continued(start, loaded, run_length)
         state.run, state.is_ahead = (start, start.rows), False

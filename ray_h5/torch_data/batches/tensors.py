@@ -214,13 +214,6 @@ class Listed(Movable, list[Any]):
         return Listed, (list(self),)
 
 
-def movable(batch: Any) -> Any:
-    """Return a batch with `to` and `pin_memory`, if it is a plain list or dict."""
-    if type(batch) is list:
-        return Listed(batch)
-    return Sample(batch) if type(batch) is dict else batch
-
-
 def _mapped(batch: Any, change: Callable[[Any], Any], method: str) -> Any:
     """Return a value that has a method changed, and a copy of a container that holds such; others as they are."""
     if not isinstance(batch, Movable):
