@@ -54,7 +54,7 @@ LIMITS: dict[str, Size] = {
     "index": Size(3630, 18, 2, 0, 4, 4),
     "inspect": Size(1429, 8, 8, 0, 4, 0),
     "likely_rows": Size(884, 6, 0, 0, 0, 0),
-    "loading": Size(1258, 8, 1, 0, 0, 1),
+    "loading": Size(1254, 8, 1, 0, 0, 1),
     "lru": Size(138, 1, 0, 0, 0, 0),
     "manifest": Size(1300, 9, 0, 0, 0, 1),
     "merged_facts": Size(50, 1, 0, 0, 0, 0),
@@ -71,7 +71,7 @@ LIMITS: dict[str, Size] = {
     "source": Size(269, 1, 8, 0, 0, 0),
     "storage": Size(3314, 22, 4, 0, 3, 0),
     "tables": Size(1243, 8, 0, 0, 2, 2),
-    "torch_data": Size(4396, 20, 2, 0, 1, 0),
+    "torch_data": Size(4386, 20, 2, 0, 1, 0),
     "transforms": Size(1734, 9, 0, 0, 1, 0),
     "writing": Size(2627, 12, 0, 0, 4, 2),
 }

@@ -102,11 +102,6 @@ class Call:
     arrays_ahead: Future[dict[str, np.ndarray]] = field(default_factory=Future)
     _arrays_read: Future[dict[str, np.ndarray]] | None = None
 
-    def followed_by(self, batch: Task, rows: int) -> Call:
-        """Return the next call, which begins with a batch whose first rows this one reads."""
-        self.ahead = batch.indices[:rows]
-        return Call(num_read=rows, _arrays_read=self.arrays_ahead if rows else None)
-
     def __len__(self) -> int:
         return len(self.batches)
 
@@ -151,7 +146,8 @@ def in_windows(batches: Iterable[Task], window_rows: int) -> Iterator[Call]:
         if last != window:
             if call.batches:
                 num_here = int(np.count_nonzero(batch.positions // window_rows == window))
-                done, call = call, call.followed_by(batch, num_here)
+                call.ahead = batch.indices[:num_here]
+                done, call = call, Call(num_read=num_here, _arrays_read=call.arrays_ahead if num_here else None)
                 yield done
             window = last
         call.batches.append(batch)
