@@ -157,28 +157,20 @@ class HeldBytes:
             spans = [*spans, (0, min(_HEAD_BYTES, self.size))]
         elif whole and self.size <= _SMALL_FILE_BYTES:
             spans = [(0, self.size)]
-        unit = max(1, self.block_bytes // BLOCK_BYTES)
+        unit, blocks = max(1, self.block_bytes // BLOCK_BYTES), -(-self.size // BLOCK_BYTES)
         numbers: set[int] = set()
         for offset, count in spans:
-            end = min(offset + count, self.size)
-            first = offset // self.block_bytes * unit
-            last = -(-end // self.block_bytes) * unit
-            numbers.update(number for number in range(first, last) if number not in self._blocks)
-        top = -(-self.size // BLOCK_BYTES)
+            end = -(-min(offset + count, self.size) // self.block_bytes) * unit
+            numbers.update(range(offset // self.block_bytes * unit, min(end, blocks)))
         parts: list[list[int]] = []
-        for number in sorted(number for number in numbers if number < top):
-            if (
-                parts
-                and (number - parts[-1][1]) * BLOCK_BYTES <= _GAP_BYTES + BLOCK_BYTES
-                and (number - parts[-1][0]) * BLOCK_BYTES < _PART_BYTES
-            ):
+        gap, most = _GAP_BYTES // BLOCK_BYTES + 1, _PART_BYTES // BLOCK_BYTES
+        for number in sorted(numbers - self._blocks.keys()):
+            if parts and number - parts[-1][1] <= gap and number - parts[-1][0] < most:
                 parts[-1][1] = number
             else:
                 parts.append([number, number])
-        return [
-            (first * BLOCK_BYTES, min((last + 1) * BLOCK_BYTES, self.size) - first * BLOCK_BYTES)
-            for first, last in parts
-        ]
+        ends = [(first * BLOCK_BYTES, min((last + 1) * BLOCK_BYTES, self.size)) for first, last in parts]
+        return [(begin, end - begin) for begin, end in ends]
 
     def hold(self, offset: int, data: memoryview) -> None:
         """Hold bytes that begin with a block."""
