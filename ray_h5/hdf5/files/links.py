@@ -49,17 +49,13 @@ class LinkedFiles:
         Their states when they were first opened, by path. A path that leads to another file later is an error.
     opened : dict
         Those that are open, by path.
-    last : tuple, optional
-        The group that was looked into last, what reads the bytes of its file, and where that ends.
     """
 
     states: dict[str, Identity] = field(default_factory=dict)
     opened: dict[str, h5py.File] = field(default_factory=dict)
-    last: tuple[h5py.Group, ReadBytes, int] | None = None
 
     def close(self) -> None:
         """Close those that are open."""
-        self.last = None
         for file in self.opened.values():
             file.close()
 
@@ -86,12 +82,15 @@ class Trail:
         The files that it has led to so far, with missing ones.
     others : OtherFiles, optional
         The other files in the store of a remote file; None for a local one.
+    home : list of (callable, int)
+        What reads the bytes of the file that it begins in, and where that ends, once it is needed.
     """
 
     access: Access
     linked: LinkedFiles
     sources: Sources = field(default_factory=dict)
     others: OtherFiles | None = None
+    home: list[tuple[ReadBytes, int]] = field(default_factory=list)
 
     @property
     def path(self) -> str:
@@ -103,7 +102,7 @@ class Trail:
 
     def with_sources(self, sources: Sources) -> Trail:
         """Return a trail that records the files which it leads to in `sources`."""
-        return Trail(self.access, self.linked, sources, self.others)
+        return Trail(self.access, self.linked, sources, self.others, self.home)
 
     def follow(self, start: h5py.Group, path: str, where: str = "", counts: _Counts | None = None) -> Any:
         """Return what is at `path` below a group: a group, or the identifier of another object.
@@ -158,9 +157,10 @@ class Trail:
         libhdf5 (2.0) reads them when it opens the dataset. It walks through a damaged heap for ever, and takes memory
         for as many mappings as they claim to be.
         """
-        if self.linked.last is None or self.linked.last[0] is not group:
-            self.linked.last = group, *reader_of(group)
-        _, read, end = self.linked.last
+        if not self.home:
+            self.home.append(reader_of(group))
+        # What leads to other files may lead back, too.
+        read, end = reader_of(group) if self.sources else self.home[0]
         if VIRTUAL not in read(at, HEADER_BYTES):  # that of most objects
             return
         reason = ""
@@ -174,7 +174,9 @@ class Trail:
                 (mappings,) = Heap(read, end, widths.length).values([(None, heap, item)], 1)
                 # A mapping takes more than a byte.
                 reason = "they are cut short" if number(mappings, 1, widths.length) > len(mappings) else ""
-        except (FormatError, DamagedHeapError) as exc:
+        except FormatError:
+            return  # libhdf5 says what is wrong
+        except DamagedHeapError as exc:
             reason = str(exc)
         if reason:
             raise CorruptFileError(
