@@ -153,9 +153,8 @@ class FileOptions:
                     assert isinstance(call, ast.Call)
                     source = Source(chosen, **{**kept, **_arguments_of(call)})
                     scope = replace(Scope.of(source, self.scope.storage), zipped=self.scope.zipped)
-                    _read_ends(
-                        replace(self, source=source, paths=chosen, scope=scope, index_dir=None, cast=source.cast).plan()
-                    )
+                    tried = replace(self, source=source, paths=chosen, scope=scope, index_dir=None, cast=source.cast)
+                    _read_ends(tried.plan())
             except RayH5Error as exc:
                 logger.debug("not suggested: %s: %s", suggestion.options, exc)
             else:

@@ -442,48 +442,33 @@ def find_cast(index: RowIndex, names: Sequence[str]) -> None:
 
 
 def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup, cast: Cast) -> RowIndex:
-    facts = lookup.ask(paths, Question(columns))
-    windows = lookup.scope.windows
-    if lookup.scope.rows is not None and lookup.scope.rows.episode and windows is not None and windows.at is None:
-        names = [name for file_facts in facts for name in file_facts.chosen(columns)]
-        check_steps(paths, [file_facts.table for file_facts in facts], names, windows)
+    facts, scope = lookup.ask(paths, Question(columns)), lookup.scope
+    rows, windows, tables = scope.rows, scope.windows, tuple(one.table for one in facts)
     if windows is not None and windows.at is not None:
-        check_widths(paths, [file_facts.table for file_facts in facts], windows, columns)
-    if columns is None and any(file_facts.left_out for file_facts in facts):
+        check_widths(paths, tables, windows, columns)
+    elif windows is not None and rows is not None and rows.episode:
+        check_steps(paths, tables, [name for one in facts for name in one.chosen(columns)], windows)
+    if columns is None and any(one.left_out for one in facts):
         warn_of_left_out(facts)
-    common = common_columns(facts, columns, lookup.scope, cast)
-    files = FileTable.of(
-        paths,
-        [file_facts.identity for file_facts in facts],
-        [_num_rows(file_facts, columns, lookup.scope) for file_facts in facts],
-    )
-    if not files.num_rows and lookup.scope.rows is not None and lookup.scope.rows.is_block:
-        check_any_block(paths, lookup.scope.rows)
-    chunk_rows = {name: max(file_facts.columns[name].chunk_rows for file_facts in facts) for name in common}
-    tables = tuple(file_facts.table for file_facts in facts)
-    varying = frozenset(
-        name
-        for name, spec in common.items()
-        if lookup.scope.by_axis and spec.kind == "ragged"
-        if any(file_facts.columns[name].spec.kind != "ragged" for file_facts in facts)
-    )
+    common = common_columns(facts, columns, scope, cast)
+    counts = [_num_rows(one, columns, scope) for one in facts]
+    files = FileTable.of(paths, [one.identity for one in facts], counts)
+    if not files.num_rows and rows is not None and rows.is_block:
+        check_any_block(paths, rows)
+    chunk_rows = {name: max(one.columns[name].chunk_rows for one in facts) for name in common}
+    ragged = [name for name, spec in common.items() if scope.by_axis and spec.kind == "ragged"]
+    varying = frozenset(name for name in ragged if any(one.columns[name].spec.kind != "ragged" for one in facts))
     if varying:  # rows are arrays of their own, which readers without a table do not deliver
         nothing = RowTable()
         tables = tuple(nothing if table is None else table for table in tables)
     elif all(table is None for table in tables):
         tables = ()
-    if lookup.scope.windows is not None:
-        check_any_row(paths, tables, lookup.scope.windows)
-    known = tuple(
-        file_facts.known.without(lookup.scope.unread(file_facts.columns, common))
-        if file_facts.known
-        else file_facts.known
-        for file_facts in facts
-    )
-    looked_up = Found(sources=sources_of([file_facts.sources for file_facts in facts], common))
-    return RowIndex(
-        files, common, chunk_rows, lookup, cast, looked_up, tables, known=known if any(known) else (), varying=varying
-    )
+    if windows is not None:
+        check_any_row(paths, tables, windows)
+    known = tuple(one.known and one.known.without(scope.unread(one.columns, common)) for one in facts)
+    known = known if any(known) else ()
+    looked_up = Found(sources=sources_of([one.sources for one in facts], common))
+    return RowIndex(files, common, chunk_rows, lookup, cast, looked_up, tables, known=known, varying=varying)
 
 
 def _num_rows(facts: FileFacts, columns: tuple[str, ...] | None, scope: Scope) -> int:

@@ -176,9 +176,8 @@ def _ragged(tree: FileTree) -> Iterator[Suggestion]:
             continue
         length, names = main_columns(content)
         ragged = [f"ray_h5.ragged({name!r}, {bounds.option})" for name in sorted(names)]
-        beside = sorted(
-            repr(name) for name, column in columns.items() if column.rows == bounds.rows and name not in of_bounds
-        )
+        others = {name for name, column in columns.items() if column.rows == bounds.rows} - of_bounds
+        beside = sorted(map(repr, others))
         rows_of = counted(bounds.rows, "row")
         said = f"{' and '.join(bounds.names)}: these may say where each of {rows_of} is among {length} values"
         yield Suggestion(said, when, f"columns=[{', '.join([*ragged, *beside])}]", True)
@@ -227,12 +226,11 @@ def _episodes(tree: FileTree) -> Iterator[Suggestion]:
         (sorted(name for name, rows in numbers.items() if last(name) in known and rows < steps), option)
         for option, known in of_episodes.items()
     ]
-    episode_names.append(
-        (sorted(name for name, rows in numbers.items() if last(name) in EPISODES and rows == steps), "episode")
-    )
+    of_steps = {name for name, rows in numbers.items() if rows == steps}
+    episode_names.append((sorted(name for name in of_steps if last(name) in EPISODES), "episode"))
     columns, option = next(((names, f"{option}={names[0]!r}") for names, option in episode_names if names), ([], ""))
     if not columns:
-        columns = [name for name, rows in numbers.items() if last(name) in FLAGS and "/" not in name and rows == steps]
+        columns = [name for name in numbers if last(name) in FLAGS and "/" not in name and name in of_steps]
         option = f"episode_flags={columns!r}"
     if columns:
         others = sorted(name for name, column in tree.columns.items() if column.rows == steps)

@@ -231,10 +231,7 @@ class Left:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain values; the tail is a part of the position."""
-        return {
-            "ranges": [list(bounds) for bounds in self.ranges],
-            "dropped": [list(bounds) for bounds in self.dropped],
-        }
+        return {name: [list(bounds) for bounds in getattr(self, name)] for name in ("ranges", "dropped")}
 
     @classmethod
     def from_dict(cls, state: Any, tail: Tail | None) -> Left:

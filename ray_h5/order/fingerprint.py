@@ -112,12 +112,9 @@ class Fingerprint:
             if name in differ and not differ & unless
         ]
         if "selection" in differ:
-            mine, theirs = (
-                f"{'' if fingerprint.selection else 'all '}{fingerprint.num_rows} rows" for fingerprint in (self, other)
-            )
-            found.append(
-                f"a predicate that selects {mine}, {'but not the same' if mine == theirs else f'not {theirs}'}"
-            )
+            mine, theirs = (f"{'' if one.selection else 'all '}{one.num_rows} rows" for one in (self, other))
+            apart = "but not the same" if mine == theirs else f"not {theirs}"
+            found.append(f"a predicate that selects {mine}, {apart}")
         for name in sorted({*self.data} | {*other.data}):
             mine, theirs = self.data.get(name, ""), other.data.get(name, "")
             if mine != theirs:
@@ -203,16 +200,12 @@ def data_of_rows(index: RowIndex) -> dict[str, str]:
     if scope.rows is not None and scope.rows.is_drawn:
         # What blocks are drawn in, in each file: of arrays of other lengths, the same draws are other blocks.
         cut, pairs = len(index.files.folder), zip(index.files.all_paths(), index.tables, strict=True)
-        drawn_in = "; ".join(
-            f"{path[cut:]} {entry}" for path, table in pairs if table is not None for entry in table.entries
-        )
+        entries = [(path[cut:], entry) for path, table in pairs if table is not None for entry in table.entries]
+        drawn_in = "; ".join(f"{name} {entry}" for name, entry in entries)
     # Columns: how they are made, and their types with the casts of the user. H5Dataset casts types that torch lacks,
     # and Ray does not: a run may go on in the other one.
-    cast, made, specs = (
-        Cast(index.cast.dtypes),
-        {column.name: column for column in scope.columns},
-        index.find(index.names),
-    )
+    cast, specs = Cast(index.cast.dtypes), index.find(index.names)
+    made = {column.name: column for column in scope.columns}
     of_tables = sorted(index.beside.columns.keys() & {*index.names})
     data = {
         "columns": ", ".join(f"{made.get(name, name)!r} {cast(specs[name])}" for name in sorted(index.names)),

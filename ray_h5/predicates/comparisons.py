@@ -114,9 +114,8 @@ def _one_of(values: pa.ChunkedArray, wanted: Sequence[Any]) -> pa.ChunkedArray:
             held, values = [_float(number, kind) + 0 for number in held], pc.add(values, pa.scalar(0, kind))
         elif not all(number in (0, 1) for number in held):
             raise TypeError("a boolean is True or False")
-        is_equal = pc.is_in(
-            values, value_set=pa.array(list(map(bool, held)) if pa.types.is_boolean(kind) else held, kind)
-        )
+        held = list(map(bool, held)) if pa.types.is_boolean(kind) else held
+        is_equal = pc.is_in(values, value_set=pa.array(held, kind))
     elif pa.types.is_temporal(kind) or pa.types.is_decimal(kind):
         each_equal = (pc.equal(values, _exact(other)) for other in others)
         is_equal = reduce(pc.or_kleene, each_equal, _always(values, passes=False))

@@ -184,9 +184,8 @@ def _checked(name: str, wanted: Any) -> Derived:
         )
     if values is None:
         value = _plain(wanted)
-        _check_scalar(
-            f"where({name}={value!r})", value, "a value, a list of values, between(...), any_equal(...) or row_mask()"
-        )
+        expected = "a value, a list of values, between(...), any_equal(...) or row_mask()"
+        _check_scalar(f"where({name}={value!r})", value, expected)
         return Compared("equal", (value,))
     try:
         is_plain = not pa.types.is_nested(_array(values).type)

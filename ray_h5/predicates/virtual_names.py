@@ -225,10 +225,8 @@ def criterion_in_words(column: str, wanted: Derived) -> str:
         valid = "" if wanted.valid is None else f", valid={wanted.valid!r}"
         return f"{column} = any_equal({wanted.value}{valid})"
     if isinstance(wanted, Compared):
-        values = [
-            json.dumps(value, ensure_ascii=False) if isinstance(value, str) else str(value)
-            for value in wanted.values[:_MOST]
-        ]
+        first = wanted.values[:_MOST]
+        values = [json.dumps(value, ensure_ascii=False) if isinstance(value, str) else str(value) for value in first]
         if wanted.how == "between":
             return f"{column} = between({', '.join(values)})"
         if wanted.how == "one_of":

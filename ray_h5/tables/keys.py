@@ -282,9 +282,8 @@ class Slices:
         opened = repr(path) if group.strip("/") == "" else f"{path!r}, group={group!r}"
         table = f"sidecar=ray_h5.Sidecar({self.table.name!r}, on={on!r}{more})"
         labels = [self.sidecar.prefix + name for name in self.table.types if name != key][:_MAX_LABELS]
-        calls = [
-            f"  ray_h5.read_h5({opened}, columns={[column, column + LENGTH, *labels]!r}, {table})" for column in columns
-        ]
+        chosen = [[column, column + LENGTH, *labels] for column in columns]
+        calls = [f"  ray_h5.read_h5({opened}, columns={names!r}, {table})" for names in chosen]
         shown = calls[:_MAX_LISTED] + ([f"  and {len(calls) - _MAX_LISTED} more"] if len(calls) > _MAX_LISTED else [])
         head = (
             f"{self.table.name}: the keys {key!r}, such as {self.table.column(key)[0].as_py()!r}, are rows of "

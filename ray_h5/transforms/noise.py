@@ -137,10 +137,9 @@ def _limits(clip: Any) -> tuple[float | None, float | None] | None:
     if clip is None:
         return None
     # each == each is False for NaN, which cannot be a limit.
-    known = isinstance(clip, (tuple, list)) and all(
-        limit is None or (is_number(limit) and limit == limit) for limit in clip
-    )
-    if not known or len(clip) != 2 or (None not in clip and clip[0] > clip[1]):
+    ends = [*clip] if isinstance(clip, (tuple, list)) else []
+    are_limits = all(limit is None or (is_number(limit) and limit == limit) for limit in ends)
+    if not are_limits or len(ends) != 2 or (None not in ends and ends[0] > ends[1]):
         raise OptionError(f"clip={clip!r}: expected (low, high) with low <= high, None for no limit on that side")
     low, high = (None if limit is None else float(limit) for limit in clip)
     return None if low is None and high is None else (low, high)
@@ -163,10 +162,9 @@ def _scaled_pools(std: float, dtype: str) -> tuple[np.ndarray[Any, Any], np.ndar
     That window holds -0.0: adding it changes no bit of any value, not even of 0.0 and -0.0.
     """
     zeros = np.full(_MAX_WINDOW, -0.0)
-    left, right = (
-        np.concatenate([pool, pool[:_MAX_WINDOW], zeros]) * (std / math.sqrt(2)) for pool in (_pool(0), _pool(1))
-    )
-    return left.astype(dtype), right.astype(dtype)
+    longer = [np.concatenate([pool, pool[:_MAX_WINDOW], zeros]) for pool in (_pool(0), _pool(1))]
+    left, right = ((pool * (std / math.sqrt(2))).astype(dtype) for pool in longer)
+    return left, right
 
 
 def _pool(number: int) -> np.ndarray[Any, Any]:

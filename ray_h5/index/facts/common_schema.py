@@ -58,9 +58,7 @@ def common_columns(
             specs = _with_common_shape(_without_trailing_axes(name, by_spec))
             specs = _with_common_values(name, specs, firsts, cast)
         agreed[name] = dict(zip(by_spec, specs, strict=True))
-    delivered = {
-        name: {spec: _delivered(common, cast) for spec, common in specs.items()} for name, specs in agreed.items()
-    }
+    delivered = {name: {spec: _delivered(one, cast) for spec, one in specs.items()} for name, specs in agreed.items()}
 
     def schema(file_facts: FileFacts) -> Schema:
         return {name: delivered[name][column.spec] for name, column in file_facts.chosen(columns).items()}
@@ -71,11 +69,8 @@ def common_columns(
     names = list(schemas[0]) if columns is None else columns
     for name in names:
         # Files may have other codes for a column that is delivered as values.
-        by_value = {
-            stored
-            for stored, spec in agreed[name].items()
-            if spec.kind in NULLABLE_KINDS and cast(spec).dtype.kind not in "iu"
-        }
+        nullable = [(stored, cast(spec)) for stored, spec in agreed[name].items() if spec.kind in NULLABLE_KINDS]
+        by_value = {stored for stored, spec in nullable if spec.dtype.kind not in "iu"}
         check_enums([one for one in firsts if one.columns[name].spec not in by_value], name)
     return {name: _common(list(agreed[name].values())) for name in names}
 

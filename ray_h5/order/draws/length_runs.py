@@ -143,9 +143,7 @@ def _cut(sums: np.ndarray, most: float) -> list[int]:
     ends = [0]
     while ends[-1] < sums.shape[1] - 1:
         at = ends[-1]
-        end = min(
-            int(np.searchsorted(sum_of_column, sum_of_column[at] + most, side="right")) - 1 for sum_of_column in sums
-        )
+        end = min(int(np.searchsorted(of_rank, of_rank[at] + most, side="right")) - 1 for of_rank in sums)
         ends.append(max(end, at + 1))
     return ends[1:]
 

@@ -264,15 +264,11 @@ def _by_file(index: RowIndex, selection: np.ndarray | None, shares: Mapping[str,
     groups = np.empty(len(files), np.int64)  # the number of the pattern of each file
     for file, path in enumerate(files.all_paths()):
         # A path matches, or its last parts. ``*`` of an absolute pattern matches folders too.
-        matching = [
-            number
-            for number, pattern in enumerate(patterns)
-            if fnmatch.fnmatchcase(path, pattern) or PurePath(path).match(pattern)
-        ]
+        matching = [one for one in patterns if fnmatch.fnmatchcase(path, one) or PurePath(path).match(one)]
         if len(matching) != 1:
-            what = f"matches {few([repr(patterns[number]) for number in matching])}" if matching else "has no share"
+            what = f"matches {few([*map(repr, matching)])}" if matching else "has no share"
             raise OptionError(f"Shuffle: weights: {path} {what}; expected exactly one pattern for each file")
-        groups[file] = matching[0]
+        groups[file] = patterns.index(matching[0])
     rows = np.diff(files.starts if selection is None else np.searchsorted(selection, files.starts))
     counts = np.bincount(groups, rows, minlength=len(shares))
     for number, pattern in enumerate(patterns):
