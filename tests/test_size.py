@@ -71,7 +71,7 @@ LIMITS: dict[str, Size] = {
     "source": Size(269, 1, 8, 0, 0, 0),
     "storage": Size(3314, 22, 4, 0, 3, 0),
     "tables": Size(1242, 8, 0, 0, 2, 2),
-    "torch_data": Size(4386, 20, 2, 0, 1, 0),
+    "torch_data": Size(4385, 20, 2, 0, 1, 0),
     "transforms": Size(1732, 9, 0, 0, 1, 0),
     "writing": Size(2627, 12, 0, 0, 4, 2),
 }

@@ -125,8 +125,8 @@ class CombinedHDF5Dataset(H5Dataset):
         require(not isinstance(load_fields, str), "load_fields", load_fields, f"a list; write [{load_fields!r}]")
         for name, value in (("cs_label", cs_label), ("bg_label", bg_label)):
             require(value is None or value in (True, False), name, value, "True, False or None")
-        if isinstance(allowed_guids, str):
-            raise OptionError(f"allowed_guids={allowed_guids!r}: expected a list; write [{allowed_guids!r}]")
+        is_list = not isinstance(allowed_guids, str)
+        require(is_list, "allowed_guids", allowed_guids, f"a list; write [{allowed_guids!r}]")
         self.paths = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
         self.dtype, self.pin_memory = dtype, pin_memory
         load_fields = None if load_fields is None else list(load_fields)
@@ -233,17 +233,16 @@ class CombinedHDF5Dataset(H5Dataset):
         return evaluate(criterion, self._index.values([column], stored=True), self._index.num_rows)
 
     def _whole(self, arrays: Mapping[str, np.ndarray]) -> Sample:
-        return Sample((name, self._column(name, values)) for name, values in super()._whole(arrays).items())
-
-    def _column(self, name: str, values: Any) -> Any:
-        if name in self._fills:
-            return self._cast(values)
-        if not isinstance(values, torch.Tensor) or name in self._places:
-            return values
-        if name in (*_BOOLS, _GUID):
-            values = values[:, 0] if tuple(values.shape[1:]) == (1,) else values
-            return [str(value) for value in values.tolist()] if name == _GUID and values.ndim == 1 else values
-        return values.to(self.dtype)
+        whole = super()._whole(arrays)
+        for name, values in whole.items():
+            if name in self._fills:
+                whole[name] = self._cast(values)
+            elif isinstance(values, torch.Tensor) and name in (*_BOOLS, _GUID):
+                labels = values[:, 0] if tuple(values.shape[1:]) == (1,) else values
+                whole[name] = list(map(str, labels.tolist())) if name == _GUID and labels.ndim == 1 else labels
+            elif isinstance(values, torch.Tensor) and name not in self._places:
+                whole[name] = values.to(self.dtype)
+        return whole
 
     def _cast(self, rows: Any) -> Any:
         """Return rows that are padded later in the dtype of the dataset; one may be several arrays, or missing."""
