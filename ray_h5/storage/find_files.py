@@ -12,12 +12,10 @@ from ray_h5.errors import NotFoundError, OptionError
 from ray_h5.options import DEFAULT_EXTENSIONS
 from ray_h5.storage.addresses import is_url, shown
 from ray_h5.storage.byte_source import ObjectIdentity
-from ray_h5.storage.find_local_files import LocalSearch
-from ray_h5.storage.find_remote_files import RemoteSearch
 from ray_h5.storage.local import LOCAL, PathLike
 from ray_h5.storage.natural_order import natural_key
-from ray_h5.storage.search import Endings
-from ray_h5.storage.storage_of_path import Storage
+from ray_h5.storage.search import Endings, StoreSearch, find_on_disk, note_on_disk
+from ray_h5.storage.storage_of_path import InStore, Storage
 
 __all__ = ["PathLike", "find_files", "is_local_only", "list_paths"]
 
@@ -89,17 +87,29 @@ def find_files(
         from ray_h5.storage.stores.file_systems import local_root  # few need it
 
         root = local_root(filesystem)
-    local = LocalSearch(endings, root)
-    searches: dict[str, LocalSearch | RemoteSearch] = dict.fromkeys(texts, local)
-    if urls := [path for path in searches if is_url(path)]:
-        searches |= dict.fromkeys(urls, RemoteSearch(urls, storage, endings))
-    files_of = {path: search.find(path) for path, search in searches.items()}
+    urls = [path for path in texts if is_url(path)]
+    if urls and not isinstance(storage, InStore):
+        raise OptionError(f"{shown(urls[0])}: expected a path of the local file system, found a URL")
+    in_stores = StoreSearch(urls, storage, endings) if isinstance(storage, InStore) else None
+    files_of = {
+        path: in_stores.find(path) if in_stores and is_url(path) else find_on_disk(path, root, endings)
+        for path in dict.fromkeys(texts)
+    }
     taken = [files for files in files_of.values() if files is not None]
     states = {name: state for files in taken for name, state in files.files.items()}
     missing = [path for path, files in files_of.items() if files is None]
     if missing and not ignore_missing_paths:
-        notes = [searches[path].note(path) for path in missing]
-        raise _missing_paths(notes, may_go_on=ignore_missing_paths is not None and bool(states))
+        notes = [
+            in_stores.note(path) if in_stores and is_url(path) else note_on_disk(path, root)
+            for path in missing[:_MAX_LISTED]
+        ]
+        notes += [f"and {len(missing) - _MAX_LISTED} more"] if len(missing) > _MAX_LISTED else []
+        what, them = (
+            ("1 path does not exist", "it") if len(missing) == 1 else (f"{len(missing)} paths do not exist", "them")
+        )
+        may_go_on = ignore_missing_paths is not None and states
+        or_else = ", or pass ignore_missing_paths=True to go on without" if may_go_on else ""
+        raise NotFoundError("\n  ".join([f"{what}:", *notes]) + f"\nCorrect {them}{or_else}.")
     if not states:
         others = sum(files.other_endings for files in taken)
         does = "1 file there does" if others == 1 else f"{others} files there do"
@@ -116,19 +126,6 @@ def find_files(
     return FoundFiles(
         sorted(states, key=natural_key), {name: state for name, state in states.items() if state is not None}
     )
-
-
-def _missing_paths(notes: Sequence[str], may_go_on: bool) -> NotFoundError:
-    """Return the error for paths that do not exist, given each with what to say about it.
-
-    `may_go_on` says whether the others are enough if the user says so.
-    """
-    count = len(notes)
-    lines = [f"  {note}" for note in notes[:_MAX_LISTED]]
-    lines += [f"  and {count - _MAX_LISTED} more"] if count > _MAX_LISTED else []
-    many, them = ("1 path does not exist", "it") if count == 1 else (f"{count} paths do not exist", "them")
-    or_else = ", or pass ignore_missing_paths=True to go on without" if may_go_on else ""
-    return NotFoundError("\n".join([f"{many}:", *lines, f"Correct {them}{or_else}."]))
 
 
 def is_local_only(paths: PathLike | Sequence[PathLike]) -> bool:

@@ -6,20 +6,32 @@ fewest links; of these, under the first in natural order. Two real paths are two
 
 from __future__ import annotations
 
+import contextlib
+import difflib
 import fnmatch
 import heapq
+import logging
 import os
 import posixpath
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
+from urllib.parse import unquote_to_bytes
 
-from ray_h5.errors import OptionError
+from ray_h5.errors import NotFoundError, NotReadableError, OptionError
+from ray_h5.messages import few, near_names
 from ray_h5.options import DEFAULT_EXTENSIONS
-from ray_h5.storage.addresses import has_magic
+from ray_h5.storage.addresses import has_magic, scheme_of, shown, without_secrets
 from ray_h5.storage.byte_source import ObjectIdentity
+from ray_h5.storage.local import absolute_path
 from ray_h5.storage.natural_order import natural_key
+from ray_h5.storage.request_pool import each_waiting
+from ray_h5.storage.stores.store_base import InStore
+
+logger = logging.getLogger(__name__)
+
+_MAX_COMPARED = 5000
 
 States = dict[str, ObjectIdentity | None]
 """The states of remote files by their URLs; None for each file of a disk, by its path."""
@@ -61,8 +73,9 @@ class Endings:
             is_list and all(isinstance(ending, str) and ending.strip(".") for ending in extensions)
         ):
             raise OptionError(f"{what} at least one ending, such as 'h5', or None for all files")
-        self._endings = None if extensions is None else {_normal(ending) for ending in extensions}
-        self._are_usual = self._endings == {*map(_normal, DEFAULT_EXTENSIONS)}
+        endings = {"." + ending.lstrip(".").lower() for ending in extensions or ()}
+        self._endings = None if extensions is None else tuple(endings)
+        self._are_usual = endings == {f".{ending}" for ending in DEFAULT_EXTENSIONS}
 
     def take(self, path: str, part: str = "") -> bool:
         """Return whether a file is taken; `part` is that of a glob which it matches itself.
@@ -70,24 +83,20 @@ class Endings:
         ``*.nc`` says which ending is wanted, so that all it matches is taken. Endings that the user chose are more
         explicit.
         """
-        if self._endings is None or path.lower().endswith(tuple(self._endings)):
+        if self._endings is None or path.lower().endswith(self._endings):
             return True
         extension = posixpath.splitext(part)[1]
         return self._are_usual and len(extension) > 1 and not has_magic(extension)
 
 
-def _normal(extension: str) -> str:
-    return "." + extension.lstrip(".").lower()
-
-
-def split_glob(parts: Sequence[str], path: str) -> tuple[Sequence[str], list[str]]:
+def _split_glob(parts: Sequence[str], path: str) -> tuple[Sequence[str], list[str]]:
     """Return the parts of a path above the first that is a glob, and from it on. A slash at the end means folders."""
     first = next((at for at, part in enumerate(parts) if has_magic(part)), len(parts))
     below = list(parts[first:])
     return parts[:first], [*below, "**"] if below and path.endswith("/") else below
 
 
-def search(list_folder: ListFolder, top: Entry, parts: Sequence[str], endings: Endings) -> Taken:
+def _search(list_folder: ListFolder, top: Entry, parts: Sequence[str], endings: Endings) -> Taken:
     """Return the files below a folder that a glob matches, and those in the folders that it matches; [] matches all."""
     matched, folders = _matches(list_folder, top, parts) if parts else ([], [top])
     below = [file for _, inside in _descend(list_folder, folders) for file in _files(inside)]
@@ -168,3 +177,206 @@ def _by_links(entry: Entry) -> tuple[int, str]:
     path = Path(entry.path)
     links = 0 if entry.path == entry.real else sum(parent.is_symlink() for parent in (path, *path.parents))
     return links, natural_key(entry.path)
+
+
+# On a disk -----------------------------------------------------------------------------------------
+
+
+def find_on_disk(path: str, root: str, endings: Endings) -> Taken | None:
+    """Return what a file, folder or glob names; None if it does not exist. Relative paths start from `root`."""
+    for spelling in _spellings(path):
+        spelt = os.path.join(root, spelling)
+        is_folder = os.path.isdir(spelt)
+        if is_folder:
+            try:
+                os.scandir(spelt).close()
+            except OSError as exc:
+                raise NotReadableError(
+                    f"{spelt}: this folder cannot be listed: {exc.strerror}; ask for the right to read it"
+                ) from exc
+        elif os.path.lexists(spelt):
+            return Taken({absolute_path(spelt): None})
+        above, parts = ([spelt], []) if is_folder else _split_glob(Path(spelt).parts, spelt)
+        top = os.path.join("", *above)
+        if os.path.isdir(top or "."):
+            taken = _search(_entries_on_disk, Entry(absolute_path(top), os.path.realpath(top)), parts, endings)
+            if is_folder or any(taken):
+                return taken
+    return None
+
+
+def note_on_disk(path: str, root: str) -> str:
+    """Return a path that does not exist, and what to say about it: entries of the deepest folder that exists."""
+    path = os.path.join(root, _spellings(path)[0])
+    notes = ["a glob that matches nothing"] if has_magic(path) else []
+    folder, name = os.path.split(path.rstrip("/"))
+    missing = ""
+    while folder and folder != "/" and not os.path.isdir(folder):
+        missing = folder
+        folder, name = os.path.split(folder)
+    entries: list[str] | None = None
+    with contextlib.suppress(OSError):
+        entries = os.listdir(folder or ".")
+    if entries is not None and has_magic(name):
+        notes += [f"{folder or '.'!r} has {few(sorted(entries), 3)}"] if entries and not missing else []
+    elif entries is not None:
+        near = difflib.get_close_matches(name, entries[:_MAX_COMPARED], n=3, cutoff=0.6)
+        meant = " or ".join(repr(os.path.join(folder, candidate)) for candidate in near)
+        hints = [f"there is no {missing!r}" if missing else "", f"did you mean {meant}?" if meant else ""]
+        notes += ["; ".join(filter(None, hints))] if any(hints) else []
+    notes += [] if os.path.isabs(path) else [f"looked in {Path.cwd()}"]
+    return f"{path} ({', '.join(notes)})" if notes else path
+
+
+def _spellings(text: str) -> list[str]:
+    """Return the paths that a user may mean, most likely first: %41 in a URI may be an escape, or part of the name."""
+    if "\0" in text:
+        raise OptionError(f"{text!r}: a path cannot contain a NUL character")
+    if scheme := scheme_of(text):
+        text = text[len(scheme) + 3 :]
+    if scheme == "file" and text.startswith("localhost/"):  # RFC 8089: the host may be named
+        text = text.removeprefix("localhost")
+    is_escaped = scheme == "file" and "%" in text
+    unescaped = [os.fsdecode(unquote_to_bytes(os.fsencode(text)))] if is_escaped else []
+    return [os.path.expanduser(spelling) for spelling in (text, *unescaped)]
+
+
+def _entries_on_disk(folder: Entry, part: str, below: bool) -> list[Entry]:  # noqa: ARG001  each folder is listed by itself
+    """Return what is in a folder, or what a part of a glob that is a name leads to."""
+    if part and not has_magic(part):  # to look costs less than to list; and it may be ..
+        path = os.path.join(folder.path, part)
+        entry = Entry(absolute_path(path), os.path.realpath(path), part, os.path.isdir(path), Path(path).is_symlink())
+        return [entry] if os.path.lexists(path) else []
+    try:
+        with os.scandir(folder.path) as scanned:
+            inside = [(entry, entry.is_symlink()) for entry in scanned]
+    except OSError as exc:
+        # Many disks have such a folder at the top: lost+found.
+        logger.warning("%s: this folder cannot be listed, and is left out: %s", folder.path, exc.strerror)
+        return []
+    # Without a link, neither the kind nor the real path needs a system call. `DirEntry.is_dir` raises at a link in a
+    # circle.
+    return [
+        Entry(entry.path, os.path.realpath(entry), entry.name, os.path.isdir(entry), True)
+        if is_link
+        else Entry(entry.path, os.path.join(folder.real, entry.name), entry.name, entry.is_dir())
+        for entry, is_link in inside
+    ]
+
+
+# In stores -----------------------------------------------------------------------------------------
+
+
+class StoreSearch:
+    """Finds the files in stores that URLs name. Each folder is listed once.
+
+    Parameters
+    ----------
+    urls : sequence of str
+        All URLs of the user: the states of those that look like files are asked for side by side.
+    storage : InStore
+        Where they are.
+    endings : Endings
+        Those of files that are taken from folders and globs.
+    """
+
+    def __init__(self, urls: Sequence[str], storage: InStore, endings: Endings) -> None:
+        self._storage, self._endings = storage, endings
+        self._inside: dict[str, list[Entry]] = {}
+        self._whole: set[str] = set()  # folders of which all that is below them is listed
+        self._files: dict[str, Entry] = {}
+        plain = dict.fromkeys(without_secrets(url)[0] for url in urls)
+        self._named = self._states([url for url in plain if self._is_file_name(url)])
+
+    def find(self, path: str) -> Taken | None:
+        """Return what a file, folder or glob names; None if it does not exist."""
+        url = without_secrets(path)[0]
+        state, refused = self._named.get(url), None
+        may_be_file = not has_magic(url) and not url.endswith("/")
+        if state is None:
+            try:
+                taken = self._folder_or_glob(url)
+            except NotReadableError as exc:
+                if not may_be_file:
+                    raise
+                taken, refused = None, exc  # who may not list may read
+            if taken is not None or not may_be_file or url in self._named:
+                return taken
+            state = self._states([url])[url]
+        if state is None and refused is not None:
+            raise refused
+        return None if state is None else Taken({url: state})
+
+    def note(self, path: str) -> str:
+        """Return a URL of what does not exist, and what to say about it: names near it."""
+        path, note = shown(path), ""
+        address = self._storage.address(path)
+        if has_magic(path):
+            note = "a glob that matches nothing"
+        elif address.kind != "https":
+            folder = address.url(address.key.rpartition("/")[0]).removesuffix("/")
+            try:
+                inside = self._entries(Entry(folder, folder), "", False)
+                note = near_names(path, [entry.path for entry in inside]).strip() if inside else "the folder is empty"
+            except (NotFoundError, OptionError, OSError):
+                pass
+        return f"{path} ({note})" if note else path
+
+    def _states(self, urls: Sequence[str]) -> States:
+        """Return the states of files; None for what does not exist."""
+        return dict(zip(urls, each_waiting(self._storage.identity, urls), strict=True))
+
+    def _is_file_name(self, url: str) -> bool:
+        """Return whether a URL names one file by all appearances, so that nothing has to be listed."""
+        address = self._storage.address(url)
+        is_file = not address.key.endswith("/") if address.kind == "https" else posixpath.splitext(address.key)[1]
+        return bool(address.key and is_file) and address.kind != "hf" and not has_magic(address.key)
+
+    def _folder_or_glob(self, url: str) -> Taken | None:
+        address = self._storage.address(url)
+        if address.kind == "https":
+            # As it is written: %5B in the URL is a bracket in the name of a file.
+            written = url.partition("://")[2].partition("/")[2].partition("?")[0]
+            if has_magic(written) or not address.key or address.key.endswith("/"):
+                raise OptionError(
+                    f"{shown(url)}: a server of https:// does not list its files, so folders and globs cannot be read. "
+                    "Name the files one by one, or use s3://, gs:// or az:// if it is a store."
+                )
+            return None
+        above, parts = _split_glob(address.key.rstrip("/").split("/"), url)
+        top = address.url("/".join(above)).removesuffix("/")
+        taken = _search(self._entries, Entry(top, top), parts, self._endings)
+        if parts and (named := self._files.get(address.url(address.key))) is not None:
+            taken = Taken({named.path: named.state})  # a name that looks like a glob
+        # The listing of the Hub has other states than the hosts that it redirects to.
+        states = self._states([*taken.files]) if address.kind == "hf" else taken.files
+        existing: States = {name: state for name, state in states.items() if state is not None}
+        return Taken(existing, taken.other_endings) if any(taken) else None
+
+    def _entries(self, folder: Entry, part: str, below: bool) -> list[Entry]:  # noqa: ARG002  all of a folder is listed
+        """Return what is in a folder. All that is below it is listed together, if that is asked for next."""
+        top = folder.path
+        if top in self._whole or (top in self._inside and not below):
+            return self._inside[top]
+        files, folders = self._storage.list(f"{top}/", below=below)
+        begin = len(self._storage.address(f"{top}/").key)
+        inside: dict[str, list[Entry]] = {top: [_folder(f"{top}/{key[begin:]}") for key in folders]}
+        for file in files:
+            *parents, name = file.key[begin:].split("/")
+            place = top
+            for parent in parents:
+                above, place = place, f"{place}/{parent}"
+                if place not in inside:
+                    inside[place] = []
+                    inside[above].append(_folder(place))
+            if name or not file.key:  # not what some programs write for a folder
+                self._files[f"{place}/{name}"] = entry = Entry(file.url, file.url, name, False, False, file.identity)
+                inside[place].append(entry)
+        self._inside |= inside
+        if below:
+            self._whole |= inside.keys()
+        return inside[top]
+
+
+def _folder(path: str) -> Entry:
+    return Entry(path, path, posixpath.basename(path))

@@ -81,7 +81,7 @@ class ObjectStorage(InStore):
         if address.kind == "hf":
             of = HubPath.of(url)
             above = address.key.removesuffix(of.path)
-            # All files below the folder, without states: see `RemoteSearch`.
+            # All files below the folder, without states: see `StoreSearch`.
             return [Found(of.url(path), above + path, ObjectIdentity("", 0)) for path in files_below(url)], []
         store, prefix = self._store(url)
         if below:
