@@ -369,10 +369,7 @@ def columns_beside(names: Collection[str], asked: Iterable[str]) -> str:
 
 
 def build_index(
-    paths: Sequence[str],
-    columns: Sequence[str] | None = None,
-    lookup: Lookup | None = None,
-    cast: Cast | None = None,
+    paths: Sequence[str], columns: Sequence[str] | None = None, lookup: Lookup | None = None, cast: Cast | None = None
 ) -> RowIndex:
     """Collect row counts and the common schema. No row is read.
 

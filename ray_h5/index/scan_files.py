@@ -254,11 +254,9 @@ def error_of_unreadable(errors: Mapping[str, RayH5Error], first: RayH5Error, cou
         return first
     listed = [f"  {error}" for error in errors.values()]
     more = [f"  and {len(listed) - _MAX_UNREADABLE} more"] if len(listed) > _MAX_UNREADABLE else []
-    advice = (
-        "Restore them from a copy, or move them away; or pass ignore_unreadable_files=True to leave them out."
-        if len(errors) < count
-        else "Restore them from a copy."
-    )
+    advice = "Restore them from a copy."
+    if len(errors) < count:
+        advice = "Restore them from a copy, or move them away; or pass ignore_unreadable_files=True to leave them out."
     lines = [f"{len(errors)} of {count} files cannot be read:", *listed[:_MAX_UNREADABLE], *more, advice]
     return type(first)("\n".join(lines))
 

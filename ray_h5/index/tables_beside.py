@@ -313,10 +313,8 @@ def _of_attributes(index: RowIndex, attrs: Mapping[str, str]) -> dict[str, Table
     columns = {}
     for name, attribute in attrs.items():
         by_file = [(file_facts.path, file_facts.values[attribute]) for file_facts in facts]
-        text, number = (
-            [path for path, values in by_file if pa.types.is_large_string(values.type) == is_text]
-            for is_text in (True, False)
-        )
+        is_text = {path: pa.types.is_large_string(values.type) for path, values in by_file}
+        text, number = ([path for path in is_text if is_text[path] == said] for said in (True, False))
         if text and number:
             raise SchemaMismatchError(
                 f"attribute {attribute!r} is a text in {text[0]} and a number in {number[0]}; leave it out of "

@@ -19,12 +19,11 @@ _FEW_NUMBERS = 16
 
 def is_image(columns: Mapping[str, Seen]) -> bool:
     """Return whether the columns of a file are likely one image, with its mask or labels: their rows are its lines."""
-    sides = {column.shape[:2] for column in columns.values()}
+    shapes = [column.shape for column in columns.values()]
+    sides = {shape[:2] for shape in shapes}
     side = [n or 0 for n in min(sides, key=len)]
-    is_flat = all(
-        len(shape) == len("HW") or (len(shape) == len("HWC") and (shape[2] or 0) <= _IMAGE_CHANNELS)
-        for shape in (column.shape for column in columns.values())
-    )
+    channels = [(shape[2] or 0) if len(shape) == len("HWC") else 0 for shape in shapes]
+    is_flat = {*map(len, shapes)} <= {len("HW"), len("HWC")} and max(channels) <= _IMAGE_CHANNELS
     is_named = any(OF_IMAGES & {*words(name)} for name in columns)
     is_picture = len(side) == len("HW") and min(side) >= _IMAGE_SIDE and max(side) <= _IMAGE_RATIO * min(side)
     return len(columns) >= _IMAGE_COLUMNS and len(sides) == 1 and is_picture and is_flat and is_named

@@ -73,9 +73,8 @@ class Fingerprint:
         for name in ("names", "starts", "selection", "draws", "lengths", "chunk_groups"):
             if not isinstance(getattr(self, name), str):
                 raise PositionError(f"Position: plan: {name}={getattr(self, name)!r}: expected a string")
-        if not isinstance(self.data, Mapping) or not all(
-            isinstance(text, str) for pair in self.data.items() for text in pair
-        ):
+        texts = [text for pair in self.data.items() for text in pair] if isinstance(self.data, Mapping) else [None]
+        if not all(isinstance(text, str) for text in texts):
             raise PositionError(f"Position: plan: data={self.data!r}: expected texts by their names")
         if self.unit not in (None, "auto", "rows", "chunks", "files"):
             raise PositionError(
@@ -106,11 +105,10 @@ class Fingerprint:
     def differences(self, other: Fingerprint) -> list[str]:
         """Return how another one differs, each in the form ``"3 files, not 4"``: the value of this one first."""
         differ = {field.name for field in fields(self) if getattr(self, field.name) != getattr(other, field.name)}
-        found = [
-            text.format(*(_shown(name, getattr(fingerprint, name)) for fingerprint in (self, other)))
-            for name, (text, unless) in _DIFFERENCES.items()
-            if name in differ and not differ & unless
-        ]
+        found = []
+        for name, (text, unless) in _DIFFERENCES.items():
+            if name in differ and not differ & unless:
+                found.append(text.format(*(_shown(name, getattr(one, name)) for one in (self, other))))
         if "selection" in differ:
             mine, theirs = (f"{'' if one.selection else 'all '}{one.num_rows} rows" for one in (self, other))
             apart = "but not the same" if mine == theirs else f"not {theirs}"

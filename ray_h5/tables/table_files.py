@@ -133,12 +133,10 @@ def _check_keys(table: Table, sidecar: Sidecar) -> None:
         if wanted not in table.types and not (on in {"row", "row_id"} and len(sidecar.keys) == 1):
             one = next(iter(table.types), "")
             other = next((delimiter for delimiter in ";\t|" if len(table.types) == 1 and delimiter in one), None)
-            hint = (
-                f" Its only column is {one!r}: pass delimiter={other!r}."
-                if other
-                else near_names(wanted, table.types)
-                + f" Pass key=... if the column that on={on!r} joins has another name."
-            )
+            hint = f" Its only column is {one!r}: pass delimiter={other!r}."
+            if other is None:
+                near = near_names(wanted, table.types)
+                hint = f"{near} Pass key=... if the column that on={on!r} joins has another name."
             raise UnknownColumnError(f"{table.name}: no column {wanted!r}.{hint}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -100,14 +101,8 @@ def _with_common_shape(specs: Sequence[ColumnSpec]) -> Sequence[ColumnSpec]:
     if None not in shape and all(spec.kind != "ragged" for spec in shaped):
         return specs
     size = max(spec.row_bytes for spec in shaped)
-    return [
-        ColumnSpec(
-            spec.name, "ragged", np.dtype(object), (), spec.element or spec.dtype, ragged_shape=shape, mean_bytes=size
-        )
-        if spec in shaped
-        else spec
-        for spec in specs
-    ]
+    made = partial(ColumnSpec, kind="ragged", dtype=np.dtype(object), row_shape=(), ragged_shape=shape, mean_bytes=size)
+    return [made(spec.name, element=spec.element or spec.dtype) if spec in shaped else spec for spec in specs]
 
 
 def _with_common_values(
