@@ -42,7 +42,7 @@ class _Request:
 def run_fetched(jobs: list[JobTable], worker: Worker) -> None:
     """Run jobs as their byte ranges arrive, and drop them."""
     requests = _requests(jobs)
-    cost = _cost(requests)
+    cost = ReadStats(len(requests), sum(request.nbytes for request in requests))
     left = {id(job): len(job) for job in jobs}  # jobs of each table that have not run
     # Large ranges that are put together, by table and job, and how many of their bytes are missing.
     parts: dict[tuple[int, int], tuple[memoryview, int]] = {}
@@ -80,10 +80,7 @@ def run_fetched(jobs: list[JobTable], worker: Worker) -> None:
 
 def cost_of(jobs: Sequence[JobTable]) -> ReadStats:
     """Return the requests to stores of jobs, and their bytes, without running them."""
-    return _cost(_requests([job for job in jobs if job.byte_source.is_fetched]))
-
-
-def _cost(requests: Sequence[_Request]) -> ReadStats:
+    requests = _requests([job for job in jobs if job.byte_source.is_fetched])
     return ReadStats(len(requests), sum(request.nbytes for request in requests))
 
 

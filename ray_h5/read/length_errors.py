@@ -48,9 +48,13 @@ def error_of_lengths(
     listed = [f"  {n} rows: {_to_copy(names)}" for n, names in sorted(lengths.items())]
     if len(listed) > most:
         listed[most:] = [f"  and {len(listed) - most} more lengths"]
+    hint_of_sparse = (
+        "These are parts of a sparse matrix: choose the group above with group=, and name this one with "
+        "columns=[ray_h5.csr(...)]."
+    )
     hints = [
         "Choose columns of one length, as in one of these lines, or a group that holds only those with group=.",
-        _hint_of_sparse(columns),
+        hint_of_sparse if {"data", "indices", "indptr"} <= {*columns} else "",
         *(f"{_to_copy(names)}: from {few(list(paths))}." for paths, names in _by_file(columns, sources).items()),
     ]
     message = f"{path}: expected columns with one common first axis, found {len(lengths)} lengths:"
@@ -74,16 +78,6 @@ def _by_file(
 def _to_copy(names: Sequence[str]) -> str:
     """Return the argument that reads these columns; of many, only their names are listed."""
     return f"columns={list(names)!r}" if len(names) <= _MAX_COPIED else few(names)
-
-
-def _hint_of_sparse(columns: Iterable[str]) -> str:
-    """Return a sentence about the parts of a sparse matrix, if the group that is read is one."""
-    if not {"data", "indices", "indptr"} <= set(columns):
-        return ""
-    return (
-        "These are parts of a sparse matrix: choose the group above with group=, and name this one with "
-        "columns=[ray_h5.csr(...)]."
-    )
 
 
 def groups_with(name: str, columns: Iterable[str]) -> list[str]:

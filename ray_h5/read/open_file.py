@@ -99,6 +99,8 @@ class OpenFile:
         What is known of it.
     readers : dict of (str, Address) to Column
         The readers of datasets that were read, with the column that leads to each, if one does.
+    joined_columns : mapping of JoinedArray to JoinedColumn
+        The readers of many datasets.
     """
 
     def __init__(self, access: Access, state: Identity, others: OtherFiles | None = None) -> None:
@@ -120,7 +122,7 @@ class OpenFile:
         self._refused: dict[str, RayH5Error] | None = None
         self._sought: Sources = {}
         self.readers: dict[tuple[str, Address], Column] = {}
-        self._joined_arrays: WeakKeyDictionary[JoinedArray, JoinedColumn] = WeakKeyDictionary()
+        self.joined_columns: WeakKeyDictionary[JoinedArray, JoinedColumn] = WeakKeyDictionary()
         self._indexes: dict[str, ChunkIndex] = {}
         self.virtual: dict[str, Any] = {}
         self._index_bytes = 0
@@ -533,7 +535,7 @@ class OpenFile:
                 self.identity, self._headers = identity, None
                 # They were made of what is not compared.
                 self.readers.clear()
-                self._joined_arrays.clear()
+                self.joined_columns.clear()
             elif is_planned:
                 raise StaleIndexError(
                     f"{self.path}: the file changed between planning and reading: its size and mtime are the same, and "
@@ -598,6 +600,10 @@ class OpenFile:
                 index = self._indexes[name] = self._counted(self._index(name))
             return index
 
+    def _indexes_of(self, names: Sequence[str]) -> list[ChunkIndex]:
+        with self.library():
+            return gather(self.index_of, names)
+
     def _index(self, name: str) -> ChunkIndex:
         known = self.manifest.columns.get(name)
         if known is not None and known.index is not None:
@@ -649,7 +655,7 @@ class OpenFile:
         return items.layout, items
 
     def _joined_column(self, joined: JoinedArray) -> JoinedColumn:
-        if (column := self._joined_arrays.get(joined)) is None:
+        if (column := self.joined_columns.get(joined)) is None:
             described = [self._items_of(layout) for layout in joined.layouts]
             source = ChunkSource(self.path, joined.layouts[0], self.byte_source, file_key=self._key)
             like = [(replace(source, layout=layout), items) for layout, items in described]
@@ -658,7 +664,7 @@ class OpenFile:
                 where, most = f"{self.path}: column {joined.name!r}", int(joined.first_chunks[-1])
                 chunks = self._counted(joined.chunks.chunks(where, most, self.byte_source.size))
             stored = replace(joined)  # another object: the weak key would never go
-            column = self._joined_arrays[joined] = JoinedColumn(stored, like, self.index_of, chunks)
+            column = self.joined_columns[joined] = JoinedColumn(stored, like, self._indexes_of, chunks)
         return column
 
 

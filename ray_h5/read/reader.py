@@ -19,11 +19,13 @@ from ray_h5.hdf5.files.external_policy import Access, ExternalPolicy
 from ray_h5.hdf5.files.metadata_replay import replay
 from ray_h5.hdf5.files.opening import HEAD_BYTES
 from ray_h5.manifest.file_manifest import Manifest
+from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, FileLayout, FileState, Form, SourceStates
 from ray_h5.manifest.row_requests import request_of
 from ray_h5.options import as_integer, names_options, require
 from ray_h5.per_process import PerProcess
 from ray_h5.read.arguments import Rows, as_names, as_places, as_request, as_rows, check_fit, common_rows, fitted
+from ray_h5.read.arrays.column import Column, JoinedColumn
 from ray_h5.read.casting import Casting
 from ray_h5.read.file_plan import planned_jobs
 from ray_h5.read.file_reads import repeated, run_together
@@ -446,8 +448,14 @@ class RowReader:
         file = self.opened
         file.check_unchanged()
         # Fast path: of whole columns of this file alone that were read before, nobody else is asked.
-        known = [file.readers.get(("", part.address)) for part in read.parts if isinstance(part.address, str)]
-        plain = [column for column in known if column is not None and not column.source.layout.sources]
+        plain: list[Column | JoinedColumn] = []
+        for part in read.parts:
+            if isinstance(part.address, str):
+                column = file.readers.get(("", part.address))
+                plain += [] if column is None or column.source.layout.sources else [column]
+            elif isinstance(part.address, JoinedArray) and file.held is None and not file.access.beside:
+                joined = file.joined_columns.get(part.address)
+                plain += [] if joined is None else [joined]
         if len(plain) == len(read.parts) and not self._expected:
             parts = zip(plain, read.parts, strict=True)
             return [job for column, part in parts for job in column.jobs(part.request, part.out)]

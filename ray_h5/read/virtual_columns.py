@@ -256,28 +256,26 @@ class VirtualColumn:
             values = np.empty((len(request), *out.shape[1:]), self.layout.dtype)
             after.append(partial(out.__setitem__, request.places, values))
             part = replace(part, request=request_of(request.rows), out=values)
+        where = part.where or self.layout.where
         for box in _boxes_of(part, self.layout):
-            yield from self._parts_of(box, part.where or self.layout.where, after)
-
-    def _parts_of(self, box: _Box, where: str, after: After) -> Iterator[Spread]:
-        marked = {box.axis, *self._parted}
-        has_values = np.zeros([len(at) if axis in marked else 1 for axis, at in enumerate(box.indices)], bool)
-        first, stop = np.searchsorted(np.sort(box.indices[0]), self._bounds.T)
-        for number in np.flatnonzero(first < stop).tolist():  # others have none of its rows
-            source = self.sources[number]
-            if (at := _selected(source, box)) is None:
-                continue
-            within = np.ix_(*(one if axis in marked else [0] for axis, (one, _) in enumerate(at)))
-            if has_values[within].any():
-                raise UnsupportedColumnError(
-                    f"{self.layout.where} is virtual, and two of its mappings have the same values, which is not "
-                    f"read without libhdf5. Write it again with mappings that are apart. {_COPY}"
-                )
-            has_values[within] = True
-            yield source.path, _part_of(source, box, at, where, after)
-        if not has_values.all():
-            missing = ~np.moveaxis(has_values, box.axis, 0).reshape(len(box.places), -1).all(axis=1)
-            np.moveaxis(box.out, box.axis, 0)[box.places[missing]] = self._fill
+            marked = {box.axis, *self._parted}
+            has_values = np.zeros([len(at) if axis in marked else 1 for axis, at in enumerate(box.indices)], bool)
+            first, stop = np.searchsorted(np.sort(box.indices[0]), self._bounds.T)
+            for number in np.flatnonzero(first < stop).tolist():  # others have none of its rows
+                source = self.sources[number]
+                if (at := _selected(source, box)) is None:
+                    continue
+                within = np.ix_(*(one if axis in marked else [0] for axis, (one, _) in enumerate(at)))
+                if has_values[within].any():
+                    raise UnsupportedColumnError(
+                        f"{self.layout.where} is virtual, and two of its mappings have the same values, which is not "
+                        f"read without libhdf5. Write it again with mappings that are apart. {_COPY}"
+                    )
+                has_values[within] = True
+                yield source.path, _part_of(source, box, at, where, after)
+            if not has_values.all():
+                missing = ~np.moveaxis(has_values, box.axis, 0).reshape(len(box.places), -1).all(axis=1)
+                np.moveaxis(box.out, box.axis, 0)[box.places[missing]] = self._fill
 
 
 _Selected = list[tuple[np.ndarray, np.ndarray]]

@@ -16,7 +16,6 @@ import numpy as np
 from ray_h5.codecs.pipeline import ChunkDecoder
 from ray_h5.errors import CorruptChunkError
 from ray_h5.hdf5.files.changed_files import check_source
-from ray_h5.hdf5.files.file_bytes import gather
 from ray_h5.manifest.chunk_index import UNALLOCATED, ChunkGrid, ChunkIndex, corrupt_chunk
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import Request, runs_between
@@ -34,8 +33,8 @@ class ChunksOfParts:
     ----------
     first : numpy.ndarray
         int64: the number of the first chunk of each array.
-    index_of : callable
-        Returns the chunks of an array, given its number.
+    indexes_of : callable
+        Returns the chunks of each of some arrays, given their numbers.
     known : (ChunkIndex, numpy.ndarray), optional
         The chunks of all arrays, if they are known, and the number there of the first chunk of each.
     lists : dict of int to ChunkIndex
@@ -43,7 +42,7 @@ class ChunksOfParts:
     """
 
     first: np.ndarray
-    index_of: Callable[[int], ChunkIndex]
+    indexes_of: Callable[[Sequence[int]], Sequence[ChunkIndex]]
     known: tuple[ChunkIndex, np.ndarray] | None = None
     lists: dict[int, ChunkIndex] = field(default_factory=dict)
     nbytes = 0  # who lists them counts them
@@ -51,7 +50,7 @@ class ChunksOfParts:
     def listed(self, parts: Sequence[int]) -> list[ChunkIndex]:
         """Return the chunks of some arrays, each of which is listed once."""
         if missing := [part for part in parts if part not in self.lists]:
-            self.lists.update(zip(missing, gather(self.index_of, missing), strict=True))
+            self.lists.update(zip(missing, self.indexes_of(missing), strict=True))
         return [self.lists[part] for part in parts]
 
     def locate(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

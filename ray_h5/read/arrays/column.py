@@ -160,8 +160,8 @@ class JoinedColumn:
         The datasets.
     like : sequence of (ChunkSource, StoredItems or None)
         An array like those of each class, and its stored items, if values are made of them.
-    index_of : callable
-        Lists the chunks of a dataset, given its path.
+    indexes_of : callable
+        Lists the chunks of datasets, given their paths.
     chunks : ChunkIndex, optional
         The chunks of all datasets, if they are known.
     """
@@ -170,11 +170,11 @@ class JoinedColumn:
         self,
         joined: JoinedArray,
         like: Sequence[tuple[ChunkSource, StoredItems | None]],
-        index_of: Callable[[str], ChunkIndex],
+        indexes_of: Callable[[Sequence[str]], Sequence[ChunkIndex]],
         chunks: ChunkIndex | None = None,
     ) -> None:
         self.joined = joined
-        self._like, self._index_of, self._chunks = like, index_of, chunks
+        self._like, self._indexes_of, self._chunks = like, indexes_of, chunks
         # There may be as many classes as datasets: each has its own datasets alone.
         self._datasets = dict(by_part(joined.class_of))
         self._numbers = np.empty(len(joined), np.int64)
@@ -221,7 +221,10 @@ class JoinedColumn:
 
             def listed(first: np.ndarray) -> ChunksOfParts:
                 known = None if self._chunks is None else (self._chunks, joined.first_chunks[datasets])
-                return ChunksOfParts(first, lambda part: self._index_of(joined.paths[datasets[part]]), known)
+                paths = joined.paths
+                return ChunksOfParts(
+                    first, lambda parts: self._indexes_of([paths[dataset] for dataset in datasets[parts]]), known
+                )
 
             chunks = listed if source.layout.storage == "chunked" else None
             offsets = joined.offsets[datasets]

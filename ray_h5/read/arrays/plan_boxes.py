@@ -140,10 +140,8 @@ class BoxPlanner:
         missing = bases == UNALLOCATED
         if joined is not None:
             at = part_of(cells.sources // layout.row_bytes, joined.starts)
-            bases, missing = (
-                joined.offsets[at] - joined.starts[at] * layout.row_bytes,
-                joined.offsets[at] == UNALLOCATED,
-            )
+            missing = joined.offsets[at] == UNALLOCATED
+            bases = joined.offsets[at] - joined.starts[at] * layout.row_bytes
         if missing.any():
             self._fill(cells.select(missing), out)
             cells, bases = cells.select(~missing), bases[~missing]
@@ -453,10 +451,7 @@ def _boxes_of(lengths: np.ndarray, sources: np.ndarray, places: np.ndarray) -> t
             axis -= 1
             run *= shape[axis]
         kept = [inner_axis for inner_axis in range(axis) if shape[inner_axis] > 1]
-        row = [
-            len(kept),
-            run,
-            *(value for inner_axis in kept for value in (shape[inner_axis], by[inner_axis], to[inner_axis])),
-        ]
+        axes = [value for inner_axis in kept for value in (shape[inner_axis], by[inner_axis], to[inner_axis])]
+        row = [len(kept), run, *axes]
         boxes[number, : len(row)] = row
     return boxes, of.reshape(-1)

@@ -17,7 +17,7 @@ _MOST_BYTES = 1 << 20
 """Bytes of a job that copies rows as they are stored, and of values that are cast together."""
 
 _MOST_ROWS = 1 << 16
-"""Rows that are planned together: a job takes 72 bytes, which may be more than a row."""
+"""Rows that are planned together: a job takes 88 bytes, which may be more than a row."""
 
 
 # The functions plan whole rows of an array, a `ChunkSource`, whose chunks hold whole rows. Each chunk is fetched and

@@ -98,18 +98,6 @@ class _Pipelines:
         self.numbers: dict[tuple[int, ...], int] = {}
         self.rows = np.zeros((16, _PIPELINE_FIELDS), np.int64)
 
-    def number_of(self, row: tuple[int, ...]) -> int:
-        with self.lock:
-            if row not in self.numbers:
-                number = len(self.numbers)
-                if number == _MAX_PIPELINES:
-                    return IN_PYTHON
-                if number == len(self.rows):  # a copy: a running loop reads the old one
-                    self.rows = np.concatenate([self.rows, np.zeros_like(self.rows)])
-                self.rows[number, : len(row)] = row
-                self.numbers[row] = number
-            return self.numbers[row]
-
 
 PIPELINES: PerProcess[_Pipelines] = PerProcess(_Pipelines)
 """Their `rows` are the table: int64 of shape (pipelines, fields)."""
@@ -117,8 +105,19 @@ PIPELINES: PerProcess[_Pipelines] = PerProcess(_Pipelines)
 
 def pipeline_number(pipeline: FilterPipeline) -> int:
     """Return the row of a pipeline in the table; `IN_PYTHON` if the compiled loop does not decode it."""
-    row = _pipeline_row(pipeline)
-    return IN_PYTHON if row is None else PIPELINES.value.number_of(row)
+    if (row := _pipeline_row(pipeline)) is None:
+        return IN_PYTHON
+    known = PIPELINES.value
+    with known.lock:
+        if row not in known.numbers:
+            number = len(known.numbers)
+            if number == _MAX_PIPELINES:
+                return IN_PYTHON
+            if number == len(known.rows):  # a copy: a running loop reads the old one
+                known.rows = np.concatenate([known.rows, np.zeros_like(known.rows)])
+            known.rows[number, : len(row)] = row
+            known.numbers[row] = number
+        return known.numbers[row]
 
 
 @functools.lru_cache(maxsize=256)
@@ -217,26 +216,18 @@ class JobTable:
 
         `times` has how often reads of these files waited, from `new_times`. Threads may share it.
         """
-        jobs, pieces, boxes, pipelines = self.jobs, self.pieces, self.boxes, PIPELINES.value.rows
+        jobs, pieces, pipelines = self.jobs, self.pieces, PIPELINES.value.rows
         count, loop = jobs.shape[1], compiled_loop()
         status, counts = np.full(count, NOT_RUN, np.int8), np.zeros(HINTED + 1, np.int64)
         if loop is None:
             return status, counts
         inside = np.array([(array.ctypes.data, array.nbytes) for array in self.keeps], np.int64)
-        tables = (
-            jobs.ctypes.data,
-            count,
-            pieces.ctypes.data if pieces.size else 0,
-            pieces.shape[1],
-            pipelines.ctypes.data,
-            boxes.ctypes.data if boxes.size else 0,
-            inside.ctypes.data,
-            len(inside),
-        )
+        to_copy, boxes = (array.ctypes.data if array.size else 0 for array in (pieces, self.boxes))
+        planned = jobs.ctypes.data, count, to_copy, pieces.shape[1], pipelines.ctypes.data, boxes
         state = status.ctypes.data, counts.ctypes.data, times.ctypes.data
         run, context, at = loop.library.ray_h5_run, loop.of_thread.value.address, 0
         while at < count:  # the call returns early now and then, so that signals are seen
-            done = run(context, *tables, at, count, *state)
+            done = run(context, *planned, inside.ctypes.data, len(inside), at, count, *state)
             if done < 0:  # a job is outside of its array, of which the steps in Python say more
                 status[at:] = NOT_RUN
                 break
