@@ -22,7 +22,6 @@ import time
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -44,22 +43,12 @@ _RECORD_BYTES, _PAGE_BYTES = 8, 4096
 _IS_THERE = np.uint64(1 << 32)
 """What a record has beside the CRC, if its block is there."""
 
-
-Get: TypeAlias = Callable[[int, int], memoryview]
-
 _TOUCH_S = 1.0
 _COUNT_AGAIN_S, _COUNTED_PARTS = 60.0, 100
 """A process counts what the cache takes after so many seconds, and after it has written such a part of all of it."""
 
 _FULL_PAUSE_S, _ERROR_PAUSE_S = 1.0, 60.0
 """How long nothing is written after the cache was full, and after the disk failed."""
-
-
-class CacheOptions(NamedTuple):
-    """A cache on a disk: the user's folder, and the most bytes that it takes of the disk."""
-
-    folder: str
-    max_bytes: int
 
 
 class BlockCache:
@@ -71,8 +60,10 @@ class BlockCache:
 
     Parameters
     ----------
-    options : CacheOptions
-        Where it is, and how large it may grow.
+    parent : str
+        The folder of the user, in which it has one of its own.
+    max_bytes : int
+        The most bytes that it takes of the disk.
 
     Raises
     ------
@@ -80,9 +71,9 @@ class BlockCache:
         If the folder cannot be made or written to, or others may write to it.
     """
 
-    def __init__(self, options: CacheOptions) -> None:
-        self._options = options
-        self.folder = _made_folder(options.folder)
+    def __init__(self, parent: str, max_bytes: int) -> None:
+        self._parent, self._max_bytes = parent, max_bytes
+        self.folder = _made_folder(parent)
         self._since = time.time() - 0.02  # the clock of a file system may be so late
         self._lock = threading.Lock()
         self._paused_until = self._counted_at = float("-inf")
@@ -96,14 +87,14 @@ class BlockCache:
     def room(self, count: int, further_bytes: int) -> int:
         """Return how many of so many blocks may be written, after files that nobody uses were removed."""
         if not os.path.isdir(self.folder):  # somebody removed it
-            _made_folder(self._options.folder)
+            _made_folder(self._parent)
         now, wanted = time.monotonic(), further_bytes + count * BLOCK_BYTES
         with self._lock:
             if not self.may_write:
                 return 0
             if wanted > self._free or now - self._counted_at > _COUNT_AGAIN_S:
                 # A part of what is free: other processes write, too.
-                part = max(wanted, self._options.max_bytes // _COUNTED_PARTS)
+                part = max(wanted, self._max_bytes // _COUNTED_PARTS)
                 self._free, self._counted_at = min(self._made_free(wanted), part), now
             free = min(count, max(0, self._free - further_bytes) // BLOCK_BYTES)
             self._free -= (further_bytes + free * BLOCK_BYTES) if free else 0
@@ -120,11 +111,10 @@ class BlockCache:
                     if _NAMES.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
                         stat = entry.stat()
                         files.append((stat.st_mtime, stat.st_blocks * 512, entry.path))
-        now = time.time()
-        since = min(self._since, now)  # the clock may have been set back
-        free = self._options.max_bytes - sum(nbytes for _, nbytes, _ in files)
+        now = time.time()  # the clock may have been set back
+        free = self._max_bytes - sum(nbytes for _, nbytes, _ in files)
         for used_at, nbytes, path in sorted(files):
-            if free < wanted and not since <= used_at <= now + _ERROR_PAUSE_S:
+            if free < wanted and not min(self._since, now) <= used_at <= now + _ERROR_PAUSE_S:
                 free += nbytes
                 Path(path).unlink(missing_ok=True)
         return free
@@ -132,9 +122,8 @@ class BlockCache:
     def fail(self, doing: str, exc: Exception) -> None:
         """Write nothing for a minute, and warn once: many threads may fail at the same time."""
         if time.monotonic() >= self._paused_until - _ERROR_PAUSE_S / 2:
-            why = getattr(exc, "strerror", None) or exc
             message = "cache_dir=%r: %s failed: %s. Rows come from the store instead"
-            logger.warning(message, self._options.folder, doing, why)
+            logger.warning(message, self._parent, doing, getattr(exc, "strerror", None) or exc)
         self._paused_until = time.monotonic() + _ERROR_PAUSE_S
 
 
@@ -155,7 +144,9 @@ class CachedFile:
         Its size in bytes.
     """
 
-    def __init__(self, cache: BlockCache, get: Get, place: str, state: str, size: int) -> None:
+    def __init__(
+        self, cache: BlockCache, get: Callable[[int, int], memoryview], place: str, state: str, size: int
+    ) -> None:
         hashes = [hashlib.sha256(text.encode()).hexdigest()[:32] for text in (place, f"{state} {size}")]
         self.path = os.path.join(cache.folder, "-".join(hashes))
         self._get, self._cache, self._size = get, cache, size
@@ -240,15 +231,13 @@ class CachedFile:
             return self._file
 
 
-def cache_for(options: CacheOptions) -> BlockCache:
-    """Return the cache of this process with some options."""
-    caches = _caches.value
-    if options not in caches:
-        caches.setdefault(options, BlockCache(options))
-    return caches[options]
+_caches: PerProcess[dict[tuple[str, int], BlockCache]] = PerProcess(dict)
 
 
-_caches: PerProcess[dict[CacheOptions, BlockCache]] = PerProcess(dict)
+def cache_for(parent: str, max_bytes: int) -> BlockCache:
+    """Return the one cache of this process in a folder, of a size."""
+    caches, options = _caches.value, (parent, max_bytes)
+    return caches.get(options) or caches.setdefault(options, BlockCache(*options))
 
 
 def _made_folder(parent: str) -> str:

@@ -13,7 +13,7 @@ import pytest
 
 from ray_h5.errors import OptionError
 from ray_h5.storage import block_cache
-from ray_h5.storage.block_cache import BlockCache, CachedFile, CacheOptions, cache_for
+from ray_h5.storage.block_cache import BlockCache, CachedFile, cache_for
 
 FOLDER = "ray_h5-cache-3"
 BIG = 1 << 30
@@ -36,7 +36,7 @@ class Remote:
 
 
 def cache_at(folder, max_bytes=BIG):
-    return BlockCache(CacheOptions(str(folder), max_bytes))
+    return BlockCache(str(folder), max_bytes)
 
 
 def read_all(remote, getter, rows, row_bytes):
@@ -276,5 +276,4 @@ def test_files_of_the_user_stay(tmp_path):
 
 
 def test_one_cache_a_process(tmp_path):
-    options = CacheOptions(str(tmp_path), 100)
-    assert cache_for(options) is cache_for(CacheOptions(str(tmp_path), 100))
+    assert cache_for(str(tmp_path), 100) is cache_for(str(tmp_path), 100)

@@ -71,10 +71,12 @@ class ObjectStorage(InStore):
         return store_error(exc, url, doing, self.options.hidden(str(exc)))
 
     def cached(self, url: str, expect: ObjectIdentity) -> CachedFile | None:
-        if (options := self.options.cache) is None:
+        values = self.options.values
+        if "cache_dir" not in values:
             return None
+        cache = cache_for(values["cache_dir"], values["cache_bytes"])
         place, state = f"{self.options.place} {url}", f"{expect.etag} {expect.modified_ns}"
-        return CachedFile(cache_for(options), partial(self.get, url, expect), place, state, expect.size)
+        return CachedFile(cache, partial(self.get, url, expect), place, state, expect.size)
 
     def entries(self, url: str, *, below: bool) -> tuple[list[Found], list[str]]:
         address = Address.of(url)

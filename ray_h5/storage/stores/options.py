@@ -16,7 +16,6 @@ from ray_h5.errors import OptionError, UnknownOptionError
 from ray_h5.messages import few, near_names
 from ray_h5.options import as_bytes, as_integer, require
 from ray_h5.storage.addresses import SCHEMES, scheme_of, without_secrets
-from ray_h5.storage.block_cache import CacheOptions
 from ray_h5.storage.local import local_folder
 
 _CLIENT_NAMES = frozenset({
@@ -127,12 +126,6 @@ class StoreOptions:
         most = self.values.get("max_backoff", timedelta(seconds=5))
         # obstore panics if the first wait is longer than the longest.
         return min(self.values.get("init_backoff", timedelta(seconds=0.2)), most), most
-
-    @property
-    def cache(self) -> CacheOptions | None:
-        """The cache on a disk of the node, if there is one."""
-        values = self.values
-        return CacheOptions(values["cache_dir"], values["cache_bytes"]) if "cache_dir" in values else None
 
     @property
     def place(self) -> str:
