@@ -46,14 +46,8 @@ class FileColumns(Columns):
 
     Parameters
     ----------
-    reader : RowReader
-        The open file.
-    columns : sequence of MadeColumn
-        The columns that the user described.
-    table : RowTable, optional
-        What is known of the rows.
-    decode_cf, is_reversed : bool
-        As the user says.
+    is_reversed : bool
+        Whether rows lie along the last axis; the others are those of `Columns`.
     """
 
     def __init__(

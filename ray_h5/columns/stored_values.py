@@ -157,7 +157,7 @@ class Stored(Values):
             out[wanted.places] = picked(self._fields_of(values, names), taken)
 
         part = Part(self.address if address is None else address, request_of(wanted.rows), values)
-        return Reading([part], finish)
+        return Reading([part], [finish])
 
     @property
     def _selection(self) -> Selection:

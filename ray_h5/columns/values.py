@@ -33,25 +33,25 @@ Positions: TypeAlias = tuple[np.ndarray | None, ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reading:
-    """Parts that are read, and what is left to do once they are there."""
+    """Parts that are read, and what is left to do once they are there, in this order."""
 
     parts: Sequence[Part] = ()
-    finish: Callable[[], None] | None = None
+    last_steps: Sequence[Callable[[], None]] = ()
 
     @classmethod
     def together(cls, readings: Sequence[Reading]) -> Reading:
         """Return several readings as one."""
-        finishes = [reading.finish for reading in readings if reading.finish is not None]
+        parts = [part for reading in readings for part in reading.parts]
+        return cls(parts, [step for reading in readings for step in reading.last_steps])
 
-        def finish() -> None:
-            for finish_one in finishes:
-                finish_one()
-
-        return cls([part for reading in readings for part in reading.parts], finish if finishes else None)
-
-    def then(self, finish: Callable[[], None]) -> Reading:
+    def then(self, step: Callable[[], None]) -> Reading:
         """Return the same reading, with one more thing done at the end."""
-        return Reading(self.parts, finish) if self.finish is None else Reading.together([self, Reading((), finish)])
+        return Reading(self.parts, [*self.last_steps, step])
+
+    def finish(self) -> None:
+        """Do what is left."""
+        for step in self.last_steps:
+            step()
 
 
 def keys_of(name: str, seed: int, rows: np.ndarray, draws: np.ndarray) -> np.ndarray:
@@ -139,7 +139,7 @@ class Decoded(Values):
     layout: Callable[[ColumnLayout], ColumnLayout]
     of_each_value: bool = True
     mask: Values | None = None
-    table_of: Callable[[np.ndarray], tuple[Reading, Any]] | None = None
+    table_of: Callable[[np.ndarray], tuple[Sequence[Part], Any]] | None = None
 
     @property
     def array(self) -> ColumnLayout:
@@ -167,8 +167,8 @@ class Decoded(Values):
             others = empty((len(wanted), *shape), self.mask.array.dtype)
             readings.append(self.mask.reading(request_of(wanted.rows), others))
         if self.table_of is not None:
-            reading, others = self.table_of(wanted.rows)
-            readings.append(reading)
+            parts, others = self.table_of(wanted.rows)
+            readings.append(Reading(parts))
 
         def finish() -> None:
             out[wanted.places] = self.decode(stored, wanted.rows, out.dtype, others)

@@ -282,15 +282,13 @@ class RowView:
             return FileRead(self.base, [])
         with self._naming_columns():
             readings = [self._reading(name, wanted, there, array, draws) for name, array in arrays.items()]
+        reading = Reading.together(readings)
 
         def finish() -> None:
             with self._naming_columns():
-                for reading in readings:
-                    if reading.finish is not None:
-                        reading.finish()
+                reading.finish()
 
-        parts = [part for reading in readings for part in reading.parts if len(part.request)]
-        return FileRead(self.base, parts, finish)
+        return FileRead(self.base, [part for part in reading.parts if len(part.request)], finish)
 
     def _reading(
         self, name: str, rows: np.ndarray, places: np.ndarray, out: np.ndarray, draws: np.ndarray | None

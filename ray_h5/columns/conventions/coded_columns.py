@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 
 from ray_h5.buffers import empty, objects
 from ray_h5.columns.stored_values import Stored
-from ray_h5.columns.values import Decoded, Reading
+from ray_h5.columns.values import Decoded
 from ray_h5.errors import CastError, CorruptFileError, UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
@@ -58,17 +58,17 @@ def of_categories(codes: Stored, name: str, categories: np.ndarray | JoinedArray
         array = replace(array, name=name, path=path, kind="category", stored_dtype=np.dtype(object), element=element)
         return replace(array, enum=enum, item_bytes=codes.dtype.itemsize, fill=None, offset=None)
 
-    def table_of(units: np.ndarray) -> tuple[Reading, Any]:
+    def table_of(units: np.ndarray) -> tuple[Sequence[Part], Any]:
         """Return the categories; and for each unit, the first of its own among them, and how many there are."""
         if isinstance(categories, np.ndarray):
-            return Reading(), (categories, np.zeros(len(units), np.int64), np.full(len(units), len(categories)))
+            return (), (categories, np.zeros(len(units), np.int64), np.full(len(units), len(categories)))
         assert isinstance(codes.address, JoinedArray)
         touched, of = np.unique(codes.address.datasets_of(units), return_inverse=True)
         lengths = categories.lengths[touched]
         firsts = np.cumsum(lengths) - lengths
         values = empty((int(lengths.sum()),), categories.dtype)
         runs = Request(categories.starts[touched], firsts, lengths).select(lengths > 0)
-        return Reading([Part(categories, runs, values)] if len(runs) else []), (values, firsts[of], lengths[of])
+        return [Part(categories, runs, values)] if len(runs) else (), (values, firsts[of], lengths[of])
 
     def decode(stored: np.ndarray, rows: np.ndarray, dtype: np.dtype, table: Any) -> np.ndarray:
         values, first, counts = table
