@@ -12,6 +12,8 @@ import numpy as np
 
 from ray_h5.columns.conventions.cf_columns import cf_values
 from ray_h5.columns.conventions.coded_columns import category, optional
+from ray_h5.columns.conventions.matlab_columns import referred_values, reversed_values
+from ray_h5.columns.conventions.tables_of_programs import OF_ROWS, awkward_lists, listed_names, pandas_values
 from ray_h5.columns.derived_columns import (
     Csr,
     Cut,
@@ -24,17 +26,26 @@ from ray_h5.columns.derived_columns import (
     RowPart,
 )
 from ray_h5.columns.ragged.bounds import Bounds, ChunkedBy, bounds_in, check_bounds, rows_key
-from ray_h5.columns.ragged.csr_groups import SPARSE, SparseRows, positions_of_names, width_of
+from ray_h5.columns.ragged.csr_groups import SPARSE, SparseRows, checked_encoding, positions_of_names, width_of
 from ray_h5.columns.ragged.range_columns import Ranges
 from ray_h5.columns.row_table import RowTable
 from ray_h5.columns.stored_values import Stored, stored_fields
 from ray_h5.columns.values import Taken, Values, read_units
 from ray_h5.errors import CorruptFileError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.hdf5.groups.matching_groups import GroupPattern
 from ray_h5.hdf5.tree.tree import lost_fields
 from ray_h5.manifest.file_table import digest_of
-from ray_h5.manifest.joined_arrays import JoinedArray, Paths
-from ray_h5.manifest.layout import ColumnLayout, Encoding
+from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray, Paths
+from ray_h5.manifest.layout import ColumnLayout, Encoding, Form
+from ray_h5.messages import near_names
 from ray_h5.read.reader import RowReader
+
+_CLASS = "MATLAB_class"
+_EMPTY = "MATLAB_empty"
+"""Attribute that MATLAB writes: what values are."""
+
+_COMPOUND_CATEGORIES = "uns/{}_categories"
+"""Where AnnData before 0.7 has the categories of a field of ``obs``."""
 
 Source: TypeAlias = ColumnLayout | JoinedArray
 """A dataset of a file, or those of one name, of which each group has one."""
@@ -93,17 +104,27 @@ class Columns(ABC):
         What is known of the rows.
     decode_cf : bool
         Whether attributes of datasets say what their values mean.
+    is_reversed : bool
+        Whether rows lie along the last axis.
     """
 
     def __init__(
-        self, reader: RowReader, columns: Iterable[MadeColumn], table: RowTable | None, *, decode_cf: bool
+        self,
+        reader: RowReader,
+        columns: Iterable[MadeColumn] = (),
+        table: RowTable | None = None,
+        *,
+        decode_cf: bool = False,
+        is_reversed: bool = False,
     ) -> None:
         self.reader = reader
         self.path = reader.path
         self.made = {column.name: column for column in columns}
         self.decode_cf = decode_cf
+        self.is_reversed = is_reversed
         self.bounds: dict[str, Bounds] = {} if table is None else dict(table.bounds)
         self.chunked: dict[str, ChunkedBy] = {} if table is None else dict(table.chunked_by)
+        self.many: dict[str, GroupTable] = {} if table is None else dict(table.joined)
         self.path_of: Callable[[str], str] = lambda name: name
         self._values: dict[str, Values] = {}
 
@@ -111,6 +132,11 @@ class Columns(ABC):
     def groups(self) -> Paths | None:
         """The groups that are parts; None for a file as a whole."""
         return None
+
+    @property
+    def form(self) -> Form:
+        """The kind of file, if it says what names are columns of; groups of it are plain."""
+        return ""
 
     # What the parts say ---------------------------------------------------------------------------
 
@@ -169,13 +195,35 @@ class Columns(ABC):
 
     def _described(self, name: str) -> Values:
         """Return the values of a column as the user describes it."""
-        made = self.whole(name)
+        made, _ = self.whole(name), self.form  # which raises for a file whose rows lie along another axis
         if isinstance(made, Ragged):
             return self.ragged(made)
         if isinstance(made, Csr):
             return self.csr(made)
-        path = self.dataset_of(name)
-        return stored_fields(self.source(path), made.names, name) if isinstance(made, Fields) else self.at(path, name)
+        if isinstance(made, Fields):
+            return stored_fields(self.source(self.dataset_of(name)), made.names, name)
+        if not isinstance(made, JoinedColumn) or self.groups is not None:
+            return self.at(self.dataset_of(name), name)
+        # The datasets that match a pattern, one after the other.
+        table = self._datasets(made.name, made.pattern)
+        joined, what = table.columns.get(made.name), f"groups, such as {table.names[0]!r}"
+        if joined is not None and not joined.single and joined.unit_shape is not None:
+            return Stored.end_to_end(made.name, joined)
+        if joined is not None:
+            what = "datasets with single values" if joined.single else "datasets with rows of several shapes"
+        raise UnsupportedColumnError(
+            f"{self.path}: {made}: these are {what}; expected datasets with rows of one shape. For a row a dataset, "
+            f"pass rows=ray_h5.Groups({made.pattern!r})."
+        )
+
+    def _datasets(self, name: str, pattern: str) -> GroupTable:
+        """Return the datasets that a column consists of."""
+        if name not in self.many:
+            table, refused = self.reader.group_table(GroupPattern(pattern, name=name), [])
+            if name in refused:
+                raise refused[name]
+            self.many[name] = table
+        return self.many[name]
 
     def at(self, path: str, name: str = "") -> Values:
         """Return the values of what is at a path; `name` is that of the column, if it has another one."""
@@ -187,27 +235,69 @@ class Columns(ABC):
     def _decoded(self, source: Source) -> Values:
         """Return the values of datasets; the attributes of each say what its values mean."""
         stored = Stored.of(source)
-        return cf_values(stored, *self.attributes(source)) if self.decode_cf else stored
+        if not self.is_reversed or not isinstance(source, ColumnLayout):
+            return cf_values(stored, *self.attributes(source)) if self.decode_cf else stored
+        said = self.reader.values_of_attributes(source.name, [_CLASS, _EMPTY])
+        if len(source.shape) > 1:
+            return reversed_values(source, str(said.get(_CLASS, "")))
+        if _EMPTY in said:
+            raise UnsupportedColumnError(
+                f"{source.where} is an empty array of MATLAB: the file holds its shape, and it has no rows"
+            )
+        return stored
 
     def _encoded(self, path: str, encoding: Encoding, name: str) -> Values:
         """Return the values of what is encoded in several datasets."""
+        group = path.strip("/")
         if encoding.kind in SPARSE:
-            group = path.strip("/")
             return self.csr(Csr(group, called="" if group == name.strip("/") else name))
-        stored, other = Stored.of(self.source(encoding.values)), self.source(encoding.other)
-        decoder = category if encoding.kind == "category" else optional
-        return decoder(self.reader, name, stored, other)
+        if encoding.kind in {"category", "optional"}:
+            stored, other = Stored.of(self.source(encoding.values)), self.source(encoding.other)
+            decoder = category if encoding.kind == "category" else optional
+            return decoder(self.reader, name, stored, other)
+        if encoding.kind == "references":
+            try:
+                table = self._datasets(path, group)
+            except SchemaMismatchError as exc:
+                raise UnsupportedColumnError(*exc.args) from None
+            return referred_values(self.path, path, table, is_reversed=self.is_reversed)
+        if encoding.kind == "ragged":
+            return self.ragged(awkward_lists(self.path, group, encoding, name))
+        has_columns = encoding.kind in {"frame", "pandas"} or encoding.said in {"dict", "raw", "anndata"}
+        what = "a group, not a column; its columns are below it" if has_columns else "no column of rows"
+        raise UnsupportedColumnError(f"{self.path}: {path!r} ({encoding.said}) is {what}")
 
     def _field(self, path: str, name: str) -> Values:
-        """Return a field of compound values."""
-        if (compound := self._compound(path.strip("/"))) is None:
+        """Return a field of compound values, or a column of a table, as the kind of file has it."""
+        if self.is_reversed:
+            return self._decoded(self.source(path))
+        parts = path.strip("/").split("/")
+        for count in range(len(parts)) if self.form == "pandas" else ():
+            encoding = self.encoding(frame := "/".join(parts[:count]))
+            if encoding is not None and encoding.kind == "pandas":
+                return pandas_values(self.reader, encoding, frame, "/".join(parts[count:]))
+        parent = "/".join(parts[:-1])
+        if (compound := self._compound("/".join(parts))) is None:
+            if self.form == "anndata":
+                of_rows = parts[0] in OF_ROWS or not parent
+                known = listed_names(self.reader, "anndata", self.encoding) if of_rows else self.reader.layout.columns
+                raise UnknownColumnError(f"{self.path}: no {path!r}.{near_names(path, known)}")
             return self._decoded(self.source(path))  # raises, with near names
         source, field = compound
-        stored = Stored.of(source)
-        for lost, error in lost_fields(stored.layout):
+        for lost, error in lost_fields(Stored.of(source).layout):
             if f"{path.strip('/')}/".startswith(f"{lost}/"):
                 raise error
-        return stored_fields(source, (field,), name, is_one=True)
+        stored = stored_fields(source, (field,), name, is_one=True)
+        if self.form != "anndata" or parent not in OF_ROWS:
+            return stored
+        # AnnData before 0.7 wrote ``obs`` so. A field may have codes of categories.
+        if stored.array.row_shape or stored.dtype.kind not in "biufSO":
+            raise UnsupportedColumnError(
+                f"{self.path}: field {field!r} of {parent!r} holds {stored.dtype}; expected one number or text"
+            )
+        categories = _COMPOUND_CATEGORIES.format(field)
+        codes_for = self.reader.find([categories], missing_ok=True) if stored.dtype.kind in "iu" else {}
+        return category(self.reader, name, stored, codes_for[categories]) if codes_for else stored
 
     def _compound(self, path: str) -> tuple[Source, str] | None:
         """Return the datasets of compound values that a path leads through, and the rest of the path: their field."""
@@ -329,6 +419,8 @@ class Columns(ABC):
     def csr(self, made: Csr) -> SparseRows:
         """Return the rows of a sparse matrix, of a file or of each group, one group after the other."""
         name, take = made.group, None
+        if self.groups is None:
+            checked_encoding(self.reader, made, name)
         indices, data = (self.units_at(f"{name}/{index}", is_stored=True) for index in ("indices", "data"))
         where, of_indices, of_data = f"{self.path}: sparse matrix {name!r}", indices.values.array, data.values.array
         if of_indices.row_shape or of_indices.dtype.kind not in "iu":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Callable, Iterable
@@ -14,6 +15,7 @@ import numpy as np
 from ray_h5.columns.conventions.cf_columns import CF
 from ray_h5.columns.conventions.coded_columns import of_categories
 from ray_h5.columns.conventions.matlab_columns import rearranged
+from ray_h5.columns.derived_columns import Ragged
 from ray_h5.columns.stored_values import Stored, stored_fields
 from ray_h5.columns.values import Values
 from ray_h5.errors import CorruptFileError, UnknownColumnError, UnsupportedColumnError
@@ -172,3 +174,16 @@ def pandas_values(reader: RowReader, encoding: Encoding, frame: str, name: str) 
         values = reader.fact(table, lambda: np.ascontiguousarray(reader.read_whole(table)["values"]), of_file=True)
         return of_categories(stored, column, values, reader.path)
     return stored
+
+
+def awkward_lists(path: str, group: str, encoding: Encoding, name: str) -> Ragged:
+    """Return the column that an array of awkward with one level of lists is; `path` is that of the file."""
+    with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
+        form: Any = json.loads(encoding.text)
+        if form["class"] == "ListOffsetArray" and form["content"]["class"] == "NumpyArray":
+            content, offsets = f"{form['content']['form_key']}", f"{form['form_key']}"
+            return Ragged(f"{group}/{content}-data", f"{group}/{offsets}-offsets", called=name)
+    raise UnsupportedColumnError(
+        f"{path}: {group!r} is an awkward array of another form than one level of lists of numbers. Write it as such "
+        "arrays, or leave it out with columns=[...]."
+    )
