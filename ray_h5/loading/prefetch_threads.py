@@ -14,7 +14,7 @@ import numpy as np
 
 from ray_h5.errors import RayH5Error
 from ray_h5.read.native.library import Pool
-from ray_h5.storage.stop_waiting import Stop
+from ray_h5.storage.request_pool import Stop
 
 Work = TypeVar("Work")
 Result = TypeVar("Result")

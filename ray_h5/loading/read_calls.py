@@ -20,7 +20,7 @@ from ray_h5.order.epoch_order import Order
 from ray_h5.order.execute_plan import BlockRows
 from ray_h5.order.remaining_blocks import Block
 from ray_h5.read.native.library import Pool, pool_of
-from ray_h5.storage.stop_waiting import Stop
+from ray_h5.storage.request_pool import Stop
 
 
 @dataclass(frozen=True, slots=True)

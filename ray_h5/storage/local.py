@@ -2,26 +2,89 @@
 
 from __future__ import annotations
 
-import logging
+import contextlib
+import errno
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ray_h5.errors import NotHDF5Error, OptionError, StaleIndexError, TruncatedFileError
+from ray_h5.errors import (
+    NotFoundError,
+    NotHDF5Error,
+    NotReadableError,
+    OptionError,
+    RayH5Error,
+    ReadFailedError,
+    StaleIndexError,
+    TransientIOError,
+    TruncatedFileError,
+)
 from ray_h5.options import require
 from ray_h5.storage.addresses import check_slashes, is_url, shown
 from ray_h5.storage.byte_source import Buffer, ByteSource, FileIdentity, Identity
-from ray_h5.storage.os_errors import os_error, translated_os_errors
-
-logger = logging.getLogger(__name__)
 
 PathLike = str | os.PathLike[str]
 
+TRANSIENT_ERRNOS = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EINTR})
+"""Errors of network file systems that may pass."""
+
+NO_DESCRIPTOR_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE})
+
+_NO_SUCH_FILE_ERRNOS = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP})
 
 _HAS_PREADV = hasattr(os, "preadv")
+
+
+def translate_os_error(exc: Exception, path: str, doing: str, code: int | None) -> RayH5Error | None:
+    """Return the `RayH5Error` for an error of the operating system; None if it is none.
+
+    Parameters
+    ----------
+    exc : Exception
+        What was raised. h5py raises other types than OSError, too, for errors of the operating system.
+    path : str
+        The file.
+    doing : str
+        What failed, such as ``"opening"``.
+    code : int, optional
+        The errno, if there is one.
+    """
+    text = " ".join(str(exc).split())
+    if isinstance(exc, FileNotFoundError) or code in _NO_SUCH_FILE_ERRNOS:
+        return NotFoundError(f"{path}: no such file ({text})")
+    if isinstance(exc, PermissionError):
+        return NotReadableError(f"{path}: this process may not read it ({text})")
+    if code in TRANSIENT_ERRNOS:
+        return TransientIOError(f"{path}: {doing} failed: {text}")
+    if code in NO_DESCRIPTOR_ERRNOS:
+        return ReadFailedError(
+            f"{path}: {doing} failed, this process may have no more files open ({text}). Raise the limit "
+            "(`ulimit -n`), or close what it holds: each RowReader in use is one."
+        )
+    if isinstance(exc, OSError) and exc.errno is not None:
+        return ReadFailedError(f"{path}: {doing} failed: {text}")
+    return None
+
+
+def os_error(exc: OSError, path: str, doing: str) -> RayH5Error:
+    """Return the `RayH5Error` for an error that the operating system raised."""
+    return translate_os_error(exc, path, doing, exc.errno) or ReadFailedError(f"{path}: {doing} failed: {exc}")
+
+
+@contextlib.contextmanager
+def translated_os_errors(path: str, doing: str = "opening") -> Iterator[None]:
+    """Raise errors of the operating system as the `RayH5Error` that names them."""
+    try:
+        yield
+    except RayH5Error:
+        raise
+    except OSError as exc:
+        raise os_error(exc, path, doing) from exc
+    except ValueError as exc:  # a name that no file can have, such as one with a NUL
+        raise NotFoundError(f"{path!r}: no such file ({exc})") from exc
 
 
 def read_at(fd: int, buffer: Buffer, offset: int) -> int:

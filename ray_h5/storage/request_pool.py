@@ -16,9 +16,9 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
+from ray_h5.errors import ReadFailedError
 from ray_h5.per_process import PerProcess
 from ray_h5.storage.byte_source import IN_FLIGHT_BYTES, ByteSource, Then
-from ray_h5.storage.stop_waiting import Stop, stops, wait_for
 
 IN_FLIGHT = 64
 """Requests of a process that run at once. At 60 ms to the first byte and 80 MB/s a stream, fewer leave a fast link
@@ -35,9 +35,69 @@ and 80 MB/s, parts of 2 MiB filled a link that parts of 8 MiB left half idle."""
 _QUICK_S = 0.01
 _WAITING_THREADS = 32
 
+_LOOK_S = 0.05
+"""How often a thread that waits looks whether it is stopped."""
 
+Answer = TypeVar("Answer")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+class Stop:
+    """Ends the waits of some threads for their requests: each raises an error.
+
+    Parameters
+    ----------
+    outer : Stop, optional
+        What ends the waits of the thread that started these.
+    """
+
+    def __init__(self, outer: Stop | None = None) -> None:
+        self.outer = outer
+        self._is_set = False
+
+    def enter(self) -> None:
+        """Let this stop end the waits of the calling thread."""
+        _stops.inner = self
+
+    def set(self) -> None:
+        """End the waits."""
+        self._is_set = True
+
+    def check(self) -> None:
+        """Raise if this, or an outer one, is set."""
+        if self._is_set:
+            raise ReadFailedError("reading was stopped")
+        if self.outer is not None:
+            self.outer.check()
+
+
+class _Stops(threading.local):
+    inner: Stop | None = None
+
+
+_stops = _Stops()
+"""What ends the waits of the calling thread."""
+
+_exit = PerProcess(Stop)
+
+# When a process ends, Python waits for threads of pools; these wait for requests that may hang. The last function that
+# is registered is called first, and that of concurrent.futures is registered by the import of its pool.
+threading._register_atexit(  # type: ignore[attr-defined]
+    lambda: _exit.value.set()  # noqa: PLW0108  a forked process has another one
+)
+
+
+def _wait_for(answers: SimpleQueue[Answer]) -> Answer:
+    """Return the next answer; raise once a stop of this thread, or the end of the process, ends the wait."""
+    while True:
+        for stop in (_stops.inner, _exit.value):
+            if stop is not None:
+                stop.check()
+        try:
+            return answers.get(timeout=_LOOK_S)
+        except Empty:
+            pass
 
 
 class _Pool:
@@ -93,7 +153,7 @@ class _Budget:
 @contextlib.contextmanager
 def fetching_threads(count: int, name: str) -> Iterator[ThreadPoolExecutor]:
     """Yield threads that may wait for requests. After an error or Ctrl-C they end at once."""
-    stop = Stop(stops.inner)
+    stop = Stop(_stops.inner)
     pool = ThreadPoolExecutor(count, thread_name_prefix=name, initializer=stop.enter)
     try:
         yield pool
@@ -203,7 +263,7 @@ def _run(works: Sequence[tuple[Callable[[], Any], int]], then: Callable[[int, An
         for number in itertools.islice(unsent, IN_FLIGHT):
             pool.submit(partial(run, number))
         for _ in works:
-            number, answer = wait_for(answers)
+            number, answer = _wait_for(answers)
             try:
                 if isinstance(answer, BaseException):
                     raise answer

@@ -21,7 +21,7 @@ from ray_h5.loading.read_calls import Call, Calls, Task, finished
 from ray_h5.options import as_integer, names_options, takes_options_of
 from ray_h5.order.position import PositionLike
 from ray_h5.storage.find_files import PathLike
-from ray_h5.storage.stop_waiting import Stop
+from ray_h5.storage.request_pool import Stop
 from ray_h5.torch_data.batches.processes import NOTHING, Workers, has_rows, seeded, with_errors
 from ray_h5.torch_data.batches.samples import steps_of
 from ray_h5.torch_data.batches.tensors import Listed, Sample

@@ -8,7 +8,7 @@ from ray_h5 import Shuffle, ragged
 from ray_h5.loading import row_source
 from ray_h5.read.arrays.columns_of_files import JointFiles
 from ray_h5.read.jobs import ReadStats
-from ray_h5.storage.stop_waiting import Stop
+from ray_h5.storage.request_pool import Stop
 from ray_h5.torch_data import H5DataLoader, H5Dataset, OrderSampler, loader
 
 MIB = 1 << 20

@@ -28,8 +28,7 @@ from ray_h5.hdf5.files.metadata_replay import HeldBytes, open_held
 from ray_h5.hdf5.format import SIGNATURE, superblock_end
 from ray_h5.lru import first_time
 from ray_h5.per_process import PerProcess
-from ray_h5.storage.local import check_regular_file
-from ray_h5.storage.os_errors import NO_DESCRIPTOR_ERRNOS, TRANSIENT_ERRNOS, translate_os_error
+from ray_h5.storage.local import NO_DESCRIPTOR_ERRNOS, TRANSIENT_ERRNOS, check_regular_file, translate_os_error
 
 logger = logging.getLogger(__name__)
 

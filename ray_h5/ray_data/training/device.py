@@ -11,7 +11,7 @@ import torch
 from ray_h5.errors import OptionError
 from ray_h5.loading.prefetch_threads import ahead
 from ray_h5.ray_data.ray_internals import world_rank
-from ray_h5.storage.stop_waiting import Stop
+from ray_h5.storage.request_pool import Stop
 
 _Batch = TypeVar("_Batch", dict[str, Any], list[Any])
 
