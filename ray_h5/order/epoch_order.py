@@ -34,7 +34,6 @@ _LEAST_SORTED = 8192
 _WITHIN_WINDOW, _CHUNK_GROUPS, _ROWS, _ROW_KEYS = range(4)
 """The purposes of round keys: no two draws share a key."""
 
-
 _words_of_keys = lru_cache(maxsize=8)(make_key)
 
 

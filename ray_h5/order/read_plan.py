@@ -124,8 +124,7 @@ class ReadPlan(ComparedByContent):
 
     def open(self, file: int) -> FileReader:
         """Open a file. Raise if it, or a source of its columns, changed since the plan was made."""
-        table = self.tables[file] if self.tables else None
-        known = self.known[file] if self.known else None
+        table, known = self.tables[file] if self.tables else None, self.known[file] if self.known else None
         path = self.files.path(file)
         name = path.removeprefix(self._folder) if self.is_drawn else ""
         reader = self.scope.open(path, self.state(file), table, known, is_planned=True, name=name)

@@ -74,9 +74,11 @@ class LengthRuns(ComparedByContent):
         """Return the selected index at each position of an epoch of `rows` rows."""
         selected = np.empty(len(positions), np.int64)
         for window, here in by_part(positions // self.window_rows):
-            start = window * self.window_rows
-            made = partial(self._sorted, base, range(start, min(start + self.window_rows, rows)), seed, epoch)
-            selected[here] = _SORTED.update((self.token, seed, epoch, window), made)[positions[here] - start]
+            start, key = window * self.window_rows, (self.token, seed, epoch, window)
+            if (ordered := _SORTED.get(key)) is None:  # a look-up alone is faster, and most batches find it
+                window_positions = range(start, min(start + self.window_rows, rows))
+                ordered = _SORTED.update(key, partial(self._sorted, base, window_positions, seed, epoch))
+            selected[here] = ordered[positions[here] - start]
         return selected
 
     def digest(self) -> bytes:
