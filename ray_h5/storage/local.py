@@ -207,10 +207,6 @@ class LocalStorage:
         """Return the bytes of a file."""
         return LocalFile.open(path)
 
-    def real_path(self, path: str) -> str:
-        """Return the path of a file without symbolic links."""
-        return os.path.realpath(path)
-
 
 LOCAL = LocalStorage()
 

@@ -124,10 +124,6 @@ class Destination:
         """Return the path or URL of a file."""
         return f"{self._folder}/{name}"
 
-    def real_path(self, name: str) -> str:
-        """Return the one path of a file; see `Storage.real_path`."""
-        return self._storage.real_path(self.place(name))
-
     def names(self) -> list[str]:
         """Return the HDF5 files that are in the folder itself."""
         return sorted(name for name in self._all_names() if _is_hdf5_name(name) and not name.startswith("."))

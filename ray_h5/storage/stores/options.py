@@ -199,7 +199,14 @@ def _checked(name: str, value: Any) -> Any:
         is_digits = isinstance(value, str) and value.isdigit()  # from the command line
         return as_integer(what, int(value) if is_digits else value, 0)
     if name == "credential_provider":
-        return _checked_provider(what, value)
+        if not callable(value):
+            raise OptionError(
+                f"{what}: expected a function that returns a dict of credentials, or an object of obstore.auth, found "
+                f"{type(value).__name__}"
+            )
+        if iscoroutinefunction(value) or iscoroutinefunction(type(value).__call__):
+            raise OptionError(f"{what}: expected a function that is not async")
+        return value if isinstance(value, Hashable) else _Provider(value)
     if name == "default_headers":
         if not isinstance(value, Mapping) or not all(isinstance(text, str) for item in value.items() for text in item):
             raise OptionError(f"{what}: expected a dict of texts, such as {{'x-team': 'seismology'}}")
@@ -231,17 +238,6 @@ def _checked_time(what: str, value: Any, *, is_wait: bool) -> Any:
     if isinstance(value, bool) or not (0 <= seconds < _LONGEST_S) or (not seconds and not is_wait):
         raise OptionError(f"{what}={value!r}: expected seconds, such as 30, or '30s'")
     return timedelta(seconds=seconds) if is_wait else f"{round(seconds * 1000)}ms"
-
-
-def _checked_provider(what: str, value: Any) -> Any:
-    if not callable(value):
-        raise OptionError(
-            f"{what}: expected a function that returns a dict of credentials, or an object of obstore.auth, found "
-            f"{type(value).__name__}"
-        )
-    if iscoroutinefunction(value) or iscoroutinefunction(type(value).__call__):
-        raise OptionError(f"{what}: expected a function that is not async")
-    return value if isinstance(value, Hashable) else _Provider(value)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

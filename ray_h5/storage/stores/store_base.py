@@ -134,10 +134,6 @@ class InStore(ABC):
         """Return the planned state: each read says which state it wants."""
         return planned
 
-    def real_path(self, path: str) -> str:
-        """Return the URL: in a store, a file has one."""
-        return path
-
 
 class RemoteFile(ByteSource):
     """One remote file in one state.

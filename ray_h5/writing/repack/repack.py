@@ -23,9 +23,8 @@ from ray_h5.options import as_integer, takes_options_of
 from ray_h5.order.execute_plan import read_rows
 from ray_h5.order.read_plan import make_plan
 from ray_h5.source import Source, SourceOptions
-from ray_h5.storage.addresses import split_urls
+from ray_h5.storage.addresses import is_url, split_urls
 from ray_h5.storage.find_files import list_paths
-from ray_h5.storage.storage_of_path import storage_of
 from ray_h5.writing.destination import Destination, output_of
 from ray_h5.writing.layouts import Layout
 from ray_h5.writing.repack.work import Outputs, Progress, Repacked, Work
@@ -156,8 +155,8 @@ def repack(
         raise OptionError(
             f"out={folder.place(name)!r}: {len(readable.paths)} files would be written; expected the name of a folder"
         )
-    inputs = {storage_of(path, readable.scope.storage).real_path(path) for path in readable.paths}
-    if shared := next((name for name in names if folder.real_path(name) in inputs), None):
+    inputs = {*map(_real_path, readable.paths)}
+    if shared := next((name for name in names if _real_path(folder.place(name)) in inputs), None):
         raise OptionError(
             f"out: {folder.place(shared)} is an input, too. Write to another place, and rename it when you are content."
         )
@@ -166,6 +165,11 @@ def repack(
         outputs.begin(resume=bool(resume), overwrite=bool(overwrite))
         result = work.run(outputs, progress or (lambda _done, _total: None))
     return _measured(result, readable, folder) if measure and not result.gains_nothing else result
+
+
+def _real_path(path: str) -> str:
+    """Return the one path of a file: in a store, its URL."""
+    return path if is_url(path) else os.path.realpath(path)
 
 
 def _readable(files: FileOptions) -> FileOptions:
