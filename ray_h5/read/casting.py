@@ -36,11 +36,7 @@ class LostValue(Exception):  # noqa: N818  it never leaves this package: RowRead
     def __init__(self, out: CheckedOutput, place: int, value: Any) -> None:
         super().__init__(out.column, place, value)
         self.column, self.place, self.value = out.column, place, value
-        self._address = out.address
-
-    def is_of(self, out: np.ndarray) -> bool:
-        """Return whether the value was for an output, or for another one in the same memory."""
-        return isinstance(out, CheckedOutput) and (out.column, out.address) == (self.column, self._address)
+        self.address = out.address
 
 
 class CheckedOutput(np.ndarray):
@@ -61,12 +57,16 @@ class CheckedOutput(np.ndarray):
 
     def __setitem__(self, where: Any, values: Any) -> None:
         values = np.asarray(values)
-        at = _first_lost(values, self.dtype, self.casting)
-        if at is not None:
-            rows = np.arange(len(self))[where[0] if isinstance(where, tuple) else where]
-            # Values with fewer axes, such as a fill value, go to all rows.
-            row = at[0] if values.ndim == self.ndim else 0
-            raise LostValue(self, int(np.atleast_1d(rows)[row]), values[at])
+        listed = np.atleast_1d(values)
+        step = max(1, _PIECE * len(listed) // max(1, listed.size))
+        for start in range(0, 0 if not values.size or _within(values, self.dtype) else len(listed), step):
+            is_lost = lost(part := listed[start : start + step], self.dtype, self.casting)
+            if is_lost.any():
+                at = np.unravel_index(int(np.argmax(is_lost)), is_lost.shape)
+                rows = np.arange(len(self))[where[0] if isinstance(where, tuple) else where]
+                # Values with fewer axes, such as a fill value, go to all rows.
+                row = start + int(at[0]) if values.ndim == self.ndim else 0
+                raise LostValue(self, int(np.atleast_1d(rows)[row]), part[at])
         # numpy warns of the imaginary parts, which are 0.
         super().__setitem__(where, values.real if self.dtype.kind != "c" else values)
 
@@ -126,20 +126,6 @@ def lost(values: np.ndarray, dtype: np.dtype, casting: Casting = "checked") -> n
         if high < most:
             is_lost |= values > high
         return is_lost
-
-
-def _first_lost(values: np.ndarray, dtype: np.dtype, casting: Casting) -> tuple[int, ...] | None:
-    """Return the index of the first value that `dtype` cannot hold; None if it holds all of them."""
-    if not values.size or _within(values, dtype):
-        return None
-    listed = np.atleast_1d(values)
-    step = max(1, _PIECE * len(listed) // listed.size)
-    for start in range(0, len(listed), step):
-        is_lost = lost(listed[start : start + step], dtype, casting)
-        if is_lost.any():
-            at = np.unravel_index(int(np.argmax(is_lost)), is_lost.shape)
-            return (int(at[0]) + start, *map(int, at[1:])) if values.ndim else ()
-    return None
 
 
 def _within(values: np.ndarray, dtype: np.dtype) -> bool:

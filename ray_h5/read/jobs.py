@@ -94,10 +94,7 @@ class Worker:
             edges = np.flatnonzero(np.diff(status != DONE, prepend=False, append=False)).tolist()
             for begin, end in zip(edges[::2], edges[1::2], strict=True):
                 run_in_python(table, begin, end, counts)
-        requests, bytes_read, decoded = counts[: CHUNKS_DECODED + 1].tolist()
-        self.stats.requests += requests
-        self.stats.bytes_read += bytes_read
-        self.stats.chunks_decoded += decoded
+        self.stats.add(ReadStats(*counts[: CHUNKS_DECODED + 1].tolist()))
         return counts
 
 

@@ -13,7 +13,7 @@ from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import Request
 from ray_h5.read.arrays.selection import Selection
-from ray_h5.read.casting import Casting, LostValue, as_casting, cast_error, checked
+from ray_h5.read.casting import Casting, CheckedOutput, LostValue, as_casting, cast_error, checked
 
 if TYPE_CHECKING:
     from ray_h5.read.held_chunks import HeldChunks
@@ -91,8 +91,13 @@ def lost_in(reads: Sequence[tuple[str, Sequence[Part]]], lost_value: LostValue) 
 
     `reads` are the files and the parts of the reads that ran together.
     """
+    # The value was for that output, or for another one in the same memory.
     listed = (
-        (path, part, part.request.listed()) for path, parts in reads for part in parts if lost_value.is_of(part.out)
+        (path, part, part.request.listed())
+        for path, parts in reads
+        for part in parts
+        if isinstance(part.out, CheckedOutput)
+        and (part.out.column, part.out.address) == (lost_value.column, lost_value.address)
     )
     rows = ((path, part, some.rows[some.places == lost_value.place]) for path, part, some in listed)
     path, part, row = next((path, part, int(some[0])) for path, part, some in rows if len(some))

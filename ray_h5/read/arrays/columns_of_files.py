@@ -18,13 +18,12 @@ from ray_h5.read.arrays.column import Column
 from ray_h5.read.arrays.selection import Selection
 from ray_h5.read.jobs import ReadStats
 from ray_h5.read.native.job_table import (
-    BYTES_READ,
+    CHUNKS_DECODED,
     IN_PYTHON,
     NO_BOXES,
     NO_DESCRIPTOR,
     NO_PIECES,
     RAW,
-    REQUESTS,
     Field,
     JobTable,
     new_times,
@@ -180,7 +179,7 @@ class JobsOfRows:
             return None
         table.jobs[Field.FILE] = descriptor
         status, counts = table.run_compiled(self._times)
-        return None if status.any() else ReadStats(int(counts[REQUESTS]), int(counts[BYTES_READ]))
+        return None if status.any() else ReadStats(*counts[: CHUNKS_DECODED + 1].tolist())
 
 
 def _of_chunks(source: ChunkSource) -> np.ndarray | None:

@@ -39,11 +39,9 @@ def test_asking_for_the_pool_of_a_thread_takes_no_memory(monkeypatch):
     """A context has buffers and decoders, which a thread that never decodes does not need."""
     if (loop := library.compiled_loop()) is None:
         pytest.skip("no C compiler")
-    contexts = []
+    contexts, make = [], loop.library.ray_h5_context
+    monkeypatch.setattr(loop.library, "ray_h5_context", lambda codecs: contexts.append(1) or make(codecs))
     state = library._OfThread(loop)
-    monkeypatch.setattr(loop, "codecs", loop.codecs)
-    counted = loop.library.ray_h5_context
-    monkeypatch.setattr(loop.library, "ray_h5_context", lambda codecs: contexts.append(1) or counted(codecs))
     assert state.pool is None
     assert not contexts
     assert state.address == state.address
