@@ -115,8 +115,8 @@ class OutputFile:
             How chunks are encoded; see `Encoder`.
         """
         encoder = Encoder(codec, max(1, dtype.itemsize))
-        made = self._arrays[name] = OutputArray(self, name, dtype, row_shape, chunk_rows, encoder)
-        return made
+        self._arrays[name] = OutputArray(self, name, dtype, row_shape, chunk_rows, encoder)
+        return self._arrays[name]
 
     def array_of(self, dataset: h5py.Dataset, dtype: np.dtype, codec: CodecName) -> OutputArray:
         """Return what writes the rows of a chunked dataset of this file, whose chunks are whole rows."""

@@ -16,7 +16,7 @@ import h5py
 import numpy as np
 
 from ray_h5.buffers import empty
-from ray_h5.codecs.encode import CODEC_NAMES, CodecName, Encoder
+from ray_h5.codecs.encode import CodecName, Encoder
 from ray_h5.codecs.filter_ids import BLOSC, BZIP2, DEFLATE, FLETCHER32, LZ4, SHUFFLE, ZSTD
 from ray_h5.codecs.pipeline import ChunkDecoder, DecodeError
 from ray_h5.errors import CorruptFileError, RayH5Error, UnsupportedColumnError, VerifyError
@@ -351,6 +351,7 @@ class FileCopy:
         out = empty((facts_of(path, dataset).chunk_bytes,), np.dtype(np.uint8), where)
         decoder = ChunkDecoder(pipeline, len(out), decode_by_library)
         with translated(self._source, f"reading {path!r}"):
+            listed_in_tree(dataset, where)
             for corner, mask, data in stored_chunks(dataset):
                 try:
                     decoder.decode(np.frombuffer(data, np.uint8), mask, out)
@@ -400,16 +401,6 @@ def facts_of(path: str, dataset: h5py.Dataset) -> ArrayFacts:
     """Return what there is to know of an array."""
     item_bytes = dataset.id.get_type().get_size()
     return ArrayFacts(path, dataset.shape or (), item_bytes, dataset.chunks, pipeline_of(dataset))
-
-
-def as_keepable(facts: ArrayFacts) -> CodecName:
-    """Return the codec of an array, to write other chunks with it; raise for one that is not encoded here."""
-    if facts.codec is None:
-        raise UnsupportedColumnError(
-            f"codec='keep': {facts.name!r} went through {facts.pipeline}, which is not encoded here. Expected one "
-            f"of {', '.join(CODEC_NAMES)}: pass codec= to encode it in another way."
-        )
-    return facts.codec
 
 
 def _stored_alike(one: h5py.Dataset, other: h5py.Dataset) -> bool:

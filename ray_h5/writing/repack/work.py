@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ray_h5.atomic import written_whole
-from ray_h5.codecs.encode import CodecName
+from ray_h5.codecs.encode import CODEC_NAMES, CodecName
 from ray_h5.codecs.pipeline import decodes
-from ray_h5.errors import OptionError, OutputExistsError
+from ray_h5.errors import OptionError, OutputExistsError, UnsupportedColumnError
 from ray_h5.hdf5.files.changed_files import check_state
 from ray_h5.hdf5.files.opening import open_h5
 from ray_h5.index.file_options import FileOptions
@@ -24,7 +24,7 @@ from ray_h5.storage.storage_of_path import storage_of, whole_path
 from ray_h5.writing.destination import Destination
 from ray_h5.writing.file_writer import OutputFile, writing
 from ray_h5.writing.layouts import GOOD_BYTES, Layout, chunk_faults
-from ray_h5.writing.repack.copy_file import ArrayFacts, Copied, FileCopy, NewLayout, as_keepable
+from ray_h5.writing.repack.copy_file import ArrayFacts, Copied, FileCopy, NewLayout
 
 if TYPE_CHECKING:
     import h5py
@@ -304,7 +304,12 @@ class Work:
             return None  # a small array is read as a whole
         keeps_chunks = not (chunks is None or facts.is_split or says_chunks or is_slow)
         rows = chunks[0] if keeps_chunks and chunks else layout.rows_of_chunk(facts.row_bytes)
-        codec = as_keepable(facts) if layout.codec == "keep" else cast(CodecName, layout.codec or "zstd")
+        codec = facts.codec if layout.codec == "keep" else cast(CodecName, layout.codec or "zstd")
+        if codec is None:
+            raise UnsupportedColumnError(
+                f"codec='keep': {facts.name!r} went through {facts.pipeline}, which is not encoded here. Expected one "
+                f"of {', '.join(CODEC_NAMES)}: pass codec= to encode it in another way."
+            )
         return NewLayout(rows, codec)
 
     def _copy_file(self, path: str, outputs: Outputs, name: str, progress: Callable[[int], object]) -> Copied:
