@@ -192,7 +192,6 @@ class VirtualColumn:
         The mappings.
     layout : ColumnLayout
         The dataset.
-
     """
 
     def __init__(self, file: FileOf, elsewhere: Elsewhere, layout: ColumnLayout) -> None:

@@ -80,8 +80,7 @@ def _chunk_jobs(source: ChunkSource, runs: Request, out: np.ndarray) -> list[Job
     written, numbers, table = source.stored(along[starts])
     jobs: list[Job] = []
     if not written.all():
-        missing = ~written
-        at = units_of(starts[missing], (stops - starts)[missing])
+        at = units_of(starts[~written], (stops - starts)[~written])
         jobs.append(partial(_fill, runs.select(at), out, source.layout.fill_value))
         starts, stops = starts[written], stops[written]
     lengths, copied, pieces = runs.lengths, table[:, :0], NO_PIECES
@@ -101,11 +100,12 @@ def _chunk_jobs(source: ChunkSource, runs: Request, out: np.ndarray) -> list[Job
         counts = stops - starts - whole
         ends = counts.cumsum()
         table[Field.BEGIN], table[Field.END] = ends - counts, ends
-        at = units_of(starts + whole, counts)
-        pieces = np.empty((len(Piece), at.size), np.int64)
-        pieces[Piece.SOURCE] = runs.firsts[at] % chunk_rows * row_bytes
-        pieces[Piece.DESTINATION] = runs.places[at] * row_bytes + address
-        pieces[Piece.SIZE], pieces[Piece.BOX] = lengths[at] * row_bytes, PLAIN
+        if ends[-1]:
+            at = units_of(starts + whole, counts)
+            pieces = np.empty((len(Piece), at.size), np.int64)
+            pieces[Piece.SOURCE] = runs.firsts[at] % chunk_rows * row_bytes
+            pieces[Piece.DESTINATION] = runs.places[at] * row_bytes + address
+            pieces[Piece.SIZE], pieces[Piece.BOX] = lengths[at] * row_bytes, PLAIN
     if copied.size:
         table = np.concatenate([copied, table], axis=1)
         numbers = np.concatenate([np.full(copied.shape[1], -1), numbers])

@@ -253,22 +253,23 @@ class JobTable:
         """Return the jobs of several tables as one."""
         if len(tables) == 1:
             return tables[0]
-        sizes = [(len(one), one.pieces.shape[1], len(one.boxes), len(one.origins)) for one in tables]
-        counts, pieces, boxes, origins = np.cumsum([(0, 0, 0, 0), *sizes], axis=0).T
         jobs = np.concatenate([table.jobs for table in tables], axis=1)
-        jobs[Field.BEGIN :] += np.repeat(pieces[:-1], np.diff(counts))
+        pieces = np.concatenate([table.pieces for table in tables], axis=1)
         chunks = np.concatenate([table.chunks for table in tables], axis=1)
-        chunks[0] += np.repeat(origins[:-1], np.diff(counts))
-        joined, rows = NO_PIECES, NO_BOXES
-        if pieces[-1]:
-            joined = np.concatenate([table.pieces for table in tables], axis=1)
-        if boxes[-1]:
-            rows = np.concatenate([table.boxes for table in tables])
-            joined[Piece.BOX] += np.repeat(boxes[:-1], np.diff(pieces)) * (joined[Piece.BOX] != PLAIN)
+        boxes = [table.boxes for table in tables if len(table.boxes)]
+        first = piece = box = origin = 0
+        for table in tables:
+            stop, next_piece = first + len(table), piece + table.pieces.shape[1]
+            if piece:
+                jobs[Field.BEGIN :, first:stop] += piece
+            if box:
+                pieces[Piece.BOX, piece:next_piece] += box * (table.pieces[Piece.BOX] != PLAIN)
+            chunks[0, first:stop] += origin
+            first, piece, box, origin = stop, next_piece, box + len(table.boxes), origin + len(table.origins)
         return cls(
             jobs,
-            joined,
-            rows,
+            pieces,
+            np.concatenate(boxes) if boxes else NO_BOXES,
             chunks,
             [origin for table in tables for origin in table.origins],
             [array for table in tables for array in table.keeps],
