@@ -157,9 +157,9 @@ class Trail:
         libhdf5 (2.0) reads them when it opens the dataset. It walks through a damaged heap for ever, and takes memory
         for as many mappings as they claim to be.
         """
-        if not self.home:
-            self.home.append(reader_of(group))
         # What leads to other files may lead back, too.
+        if not self.home and not self.sources:
+            self.home.append(reader_of(group))
         read, end = reader_of(group) if self.sources else self.home[0]
         if VIRTUAL not in read(at, HEADER_BYTES):  # that of most objects
             return
