@@ -126,7 +126,8 @@ class Groups(RowKind):
         if isinstance(self.attrs, str):
             raise OptionError(f"Groups: attrs={self.attrs!r}: expected a list of names; write attrs=[{self.attrs!r}]")
         object.__setattr__(self, "attrs", tuple(self.attrs))
-        require(all(isinstance(attr, str) for attr in self.attrs), "Groups: attrs", self.attrs, "names of attributes")
+        for attr in self.attrs:
+            require(isinstance(attr, str), "Groups: attrs", attr, "names of attributes")
         check_key("Groups: key", self.key)
         own = [*self.attrs, *([] if self.key is None else [self.key])]
         require(len(set(own)) == len(own), f"Groups: attrs={self.attrs}, key", self.key, "names that differ")

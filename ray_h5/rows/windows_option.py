@@ -130,8 +130,7 @@ class Windows:
         self.episode_starts, self.episode_lengths = episode_starts, episode_lengths
         flags = [episode_flags] if isinstance(episode_flags, str) else episode_flags
         self.episode_flags = () if flags is None else _as_names("episode_flags", flags)
-        if flags is not None and not self.episode_flags:
-            raise OptionError("Windows: episode_flags=[]: expected the names of one or more columns")
+        require(flags is None or self.episode_flags, "Windows: episode_flags", [], "the names of one or more columns")
         require(fps is None or (is_number(fps) and 0 < fps < math.inf), "Windows: fps", fps, "a number above 0")
         require(episode_length in {None, "min"}, "Windows: episode_length", episode_length, "'min', or None")
         self.fps = fps

@@ -282,6 +282,7 @@ def test_groups_may_share_others_by_links(tmp_path):
         (lambda: Groups({"x": "a/*"}, attrs=["n"]), "of groups that one pattern matches"),
         (lambda: Patches({"x": (2,)}, stride=1, groups={"x": "a"}), "Patches: groups=.*one or more of"),
         (lambda: Groups("a", attrs="n"), r"write attrs=\['n'\]"),
+        (lambda: Groups("a", attrs=["n", 3, "m"]), "Groups: attrs=3: expected names of attributes"),
         (lambda: Groups("a", attrs=("n",), key="n"), "names that differ"),
         (lambda: Groups("a", order="size"), "'name' or 'creation'"),
         (lambda: Grid(0), "axes"),
