@@ -18,6 +18,7 @@ import pyarrow.csv as pacsv
 
 from ray_h5.errors import OptionError, TableError
 from ray_h5.hdf5.columns.value_types import as_dtype
+from ray_h5.storage.local import LOCAL
 from ray_h5.tables.column_types import is_text
 from ray_h5.tables.sidecar import Sidecar
 from ray_h5.tables.table_bytes import TableFile, Taken, check_names
@@ -60,6 +61,8 @@ def read_csv(file: TableFile, sidecar: Sidecar, taken: Taken) -> pa.Table:
         rounded = [name for name in floats if (pc.max(pc.abs(table[name])).as_py() or 0) >= _EXACT]
         again = dict.fromkeys([*times, *rounded], pa.large_string())
         texts = parsed(again, Taken(1 << 62, 1 << 62), [*again]) if again else table
+        if again and file.storage is LOCAL:  # of those in a store, both passes have the same bytes
+            file.check_unchanged()
     except UnicodeDecodeError as exc:
         raise _not_utf8(file, "the header") from exc
     except (pa.ArrowException, OSError) as exc:

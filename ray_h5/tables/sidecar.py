@@ -78,11 +78,8 @@ class Sidecar:
             raise OptionError(f"Sidecar: path={self.path!r}: expected the path of a table, or a list of them")
         object.__setattr__(self, "on", _names("on", self.on))
         object.__setattr__(self, "key", self.on if self.key is None else _names("key", self.key))
-        if len(self.on) != len(self.keys):
-            raise OptionError(
-                f"Sidecar: on={list(self.on)}, key={list(self.keys)}: expected a column of the table for each column "
-                "of the files"
-            )
+        option, keys = f"Sidecar: on={list(self.on)}, key", list(self.keys)
+        require(len(self.on) == len(keys), option, keys, "a column of the table for each column of the files")
         if self.missing not in {"error", "null", "drop"}:
             raise OptionError(f"Sidecar: missing={self.missing!r}: expected 'error', 'null' or 'drop'")
         require(isinstance(self.prefix, str), "Sidecar: prefix", self.prefix, "a text, such as 'labels/'")

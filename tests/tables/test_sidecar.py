@@ -2,12 +2,14 @@
 
 import decimal
 import gzip
+import os
 import pathlib
 import re
 
 import h5py
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 
@@ -409,6 +411,25 @@ def test_a_parquet_that_changes_before_a_column_is_read(files):
     pq.write_table(table.append_column("more", pa.array(np.arange(12))), files / "t.parquet")
     with pytest.raises(StaleIndexError, match=r"t.parquet"):
         index.values(["label"])
+
+
+@pytest.mark.parametrize("lines", [[*range(11, -1, -1)], range(9)])
+def test_a_csv_that_changes_between_two_passes(files, monkeypatch, lines):
+    """Times of a day are read in a second pass, and joined by the keys of the first one."""
+
+    def table_of(lines, name):
+        return write(files, "guid,at\n" + "".join(f"{guids()[i]},{10 + i}:30\n" for i in lines), name)
+
+    table, read = table_of(range(12), "labels.csv"), pacsv.read_csv
+
+    def changing(*args):
+        first = read(*args)
+        os.replace(table_of(lines, "new.csv"), table)
+        return first
+
+    monkeypatch.setattr(pacsv, "read_csv", changing)
+    with pytest.raises(StaleIndexError, match=r"labels.csv: the table changed"):
+        dataset(files, ["at"], sidecar=Sidecar(table, on="guid"))
 
 
 def test_several_tables(files):
