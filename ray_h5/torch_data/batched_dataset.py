@@ -37,7 +37,7 @@ def check_indices(indices: Sequence[int] | np.ndarray | torch.Tensor, length: in
     if least < -length or most >= length:
         wrong = next(index for index in checked.tolist() if not -length <= index < length)
         raise RowIndexError(f"{where}: index {wrong} is not among its {length} samples (0 to {length - 1})")
-    checked = checked.astype(np.int64, copy=False)
+    checked = np.array(checked, np.int64, order="C")  # a copy: samples have row ids, and torch takes no negative steps
     return np.where(checked < 0, checked + length, checked) if least < 0 else checked
 
 

@@ -53,6 +53,15 @@ def test_a_dataloader_and_subsets_have_them_too(paths, workers):
     check(next(iter(loader(combined, 40))), paths)
 
 
+def test_row_ids_of_samples_are_no_part_of_the_indices(paths):
+    dataset = H5Dataset(paths, ["x"], include_row_ids=True)
+    indices = np.arange(4)[::-1]
+    batch = dataset[indices]
+    assert batch.row_id.tolist() == [3, 2, 1, 0] == dataset.row_ids(indices).tolist()
+    indices[:] = 0
+    assert batch.row_id.tolist() == [3, 2, 1, 0]
+
+
 @pytest.mark.parametrize(("name", "option"), [("row_id", "include_row_ids"), ("path", "include_paths")])
 def test_columns_name_an_added_one(paths, name, option):
     with pytest.raises(UnknownColumnError, match=rf"no '{name}' .*{option}=True adds this column: .*out of columns="):
