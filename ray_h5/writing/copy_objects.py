@@ -10,9 +10,10 @@ import h5py
 import numpy as np
 
 from ray_h5.codecs.filter_ids import filter_name
-from ray_h5.errors import CorruptFileError
+from ray_h5.hdf5.columns.chunk_lists import build_chunk_index
 from ray_h5.hdf5.files.file_bytes import address_of
-from ray_h5.manifest.layout import FilterPipeline, FilterStep
+from ray_h5.manifest.chunk_index import ChunkGrid
+from ray_h5.manifest.layout import ColumnLayout, FilterPipeline, FilterStep
 
 SLAB_OBJECTS = 1 << 16
 """Texts or lists that are copied at a time."""
@@ -101,16 +102,14 @@ def copy_references(dataset: h5py.Dataset, made: h5py.Dataset) -> None:
 
 
 def stored_chunks(dataset: h5py.Dataset) -> Iterator[tuple[tuple[int, ...], int, bytes]]:
-    """Yield the place of each chunk, its filter mask and its stored bytes."""
-    chunks: list[h5py.h5d.StoreInfo] = []
-    dataset.id.chunk_iter(chunks.append)
-    size = Path(dataset.file.filename).stat().st_size
-    for chunk in chunks:
-        if chunk.byte_offset + chunk.size > size:
-            raise CorruptFileError(
-                f"{dataset.file.filename}: {dataset.name!r}: its chunk at {chunk.chunk_offset} is cut short"
-            )
-        yield chunk.chunk_offset, *dataset.id.read_direct_chunk(chunk.chunk_offset)
+    """Yield the place of each chunk, its filter mask and its stored bytes; raise if the list of chunks is damaged."""
+    path, name, pipeline = dataset.file.filename, str(dataset.name), pipeline_of(dataset)
+    shape, chunk, dtype = dataset.shape, dataset.chunks, np.dtype((np.void, dataset.id.get_type().get_size()))
+    layout = ColumnLayout(name, "number", shape, dtype, "chunked", chunk_shape=chunk, pipeline=pipeline)
+    # Not as libhdf5 lists them: it numbers those of an extensible array in another order than it looks them up.
+    index = build_chunk_index(dataset, layout, path, lambda: Path(path).stat().st_size)
+    for corner in ChunkGrid.of(layout).corners(index.numbers):
+        yield corner, *dataset.id.read_direct_chunk(corner)
 
 
 def copy_userblock(file: h5py.File, path: str, nbytes: int) -> None:

@@ -212,6 +212,18 @@ def test_chunks_that_do_not_change_are_copied_as_they_are(tmp_path):
             )
 
 
+@pytest.mark.parametrize("rows", [{}, {"chunk_rows": 3}])
+@pytest.mark.parametrize("codec", ["keep", "none", "lz4"])
+@pytest.mark.parametrize(("shape", "chunk"), [((20, 1), (8, 1)), ((4, 6), (3, 1)), ((4, 6, 2), (2, 6, 1))])
+def test_chunks_of_an_array_that_grows_along_its_second_axis(tmp_path, shape, chunk, codec, rows):
+    values = np.arange(np.prod(shape)).reshape(shape)
+    with h5py.File(tmp_path / "a.h5", "w", libver="latest") as file:
+        file.create_dataset("x", data=values, chunks=chunk, maxshape=(shape[0], None, *shape[2:]), compression="gzip")
+    ray_h5.repack(tmp_path / "a.h5", tmp_path / "out", codec=codec, verify=True, **rows)
+    with h5py.File(tmp_path / "out/a.h5") as file:
+        np.testing.assert_array_equal(file["x"], values)
+
+
 def test_xarray_reads_a_repacked_file_of_netcdf(tmp_path):
     xarray = pytest.importorskip("xarray")
     from ray_h5 import repack

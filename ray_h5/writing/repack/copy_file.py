@@ -351,7 +351,6 @@ class FileCopy:
         out = empty((facts_of(path, dataset).chunk_bytes,), np.dtype(np.uint8), where)
         decoder = ChunkDecoder(pipeline, len(out), decode_by_library)
         with translated(self._source, f"reading {path!r}"):
-            listed_in_tree(dataset, where)
             for corner, mask, data in stored_chunks(dataset):
                 try:
                     decoder.decode(np.frombuffer(data, np.uint8), mask, out)
