@@ -157,7 +157,7 @@ def unknown_headers():
     from ray_h5.hdf5.tree import known_headers
 
     known_headers._known.clear()
-    known_headers._known_notes.clear()
+    known_headers.KNOWN_NOTES.clear()
 
 
 @pytest.fixture(autouse=True)

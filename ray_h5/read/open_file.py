@@ -26,7 +26,7 @@ from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.files.other_files import OtherFiles
 from ray_h5.hdf5.groups.matching_groups import GroupPattern, read_group_table, read_single
 from ray_h5.hdf5.tree.attributes import attributes_of, names_of_values, notes_of, short_attributes
-from ray_h5.hdf5.tree.known_headers import FormatError, KnownHeaders, PlainBytes
+from ray_h5.hdf5.tree.known_headers import KNOWN_NOTES, FormatError, KnownHeaders, PlainBytes
 from ray_h5.hdf5.tree.tree import H5Tree, now
 from ray_h5.lru import LRU
 from ray_h5.manifest.chunk_index import ChunkIndex
@@ -343,14 +343,15 @@ class OpenFile:
     def _notes(self, name: str) -> ColumnNotes:
         if (known := self.manifest.columns.get(name)) is not None and known.notes is not None:
             return known.notes
-        if (notes := self._by_headers(lambda headers: headers.notes(name))) is not None:
+        key = self._by_headers(lambda headers: headers.noted(name))
+        if key is not None and (notes := KNOWN_NOTES.get(key)) is not None:
             return notes
         with self.library() as library:
             dataset = library.dataset(name)
             with translated(self.path, f"reading the attributes of column {name!r}"):
                 notes = notes_of(dataset)
-        if self._is_same():
-            self._by_headers(lambda headers: headers.learn_notes(name, notes))
+        if key is not None and self._is_same():
+            KNOWN_NOTES.put(key, notes)
         return notes
 
     def group_table(

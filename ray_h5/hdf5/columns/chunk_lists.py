@@ -303,13 +303,9 @@ def _in_place(chunks: np.ndarray, dataset: h5py.Dataset, axis: int) -> np.ndarra
     """Return chunks with their own corners, of a dataset whose one axis that can grow was listed first."""
     limits, chunk = dataset.maxshape, np.array(dataset.chunks, np.uint64)
     counts = [1 if limit is None else -(-int(limit) // int(size)) for limit, size in zip(limits, chunk, strict=True)]
-    after, others = math.prod(counts[axis + 1 :]), counts[:axis] + counts[axis + 1 :]
+    others, steps = counts[:axis] + counts[axis + 1 :], [math.prod(counts[at + 1 :]) for at in range(len(counts))]
     # Axes before the one that grows are listed as 0, and those after it run first.
-    listed = (chunks[:, :_MASK] // chunk).astype(np.int64)
-    numbers = listed[:, axis] * after
-    for at, step in enumerate(counts[axis + 1 :], axis + 1):
-        after //= step
-        numbers += listed[:, at] * after
+    numbers = (chunks[:, :_MASK] // chunk).astype(np.int64) @ np.array(steps, np.int64)
     along, inside = np.divmod(numbers, math.prod(others))
     cells = np.insert(np.stack(np.unravel_index(inside, others)), axis, along, axis=0)
     corners = cells.T.astype(np.uint64) * chunk

@@ -131,6 +131,15 @@ def are_references(type_id: h5py.h5t.TypeID) -> bool:
     return type_id.get_class() == h5py.h5t.REFERENCE and bool(type_id.equal(h5py.h5t.STD_REF_OBJ))
 
 
+def fields_of(type_id: h5py.h5t.TypeID) -> list[tuple[bytes, int, h5py.h5t.TypeID]]:
+    """Return name, offset and type of each field of compound values; none for another type."""
+    count = type_id.get_nmembers() if type_id.get_class() == h5py.h5t.COMPOUND else 0
+    return [
+        (type_id.get_member_name(i), int(type_id.get_member_offset(i)), type_id.get_member_type(i))
+        for i in range(count)
+    ]
+
+
 def item_bytes(type_id: h5py.h5t.TypeID, address_bytes: int) -> int:
     """Return the size of a value in the file. libhdf5's ``get_size`` is the size in memory."""
     kind = type_id.get_class()
@@ -139,10 +148,9 @@ def item_bytes(type_id: h5py.h5t.TypeID, address_bytes: int) -> int:
         return 4 + int(address_bytes) + 4
     if kind == h5py.h5t.ARRAY:
         return math.prod(type_id.get_array_dims()) * item_bytes(type_id.get_super(), address_bytes)
-    if kind == h5py.h5t.COMPOUND:
-        fields = [type_id.get_member_type(i) for i in range(type_id.get_nmembers())]
-        return int(type_id.get_size()) + sum(item_bytes(field, address_bytes) - field.get_size() for field in fields)
-    return int(type_id.get_size())
+    return int(type_id.get_size()) + sum(
+        item_bytes(field, address_bytes) - field.get_size() for _, _, field in fields_of(type_id)
+    )
 
 
 def _is_known(type_id: h5py.h5t.TypeID) -> bool:
@@ -151,10 +159,8 @@ def _is_known(type_id: h5py.h5t.TypeID) -> bool:
     if kind == h5py.h5t.STRING:
         # libhdf5 takes memory for characters of the size that the type claims.
         return not type_id.is_variable_str() or character_bytes(type_id.encode()[2:]) == 1
-    if kind == h5py.h5t.COMPOUND:
-        return all(_is_known(type_id.get_member_type(i)) for i in range(type_id.get_nmembers()))
     if kind not in {h5py.h5t.VLEN, h5py.h5t.ARRAY}:
-        return True
+        return all(_is_known(field) for _, _, field in fields_of(type_id))
     # Two bytes of a version, then the type as it is in a file: its class, and what kind of varying length it has.
     return (kind == h5py.h5t.ARRAY or type_id.encode()[3] & 0xF == 0) and _is_known(type_id.get_super())
 
@@ -177,14 +183,14 @@ def in_order(type_id: h5py.h5t.TypeID) -> h5py.h5t.TypeID:
         return type_id if ordered is element else h5py.h5t.array_create(ordered, type_id.get_array_dims())
     if type_id.get_class() != h5py.h5t.COMPOUND:
         return type_id
-    offsets = [type_id.get_member_offset(i) for i in range(type_id.get_nmembers())]
-    fields = [type_id.get_member_type(i) for i in range(len(offsets))]
-    ordered_fields = [in_order(field) for field in fields]
-    if offsets == sorted(offsets) and all(one is other for one, other in zip(fields, ordered_fields, strict=True)):
+    fields = fields_of(type_id)
+    ordered_fields = [(name, offset, in_order(field)) for name, offset, field in fields]
+    ordered_fields.sort(key=lambda field: field[1])
+    if all(one[2] is other[2] for one, other in zip(fields, ordered_fields, strict=True)):
         return type_id
     made = h5py.h5t.create(h5py.h5t.COMPOUND, type_id.get_size())
-    for i in np.argsort(offsets, kind="stable").tolist():
-        made.insert(type_id.get_member_name(i), offsets[i], ordered_fields[i])
+    for field in ordered_fields:
+        made.insert(*field)
     return made
 
 
@@ -222,19 +228,18 @@ def _without_lost(type_id: h5py.h5t.TypeID) -> tuple[np.dtype, tuple[str, ...]] 
         return None
     kept: list[tuple[str, np.dtype, int]] = []
     lost: list[str] = []
-    for i in range(type_id.get_nmembers()):
-        stored_name = type_id.get_member_name(i)
+    for stored_name, offset, field in fields_of(type_id):
         if not (name := stored_name.decode("utf-8", "backslashreplace")):
             return None
         try:
-            dtype = type_id.get_member_type(i).dtype
+            dtype = field.dtype
             is_lost = kind_of(split_array(dtype)[0], "") == "list"
         except (TypeError, ValueError, UnsupportedColumnError):
             is_lost = True
         if is_lost or name.encode() != stored_name:  # h5py looks fields up by their names in UTF-8
             lost.append(name)
         else:
-            kept.append((name, dtype, int(type_id.get_member_offset(i))))
+            kept.append((name, dtype, offset))
     if not kept:
         return None
     names, formats, offsets = map(list, zip(*kept, strict=True))
@@ -332,13 +337,9 @@ def _is_as_in_memory(type_id: h5py.h5t.TypeID, dtype: np.dtype) -> bool:
     if dtype.hasobject or dtype.itemsize != type_id.get_size():
         return False
     if dtype.fields is not None:
-        is_compound = type_id.get_class() == h5py.h5t.COMPOUND
-        members = {type_id.get_member_name(i): i for i in range(type_id.get_nmembers() if is_compound else 0)}
-        pairs = [(members.get(name.encode(), -1), *field[:2]) for name, field in dtype.fields.items()]
-        return all(
-            i >= 0 and type_id.get_member_offset(i) == offset and _is_as_in_memory(type_id.get_member_type(i), part)
-            for i, part, offset in pairs
-        )
+        members = {(name, offset): field for name, offset, field in fields_of(type_id)}
+        pairs = [(members.get((name.encode(), field[1])), field[0]) for name, field in dtype.fields.items()]
+        return all(member is not None and _is_as_in_memory(member, part) for member, part in pairs)
     if type_id.get_class() == h5py.h5t.STRING:
         return True
     if type_id.get_class() == h5py.h5t.BITFIELD:
@@ -361,13 +362,12 @@ def numpy_lacks(type_id: h5py.h5t.TypeID, error: TypeError | ValueError) -> str:
 
 
 def _odd_field(type_id: h5py.h5t.TypeID) -> tuple[str, h5py.h5t.TypeID]:
-    for i in range(type_id.get_nmembers() if type_id.get_class() == h5py.h5t.COMPOUND else 0):
-        field = type_id.get_member_type(i)
+    for stored_name, _, field in fields_of(type_id):
         try:
             field.dtype  # noqa: B018  a property that raises
         except (TypeError, ValueError):
             below, odd = _odd_field(field)
-            name = type_id.get_member_name(i).decode(errors="replace")
+            name = stored_name.decode(errors="replace")
             return f"{name}.{below}" if below else name, odd
     return "", type_id
 

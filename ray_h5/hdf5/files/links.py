@@ -12,6 +12,7 @@ from typing import Any
 import h5py
 
 from ray_h5.errors import CorruptFileError, MissingSourceError, RayH5Error, UnknownColumnError, UnsupportedColumnError
+from ray_h5.hdf5.columns.value_types import fields_of
 from ray_h5.hdf5.files.changed_files import check_source
 from ray_h5.hdf5.files.external_policy import Access
 from ray_h5.hdf5.files.file_bytes import ReadBytes, filename_of, reader_of, widths_of
@@ -331,12 +332,12 @@ def _no_group(path: str, target: Any, column: str, below: Sequence[str]) -> RayH
             type_id = type_id.get_super()
         if type_id is None or type_id.get_class() != h5py.h5t.COMPOUND:
             return UnknownColumnError(f"{path}: {what!r} is not a group")
-        fields = [type_id.get_member_name(i).decode(errors="replace") for i in range(type_id.get_nmembers())]
+        fields = {stored.decode(errors="replace"): field for stored, _, field in fields_of(type_id)}
         if name not in fields:
             return UnknownColumnError(
-                f"{path}: {what!r} is no group, but a column of compound values, whose fields are {few(fields)}"
+                f"{path}: {what!r} is no group, but a column of compound values, whose fields are {few([*fields])}"
             )
-        what, type_id = f"{what}/{name}", type_id.get_member_type(fields.index(name))
+        what, type_id = f"{what}/{name}", fields[name]
     field = "".join(f"[{name!r}]" for name in below)
     error = UnsupportedColumnError(
         f"{path}: {what!r} is a field of compound values. read_h5, H5Dataset and loader read it "

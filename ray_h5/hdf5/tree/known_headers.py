@@ -50,7 +50,7 @@ from ray_h5.lru import LRU
 from ray_h5.manifest.chunk_index import ChunkIndex
 from ray_h5.manifest.layout import LAYOUT_BYTES, ColumnLayout, ColumnNotes
 
-__all__ = ["FormatError", "KnownHeaders", "PlainBytes"]
+__all__ = ["KNOWN_NOTES", "FormatError", "KnownHeaders", "PlainBytes"]
 
 _HEAD_BYTES = 4096
 _MOST_BYTES = 1 << 20
@@ -79,7 +79,8 @@ _OWN = frozenset({"name", "shape", "chunk_shape", "offset", "path"})
 _known: LRU[tuple[tuple[int, ...], dict[str, Any]]] = LRU(1024, 64 << 20, lambda _: LAYOUT_BYTES)
 """The axes that a type adds to a shape, and the fields of a layout that are not of one dataset alone (`_OWN`)."""
 
-_known_notes: LRU[ColumnNotes] = LRU(1024)
+KNOWN_NOTES: LRU[ColumnNotes] = LRU(1024)
+"""What libhdf5 said of datasets, for all that are like them."""
 
 _IN_PLACE, _VARYING, _TEXT = frozenset({0, 1, 3}), 9, 1
 """Classes of types whose values are in the attribute itself (integers, floats, texts); of varying length; of text."""
@@ -345,17 +346,8 @@ class KnownHeaders:
         except CorruptFileError as exc:
             raise FormatError(str(exc)) from None
 
-    def notes(self, name: str) -> ColumnNotes:
-        """Return what libhdf5 said of a dataset with such a type and such attributes."""
-        if (known := _known_notes.get(self._noted(name))) is None:
-            raise FormatError("a dataset unlike those that are known")
-        return known
-
-    def learn_notes(self, name: str, notes: ColumnNotes) -> None:
-        """Take what libhdf5 says of a dataset for all that are like it."""
-        _known_notes.put(self._noted(name), notes)
-
-    def _noted(self, name: str) -> Key:
+    def noted(self, name: str) -> Key:
+        """Return the type and the attributes of a dataset, as far as notes are made of them: a key of `KNOWN_NOTES`."""
         header = self._header(name)
         return (*header.key, *(_alike(attribute, self.plain) for attribute in header.attributes))
 
