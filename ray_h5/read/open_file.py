@@ -144,10 +144,7 @@ class OpenFile:
             return
         try:
             with self.library() as library:
-                if self.held is None:
-                    library.file  # noqa: B018  opens it
-                else:
-                    library.root  # noqa: B018  as above
+                library.file if self.held is None else library.root  # noqa: B018  opens it
         except (RayH5Error, OSError):
             self.forget()  # the cache would keep its descriptor
             raise

@@ -114,7 +114,7 @@ class Trail:
         parts = [part for part in path.split("/") if part not in {"", "."}]
         for depth, part in enumerate(parts):
             name = stored_name(part)
-            link = None if name is None else self._link(here, name)
+            link = None if name is None else self.link(here, name)
             if link is None:
                 where = where or f"below group {self.access.group!r}"
                 raise UnknownColumnError(f"{self.path}: no {'/'.join(parts[: depth + 1])!r} {where}")
@@ -124,29 +124,20 @@ class Trail:
                 raise _no_group(self.path, here, column, below)
         return here
 
-    def take(
-        self, group: h5py.Group, name: str, path: str, link: Link | None = None, counts: _Counts | None = None
-    ) -> Any:
-        """Return what the existing link `name` of `group` leads to, as `follow` does; `path` is for messages.
-
-        `link` is what is known of it, if the caller knows it.
-        """
-        counts, links = counts or _Counts(), group.id.links
+    def take(self, group: h5py.Group, name: str, path: str, link: Link, counts: _Counts | None = None) -> Any:
+        """Return what the `link` of a name in a group leads to, as `follow` does; `path` is for messages."""
+        counts = counts or _Counts()
         counts.names += 1
         if counts.names > _MAX_NAMES:
             raise CorruptFileError(
                 f"{self.path}: {_cut(path)!r} leads through more than {_MAX_NAMES} groups, too many to follow"
             )
-        if link is None or link[0] != h5py.h5l.TYPE_HARD:
+        if link[0] != h5py.h5l.TYPE_HARD:
+            # libhdf5 is never asked to follow a link: it would open files that are not allowed.
             with translated(self.path, f"looking up {name!r}"):
-                if link is None:
-                    info = links.get_info(name.encode())
-                    link = info.type, info.u
-                # libhdf5 is never asked to follow a link: it would open files that are not allowed.
-                value = None if link[0] == h5py.h5l.TYPE_HARD else links.get_val(name.encode())
-            if value is not None:
-                file_name, target = ("", value) if isinstance(value, bytes) else value
-                return self._follow_link(group, file_name, target, name, counts)
+                value = group.id.links.get_val(name.encode())
+            file_name, target = ("", value) if isinstance(value, bytes) else value
+            return self._follow_link(group, file_name, target, name, counts)
         with translated(self.path, f"opening {path!r}"):
             self.check_mappings(group, link[1], path)
             identifier = h5py.h5o.open(group.id, name.encode())
@@ -185,7 +176,7 @@ class Trail:
                 "copy."
             )
 
-    def _link(self, group: h5py.Group, name: bytes) -> Link | None:
+    def link(self, group: h5py.Group, name: bytes) -> Link | None:
         """Return what is known of the link that a group has by a name; None if it has none."""
         with translated(self.path, f"looking up {name.decode()!r}"):
             try:

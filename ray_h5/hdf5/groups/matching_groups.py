@@ -21,7 +21,7 @@ from ray_h5.errors import (
 )
 from ray_h5.hdf5.columns.value_types import are_references
 from ray_h5.hdf5.files.file_bytes import Address, address_of, widths_of
-from ray_h5.hdf5.files.links import Trail, as_object, stored_name
+from ray_h5.hdf5.files.links import Link, Trail, as_object, stored_name
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.groups.column_of_groups import GroupColumn, check_places
 from ray_h5.hdf5.groups.references import targets_of
@@ -228,12 +228,12 @@ class _Walk:
         above = self._above[prefix] = above | {address_of(group.id)}
         if is_deep and rest:
             yield from self._matches(group, trail, prefix, rest, above)
-        for name, is_hard in self._links(group, part, prefix, above, groups_only=is_deep or bool(rest)):
-            if is_hard and not rest and not is_deep:
+        for name, link in self._links(group, part, trail, prefix, groups_only=is_deep or bool(rest)):
+            if not rest and (not _is_glob(part) or (not is_deep and link[0] == h5py.h5l.TYPE_HARD)):
                 yield prefix + name, here
                 continue
             to_it = trail.branch()
-            below = to_it.take(group, name, prefix + name)
+            below = to_it.take(group, name, prefix + name, link)
             is_group = isinstance(below, h5py.Group)
             if is_group and _is_glob(part) and address_of(below.id) in above:
                 continue
@@ -243,12 +243,13 @@ class _Walk:
                 yield from self._matches(below, to_it, f"{prefix}{name}/", parts if is_deep else rest, above)
 
     def _links(
-        self, group: h5py.Group, part: str, prefix: str, above: frozenset[Address], *, groups_only: bool
-    ) -> list[tuple[str, bool]]:
-        """Return the links in a group that match a part of the pattern, and whether each is a hard one."""
+        self, group: h5py.Group, part: str, trail: Trail, prefix: str, *, groups_only: bool
+    ) -> list[tuple[str, Link]]:
+        """Return the links in a group that match a part of the pattern."""
         if not _is_glob(part):
             stored = stored_name(part)
-            return [(part, True)] if stored is not None and group.id.links.exists(stored) else []
+            one = None if stored is None else trail.link(group, stored)
+            return [] if one is None else [(part, one)]
         if (
             self._pattern.order == "creation"
             and not group.id.get_create_plist().get_link_creation_order() & h5py.h5p.CRT_ORDER_TRACKED
@@ -257,16 +258,16 @@ class _Walk:
                 f"{self.path}: group {'/' + prefix.strip('/')!r} does not record the order in which its members "
                 "were made. Use order='name'."
             )
-        links, matching, (file, _) = list(names_in(group)), [], address_of(group.id)
+        links, matching, (file, _) = list(names_in(group)), list[tuple[str, Link]](), address_of(group.id)
         self._bounds.count(prefix, prefix.count("/"), len(links))
         for name, kind, address in links:
             # Bytes that are not UTF-8 are surrogates, as in paths of Python.
             text = name if isinstance(name, str) else name.decode(errors="surrogateescape")
-            is_hard = kind == h5py.h5l.TYPE_HARD
-            if not fnmatch.fnmatchcase(text, part) or (is_hard and (file, address) in above):
+            is_above = kind == h5py.h5l.TYPE_HARD and (file, address) in self._above[prefix]
+            if not fnmatch.fnmatchcase(text, part) or is_above:
                 continue
             if isinstance(name, str):
-                matching.append((name, is_hard))
+                matching.append((name, (kind, address)))
             elif (error := not_utf8(group, name, self.path, columns=not groups_only)) is not None:
                 raise error
         return matching
@@ -316,7 +317,7 @@ class _Walk:
         else:
             to_it = trail.branch()
             try:
-                item = to_it.take(group, name, path)
+                item = to_it.take(group, name, path, (link.type, link.u))
             except MissingSourceError:
                 self._tree.sought.update(to_it.sources)
                 raise
