@@ -3,9 +3,11 @@
 import gc
 import multiprocessing
 import os
+import pickle
 import random
 import re
 import time
+from functools import partial
 from pathlib import Path
 
 import h5py
@@ -13,7 +15,8 @@ import imagecodecs
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, default_collate
+from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from ray_h5.errors import OptionError, UnsupportedColumnError
 from ray_h5.torch_data import (
@@ -66,6 +69,17 @@ def test_all_start_methods_deliver_the_same(files, pairs, method):
                 assert same(batch, other)
             else:
                 assert all(map(torch.equal, batch, other))
+
+
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_the_functions_that_collate_samples_can_be_sent_to_a_worker(files, method):
+    """A ``collate_fn`` that was given the map of ``default_collate`` takes our entries of it to the worker."""
+    dataset = H5Dataset(files, ["fhr_st"])
+    default_collate(dataset.__getitems__([0]))  # our entries are made now
+    by_map = partial(collate, collate_fn_map=default_collate_fn_map)
+    assert pickle.loads(pickle.dumps(by_map)).keywords == by_map.keywords
+    batches = DataLoader(dataset, 60, num_workers=1, multiprocessing_context=method, collate_fn=by_map)
+    assert [ids_of(batch) for batch in batches] == [list(range(60))]
 
 
 def test_batches_that_are_kept_stay_as_they_are(files):

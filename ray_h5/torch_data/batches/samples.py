@@ -24,7 +24,7 @@ from ray_h5.columns.ragged.padding import Fill, lengths_of, pad_rows
 from ray_h5.columns.schema import LENGTH
 from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError
 from ray_h5.lru import first_time
-from ray_h5.messages import no_column
+from ray_h5.messages import few, no_column
 from ray_h5.torch_data.batches.shared_memory import pack, unpack
 from ray_h5.torch_data.batches.tensors import (
     BatchArrays,
@@ -39,10 +39,6 @@ from ray_h5.torch_data.batches.tensors import (
 from ray_h5.transforms.image_transform import IS_NULL, DecodeImage
 
 logger = logging.getLogger(__name__)
-
-_MAX_LISTED = 5
-
-_KIND = attrgetter("dtype", "ndim")
 
 
 class Batch(MutableSequence[Any]):
@@ -302,7 +298,7 @@ def _flat(rows: Any, fill: Fill) -> tuple[list[Any], list[int], Any, int] | None
             return None
         rows, outer = [row for several in rows for row in several], [*outer, axis]
     try:
-        kinds = set(map(_KIND, [row for row in rows if row is not None]))
+        kinds = set(map(attrgetter("dtype", "ndim"), [row for row in rows if row is not None]))
     except AttributeError:
         return None
     dtype, axes = kinds.pop() if kinds else (fill.dtype, len(fill.shape))
@@ -326,9 +322,13 @@ def _stacked(collate_fn_map: Any, name: str, values: list[Any]) -> Any:
         if len(shapes) < 2:
             raise
         raise SchemaMismatchError(
-            f"column {name!r}: samples of shapes {', '.join(map(str, shapes[:_MAX_LISTED]))} do not make one tensor; "
+            f"column {name!r}: samples of shapes {few([*map(str, shapes)], 5)} do not make one tensor; "
             "crop or pad them to one shape in a transform, or keep them as a list with a collate_fn"
         ) from None
+
+
+def _collate_lists(batch: Any, *, collate_fn_map: Any = None) -> Any:  # noqa: ARG001  torch's name
+    return list(batch)
 
 
 def _collate_pairs(batch: Any, *, collate_fn_map: Any = None) -> Any:
@@ -345,7 +345,7 @@ def _register() -> None:
     if Sample in default_collate_fn_map:
         return
     default_collate_fn_map[Pair] = _collate_pairs
-    default_collate_fn_map[Listed] = lambda batch, **_: list(batch)
+    default_collate_fn_map[Listed] = _collate_lists
     # Only a message to another process carries a slot. A copy or a file has values of its own.
     for kind in (Sample, Listed):
         ForkingPickler.register(kind, _send)
