@@ -7,6 +7,7 @@ import pytest
 
 from ray_h5.cli import main
 from tests.bench.files import make_workload
+from tests.kit.files import save
 
 
 def test_an_error_is_one_line_and_a_status(capsys):
@@ -27,8 +28,7 @@ def test_ctrl_c_is_no_traceback(monkeypatch, capsys):
 
 
 def test_names_in_an_error_are_no_commands_to_a_terminal(tmp_path, capsys):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["red \x1b[31m"] = [1, 2]
+    save(tmp_path / "a.h5", {"red \x1b[31m": [1, 2]})
     assert main(["index", str(tmp_path / "a.h5"), "--dir", str(tmp_path / "index"), "--values", "x"]) == 1
     shown = capsys.readouterr().err
     assert "\x1b" not in shown
@@ -84,8 +84,7 @@ def test_index_is_made_ahead(tmp_path, capsys):
 
 def test_index_is_of_what_is_cast(tmp_path, capsys):
     for i, dtype in enumerate(("i4", "i8")):
-        with h5py.File(tmp_path / f"{i}.h5", "w") as file:
-            file["x=y"] = np.arange(2, dtype=dtype)
+        save(tmp_path / f"{i}.h5", {"x=y": np.arange(2, dtype=dtype)})
     given = ["index", str(tmp_path), "--dir", str(tmp_path / "index"), "--values", "x=y"]
     assert main(given) == 1
     assert "dtypes= is --dtypes" in capsys.readouterr().err
@@ -96,16 +95,14 @@ def test_index_is_of_what_is_cast(tmp_path, capsys):
 
 
 def test_without_rows_there_is_no_shuffle(tmp_path, capsys):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"] = [[0.0]][:0]
+    save(tmp_path / "a.h5", {"x": [[0.0]][:0]})
     assert main(["inspect", str(tmp_path / "a.h5"), "--shuffle", "auto"]) == 0
     assert "there are no rows to shuffle" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["inspect", "index"])
 def test_paths_that_are_missing_can_be_left_out(tmp_path, capsys, command):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"] = [1, 2]
+    save(tmp_path / "a.h5", {"x": [1, 2]})
     options = ["--dir", str(tmp_path / "index")] if command == "index" else []
     given = [command, str(tmp_path / "a.h5"), str(tmp_path / "gone.h5"), *options]
     assert main(given) == 1
@@ -114,14 +111,11 @@ def test_paths_that_are_missing_can_be_left_out(tmp_path, capsys, command):
 
 
 def test_errors_name_the_flags_of_options(tmp_path, capsys):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["long"], file["t2m"] = np.arange(300), np.arange(20.0)
+    save(tmp_path / "a.h5", {"long": np.arange(300), "t2m": np.arange(20.0)})
     with h5py.File(tmp_path / "b.h5", "w") as file:
         file["long"] = np.arange(300.0)
         file["link"] = h5py.ExternalLink(str(tmp_path / "elsewhere" / "c.h5"), "x")
-    with h5py.File(tmp_path / "c.h5", "w") as file:
-        for i in range(2):
-            file[f"demo_{i}/x"] = np.arange(3 + i)
+    save(tmp_path / "c.h5", {f"demo_{i}/x": np.arange(3 + i) for i in range(2)})
     a, b, c = (str(tmp_path / f"{name}.h5") for name in "abc")
     index = ["index", "--dir", str(tmp_path / "index")]
     long = ["--columns", "long"]
@@ -157,8 +151,7 @@ def test_repack_writes_and_prints_what_it_gained(tmp_path, capsys):
 
 
 def test_a_name_in_a_path_or_in_quotes_is_no_option(tmp_path, capsys):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"] = np.arange(3)
+    save(tmp_path / "a.h5", {"x": np.arange(3)})
     missing = str(tmp_path / "group=3" / "dtypes=4.h5")
     columns = ["index", str(tmp_path / "a.h5"), "--dir", str(tmp_path / "index"), "--columns", "casting=5"]
     for given in (["inspect", missing], columns):

@@ -17,6 +17,7 @@ from ray_h5.inspect.text import to_text
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, FilterPipeline, FilterStep
 from ray_h5.rows.row_kind_options import Groups
 from ray_h5.torch_data import H5Dataset
+from tests.kit.files import save
 
 TABLE = """\
   column   rows  dtype       row shape  chunk rows  filter pipeline     stored  real
@@ -55,9 +56,7 @@ def path(tmp_path):
 @pytest.fixture
 def other(tmp_path):
     """Write a file that has another column."""
-    with h5py.File(tmp_path / "b.h5", "w") as file:
-        file["x"] = np.arange(5)
-    return str(tmp_path / "b.h5")
+    return save(tmp_path / "b.h5", {"x": np.arange(5)})
 
 
 def command(*argv):
@@ -105,10 +104,7 @@ def test_several_files(path, other, tmp_path, capsys):
 
 
 def test_columns_beside_others_of_another_length(tmp_path, capsys):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["signal"] = np.zeros((20, 3))
-        file["label"] = np.arange(20)
-        file["channels"] = np.arange(3)
+    save(tmp_path / "a.h5", {"signal": np.zeros((20, 3)), "label": np.arange(20), "channels": np.arange(3)})
     path = str(tmp_path / "a.h5")
     assert command(path) == 0  # a call is shown that reads it
     assert "read_h5 refuses this:" in capsys.readouterr().out
@@ -360,8 +356,7 @@ def test_row_kinds_on_the_command_line(tmp_path, capsys):
 )
 def test_ranges_that_are_not_all_of_the_values_are_not_suggested(tmp_path, starts, counts):
     """Nothing says that these integers are about these values."""
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"], file["start"], file["count"], file["label"] = np.zeros(13), starts, counts, np.zeros(3)
+    save(tmp_path / "a.h5", {"x": np.zeros(13), "start": starts, "count": counts, "label": np.zeros(3)})
     assert "ragged" not in to_text(inspect_files(FileOptions.of(tmp_path / "a.h5")))
     with pytest.raises(SchemaMismatchError) as raised:
         H5Dataset(tmp_path / "a.h5")
@@ -385,9 +380,7 @@ def test_a_pattern_matches_the_samples_of_all_files(tmp_path):
 def test_a_call_that_is_refused_is_not_suggested(tmp_path):
     """The groups are alike in this file, and another file has a text where this one has numbers."""
     for number, values in enumerate((np.zeros(3), np.array([b"a", b"b"]))):
-        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
-            for i in range(6):
-                file[f"demo_{i}/x"] = values
+        save(tmp_path / f"{number}.h5", {f"demo_{i}/x": values for i in range(6)})
     report = inspect_files(FileOptions.of(tmp_path))
     assert report.problem is not None
     assert not any("Groups" in each.options for each in report.suggestions)
@@ -396,15 +389,13 @@ def test_a_call_that_is_refused_is_not_suggested(tmp_path):
 
 def test_files_are_rows(tmp_path, capsys):
     for i in range(2):
-        with h5py.File(tmp_path / f"slide_{i}.h5", "w") as file:
-            file["features"], file["label"] = np.zeros((5 + i, 3)), i
+        save(tmp_path / f"slide_{i}.h5", {"features": np.zeros((5 + i, 3)), "label": i})
     assert main(["inspect", str(tmp_path), "--each-file", "--key", "slide"]) == 0
     assert "2 rows" in capsys.readouterr().out
 
 
 def test_patches_are_rows(tmp_path, capsys):
-    with h5py.File(tmp_path / "scan.h5", "w") as file:
-        file["raw"] = np.zeros((9, 9, 9), "f4")
+    save(tmp_path / "scan.h5", {"raw": np.zeros((9, 9, 9), "f4")})
     given = ["inspect", str(tmp_path), "--patches", "raw=4,4,4", "--key", "scan"]
     assert main(given) == 0
     assert "27 rows" in capsys.readouterr().out
@@ -420,8 +411,7 @@ def test_patches_are_rows(tmp_path, capsys):
 
 def test_files_that_cannot_be_read_are_left_out_if_an_option_says_so(tmp_path, capsys):
     for name in "ab":
-        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
-            file["x"] = np.arange(6000)
+        save(tmp_path / f"{name}.h5", {"x": np.arange(6000)})
     (tmp_path / "b.h5").write_bytes((tmp_path / "b.h5").read_bytes()[:3000])
     assert main(["inspect", str(tmp_path)]) == 1
     assert "read_h5 makes of the others, with ignore_unreadable_files=True:" in capsys.readouterr().out

@@ -11,6 +11,7 @@ import ray_h5
 from ray_h5.cli import main
 from ray_h5.columns.ragged.sparse_rows import Entries, SparseRow
 from ray_h5.inspect.page import drawn, png
+from tests.kit.files import save
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&]]>"
 EMPTY, CELLS = {"meta", "img", "rect", "polyline"}, {"td", "th", "li", "b"}
@@ -132,10 +133,7 @@ def test_the_call_reads_what_was_inspected(path, inspected):
 
 
 def test_the_call_has_row_kinds_windows_and_tables(tmp_path, inspected):
-    path = tmp_path / "demos.h5"
-    with h5py.File(path, "w") as file:
-        for i in range(3):
-            file[f"data/demo_{i}/actions"] = np.arange(20.0).reshape(10, 2) + i
+    path = save(tmp_path / "demos.h5", {f"data/demo_{i}/actions": np.arange(20.0).reshape(10, 2) + i for i in range(3)})
     (tmp_path / "t.csv").write_text("path,site\ndemos.h5,4\n")
     given = ["--groups", "data/demo_*", "--windows", "actions=0:4", "--key", "demo"]
     _, text, _ = inspected(path, *given, "--sidecar", tmp_path / "t.csv", "path")
@@ -149,9 +147,7 @@ def test_the_call_has_row_kinds_windows_and_tables(tmp_path, inspected):
 
 
 def test_files_that_are_refused_have_a_page(tmp_path, inspected):
-    path = tmp_path / "a.h5"
-    with h5py.File(path, "w") as file:
-        file["a"], file["b"] = np.arange(3), np.arange(4)
+    path = save(tmp_path / "a.h5", {"a": np.arange(3), "b": np.arange(4)})
     status, text, printed = inspected(path)
     assert status == 0  # a call is shown that reads one of them
     page = Page(text)
@@ -177,8 +173,7 @@ def test_rows_that_cannot_be_read_are_errors_in_their_cells(tmp_path, inspected)
 
 
 def test_rows_of_classes_are_shown_as_numbers(tmp_path, inspected):
-    with h5py.File(path := tmp_path / "a.h5", "w") as file:
-        file["kind"] = np.array([b"dog", b"cat", b"dog"], object)
+    path = save(tmp_path / "a.h5", {"kind": np.array([b"dog", b"cat", b"dog"], object)})
     status, page, _ = inspected(path, "--labels", "kind=auto")
     assert status == 0
     assert "StaleIndexError" not in page

@@ -32,7 +32,8 @@ from ray_h5.errors import CorruptChunkError
 from ray_h5.manifest.layout import FilterPipeline, FilterStep
 from ray_h5.read.library_filters import decode_by_library
 from ray_h5.read.reader import RowReader
-from tests.hdf5.h5kit import assert_same, by_h5py, replace_once, write
+from tests.hdf5.h5kit import assert_same, by_h5py, replace_once
+from tests.kit.files import save
 from tests.properties import few
 
 
@@ -145,7 +146,7 @@ def test_files_equal_h5py(tmp_path, name, chunk):
         f"{dtype} {few_values}": values(dtype, shape[0] * shape[1], few_values).reshape(shape)
         for dtype, few_values in [("u1", False), (">i2", True), ("f4", False), ("f8", True)]
     }
-    path = write(tmp_path / "a.h5", columns, **options)
+    path = save(tmp_path / "a.h5", columns, **options)
     reader = RowReader(path, threads=2)
     rows = np.random.default_rng(0).permutation(shape[0])
     for column in columns:

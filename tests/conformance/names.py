@@ -12,6 +12,7 @@ from ray_h5.errors import ExternalDataError, MissingSourceError, UnsupportedColu
 from tests.conformance.case import Case
 from tests.conformance.storage import in_file
 from tests.hdf5.h5kit import dataset_with, plist_with
+from tests.kit.files import save
 
 ROWS = np.arange(5)
 
@@ -36,16 +37,13 @@ def _there(path: Path) -> Path:
 
 def _secret(path: Path) -> str:
     secret = _there(path) / "secret.h5"
-    with h5py.File(secret, "w") as file:
-        file["s"] = ROWS + 100
+    save(secret, {"s": ROWS + 100})
     return os.path.relpath(secret, path.parent)  # relative to the file, also in a store
 
 
 def _link(path: Path) -> None:
     secret = _secret(path)
-    with h5py.File(path, "w") as file:
-        file["x"] = h5py.ExternalLink(secret, "/s")
-        file["ok"] = ROWS
+    save(path, {"x": h5py.ExternalLink(secret, "/s"), "ok": ROWS})
 
 
 def _raw(path: Path) -> None:

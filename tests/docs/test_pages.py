@@ -3,12 +3,12 @@
 import re
 import shlex
 
-import h5py
 import numpy as np
 import pytest
 
 from ray_h5 import cli
 from tests.docs.pages import DOCS, ERRORS, PAGES, ROOT, anchors, blocks, prose, text_of, with_blocks
+from tests.kit.files import save
 
 FOLDERS = sorted(path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith((".", "_")))
 _IS_PATH = re.compile(rf"(?:{'|'.join(FOLDERS)}|\.ci)/[\w./-]*")
@@ -54,9 +54,7 @@ def test_every_path_that_is_named_exists(page):
 
 
 def test_the_page_that_inspect_names_exists(tmp_path, capsys):
-    with h5py.File(tmp_path / "samples.h5", "w") as file:
-        for number in range(40):
-            file[f"sample_{number}/x"] = np.zeros((3, 2))
+    save(tmp_path / "samples.h5", {f"sample_{number}/x": np.zeros((3, 2)) for number in range(40)})
     assert cli.main(["inspect", str(tmp_path / "samples.h5")]) == 0
     assert re.search(r"docs/\w+\.md", capsys.readouterr().out)[0] in PAGES
 

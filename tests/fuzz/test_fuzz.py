@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 
@@ -16,6 +15,7 @@ import ray_h5
 from ray_h5.read.reader import RowReader
 from tests.fuzz import campaign, pipelines
 from tests.fuzz.campaign import BOTH, CALLS_LIBRARY, IDENTICAL, OUR_READING, judge, run, run_all
+from tests.kit.files import save
 
 
 @pytest.mark.parametrize(
@@ -69,9 +69,7 @@ def _hang(path: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("fault", [_wrong_values, _lost_column, _unexpected, _crash, _hang])
 def test_faults_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Callable[[str], object]) -> None:
-    path = str(tmp_path / "a.h5")
-    with h5py.File(path, "w") as file:
-        file["x"] = np.arange(5)
+    path = save(tmp_path / "a.h5", {"x": np.arange(5)})
     assert judge(path, 5) == ("identical", "")
     monkeypatch.setattr(campaign, "by_ours", fault)
     assert judge(path, 1)[0] in {"finding", campaign.DIFFERENT}
@@ -81,9 +79,7 @@ def test_errors_that_are_not_ours_are_found(tmp_path: Path, monkeypatch: pytest.
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    path = str(tmp_path / "a.h5")
-    with h5py.File(path, "w") as file:
-        file["x"] = np.arange(5)
+    path = save(tmp_path / "a.h5", {"x": np.arange(5)})
     monkeypatch.setattr(RowReader, "read", broken)
     kind, why = judge(path, 5)
     assert kind == "finding"

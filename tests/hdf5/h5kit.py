@@ -20,14 +20,6 @@ import numpy as np
 Chunks = list[h5py.h5d.StoreInfo]
 
 
-def write(path: Path | str, columns: dict[str, Any], libver: str | None = None, **options) -> str:
-    """Write one dataset a column, all with the same `options`, and return the path as a string."""
-    with h5py.File(path, "w", libver=libver) as file:
-        for name, data in columns.items():
-            file.create_dataset(name, data=data, **options)
-    return str(path)
-
-
 def by_h5py(path: Path | str, name: str, rows: Any = slice(None)) -> np.ndarray:
     """Return what h5py delivers, in native byte order."""
     with h5py.File(path, "r") as file:

@@ -20,7 +20,8 @@ from ray_h5.manifest.chunk_index import MAX_CHUNK_BYTES, ChunkIndex
 from ray_h5.manifest.known_columns import PackedIndex
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.read.reader import RowReader
-from tests.hdf5.h5kit import assert_same, by_h5py, overwrite, plist_with, stored_chunks, write
+from tests.hdf5.h5kit import assert_same, by_h5py, overwrite, plist_with, stored_chunks
+from tests.kit.files import save
 
 # Made-up lists -----------------------------------------------------------------------------------
 
@@ -192,7 +193,7 @@ def tree(tmp_path):
     A key is the stored size (4 bytes), the filter mask (4) and the corner with one axis more
     (8 each); after it comes the address of the chunk.
     """
-    path = write(
+    path = save(
         tmp_path / "a.h5", {"x": np.arange(200).reshape(20, 10)}, "earliest", chunks=(4, 10), compression="gzip"
     )
     data = Path(path).read_bytes()
@@ -237,7 +238,7 @@ def test_a_corner_within_a_value(tree):
 
 
 def test_damaged_checksummed_index(tmp_path):
-    path = write(tmp_path / "a.h5", {"x": np.arange(100), "y": np.arange(100)}, "latest", chunks=(4,))
+    path = save(tmp_path / "a.h5", {"x": np.arange(100), "y": np.arange(100)}, "latest", chunks=(4,))
     data = Path(path).read_bytes()
     overwrite(path, data.index(b"FADB") + 30, b"\xff\xff")
     reader = RowReader(path)

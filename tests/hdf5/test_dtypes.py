@@ -7,13 +7,11 @@ import pytest
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.read.reader import RowReader
 from tests.hdf5.h5kit import assert_same, by_h5py, dataset_with, plist_with, replace_once
+from tests.kit.files import save
 
 
 def test_a_field_without_a_name(tmp_path):
-    path = tmp_path / "a.h5"
-    with h5py.File(path, "w") as file:
-        file["x"] = np.zeros(5, [("unusual", "<i4"), ("b", "<f4")])
-        file["y"] = np.arange(5)
+    path = save(tmp_path / "a.h5", {"x": np.zeros(5, [("unusual", "<i4"), ("b", "<f4")]), "y": np.arange(5)})
     replace_once(path, b"unusual\0", bytes(8))
     reader = RowReader(path)
     assert list(reader.columns) == ["y"]

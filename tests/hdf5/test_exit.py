@@ -6,9 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
+
+from tests.kit.files import save
 
 SCRIPT = Path(__file__).with_name("exit_script.py")
 
@@ -28,9 +29,7 @@ CASES = [
 
 @pytest.mark.slow
 def test_nothing_is_said(tmp_path):
-    path = tmp_path / "rows.h5"
-    with h5py.File(path, "w") as file:
-        file.create_dataset("row", data=np.arange(500.0).reshape(500, 1), chunks=(16, 1))
+    path = save(tmp_path / "rows.h5", {"row": np.arange(500.0).reshape(500, 1)}, chunks=(16, 1))
     command = [sys.executable, "-X", "dev", "-W", "ignore", str(SCRIPT), str(path), *CASES]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)

@@ -30,6 +30,7 @@ from ray_h5.read.reader import RowReader
 from ray_h5.rows.windows_option import Windows
 from ray_h5.torch_data.dataset import H5Dataset
 from tests.hdf5.h5kit import assert_same, by_h5py, in_fork, overwrite, plist_with, run_python
+from tests.kit.files import save
 from tests.read.test_varying_values import checksum
 
 UNLIMITED = h5py.h5s.UNLIMITED
@@ -458,8 +459,7 @@ assert dataset.read(np.arange(10))["x"].tolist() == list(range(10))
 @pytest.mark.slow
 def test_more_files_than_descriptors(tmp_path):
     for number in range(150):
-        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
-            file["x"] = [number]
+        save(tmp_path / f"{number}.h5", {"x": [number]})
     done = run_python(FEW_DESCRIPTORS, str(tmp_path))
     assert done.returncode == 0, done.stderr
 
@@ -509,8 +509,7 @@ DAMAGED_MAPPINGS = {
 def test_damaged_mappings_that_libhdf5_reads_without_end(tmp_path, libver, damage, how):
     """libhdf5 reads the mappings of a virtual dataset when it opens it."""
     path = str(tmp_path / "a.h5")
-    with h5py.File(tmp_path / "b.h5", "w") as other:
-        other["x"] = ROWS
+    save(tmp_path / "b.h5", {"x": ROWS})
     with h5py.File(path, "w", libver=libver) as file:
         file["a"] = h5py.ExternalLink("b.h5", "x")  # it is followed first
         file["s"] = file["g/y"] = ROWS

@@ -29,6 +29,7 @@ from ray_h5.read.reader import RowReader
 from ray_h5.storage.local import LOCAL, LocalFile
 from tests.conformance.corpus import CASES
 from tests.hdf5.h5kit import in_fork
+from tests.kit.files import save
 from tests.properties import few
 
 Described = tuple[dict[str, ColumnLayout], dict[str, RayH5Error]]
@@ -183,8 +184,7 @@ def test_fields_that_no_column_has_are_named_for_each_file(tmp_path):
 def test_names_that_lead_elsewhere(tmp_path, name):
     """libhdf5 follows a name with a slash through groups: it is not that of the object beside it."""
     path = tmp_path / "a.h5"
-    with h5py.File(path, "w") as file:
-        file["a/bq"], file["a/b"], file["a0bq"] = np.arange(5), np.arange(7), np.arange(5) + 100
+    save(path, {"a/bq": np.arange(5), "a/b": np.arange(7), "a0bq": np.arange(5) + 100})
     by_headers(path, learn=by_libhdf5(path))
     path.write_bytes(path.read_bytes().replace(b"a0bq\0", name.ljust(4, b"\0") + b"\0"))
     with pytest.raises(FormatError):
@@ -197,8 +197,7 @@ def test_nothing_is_learnt_from_a_file_that_changes_meanwhile(tmp_path, monkeypa
     paths = [tmp_path / f"{n}.h5" for n in range(2)]
 
     for path, dtype in zip(paths, ["i4", "f4"], strict=True):
-        with h5py.File(path, "w") as file:
-            file.create_dataset("x", data=np.arange(5), dtype=dtype)
+        save(path, {"x": np.arange(5)}, dtype=dtype)
 
     def changed_at_the_end(describe: Any) -> Any:
         def described(*given: Any) -> Any:

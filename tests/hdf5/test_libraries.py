@@ -13,6 +13,7 @@ from ray_h5.errors import CastError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.index.file_options import FileOptions
 from ray_h5.inspect.measure import inspect_files
 from ray_h5.torch_data import H5Dataset
+from tests.kit.files import save
 
 ROWS = 300
 
@@ -108,10 +109,7 @@ def test_text_of_a_frame_of_pandas_in_the_fixed_format_is_refused_by_name(pandas
 
 
 def test_datasets_that_are_called_as_those_of_pandas_are_columns(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["block0_values"] = np.arange(5)
-        file["axis0"] = np.arange(5)
-        file["_i_table/a"] = np.arange(5)
+    save(tmp_path / "a.h5", {"block0_values": np.arange(5), "axis0": np.arange(5), "_i_table/a": np.arange(5)})
     assert sorted(H5Dataset(str(tmp_path / "a.h5")).columns) == ["_i_table/a", "axis0", "block0_values"]
 
 

@@ -29,7 +29,8 @@ from ray_h5.manifest.layout import FileState
 from ray_h5.read import open_file
 from ray_h5.read.reader import RowReader
 from ray_h5.torch_data import H5Dataset
-from tests.hdf5.h5kit import assert_same, by_h5py, plist_with, write
+from tests.hdf5.h5kit import assert_same, by_h5py, plist_with
+from tests.kit.files import save
 
 ROWS = np.arange(5)
 
@@ -119,7 +120,7 @@ def test_soft_links_that_lead_nowhere(tmp_path, links, message):
 
 @pytest.mark.parametrize("name", ["/ok", "./ok", "ok/", "//ok"])
 def test_spellings_of_a_name(tmp_path, name):
-    assert RowReader(write(tmp_path / "a.h5", {"ok": ROWS})).read([name], [2])[name].tolist() == [2]
+    assert RowReader(save(tmp_path / "a.h5", {"ok": ROWS})).read([name], [2])[name].tolist() == [2]
 
 
 # Outside the file --------------------------------------------------------------------------------
@@ -137,7 +138,7 @@ def world(tmp_path):
     inside, outside = tmp_path / "inside", tmp_path / "outside"
     inside.mkdir()
     outside.mkdir()
-    secret = write(outside / "secret.h5", {"s": ROWS + 100})
+    secret = save(outside / "secret.h5", {"s": ROWS + 100})
     raw = outside / "raw.bin"
     raw.write_bytes((ROWS + 100).tobytes())
 
@@ -295,7 +296,7 @@ MISSING = {
 @pytest.mark.parametrize("what", MISSING)
 def test_sources_that_are_missing(tmp_path, what):
     make, target = MISSING[what]
-    write(tmp_path / "b.h5", {"ok": ROWS})
+    save(tmp_path / "b.h5", {"ok": ROWS})
     path = file_with(tmp_path / "a.h5", lambda file: make(file, tmp_path))
     reader = RowReader(path, allow_external=[tmp_path])
     with pytest.raises(MissingSourceError) as caught:
@@ -321,7 +322,7 @@ def test_what_was_missing_is_found_once_it_is_there(tmp_path):
     assert set(RowReader(path, allow_external=[tmp_path]).columns) == {"ok"}
     held = open_file.open_file(RowReader(path, allow_external=[tmp_path])._access)
     assert held is open_file.open_file(RowReader(path, allow_external=[tmp_path])._access), "nothing changed"
-    write(tmp_path / "b.h5", {"x": np.arange(5)})
+    save(tmp_path / "b.h5", {"x": np.arange(5)})
     assert set(RowReader(path, allow_external=[tmp_path]).columns) == {"ok", "linked"}
     raw.write_bytes(np.arange(5).tobytes())
     assert RowReader(path, allow_external=[tmp_path]).read(["raw", "linked"])["raw"].tolist() == [0, 1, 2, 3, 4]
@@ -333,7 +334,7 @@ def not_hdf5(path):
 
 
 def cut_short(path):
-    write(path, {"x": np.zeros(5000)})
+    save(path, {"x": np.zeros(5000)})
     os.truncate(path, 9000)
 
 
@@ -401,7 +402,7 @@ def numbered(tmp_path):
     inside = tmp_path / "inside"
     inside.mkdir()
     for i in range(3):
-        write(inside / f"part{i}.h5", {"x": np.array([10 * i, 10 * i + 1], "i4")})
+        save(inside / f"part{i}.h5", {"x": np.array([10 * i, 10 * i + 1], "i4")})
     with h5py.File(inside / "a.h5", "w", libver="latest") as file:
         numbered_column(file, "x", "part%b.h5", 2, h5py.h5t.STD_I32LE)
     return inside / "a.h5"
@@ -426,10 +427,10 @@ def test_numbered_sources(numbered):
 @pytest.mark.parametrize("what", ["file", "dataset of a file that there is"])
 def test_numbered_sources_that_are_added(numbered, what):
     if what != "file":
-        write(numbered.parent / "part3.h5", {"other": ROWS})
+        save(numbered.parent / "part3.h5", {"other": ROWS})
     reader = RowReader(numbered, allow_external=[numbered.parent])
     assert len(reader.read(["x"])["x"]) == 6
-    write(numbered.parent / "part3.h5", {"x": np.array([30, 31], "i4")})
+    save(numbered.parent / "part3.h5", {"x": np.array([30, 31], "i4")})
     with pytest.raises(StaleIndexError, match=r"part3\.h5"):
         reader.read(["x"])
     found = RowReader(numbered, allow_external=[numbered.parent]).read(["x"])["x"]
@@ -447,7 +448,7 @@ def test_numbered_sources_that_lead_to_what_is_missing(numbered):
 
 def test_numbered_sources_do_not_lead_outside(numbered, tmp_path):
     os.unlink(numbered.parent / "part1.h5")
-    os.symlink(write(tmp_path / "secret.h5", {"x": np.array([666, 667], "i4")}), numbered.parent / "part1.h5")
+    os.symlink(save(tmp_path / "secret.h5", {"x": np.array([666, 667], "i4")}), numbered.parent / "part1.h5")
     with pytest.raises(ExternalDataError, match=r"secret\.h5|part"):
         RowReader(numbered, allow_external=[numbered.parent]).read(["x"])
 
@@ -489,10 +490,10 @@ def places(tmp_path, monkeypatch):
 @pytest.mark.parametrize("there", [there for n in range(5) for there in itertools.combinations(PLACES, n)], ids=str)
 def test_sources_are_those_that_libhdf5_finds(places, name, there):
     source = name if name == "b.h5" else str(places / name)
-    write(places / "beside" / "b0.h5", {"x": np.full(5, 9)})
+    save(places / "beside" / "b0.h5", {"x": np.full(5, 9)})
     for folder in there:
         for each in ("b.h5", "b1.h5"):
-            write(places / folder / each, {"x": np.full(5, PLACES[folder])})
+            save(places / folder / each, {"x": np.full(5, PLACES[folder])})
     with h5py.File(places / "real" / "a.h5", "w", libver="latest") as file:
         file["link"] = h5py.ExternalLink(source, "/x")
         file.create_virtual_dataset("virtual", virtual(source, "x"))
@@ -515,8 +516,8 @@ def test_sources_are_those_that_libhdf5_finds(places, name, there):
 def test_what_a_symbolic_link_leads_to_is_looked_for_where_the_link_is(places):
     # libhdf5 opens the source by the name of the link.
     (places / "beside" / "a.h5").unlink()
-    write(places / "beside" / "c.h5", {"x": ROWS})
-    write(places / "real" / "c.h5", {"x": ROWS + 1})
+    save(places / "beside" / "c.h5", {"x": ROWS})
+    save(places / "real" / "c.h5", {"x": ROWS + 1})
     file_with(places / "real" / "b.h5", lambda file: file.create_virtual_dataset("x", virtual("c.h5", "x")))
     os.symlink(places / "real" / "b.h5", places / "beside" / "b.h5")
     path = file_with(
@@ -536,12 +537,12 @@ def test_what_a_symbolic_link_leads_to_is_looked_for_where_the_link_is(places):
 
 @pytest.mark.parametrize("folder", ["beside", "current"])
 def test_a_source_that_comes_to_be_where_libhdf5_looks_first(places, monkeypatch, folder):
-    write(places / "real" / "b.h5", {"x": ROWS})
+    save(places / "real" / "b.h5", {"x": ROWS})
     file_with(places / "real" / "a.h5", lambda file: file.create_virtual_dataset("x", virtual("b.h5", "x")))
     reader = RowReader(places / "beside" / "a.h5", allow_external=[places])
     assert reader.read(["x"])["x"].tolist() == ROWS.tolist()
     monkeypatch.chdir(places / "absolute")
-    write(places / ("absolute" if folder == "current" else folder) / "b.h5", {"x": ROWS + 1})
+    save(places / ("absolute" if folder == "current" else folder) / "b.h5", {"x": ROWS + 1})
     with pytest.raises(StaleIndexError, match=r"b\.h5, which did not exist"):
         reader.read(["x"])
 
@@ -551,7 +552,7 @@ def test_prefixes_of_the_environment_do_not_lead_outside(tmp_path, monkeypatch, 
     # libhdf5 looks below these first, so that what is checked would not be what is read.
     for folder, values in (("inside", ROWS), ("outside", ROWS + 666)):
         (tmp_path / folder).mkdir()
-        write(tmp_path / folder / "b.h5", {"x": values})
+        save(tmp_path / folder / "b.h5", {"x": values})
         (tmp_path / folder / "raw.bin").write_bytes(values.tobytes())
 
     def fill(file):
@@ -574,7 +575,7 @@ def test_prefixes_of_the_environment_do_not_lead_outside(tmp_path, monkeypatch, 
 
 def test_the_state_of_sources_can_be_expected(tmp_path):
     """Also of columns that are not read."""
-    write(tmp_path / "b.h5", {"x": ROWS})
+    save(tmp_path / "b.h5", {"x": ROWS})
     path = file_with(tmp_path / "a.h5", lambda file: file.__setitem__("x", h5py.ExternalLink("b.h5", "/x")))
     first = RowReader(path, allow_external=[tmp_path])
     state = FileState(first.identity, {"x": first.column("x").sources})
@@ -681,7 +682,7 @@ def test_a_group_is_no_column(tmp_path):
     ],
 )
 def test_unknown_columns_get_near_names(tmp_path, name, offered):
-    path = write(tmp_path / "a.h5", {"signal": ROWS, "image": ROWS, "obs/state": ROWS, "bad_scalar": 1.0})
+    path = save(tmp_path / "a.h5", {"signal": ROWS, "image": ROWS, "obs/state": ROWS, "bad_scalar": 1.0})
     for look in (RowReader.column, lambda reader, name: reader.read(["signal", name])):
         with pytest.raises(UnknownColumnError) as caught:
             look(RowReader(path), name)
@@ -702,7 +703,7 @@ def test_unknown_column_in_a_file_of_none(tmp_path):
 
 
 def test_columns_of_different_lengths(tmp_path):
-    path = write(tmp_path / "a.h5", {"x": ROWS, "y": ROWS, "z": np.arange(7)})
+    path = save(tmp_path / "a.h5", {"x": ROWS, "y": ROWS, "z": np.arange(7)})
     reader = RowReader(path)
     for look in (lambda: reader.num_rows, lambda: reader.read(["x", "y", "z"])):
         with pytest.raises(SchemaMismatchError) as caught:
@@ -740,7 +741,7 @@ def test_the_lengths_of_many_columns_are_not_all_listed(tmp_path):
 )
 def test_groups_that_are_not_alike_are_not_said_to_be(tmp_path, columns):
     with pytest.raises(SchemaMismatchError) as caught:
-        RowReader(write(tmp_path / "a.h5", columns)).num_rows  # noqa: B018  it is found when asked for
+        RowReader(save(tmp_path / "a.h5", columns)).num_rows  # noqa: B018  it is found when asked for
     assert "The groups" not in str(caught.value)
 
 

@@ -10,6 +10,7 @@ from ray_h5 import Groups
 from ray_h5.cli import main
 from ray_h5.errors import CorruptChunkError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.torch_data import H5Dataset
+from tests.kit.files import save
 
 
 def quad():
@@ -168,12 +169,10 @@ def test_several_enums_in_one_compound_value(tmp_path):
     rows = np.zeros(3, [("pt", "f4"), ("kind", kind), ("quality", quality)])
     rows["pt"], rows["kind"] = [1, 2, 3], [0, 1, 1]
     for i in range(2):
-        with h5py.File(tmp_path / f"{i}.h5", "w") as file:
-            file["leptons"] = rows
+        save(tmp_path / f"{i}.h5", {"leptons": rows})
     found = H5Dataset(tmp_path)[:]["leptons"]
     assert [each["kind"] for each in found] == [0, 1, 1] * 2
     other = h5py.enum_dtype({"TIGHT": 0, "LOOSE": 1}, "i1")
-    with h5py.File(tmp_path / "2.h5", "w") as file:
-        file["leptons"] = np.zeros(3, [("pt", "f4"), ("kind", kind), ("quality", other)])
+    save(tmp_path / "2.h5", {"leptons": np.zeros(3, [("pt", "f4"), ("kind", kind), ("quality", other)])})
     with pytest.raises(SchemaMismatchError, match=r"column 'leptons': the files disagree .*\n.*quality\.LOOSE=0"):
         H5Dataset(tmp_path)

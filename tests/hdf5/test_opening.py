@@ -34,7 +34,8 @@ from ray_h5.read import file_reads
 from ray_h5.read.reader import RowReader
 from ray_h5.storage.byte_source import FileIdentity
 from ray_h5.storage.local import LocalFile
-from tests.hdf5.h5kit import assert_same, flip, in_fork, program, run_python, write
+from tests.hdf5.h5kit import assert_same, flip, in_fork, program, run_python
+from tests.kit.files import save
 
 VALUES = np.arange(80, dtype="i4").reshape(20, 4)
 GZIP = {"chunks": (3, 4), "compression": "gzip"}
@@ -43,7 +44,7 @@ NOBODY = 65534
 
 @pytest.fixture
 def path(tmp_path):
-    return write(tmp_path / "a.h5", {"x": VALUES, "y": VALUES[:, 0]}, chunks=True, compression="gzip")
+    return save(tmp_path / "a.h5", {"x": VALUES, "y": VALUES[:, 0]}, chunks=True, compression="gzip")
 
 
 @pytest.fixture
@@ -167,7 +168,7 @@ def test_a_device_is_no_hdf5_file():
 
 @pytest.mark.parametrize("opened", [RowReader, open_h5])
 def test_no_descriptor_left(tmp_path, opened):
-    path = write(tmp_path / "a.h5", {"x": VALUES})
+    path = save(tmp_path / "a.h5", {"x": VALUES})
 
     def without_descriptors():
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -184,7 +185,7 @@ def test_no_descriptor_left(tmp_path, opened):
     ids=["below a file", "name too long", "link to itself"],
 )
 def test_paths_that_lead_nowhere_are_not_called_damaged(tmp_path, name, leaf):
-    write(tmp_path / "a.h5", {"x": VALUES})
+    save(tmp_path / "a.h5", {"x": VALUES})
     link_to_itself(tmp_path / "loop.h5")
     with pytest.raises((leaf, OptionError)) as caught:
         RowReader(tmp_path / name)
@@ -204,7 +205,7 @@ def test_file_that_may_not_be_read(where):
     # Not tmp_path, which is closed to other users.
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
-        path = write(os.path.join(folder, "a.h5"), {"x": VALUES})
+        path = save(os.path.join(folder, "a.h5"), {"x": VALUES})
         os.chmod(path if where == "file" else folder, 0o000)
 
         def as_nobody():
@@ -234,7 +235,7 @@ def test_relative_paths_outlive_a_change_of_folder(path, monkeypatch):
 @pytest.mark.parametrize("libver", ["earliest", "latest"])
 @pytest.mark.parametrize("kept", [0.999, 0.5, 0.1])
 def test_truncated(tmp_path, libver, kept):
-    path = write(tmp_path / "a.h5", {"x": np.zeros(5000)}, libver)
+    path = save(tmp_path / "a.h5", {"x": np.zeros(5000)}, libver)
     size = os.path.getsize(path)
     os.truncate(path, int(size * kept))
     with pytest.raises(TruncatedFileError) as caught:
@@ -278,7 +279,7 @@ def places_of_metadata(path):
 
 @pytest.mark.parametrize("place", ["superblock", "root group", "header of the first column"])
 def test_damaged_metadata(tmp_path, place):
-    path = write(tmp_path / "a.h5", {"x": VALUES, "y": VALUES}, "latest")
+    path = save(tmp_path / "a.h5", {"x": VALUES, "y": VALUES}, "latest")
     flip(path, places_of_metadata(path)[place])
     with pytest.raises(CorruptFileError) as caught:
         RowReader(path).read(["x"])
@@ -301,7 +302,7 @@ file.create_dataset("z" if sys.argv[2] == "r+" else "x", data=range(10))
 
 @pytest.mark.parametrize(("mode", "libver"), [("r+", "earliest"), ("w", "latest")])
 def test_live_writer(tmp_path, mode, libver):
-    path = write(tmp_path / "a.h5", {"x": VALUES}, libver)
+    path = save(tmp_path / "a.h5", {"x": VALUES}, libver)
     with program(WRITES, path, mode, libver):
         with pytest.raises(WriterActiveError) as caught:
             RowReader(path)
@@ -369,13 +370,13 @@ def test_file_systems_without_locks(path, monkeypatch, caplog, code):
 def test_threads_that_have_a_file_open_together(tmp_path):
     # libhdf5 reads texts in compound values through the file that the dataset was opened in first.
     rows = np.array([(i, b"text %d" % i) for i in range(50)], [("i", "i4"), ("text", h5py.string_dtype())])
-    path = write(tmp_path / "a.h5", {"c": rows})
+    path = save(tmp_path / "a.h5", {"c": rows})
     first, second = open_h5(path), open_h5(path)
     assert first.id == second.id, "one open file"
     assert first["c"][0] == second["c"][0]
     first.close()
     first.close()
-    other = open_h5(write(tmp_path / "b.h5", {"x": VALUES}))  # it may take the memory of the file that was closed
+    other = open_h5(save(tmp_path / "b.h5", {"x": VALUES}))  # it may take the memory of the file that was closed
     assert second["c"][:].tolist() == rows.tolist()
     second.close()
     other.close()
@@ -390,11 +391,11 @@ def test_threads_that_have_a_file_open_together(tmp_path):
 
 @pytest.mark.parametrize("read_before", [True, False])
 def test_file_that_is_replaced(tmp_path, read_before):
-    path = write(tmp_path / "a.h5", {"x": VALUES}, **GZIP)
+    path = save(tmp_path / "a.h5", {"x": VALUES}, **GZIP)
     opened = RowReader(path)
     if read_before:
         opened.read(["x"])
-    os.replace(write(tmp_path / "b.h5", {"x": VALUES + 1}, **GZIP), path)
+    os.replace(save(tmp_path / "b.h5", {"x": VALUES + 1}, **GZIP), path)
     # The old reader may go on with the old file, which it still has, but never mixes the two.
     with contextlib.suppress(StaleIndexError):
         assert_same(opened.read(["x"])["x"], VALUES)
@@ -498,7 +499,7 @@ def test_other_errors_are_not_tried_again(path, monkeypatch, code):
 @pytest.mark.parametrize("code", PASSING)
 @pytest.mark.usefixtures("no_waits")
 def test_opening_that_fails_for_a_while(path, monkeypatch, code):
-    other = write(path + "2", {"x": VALUES})
+    other = save(path + "2", {"x": VALUES})
     flaky = Flaky(h5py.h5f.open, 3, code)
     monkeypatch.setattr(opening.h5py.h5f, "open", flaky)
     assert_same(RowReader(path).read(["x"])["x"], VALUES)
@@ -509,8 +510,8 @@ def test_opening_that_fails_for_a_while(path, monkeypatch, code):
 
 @pytest.mark.usefixtures("no_waits")
 def test_file_that_is_replaced_between_two_tries(tmp_path, monkeypatch):
-    path = write(tmp_path / "a.h5", {"x": VALUES}, **GZIP)
-    other = write(tmp_path / "b.h5", {"x": VALUES + 1}, **GZIP)
+    path = save(tmp_path / "a.h5", {"x": VALUES}, **GZIP)
+    other = save(tmp_path / "b.h5", {"x": VALUES + 1}, **GZIP)
     opened = RowReader(path)
     preadv = os.preadv
 
@@ -527,7 +528,7 @@ def test_file_that_is_replaced_between_two_tries(tmp_path, monkeypatch):
 
 
 def test_what_libhdf5_finds_out_when_it_closes_a_file_is_an_error_of_that_file(tmp_path):
-    file = open_h5(write(tmp_path / "a.h5", {"x": VALUES}))
+    file = open_h5(save(tmp_path / "a.h5", {"x": VALUES}))
     os.close(file.id.get_vfd_handle())  # as when a disk fails
     with pytest.raises(CorruptFileError, match=r"a\.h5: closing failed.*decrement id ref count") as caught:
         file.close()

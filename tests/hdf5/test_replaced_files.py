@@ -9,7 +9,7 @@ import pytest
 from ray_h5 import RayH5Error, RowReader, StaleIndexError
 from ray_h5.read import open_file
 from ray_h5.read.open_file import forget_all
-from tests.hdf5.h5kit import write
+from tests.kit.files import save
 
 SHAPE = (10, 8)
 
@@ -82,7 +82,7 @@ def test_nothing_is_read_outside_of_allow_external(tmp_path, kind, for_one_call)
         if kind == "external":
             np.full(SHAPE, value, "f8").tofile(tmp_path / folder / "real")
         else:
-            write(tmp_path / folder / "real", of_values(value))
+            save(tmp_path / folder / "real", of_values(value))
     link, other = str(tmp_path / "ok" / "s.h5"), str(tmp_path / "other")
 
     def make(monkeypatch, number):
@@ -106,8 +106,8 @@ def test_rows_that_change_their_size_are_an_error(tmp_path, kind, width, for_one
     there, other = str(tmp_path / "ok" / "s.h5"), str(tmp_path / "other")
 
     def make(monkeypatch, number):
-        write(there, of_values(1))
-        write(other, of_values(2, width))
+        save(there, of_values(1))
+        save(other, of_values(2, width))
         return Swaps(monkeypatch, there, other, number, for_one_call)
 
     path = leads(tmp_path, kind)
@@ -126,7 +126,7 @@ def stack(folder, count=8, rows=10, dtype="f8"):
     for number in range(count):
         values = np.arange(rows * 4.0).reshape(rows, 4) + 100 * number
         values = values.astype("S").astype(object) if np.dtype(dtype).hasobject else values
-        write(folder / f"s{number}.h5", {"x": values, "y": values[::-1]}, dtype=dtype)
+        save(folder / f"s{number}.h5", {"x": values, "y": values[::-1]}, dtype=dtype)
         for name, layout in layouts.items():
             source = h5py.VirtualSource(f"s{number}.h5", name, (rows, 4))
             layout[number * rows : (number + 1) * rows] = source
@@ -160,7 +160,7 @@ def test_rows_of_a_source_that_changed_are_an_error(tmp_path, how):
     reader = RowReader(path, allow_external=tmp_path)
     first = reader.read(["x"], [0, 25])["x"]
     if how == "replaced":
-        write(tmp_path / "new.h5", {"x": np.zeros((10, 4)), "y": np.zeros((10, 4))})
+        save(tmp_path / "new.h5", {"x": np.zeros((10, 4)), "y": np.zeros((10, 4))})
         os.rename(tmp_path / "new.h5", there)
     else:
         there.write_bytes(b"" if how == "cut" else bytes(there.stat().st_size))

@@ -9,6 +9,7 @@ import ray_h5
 from ray_h5 import Files, Groups, Shuffle, Windows, balance, where
 from ray_h5.errors import SchemaMismatchError
 from ray_h5.torch_data import H5Dataset, loader
+from tests.kit.files import save
 
 ROWS = [4, 3, 5]
 
@@ -84,8 +85,7 @@ def test_rows_of_varying_length(tmp_path, caplog, kind):
     lengths, expected = [3, 5, 4], []
     for i, length in enumerate(lengths):
         expected.append(np.arange(length) + 10 * i)
-        with h5py.File(tmp_path / f"{i}.h5", "w") as file:
-            file["g"] = expected[-1][:, None] if i != 1 else expected[-1]
+        save(tmp_path / f"{i}.h5", {"g": expected[-1][:, None] if i != 1 else expected[-1]})
     dataset = H5Dataset(tmp_path, rows=kind)
     assert "rows of shape (5,) in" in caplog.text
     assert all(torch.equal(row["g"], torch.from_numpy(each)) for row, each in zip(dataset, expected, strict=True))
@@ -104,8 +104,6 @@ def test_other_axes_are_still_told_apart(folder):
 
 def test_groups_of_one_value_beside_longer_ones(tmp_path):
     for i, lengths in enumerate([(1, 2, 3), (1,)]):
-        with h5py.File(tmp_path / f"{i}.h5", "w") as file:
-            for k, length in enumerate(lengths):
-                file[f"g{k}/x"] = np.arange(length) + 10.0 * i
+        save(tmp_path / f"{i}.h5", {f"g{k}/x": np.arange(length) + 10.0 * i for k, length in enumerate(lengths)})
     dataset = H5Dataset(tmp_path, rows=Groups("g*"))
     assert [row["x"].tolist() for row in map(dataset.__getitem__, range(4))] == [[0], [0, 1], [0, 1, 2], [10]]

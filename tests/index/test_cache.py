@@ -30,6 +30,7 @@ from ray_h5.torch_data import H5Dataset
 from tests.conftest import write_five_files
 from tests.hdf5.h5kit import run_python
 from tests.index.kit import plan_files
+from tests.kit.files import save
 from tests.rows.test_ranges_equal_numpy import random_matrix, write_matrix
 
 PREDICATE = where(label=1, name=["p1", "p4", "p7"]) & ~where(steps=any_equal(5))
@@ -135,8 +136,7 @@ def of_another_scope(path):
     """Return an index file of files that were opened in another way."""
     folder = path.parent.parent / "other"
     folder.mkdir()
-    with h5py.File(folder / "a.h5", "w") as file:
-        file["g/x"] = np.arange(3)
+    save(folder / "a.h5", {"g/x": np.arange(3)})
     FileOptions.of(str(folder / "a.h5"), group="g", index_dir=folder / "index").index()
     return index_file(folder / "index").read_bytes()
 
@@ -239,8 +239,7 @@ def test_many_runs_have_few_index_files(tmp_path, monkeypatch, opened, most):
     monkeypatch.setattr(facts_store, "_MOST_FILES", most)
     paths = [str(tmp_path / f"{i}.h5") for i in range(6)]
     for i, path in enumerate(paths):
-        with h5py.File(path, "w") as file:
-            file["x"] = np.arange(i + 1)
+        save(path, {"x": np.arange(i + 1)})
     for path in paths:
         MEMORY.clear()
         plan_files([path], index_dir=tmp_path / "index")
@@ -460,8 +459,7 @@ def test_memory_is_bounded(files, monkeypatch):
 def test_memory_holds_no_more_than_it_counts(tmp_path, monkeypatch):
     paths = [str(tmp_path / f"{i}.h5") for i in range(20)]
     for path in paths:
-        with h5py.File(path, "w") as file:
-            file["s"] = np.arange(20_000)
+        save(path, {"s": np.arange(20_000)})
     MEMORY.clear()
     monkeypatch.setattr(MEMORY, "max_bytes", 2 * 161_000)
     gc.collect()  # of tests before this one
@@ -476,9 +474,7 @@ def test_memory_holds_no_more_than_it_counts(tmp_path, monkeypatch):
 def test_threads_that_plan_at_one_time_do_not_disturb_each_other(tmp_path):
     paths = [str(tmp_path / f"{i}.h5") for i in range(12)]
     for path in paths:
-        with h5py.File(path, "w") as file:
-            for column in range(12):
-                file[f"s{column}"] = np.arange(10)
+        save(path, {f"s{column}": np.arange(10) for column in range(12)})
     found = []
 
     def plan(thread, turn):
@@ -671,9 +667,7 @@ def test_the_bytes_that_are_counted_are_those_that_are_held(tmp_path, kind):
 
 @pytest.mark.slow  # starts two processes
 def test_an_index_on_a_disk_is_read_without_pandas(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for number in range(3):
-            file[f"g{number}/x"] = np.arange(number + 1)
+    save(tmp_path / "a.h5", {f"g{number}/x": np.arange(number + 1) for number in range(3)})
     code = """
 import sys
 from ray_h5.index.file_options import FileOptions

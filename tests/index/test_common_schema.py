@@ -17,6 +17,7 @@ from ray_h5.order.execute_plan import read_rows
 from ray_h5.predicates.criteria import any_equal, where
 from ray_h5.torch_data import Groups, H5Dataset
 from tests.index.kit import plan_files
+from tests.kit.files import save
 
 
 @pytest.fixture
@@ -25,9 +26,7 @@ def write(tmp_path):
         paths = []
         for number, columns in enumerate(files):
             paths.append(str(tmp_path / f"{number}.h5"))
-            with h5py.File(paths[-1], "w") as file:
-                for name, values in columns.items():
-                    file[name] = values
+            save(paths[-1], columns)
         return paths
 
     return write
@@ -127,8 +126,7 @@ def test_compound_columns_that_are_the_same_in_arrow(tmp_path, kinds, options):
     paths = [str(tmp_path / f"{number}.h5") for number in range(len(kinds))]
     rows = [(1, 0.5, (2, 3), (b"ab", 4)), (5, 1.5, (6, 7), (b"xyz", 8))]
     for path, kind in zip(paths, kinds, strict=True):
-        with h5py.File(path, "w") as file:
-            file.create_dataset("c", data=np.array(rows, kind), **options)
+        save(path, {"c": np.array(rows, kind)}, **options)
     plan = plan_files(paths, predicate=pc.field("c", "in", "s") == "xyz")[1]
     assert plan.selection.tolist() == list(range(1, 2 * len(kinds), 2))
     values = to_arrow(read_rows(plan, np.arange(2 * len(kinds))).arrays["c"], plan.columns[0].value_type)
@@ -205,9 +203,7 @@ def test_files_may_name_more_integers_than_others(write, one, other, agree):
 @pytest.mark.parametrize("numbers", [(range(6), range(6, 11)), (range(6), range(5))])
 def test_files_with_other_groups_offer_the_groups_as_rows(tmp_path, numbers):
     for name, some in zip("ab", numbers, strict=True):
-        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
-            for i in some:
-                file[f"data/demo_{i}/x"] = np.full((4, 3), i, "f4")
+        save(tmp_path / f"{name}.h5", {f"data/demo_{i}/x": np.full((4, 3), i, "f4") for i in some})
     with pytest.raises(SchemaMismatchError, match=r"pass rows=ray_h5\.Groups\('data/demo_\*'\)"):
         H5Dataset(str(tmp_path))
     assert len(H5Dataset(str(tmp_path), rows=Groups("data/demo_*"))) == sum(map(len, numbers))

@@ -6,6 +6,7 @@ import pytest
 
 from ray_h5 import Files
 from ray_h5.torch_data import CombinedHDF5Dataset, H5Dataset, Windows, loader
+from tests.kit.files import save
 
 
 def warnings_of(caplog):
@@ -16,10 +17,7 @@ def warnings_of(caplog):
 
 @pytest.fixture
 def traces(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for i in range(5):
-            file[f"data/trace_{i}"] = np.zeros(100)
-    return str(tmp_path / "a.h5")
+    return save(tmp_path / "a.h5", {f"data/trace_{i}": np.zeros(100) for i in range(5)})
 
 
 def test_samples_that_become_columns_are_told_once(traces, caplog):
@@ -61,8 +59,7 @@ def test_packed_values_are_told_once_with_what_to_compute(tmp_path, caplog):
 
 def test_files_that_are_images_are_told_with_the_call(tmp_path, caplog):
     for i in range(3):
-        with h5py.File(tmp_path / f"slice_{i}.h5", "w") as file:
-            file["image"], file["mask"] = np.zeros((48, 40, 4)), np.zeros((48, 40), "u1")
+        save(tmp_path / f"slice_{i}.h5", {"image": np.zeros((48, 40, 4)), "mask": np.zeros((48, 40), "u1")})
     assert len(H5Dataset(tmp_path)) == 3 * 48
     (warning,) = warnings_of(caplog)
     assert "each file looks like one image" in warning
@@ -76,8 +73,7 @@ def test_files_that_are_images_are_told_with_the_call(tmp_path, caplog):
 
 def test_rows_that_differ_in_shape_are_told_and_delivered(tmp_path, caplog):
     for i in range(3):
-        with h5py.File(tmp_path / f"{i}.h5", "w") as file:
-            file["x"], file["y"] = np.full((4, 5 + i % 2, 3), i, "f4"), np.arange(4)
+        save(tmp_path / f"{i}.h5", {"x": np.full((4, 5 + i % 2, 3), i, "f4"), "y": np.arange(4)})
     for _ in range(2):
         dataset = H5Dataset(tmp_path)
     (warning,) = warnings_of(caplog)
@@ -92,8 +88,7 @@ def test_rows_that_differ_in_shape_are_told_and_delivered(tmp_path, caplog):
 
 
 def test_windows_whose_padding_no_column_marks(tmp_path, caplog):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["u"], file["v"] = np.arange(5), np.arange(5)
+    save(tmp_path / "a.h5", {"u": np.arange(5), "v": np.arange(5)})
 
     def said(columns, pad="edge"):
         caplog.clear()
@@ -107,7 +102,6 @@ def test_windows_whose_padding_no_column_marks(tmp_path, caplog):
 
 def test_files_without_rows_are_named(tmp_path, caplog):
     for number, rows in enumerate((3, 0, 2)):
-        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
-            file["x"] = np.zeros((rows, 2))
+        save(tmp_path / f"{number}.h5", {"x": np.zeros((rows, 2))})
     assert len(H5Dataset(tmp_path)) == 5
     assert warnings_of(caplog) == [f"1 of 3 files have no rows: {tmp_path / '1.h5'}"]

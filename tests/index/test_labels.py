@@ -11,6 +11,7 @@ import torch
 from ray_h5 import torch_data
 from ray_h5.errors import CastError, OptionError, UnknownColumnError
 from ray_h5.torch_data import H5Dataset, Shuffle, Sidecar, Windows, balance, loader, where
+from tests.kit.files import save
 
 TEXTS = [["T", "B", "T", "NK"], ["B", "B", "mono", "T"]]
 
@@ -99,8 +100,7 @@ def test_integers_and_rows_of_texts(texts, tmp_path):
     assert numbers(H5Dataset(texts, ["grade"], labels={"grade": "auto"}), "grade") == [2, 0, 2, 1] * 2
     with pytest.raises(CastError, match=r"row 1: column 'grade': 10 is none"):
         H5Dataset(texts, ["grade"], labels={"grade": [20, 30]})[1]
-    with h5py.File(tmp_path / "rows.hdf5", "w") as file:
-        file["pair"] = np.array([["a", "b"], ["b", "b"]], object)
+    save(tmp_path / "rows.hdf5", {"pair": np.array([["a", "b"], ["b", "b"]], object)})
     found = H5Dataset(tmp_path / "rows.hdf5", labels={"pair": ["a", "b"]})
     assert [found[i]["pair"].tolist() for i in range(2)] == [[0, 1], [1, 1]]
     with pytest.raises(OptionError, match=r"'auto'.*several values of shape"):
@@ -108,8 +108,7 @@ def test_integers_and_rows_of_texts(texts, tmp_path):
 
 
 def test_windows(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["kind"] = np.array(["a", "b", "c"], object)
+    save(tmp_path / "a.h5", {"kind": np.array(["a", "b", "c"], object)})
     found = H5Dataset(tmp_path / "a.h5", windows=Windows({"kind": [-1, 0]}), labels={"kind": ["c", "b", "a"]})
     assert [found[i]["kind"].tolist() for i in range(3)] == [[2, 2], [2, 1], [1, 0]]
 

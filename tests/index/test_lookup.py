@@ -14,6 +14,7 @@ from ray_h5.index import scan_files
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.scan_files import read_ahead
 from ray_h5.rows.row_kind_options import Files, Groups
+from tests.kit.files import save
 
 
 def test_a_pipe_holds_nobody_up(tmp_path, monkeypatch):
@@ -51,8 +52,7 @@ def test_beginnings_are_read_ahead_once_the_work_waits(monkeypatch, waits):
 
 def test_planning_leaves_no_circles_of_objects(tmp_path):
     for number in range(3):
-        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
-            file["x"], file["label"], file["null"] = np.zeros((3, 2)), 1, h5py.Empty("f4")
+        save(tmp_path / f"{number}.h5", {"x": np.zeros((3, 2)), "label": 1, "null": h5py.Empty("f4")})
     FileOptions.of(str(tmp_path / "0.h5"), rows=Files()).index()  # imports
     gc.collect()
     gc.disable()
@@ -108,9 +108,7 @@ def test_libhdf5_opens_each_file_once_to_plan_it(tmp_path, opens, columns):
 
 
 def test_a_file_is_closed_when_its_facts_are_known(tmp_path):
-    path = str(tmp_path / "a.h5")
-    with h5py.File(path, "w") as file:
-        file["x"] = np.arange(3)
+    path = save(tmp_path / "a.h5", {"x": np.arange(3)})
     FileOptions.of(path).index()
     with h5py.File(path, "a") as file:  # libhdf5 refuses to open a file for writing that is open for reading
         file["y"] = np.arange(3)

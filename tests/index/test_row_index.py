@@ -36,12 +36,11 @@ from ray_h5.rows.row_kind_options import Groups
 from ray_h5.storage.byte_source import FileIdentity, ObjectIdentity
 from ray_h5.torch_data import H5Dataset
 from tests.index.kit import plan_files
+from tests.kit.files import save
 
 
 def rewrite(path, **columns):
-    with h5py.File(path, "w") as file:
-        for name, values in columns.items():
-            file[name] = values
+    save(path, columns)
 
 
 def test_columns_are_taken_in_the_order_asked_for_and_once(five_files):
@@ -378,8 +377,7 @@ def test_files_that_are_all_empty_or_not_hdf5_are_an_error(five_files, tmp_path)
     (tmp_path / "c.h5").write_text("no HDF5 at all")
     with pytest.raises(NotHDF5Error, match=r"c\.h5"):
         build_index([str(tmp_path / "a.h5"), str(tmp_path / "c.h5"), *five_files])
-    with h5py.File(tmp_path / "d.h5", "w") as file:
-        file["other"] = [1]
+    save(tmp_path / "d.h5", {"other": [1]})
     with pytest.raises(SchemaMismatchError, match=r"d\.h5: column 'signal' is missing"):
         build_index([*five_files, str(tmp_path / "d.h5")], ["signal"])
 

@@ -11,6 +11,7 @@ from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.remaining_blocks import layout_of, read_block, start_of
 from ray_h5.predicates.criteria import between, where
 from tests.index.kit import combined, plan_files
+from tests.kit.files import save
 
 field = pc.field
 TEXTS = ["", "a", "b", "ab", "ä", "Z", "a\nb"]
@@ -193,9 +194,7 @@ def test_times_are_compared_with_times(tmp_path, dtype):
     path = str(tmp_path / "a.h5")
     times = np.arange(4).astype(dtype)
     times[1] = "NaT"
-    with h5py.File(path, "w") as file:
-        file["t"] = times.astype(h5py.opaque_dtype(times.dtype))
-        file["x"] = np.arange(4)
+    save(path, {"t": times.astype(h5py.opaque_dtype(times.dtype)), "x": np.arange(4)})
     for wanted, rows in ((times[2], [2]), ([times[3], times[0]], [0, 3]), (between(times[2], None), [2, 3])):
         assert plan_files([path], columns=["x"], predicate=where(t=wanted))[1].selection.tolist() == rows
 

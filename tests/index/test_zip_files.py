@@ -8,6 +8,7 @@ import pytest
 
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, StaleIndexError, UnsupportedColumnError
 from ray_h5.torch_data import Files, Grid, H5Dataset, Shuffle, Windows, loader, where
+from tests.kit.files import save
 
 COUNTS = [5, 3, 0, 7, 2, 4, 1, 6, 2, 3, 5]
 
@@ -22,8 +23,7 @@ def pairs(tmp_path):
             "x": rng.random((count, 3)), "label": rng.integers(0, 3, count),
             "y": rng.random((count, 2, 4)), "text": np.array([f"{number} {row}" for row in range(count)], "S8"),
         }  # fmt: skip
-        with h5py.File(tmp_path / f"x_{number}.h5", "w") as file:
-            file["x"], file["label"] = made["x"], made["label"]
+        save(tmp_path / f"x_{number}.h5", {"x": made["x"], "label": made["label"]})
         with h5py.File(tmp_path / f"y_{number}.h5", "w") as file:
             options = {"chunks": (2, 2, 4), "compression": "gzip", "maxshape": (None, 2, 4)}
             file.create_dataset("y", data=made["y"], **options)
@@ -149,8 +149,7 @@ def test_encoded_columns_are_those_of_either_file(tmp_path, is_first, names):
     """A file of AnnData has its columns, and the plain one beside it has all of its own."""
     kinds = ["B", "T", "B", "NK"]
     write_cells(tmp_path / "cells.h5ad", kinds)
-    with h5py.File(tmp_path / "x.h5", "w") as file:
-        file["x"] = np.arange(4.0)
+    save(tmp_path / "x.h5", {"x": np.arange(4.0)})
     files = [tmp_path / "cells.h5ad", tmp_path / "x.h5"]
     path, other = files if is_first else files[::-1]
     dataset = H5Dataset(path, names, zip_files=other)

@@ -2,11 +2,11 @@
 
 import io
 
-import h5py
 import numpy as np
 import pandas as pd
 import pytest
 
+from tests.kit.files import save
 from tests.layouts.kit import Want, layout, numbers, put
 
 
@@ -24,9 +24,7 @@ def isic(folder):
 
 @layout("images under names, as texts of bytes", "refused", "rows=ray_h5.Groups('")
 def images_as_bytes(folder):
-    with h5py.File(folder / "a.h5", "w") as file:
-        for i in range(3):
-            file[f"img_{i:05d}"] = np.bytes_(b"abc" * (i + 1))
+    save(folder / "a.h5", {f"img_{i:05d}": np.bytes_(b"abc" * (i + 1)) for i in range(3)})
     return Want(3, {"value": (2, "abcabcabc")})
 
 

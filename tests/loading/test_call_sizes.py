@@ -10,6 +10,7 @@ from ray_h5.read.arrays.columns_of_files import JointFiles
 from ray_h5.read.jobs import ReadStats
 from ray_h5.storage.request_pool import Stop
 from ray_h5.torch_data import H5DataLoader, H5Dataset, OrderSampler, loader
+from tests.kit.files import save
 
 MIB = 1 << 20
 
@@ -42,8 +43,7 @@ def test_the_first_call_is_small_and_others_grow_to_their_bounds(
 
 @pytest.mark.parametrize("world_size", [1, 3])
 def test_a_resumed_epoch_decodes_each_chunk_once_too(tmp_path, world_size):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_dataset("x", data=np.arange(8192), chunks=64, compression="gzip")
+    save(tmp_path / "a.h5", {"x": np.arange(8192)}, chunks=64, compression="gzip")
     options = {"columns": ["x"], "shuffle": "chunks", "kept_bytes": 0, "threads": 0, "world_size": world_size}
     batches = loader(tmp_path / "a.h5", 16, **options, rank=0)
     assert batches._ordered.order.window_rows == 2048
@@ -61,8 +61,7 @@ def test_a_resumed_epoch_decodes_each_chunk_once_too(tmp_path, world_size):
 
 
 def test_shuffles_decode_chunks_of_many_rows_few_times(tmp_path, monkeypatch):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_dataset("x", data=np.zeros((4096, 8), "f4"), chunks=(16, 8), compression="gzip")
+    save(tmp_path / "a.h5", {"x": np.zeros((4096, 8), "f4")}, chunks=(16, 8), compression="gzip")
     run_reads = row_source.run_reads
     monkeypatch.setattr(JointFiles, "of", lambda *_: None)  # it counts nothing
 

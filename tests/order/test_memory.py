@@ -2,7 +2,6 @@ import subprocess
 import sys
 import tracemalloc
 
-import h5py
 import numpy as np
 import pytest
 
@@ -10,6 +9,7 @@ from ray_h5.index.row_index import build_index
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.read_plan import make_plan
 from ray_h5.order.remaining_blocks import read_block, start_of
+from tests.kit.files import save
 
 CHUNK_ROWS, CHUNKS = 128, 24
 ROW_BYTES = 64 * 64 * 4
@@ -40,8 +40,7 @@ print(resident("VmHWM") - before, sum(a.nbytes for a in block.arrays.values()))
 def test_a_read_holds_its_block_and_a_few_chunks(tmp_path):
     path, selection = str(tmp_path / "a.h5"), "np.arange(0, 3072, 2)"
     values = np.random.default_rng(0).integers(0, 9, (CHUNK_ROWS * CHUNKS, 64, 64)).astype("f4")
-    with h5py.File(path, "w") as file:
-        file.create_dataset("x", data=values, chunks=(CHUNK_ROWS, 64, 64), compression=1, shuffle=True)
+    save(path, {"x": values}, chunks=(CHUNK_ROWS, 64, 64), compression=1, shuffle=True)
     done = subprocess.run([sys.executable, "-c", MEASURE, path, selection], capture_output=True, text=True, check=True)
     peak, block = map(int, done.stdout.split())
     assert block == ROW_BYTES * CHUNK_ROWS * CHUNKS // 2
@@ -51,8 +50,7 @@ def test_a_read_holds_its_block_and_a_few_chunks(tmp_path):
 
 def test_a_block_of_narrow_rows_keeps_little_beside_it(tmp_path):
     """Row by row numbers of rows, and what they come of, are more than the values; blocks are cut by both."""
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"] = np.ones(8_000_000, "f4")
+    save(tmp_path / "a.h5", {"x": np.ones(8_000_000, "f4")})
     index = build_index([str(tmp_path / "a.h5")])
     for shuffle in (None, Shuffle("rows")):
         plan = make_plan(index, list(index.columns.values()), shuffle=shuffle)

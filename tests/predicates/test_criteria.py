@@ -16,6 +16,7 @@ from ray_h5.predicates.virtual_names import Length, parse_virtual, virtual_name
 from ray_h5.read.reader import RowReader
 from ray_h5.torch_data import H5Dataset
 from tests.index.kit import plan_files
+from tests.kit.files import save
 
 COLUMNS = {
     "u": np.array([0, 1, 2, 255], "u1"),
@@ -142,8 +143,7 @@ def test_zero_has_two_signs(zero, dtype):
 
 @pytest.mark.parametrize("wanted", [0.1, [0.1], between(0.1, 0.1), between(None, 0.1), any_equal(0.1)])
 def test_the_same_float_passes_in_each_criterion(tmp_path, wanted):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"] = np.array([0.7, 0.1, 0.10000002], "f4")
+    save(tmp_path / "a.h5", {"x": np.array([0.7, 0.1, 0.10000002], "f4")})
     assert selected([str(tmp_path / "a.h5")], where(x=wanted), ["x"]) == [1]
     assert selected([str(tmp_path / "a.h5")], ~where(x=wanted), ["x"]) == [0, 2]
 
@@ -284,8 +284,7 @@ def test_a_value_at_any_step_of_what_is_delivered(tmp_path, dtype, casting):
     weight = np.array([[-1, 1], [256, 0], [1, 0], [1, 1], [1, 1]])
     dtypes = {"x": dtype, "weight": dtype} if casting == "unsafe" else {"x": dtype}
     index_dir = str(tmp_path / "index")
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"], file["weight"] = stored, weight
+    save(tmp_path / "a.h5", {"x": stored, "weight": weight})
     paths = [str(tmp_path / "a.h5")]
     x, counted = stored.astype(dtype), weight.astype(dtypes.get("weight", weight.dtype)) > 0
     for wanted in (1, 0.1, 2**24, 0.5):
@@ -300,8 +299,7 @@ def test_a_value_at_any_step_of_what_is_delivered(tmp_path, dtype, casting):
 
 
 def test_a_value_that_a_cast_loses_is_an_error_also_in_any_equal(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"] = np.array([[1, 257]])
+    save(tmp_path / "a.h5", {"x": np.array([[1, 257]])})
     with pytest.raises(CastError, match="column 'x', row 0: the value 257 cannot be cast to uint8"):
         plan_files([str(tmp_path / "a.h5")], columns=["x"], predicate=where(x=any_equal(1)), dtypes={"x": "u1"})
 
@@ -365,11 +363,7 @@ def test_masks(classed):
 
 
 def test_a_mask_is_of_the_rows_that_are_read(tmp_path):
-    path = str(tmp_path / "a.h5")
-    with h5py.File(path, "w") as file:
-        file["long"] = np.arange(20)
-        file["short"] = np.arange(10)
-        file["rows"] = np.array([1, 7])
+    path = save(tmp_path / "a.h5", {"long": np.arange(20), "short": np.arange(10), "rows": np.array([1, 7])})
     mask = where(rows=row_mask())
     for index_dir in (None, str(tmp_path / "index")):
         for column in ("long", "short", "long"):
@@ -452,9 +446,7 @@ def test_expressions_of_ray_name_the_columns_that_they_compare():
 
 @pytest.mark.parametrize("mixed", [lambda one, other: one & other, lambda one, other: (one | one) & ~(one & other)])
 def test_a_predicate_of_ray_and_of_pyarrow_is_refused(tmp_path, mixed):
-    path = tmp_path / "a.h5"
-    with h5py.File(path, "w") as file:
-        file["x"] = np.arange(3)
+    path = save(tmp_path / "a.h5", {"x": np.arange(3)})
     predicate = mixed(ray_h5.where(x=1), where(x=1))
     with pytest.raises(PredicateError, match="this predicate combines both"):
         H5Dataset(path, predicate=predicate)

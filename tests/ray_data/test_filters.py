@@ -24,6 +24,7 @@ from ray_h5.predicates.evaluate import evaluate
 from ray_h5.torch_data import CombinedHDF5Dataset, H5Dataset, loader
 from tests.index.kit import plan_files
 from tests.index.test_select import NAMES, table_of, write
+from tests.kit.files import save
 
 from .kit import ids_of, ids_read, pushed
 
@@ -166,9 +167,7 @@ def test_nothing_is_made_for_each_row_but_what_the_filter_names(tmp_path):
 
 
 def test_the_selection_reaches_tasks_by_reference(tmp_path):
-    path = str(tmp_path / "a.h5")
-    with h5py.File(path, "w") as file:
-        file["k"] = np.arange(300_000)
+    path = save(tmp_path / "a.h5", {"k": np.arange(300_000)})
     ds = ray_h5.read_h5(path, block_rows=50_000).filter(expr=col("k") % 2 == 0)
     source = pushed(ds)
     assert source.plan().selection.nbytes == 8 * 150_000

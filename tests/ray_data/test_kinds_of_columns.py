@@ -1,12 +1,12 @@
 """Columns of several kinds in Ray: the values that plain PyTorch has."""
 
-import h5py
 import numpy as np
 import pytest
 
 import ray_h5
 from ray_h5 import between, torch_data, where
 from ray_h5.ray_data.training.collate import TorchCollate
+from tests.kit.files import save
 from tests.rows.test_encoded_and_plain import mixed  # noqa: F401  a fixture
 
 pytestmark = pytest.mark.usefixtures("ray_local")
@@ -14,8 +14,7 @@ pytestmark = pytest.mark.usefixtures("ray_local")
 
 def test_labels(tmp_path):
     for name, values in zip("ab", [["T", "B", "T", "NK"], ["B", "B", "mono", "T"]], strict=True):
-        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
-            file["kind"] = np.array(values, object)
+        save(tmp_path / f"{name}.h5", {"kind": np.array(values, object)})
     ds = ray_h5.read_h5(tmp_path, labels={"kind": "auto"})
     assert ray_h5.labels_of(ds) == {"kind": {"B": 0, "NK": 1, "T": 2, "mono": 3}}
     assert ray_h5.labels_of(ds) == torch_data.H5Dataset(tmp_path, labels={"kind": "auto"}).labels
@@ -44,10 +43,8 @@ def test_columns_that_one_file_encodes_and_another_does_not(mixed, tmp_path):  #
 
 def test_files_that_are_read_together_by_row(tmp_path):
     for number in range(3):
-        with h5py.File(tmp_path / f"x_{number}.h5", "w") as file:
-            file["x"] = np.arange(4) + 10 * number
-        with h5py.File(tmp_path / f"y_{number}.h5", "w") as file:
-            file["y"] = -(np.arange(4.0) + 10 * number)
+        save(tmp_path / f"x_{number}.h5", {"x": np.arange(4) + 10 * number})
+        save(tmp_path / f"y_{number}.h5", {"y": -(np.arange(4.0) + 10 * number)})
     ds = ray_h5.read_h5(tmp_path / "x_*.h5", zip_files=tmp_path / "y_*.h5", shuffle=True, block_rows=3)
     rows = ds.filter(expr=where(y=between(-12, -2))).take_all()
     assert sorted(row["x"] for row in rows) == [2, 3, 10, 11, 12]

@@ -3,9 +3,10 @@
 import subprocess
 import sys
 
-import h5py
 import numpy as np
 import pytest
+
+from tests.kit.files import save
 
 PROGRAM = """
 import os, sys
@@ -32,9 +33,7 @@ except ray_h5.RayH5Error as exc:
 
 @pytest.mark.slow
 def test_a_program_shows_its_own_lines_and_our_errors(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"] = np.zeros((100, 3), "f4")
-        file["odd"] = np.zeros(100, np.longdouble)
+    save(tmp_path / "a.h5", {"x": np.zeros((100, 3), "f4"), "odd": np.zeros(100, np.longdouble)})
     (tmp_path / "program.py").write_text(PROGRAM)
     found = subprocess.run(
         [sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120

@@ -9,7 +9,7 @@ import pytest
 from ray_h5 import RowReader
 from ray_h5.errors import CastError, OptionError
 from ray_h5.read.casting import lost
-from tests.hdf5.h5kit import write
+from tests.kit.files import save
 
 BIG = 2**53 + 1
 
@@ -49,7 +49,7 @@ def read_as(path, dtype, rows=slice(None), places=None, **options):
 @pytest.mark.parametrize("options", [{}, {"chunks": (1,), "compression": "gzip"}], ids=["plain", "chunks"])
 def test_a_value_that_is_lost_is_an_error(values, stored, wanted, value, why, options, tmp_path):
     values = np.array(values, stored)
-    path = write(tmp_path / "a.h5", {"x": values}, **options)
+    path = save(tmp_path / "a.h5", {"x": values}, **options)
     with pytest.raises(CastError) as caught:
         read_as(path, wanted)
     said = str(caught.value)
@@ -73,7 +73,7 @@ LAYOUTS = {
 def test_rows_that_are_not_read_may_hold_anything(options, tmp_path):
     values = np.arange(30, dtype="i4").reshape(10, 3)
     values[7, 1] = 1000
-    path = write(tmp_path / "a.h5", {"x": values}, **options)
+    path = save(tmp_path / "a.h5", {"x": values}, **options)
     for rows in ([0, 1, 2, 3, 4, 5, 6, 8, 9], [9, 8, 3, 3], slice(0, 7), slice(8, 10)):
         np.testing.assert_array_equal(read_as(path, "i1", np.arange(10)[rows]), values[rows])
     for rows in ([9, 7, 0], [7], slice(5, 9), slice(None), [7, 7]):
@@ -97,7 +97,7 @@ def test_a_fill_value_may_be_lost_too(tmp_path):
 
 
 def test_each_column_has_its_own_casting(tmp_path):
-    path = write(tmp_path / "a.h5", {"x": np.array([300]), "y": np.array([400])})
+    path = save(tmp_path / "a.h5", {"x": np.array([300]), "y": np.array([400])})
     with RowReader(path, threads=2) as reader:
         out = {"x": np.zeros(1, "i1"), "y": np.zeros(1, "i1")}
         with pytest.raises(CastError, match="column 'y'"):

@@ -6,7 +6,8 @@ import pytest
 
 from ray_h5.read.reader import RowReader
 from ray_h5.storage.local import LocalFile
-from tests.hdf5.h5kit import by_h5py, dataset_with, plist_with, random_rows, stored_chunks, write
+from tests.hdf5.h5kit import by_h5py, dataset_with, plist_with, random_rows, stored_chunks
+from tests.kit.files import save
 
 SHUFFLED = np.random.default_rng(0).permutation(40)
 GZIP = {"chunks": (4, 300), "compression": "gzip"}
@@ -50,7 +51,7 @@ def covered(chunks):
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("storage", [GZIP, SPLIT], ids=["rows", "split"])
 def test_each_chunk_is_fetched_and_decoded_once(tmp_path, fetched, storage, threads):
-    path = write(tmp_path / "a.h5", {"x": random_rows((40, 300))}, **storage)
+    path = save(tmp_path / "a.h5", {"x": random_rows((40, 300))}, **storage)
     for rows, touched in ROWS:
         wanted = [chunk for chunk in stored_chunks(path, "x") if chunk.chunk_offset[0] // 4 in touched]
         others = [chunk for chunk in stored_chunks(path, "x") if chunk not in wanted]
@@ -67,14 +68,14 @@ def test_each_chunk_is_fetched_and_decoded_once(tmp_path, fetched, storage, thre
 
 
 def test_neighbours_share_a_request(tmp_path):
-    path = write(tmp_path / "a.h5", {"x": random_rows((40, 300))}, **GZIP)
+    path = save(tmp_path / "a.h5", {"x": random_rows((40, 300))}, **GZIP)
     reader = RowReader(path)
     reader.read(["x"])
     assert reader.stats.requests < 10
 
 
 def test_only_the_columns_asked_for_are_read(tmp_path):
-    path = write(tmp_path / "a.h5", {"x": random_rows((40, 300)), "y": random_rows((40, 300), seed=1)}, **GZIP)
+    path = save(tmp_path / "a.h5", {"x": random_rows((40, 300)), "y": random_rows((40, 300), seed=1)}, **GZIP)
     reader = RowReader(path)
     reader.read(["y"], SHUFFLED)
     assert reader.stats.bytes_read == covered(stored_chunks(path, "y"))
@@ -139,7 +140,7 @@ LARGE, SMALL = 2048, 8
 @pytest.mark.parametrize("storage", [{}, {"chunks": (16, LARGE)}, {"chunks": (40, LARGE)}])
 def test_large_rows_stored_as_they_are_are_read_alone(tmp_path, fetched, storage):
     values = np.arange(40 * LARGE, dtype="i4").reshape(40, LARGE)
-    path = write(tmp_path / "a.h5", {"x": values}, **storage)
+    path = save(tmp_path / "a.h5", {"x": values}, **storage)
     for rows in ([7], [3, 4, 5], [39, 7, 0], [5, 3, 5], [2, 1, 0], SHUFFLED, [15, 16, 17], slice(None, None, 2)):
         reader = RowReader(path)
         fetched.clear()
@@ -152,7 +153,7 @@ def test_large_rows_stored_as_they_are_are_read_alone(tmp_path, fetched, storage
 @pytest.mark.parametrize("storage", [{}, {"chunks": (8_000, SMALL)}])
 def test_small_rows_stored_as_they_are_share_their_page(tmp_path, storage):
     values = np.arange(20_000 * SMALL, dtype="i4").reshape(20_000, SMALL)
-    path = write(tmp_path / "a.h5", {"x": values}, **storage)
+    path = save(tmp_path / "a.h5", {"x": values}, **storage)
     reader = RowReader(path)
     rows = [19_000, 100, 3, 101, 12_000]
     np.testing.assert_array_equal(reader.read(["x"], rows)["x"], values[rows])
@@ -162,7 +163,7 @@ def test_small_rows_stored_as_they_are_share_their_page(tmp_path, storage):
 
 
 def test_text_of_varying_length_is_decoded_a_chunk_once(tmp_path):
-    path = write(tmp_path / "a.h5", {"x": [f"row {i}" for i in range(40)]}, chunks=(4,), compression="gzip")
+    path = save(tmp_path / "a.h5", {"x": [f"row {i}" for i in range(40)]}, chunks=(4,), compression="gzip")
     reader = RowReader(path)
     found = reader.read(["x"], [39, 0, 38, 1, 20, 0])["x"]
     assert found.tolist() == [b"row 39", b"row 0", b"row 38", b"row 1", b"row 20", b"row 0"]

@@ -17,7 +17,8 @@ from ray_h5.hdf5.tree import tree
 from ray_h5.read import open_file
 from ray_h5.read.open_file import OpenFile
 from ray_h5.read.reader import ReadStats, RowReader
-from tests.hdf5.h5kit import assert_same, in_fork, open_descriptors, random_rows, run_python, write
+from tests.hdf5.h5kit import assert_same, in_fork, open_descriptors, random_rows, run_python
+from tests.kit.files import save
 
 VALUES = random_rows((40, 30), "i4")
 NAMES = np.array([f"row {i}".encode() for i in range(40)], object)
@@ -51,7 +52,7 @@ def opened_by(reader):
 
 
 def replace(path, values):
-    os.replace(write(path + ".new", {"x": values, "s": NAMES}), path)
+    os.replace(save(path + ".new", {"x": values, "s": NAMES}), path)
 
 
 # Processes ---------------------------------------------------------------------------------------
@@ -148,9 +149,7 @@ def test_pickled_reader_remembers_what_it_expects(path):
 @pytest.mark.usefixtures("empty_cache")
 def test_no_more_files_stay_open_than_said(tmp_path):
     most = open_file.MAX_OPEN_FILES
-    paths = [
-        write(tmp_path / f"{i}.h5", {"x": np.arange(i, i + 4)}, **STORAGES["contiguous"]) for i in range(most + 20)
-    ]
+    paths = [save(tmp_path / f"{i}.h5", {"x": np.arange(i, i + 4)}, **STORAGES["contiguous"]) for i in range(most + 20)]
     gc.collect()
     before = open_descriptors()
     for i, path in enumerate(paths):
@@ -170,7 +169,7 @@ def test_no_more_files_stay_open_than_said(tmp_path):
 @pytest.mark.usefixtures("empty_cache")
 def test_readers_of_evicted_files_read_on(tmp_path, monkeypatch):
     monkeypatch.setattr(open_file, "MAX_OPEN_FILES", 2)
-    paths = [write(tmp_path / f"{i}.h5", {"x": np.arange(i, i + 4)}) for i in range(6)]
+    paths = [save(tmp_path / f"{i}.h5", {"x": np.arange(i, i + 4)}) for i in range(6)]
     readers = [RowReader(path) for path in paths]
     for i, reader in enumerate(readers * 2):
         assert reader.read(["x"], [1])["x"].tolist() == [i % 6 + 1]
@@ -220,7 +219,7 @@ def test_reading_leaves_no_descriptor_behind(path):
 @pytest.mark.usefixtures("empty_cache")
 def test_failing_to_open_leaves_no_descriptor_behind(tmp_path):
     (tmp_path / "text.h5").write_text("text" * 1000)
-    cut = write(tmp_path / "cut.h5", {"x": np.zeros(1000)})
+    cut = save(tmp_path / "cut.h5", {"x": np.zeros(1000)})
     os.truncate(cut, 5000)
     gc.collect()
     before = open_descriptors()
@@ -233,9 +232,7 @@ def test_failing_to_open_leaves_no_descriptor_behind(tmp_path):
 
 @pytest.mark.usefixtures("empty_cache")
 def test_groups_and_policies_do_not_share_a_file(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"] = [1, 2]
-        file["group/x"] = [3, 4]
+    save(tmp_path / "a.h5", {"x": [1, 2], "group/x": [3, 4]})
     for _ in range(2):
         assert RowReader(tmp_path / "a.h5").read(["x"])["x"].tolist() == [1, 2]
         assert RowReader(tmp_path / "a.h5", group="group").read(["x"])["x"].tolist() == [3, 4]
@@ -248,7 +245,7 @@ def test_groups_and_policies_do_not_share_a_file(tmp_path):
 @pytest.mark.parametrize("storage", STORAGES)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_threads_share_a_reader(tmp_path, storage, threads):
-    path = write(tmp_path / "a.h5", {"x": VALUES, "y": VALUES + 1}, **STORAGES[storage])
+    path = save(tmp_path / "a.h5", {"x": VALUES, "y": VALUES + 1}, **STORAGES[storage])
     reader = RowReader(path, threads=threads)
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
@@ -311,7 +308,7 @@ def test_more_threads_than_work(path, threads):
 
 
 def test_an_error_in_a_thread_is_the_readers(tmp_path):
-    path = write(tmp_path / "a.h5", {"x": VALUES}, **STORAGES["gzip"])
+    path = save(tmp_path / "a.h5", {"x": VALUES}, **STORAGES["gzip"])
     with h5py.File(path, "r+") as file:
         file["x"].id.write_direct_chunk((36, 0), b"????")
     before = threading.active_count()
@@ -450,7 +447,7 @@ NO_FIT = [
 @pytest.mark.parametrize("storage", STORAGES)
 def test_read_into_refuses_what_does_not_fit(tmp_path, storage):
     # Rows go to their places as bytes: where the shape is another one, they would land in others.
-    reader = RowReader(write(tmp_path / "a.h5", {"x": VALUES}, **STORAGES[storage]))
+    reader = RowReader(save(tmp_path / "a.h5", {"x": VALUES}, **STORAGES[storage]))
     for why, shape, rows, places, leaf in NO_FIT:
         out = np.zeros(shape, "i4")
         with pytest.raises(leaf):
@@ -480,7 +477,7 @@ def test_a_list_is_no_array_to_read_into(path):
 
 @pytest.mark.parametrize("storage", STORAGES)
 def test_columns_without_rows(tmp_path, storage):
-    path = write(tmp_path / "a.h5", {"x": np.zeros((0, 30), "f4")}, maxshape=(None, 30) if STORAGES[storage] else None)
+    path = save(tmp_path / "a.h5", {"x": np.zeros((0, 30), "f4")}, maxshape=(None, 30) if STORAGES[storage] else None)
     reader = RowReader(path)
     assert reader.num_rows == 0
     for rows in ([], slice(None), np.zeros(0, bool)):
@@ -501,7 +498,7 @@ def test_results_belong_to_the_caller(path):
 
 
 def test_another_name_of_a_column_is_not_listed(tmp_path):
-    path = write(tmp_path / "a.h5", {"x": np.arange(3), "obs/y": np.arange(3)})
+    path = save(tmp_path / "a.h5", {"x": np.arange(3), "obs/y": np.arange(3)})
     reader = RowReader(path)
     assert sorted(reader.columns) == ["obs/y", "x"]
     assert list(reader.read(["/x", "./obs/y"])) == ["/x", "./obs/y"]
@@ -509,8 +506,7 @@ def test_another_name_of_a_column_is_not_listed(tmp_path):
 
 
 def test_an_array_that_cannot_be_written_to_is_no_place_to_read_into(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"] = np.arange(4)
+    save(tmp_path / "a.h5", {"x": np.arange(4)})
     out = np.zeros(4, np.int64)
     out.flags.writeable = False
     with pytest.raises(OptionError, match="found one that cannot be written to"):

@@ -11,17 +11,8 @@ import ray_h5
 from ray_h5 import Grid
 from ray_h5.errors import CorruptChunkError, CorruptFileError, UnsupportedColumnError
 from ray_h5.read.reader import RowReader
-from tests.hdf5.h5kit import (
-    assert_same,
-    by_h5py,
-    dataset_with,
-    flip,
-    in_fork,
-    plist_with,
-    random_rows,
-    stored_chunks,
-    write,
-)
+from tests.hdf5.h5kit import assert_same, by_h5py, dataset_with, flip, in_fork, plist_with, random_rows, stored_chunks
+from tests.kit.files import save
 
 ROWS = 3000
 
@@ -112,7 +103,7 @@ def test_large_rows_are_read_by_themselves(tmp_path, row_bytes):
 
 def test_the_message_names_the_rows_that_are_damaged(tmp_path):
     # A filter that h5py decodes, so that nothing checks its chunks before; read through a virtual column.
-    source = write(tmp_path / "b.h5", {"x": random_rows((400, 8))}, chunks=(20, 8), **hdf5plugin.BZip2())
+    source = save(tmp_path / "b.h5", {"x": random_rows((400, 8))}, chunks=(20, 8), **hdf5plugin.BZip2())
     flip(source, stored_chunks(source, "x")[5].byte_offset)
     layout = h5py.VirtualLayout((400, 8), "f4")
     layout[:] = h5py.VirtualSource(source, "x", (400, 8))
@@ -126,7 +117,7 @@ def test_the_message_names_the_rows_that_are_damaged(tmp_path):
 
 
 def test_the_message_names_the_file_behind_a_link_that_is_damaged(tmp_path):
-    source = write(tmp_path / "b.h5", {"x": random_rows((400, 8))}, chunks=(20, 8), fletcher32=True)
+    source = save(tmp_path / "b.h5", {"x": random_rows((400, 8))}, chunks=(20, 8), fletcher32=True)
     flip(source, stored_chunks(source, "x")[5].byte_offset)
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["x"] = h5py.ExternalLink("b.h5", "/x")
@@ -143,7 +134,7 @@ def test_the_message_names_the_file_behind_a_link_that_is_damaged(tmp_path):
     ],
 )
 def test_sources_that_are_not_what_a_virtual_column_says_are_named(tmp_path, values, error, says):
-    source = write(tmp_path / "b.h5", {"x": values})
+    source = save(tmp_path / "b.h5", {"x": values})
     layout = h5py.VirtualLayout((5,), "i8")
     layout[:] = h5py.VirtualSource(source, "x", (5,))
     with h5py.File(tmp_path / "a.h5", "w") as file:

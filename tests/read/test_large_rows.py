@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from ray_h5.errors import RayH5Error
 from ray_h5.read.reader import RowReader
-from tests.hdf5.h5kit import assert_same, by_h5py, random_rows, write
+from tests.hdf5.h5kit import assert_same, by_h5py, random_rows
+from tests.kit.files import save
 
 ROWS = 24
 LARGE_READ_BYTES = 16 << 10
@@ -32,14 +33,14 @@ STORAGES = [{}, {"chunks": (1, VALUES)}, {"chunks": (5, VALUES)}]
 def test_any_rows_equal_h5py(rows, storage, values, dtype, threads) -> None:
     with tempfile.TemporaryDirectory() as folder:
         chunks = {"chunks": (storage["chunks"][0], values)} if storage else {}
-        path = write(os.path.join(folder, "a.h5"), {"x": random_rows((ROWS, values), dtype)}, **chunks)
+        path = save(os.path.join(folder, "a.h5"), {"x": random_rows((ROWS, values), dtype)}, **chunks)
         found = RowReader(path, threads=threads).read(["x"], rows)["x"]
         assert_same(found, by_h5py(path, "x", rows))
 
 
 @pytest.mark.parametrize("rows", [[0, 2, 4], [20, 3, 11], [5, 5, 9], [3, 4, 5], slice(None, None, 3)])
 def test_requests_and_bytes_are_those_of_the_rows(tmp_path, rows) -> None:
-    path = write(tmp_path / "a.h5", {"x": random_rows((ROWS, VALUES))})
+    path = save(tmp_path / "a.h5", {"x": random_rows((ROWS, VALUES))})
     reader = RowReader(path)
     assert_same(reader.read(["x"], rows)["x"], by_h5py(path, "x", rows))
     wanted = np.unique(np.arange(ROWS)[rows])
@@ -49,7 +50,7 @@ def test_requests_and_bytes_are_those_of_the_rows(tmp_path, rows) -> None:
 
 
 def test_a_file_cut_off_within_a_row_is_an_error(tmp_path) -> None:
-    path = write(tmp_path / "a.h5", {"x": random_rows((ROWS, VALUES))})
+    path = save(tmp_path / "a.h5", {"x": random_rows((ROWS, VALUES))})
     with h5py.File(path) as file:
         start = file["x"].id.get_offset()
     reader = RowReader(path)

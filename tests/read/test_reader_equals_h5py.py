@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from ray_h5.errors import CastError
 from ray_h5.read.casting import lost
 from ray_h5.read.reader import RowReader
-from tests.hdf5.h5kit import assert_same, by_h5py, write
+from tests.hdf5.h5kit import assert_same, by_h5py
+from tests.kit.files import save
 from tests.properties import few
 
 ENUM = h5py.enum_dtype({"low": 0, "mid": 1, "high": 2}, basetype="u1")
@@ -207,17 +208,14 @@ def test_read_into_places_and_casts(data, cast, threads):
 )
 def test_read_into_any_memory_order(tmp_path, order, storage):
     values = np.arange(10 * 3 * 2, dtype="i4").reshape(10, 3, 2)
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_dataset("x", data=values, **storage)
+    save(tmp_path / "a.h5", {"x": values}, **storage)
     out = np.zeros((20, 3, 2), "i4")[::2] if order == "every second row" else np.zeros((10, 3, 2), "i4", order)
     RowReader(tmp_path / "a.h5").read_into({"x": out}, np.arange(10))
     np.testing.assert_array_equal(out, values)
 
 
 def test_several_columns_come_in_the_order_asked_for(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for i, name in enumerate(["c", "a", "b"]):
-            file[name] = np.arange(5) + 10 * i
+    save(tmp_path / "a.h5", {name: np.arange(5) + 10 * i for i, name in enumerate(["c", "a", "b"])})
     found = RowReader(tmp_path / "a.h5").read(["b", "c", "a"], [4, 0])
     assert {name: values.tolist() for name, values in found.items()} == {"b": [24, 20], "c": [4, 0], "a": [14, 10]}
     assert list(found) == ["b", "c", "a"]
@@ -231,7 +229,7 @@ def test_several_columns_come_in_the_order_asked_for(tmp_path):
 )
 def test_more_rows_than_are_planned_together(tmp_path, chunk_rows, rows):
     chunks = {} if chunk_rows is None else {"chunks": (chunk_rows,), "compression": "lzf"}
-    path = write(tmp_path / "a.h5", {"x": np.arange(80_000)}, **chunks)
+    path = save(tmp_path / "a.h5", {"x": np.arange(80_000)}, **chunks)
     assert_same(RowReader(path).read(["x"], rows)["x"], by_h5py(path, "x", rows))
     out = np.empty(len(np.arange(80_000)[rows]), "f8")
     RowReader(path).read_into({"x": out}, rows)
@@ -243,8 +241,7 @@ def test_rows_that_fill_more_than_one_fetch(tmp_path):
     values = np.arange(3_000_000, dtype="i4").reshape(1000, 3000)
     rows = np.random.default_rng(0).permutation(1000)
     for name, storage in {"plain": {}, "rows": {"chunks": (7, 3000)}, "split": {"chunks": (30, 1100)}}.items():
-        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
-            file.create_dataset("x", data=values, **storage)
+        save(tmp_path / f"{name}.h5", {"x": values}, **storage)
         reader = RowReader(tmp_path / f"{name}.h5", threads=2)
         np.testing.assert_array_equal(reader.read(["x"])["x"], values)
         np.testing.assert_array_equal(reader.read(["x"], rows)["x"], values[rows])

@@ -13,6 +13,7 @@ from ray_h5.read.arrays.selection import Selection, runs_of_positions
 from ray_h5.read.native import job_table as steps
 from ray_h5.read.read_parts import FileRead, Part
 from ray_h5.read.reader import RowReader
+from tests.kit.files import save
 from tests.properties import few
 
 COMPOUND = np.dtype([("a", "<f4"), ("b", ">i8"), ("c", "<f4"), ("v", "<i2", (3,)), ("s", "S5"), ("d", "<f4")])
@@ -181,8 +182,7 @@ def test_only_their_chunks_are_read(tmp_path):
 def test_of_contiguous_rows_only_their_bytes_are_read(tmp_path):
     path = tmp_path / "a.h5"
     values = np.random.default_rng(0).random((6, 73, 4096)).astype("f4")
-    with h5py.File(path, "w") as file:
-        file["x"] = values
+    save(path, {"x": values})
     address = taken_of((((3, 10), (40, 10)), ((0, 4096),), ((0, 4),)), np.dtype("<f4"))
     (found,), stats = read(path, [(address, np.array([4, 1]), "f4", (20, 4096))])
     assert np.array_equal(found, values[[4, 1]][:, [*range(3, 13), *range(40, 50)]])
@@ -192,8 +192,7 @@ def test_of_contiguous_rows_only_their_bytes_are_read(tmp_path):
 def test_a_chunk_is_decoded_once_for_several_fields(tmp_path):
     path = tmp_path / "a.h5"
     values = np.frombuffer(np.random.default_rng(0).bytes(100 * 4 * COMPOUND.itemsize), COMPOUND).reshape(100, 4)
-    with h5py.File(path, "w") as file:
-        file.create_dataset("x", data=values, chunks=(10, 4), compression="gzip")
+    save(path, {"x": values}, chunks=(10, 4), compression="gzip")
     rows, parts = np.array([99, 3, 51, 3]), []
     for name in ("a", "c", "d"):
         address = taken_of((((0, 4),), ((COMPOUND.fields[name][1], 4),)), np.dtype("<f4"))

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from ray_h5.errors import CorruptChunkError, CorruptFileError, UnsupportedColumnError
 from ray_h5.read.reader import RowReader
-from tests.hdf5.h5kit import assert_same, by_h5py, random_rows, replace_once, write
+from tests.hdf5.h5kit import assert_same, by_h5py, random_rows, replace_once
+from tests.kit.files import save
 
 ROWS, ROW = 12, 16
 BOMB = zlib.compress(bytes(20 << 20))
@@ -42,14 +43,12 @@ def axis_1(folder, filters, bad):
 
 
 def link(folder, filters, bad):
-    with h5py.File(folder / "a.h5", "w") as file:
-        file["x"] = h5py.ExternalLink("s.h5", "d")
+    save(folder / "a.h5", {"x": h5py.ExternalLink("s.h5", "d")})
     return stored(folder / "s.h5", filters, bad)
 
 
 def link_axis_1(folder, filters, bad):
-    with h5py.File(folder / "a.h5", "w") as file:
-        file["x"] = h5py.ExternalLink("s.h5", "d")
+    save(folder / "a.h5", {"x": h5py.ExternalLink("s.h5", "d")})
     return stored(folder / "s.h5", filters, bad, maxshape=(ROWS, None))
 
 
@@ -77,8 +76,7 @@ def virtual_of_virtual(folder, filters, bad):
 
 
 def virtual_over_a_link(folder, filters, bad):
-    with h5py.File(folder / "l.h5", "w") as file:
-        file["d"] = h5py.ExternalLink("s.h5", "d")
+    save(folder / "l.h5", {"d": h5py.ExternalLink("s.h5", "d")})
     return over(folder / "a.h5", "l.h5", stored(folder / "s.h5", filters, bad))
 
 
@@ -130,8 +128,8 @@ def test_a_source_whose_list_of_chunks_cannot_be_true(tmp_path, place):
 
 
 def test_mappings_of_nothing(tmp_path):
-    write(tmp_path / "s0.h5", {"d": np.arange(3)})
-    write(tmp_path / "s1.h5", {"d": np.arange(0)})
+    save(tmp_path / "s0.h5", {"d": np.arange(3)})
+    save(tmp_path / "s1.h5", {"d": np.arange(0)})
     layout, source = h5py.VirtualLayout((3,), "i8"), h5py.VirtualSource("s0.h5", "d", (3,))
     layout[0:3] = source
     layout[3:3] = h5py.VirtualSource("s1.h5", "d", (0,))
@@ -230,8 +228,7 @@ def read_by_h5py(path, row):
 
 
 def test_a_virtual_source_of_one_value(tmp_path):
-    with h5py.File(tmp_path / "s.h5", "w") as file:
-        file["d"] = 7
+    save(tmp_path / "s.h5", {"d": 7})
     layout = h5py.VirtualLayout((3,), "i8")
     layout[1] = h5py.VirtualSource("s.h5", "d", ())
     with h5py.File(tmp_path / "a.h5", "w") as file:

@@ -13,7 +13,8 @@ import pytest
 from ray_h5.errors import CorruptChunkError, WriterActiveError
 from ray_h5.read import file_reads
 from ray_h5.read.reader import RowReader
-from tests.hdf5.h5kit import assert_same, by_h5py, program, run_python, write
+from tests.hdf5.h5kit import assert_same, by_h5py, program, run_python
+from tests.kit.files import save
 
 STORAGES = {
     "raw": {},
@@ -151,7 +152,7 @@ def test_a_writer_that_is_not_in_swmr_mode(path):
 
 def test_a_chunk_that_is_read_while_it_is_written_is_read_again(path, monkeypatch):
     monkeypatch.setattr(file_reads, "_WAITS_S", (0.0, 0.0))
-    write(path, {"x": rows(0, 9)}, chunks=(4, 30), compression="gzip")
+    save(path, {"x": rows(0, 9)}, chunks=(4, 30), compression="gzip")
     reader = RowReader(path, swmr=True)
     jobs_of, torn = reader.jobs_of, [1, 1]
 

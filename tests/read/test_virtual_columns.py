@@ -10,6 +10,7 @@ import ray_h5
 from ray_h5 import Grid, Patches
 from ray_h5.errors import CastError
 from ray_h5.torch_data import H5Dataset
+from tests.kit.files import save
 
 SHAPE = (9, 6, 8)
 STORED = {"contiguous": {}, "chunked": {"chunks": True, "compression": "gzip"}}
@@ -37,8 +38,7 @@ def write(folder, name, stored, dtype="i4"):
     layout = h5py.VirtualLayout(SHAPE, dtype)
     for number, (here, there) in enumerate(MAPPINGS[name]):
         values = whole()[here] if there is None else whole() + 1000
-        with h5py.File(folder / f"{number}.h5", "w") as file:
-            file.create_dataset("x", data=values, **stored)
+        save(folder / f"{number}.h5", {"x": values}, **stored)
         source = h5py.VirtualSource(f"{number}.h5", "x", values.shape)
         layout[here] = source if there is None else source[there]
     with h5py.File(folder / "all.h5", "w") as file:
@@ -95,8 +95,7 @@ def test_a_part_of_a_virtual_dataset_is_the_source_of_another(tmp_path, name):
 
 @pytest.mark.parametrize("stored", STORED)
 def test_a_source_of_one_value_fills_one_place(tmp_path, stored):
-    with h5py.File(tmp_path / "0.h5", "w") as file:
-        file.create_dataset("x", data=[54.0], **STORED[stored])
+    save(tmp_path / "0.h5", {"x": [54.0]}, **STORED[stored])
     layout = h5py.VirtualLayout((2, 1), "f8")
     layout[0] = h5py.VirtualSource(tmp_path / "0.h5", "x", (1,))
     with h5py.File(tmp_path / "all.h5", "w") as file:
@@ -122,8 +121,7 @@ def test_values_of_other_types_are_those_that_libhdf5_converts(tmp_path, name, s
     layout = h5py.VirtualLayout(SHAPE, dtype)
     for number, (here, _) in enumerate(MAPPINGS[name]):
         values = (rng.standard_normal(whole()[here].shape) * 10 ** rng.integers(0, 8)).astype(stored)
-        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
-            file.create_dataset("x", data=values, chunks=True)
+        save(tmp_path / f"{number}.h5", {"x": values}, chunks=True)
         layout[here] = h5py.VirtualSource(f"{number}.h5", "x", values.shape)
     with h5py.File(tmp_path / "all.h5", "w") as file:
         file.create_virtual_dataset("x", layout, fillvalue=3)
@@ -152,8 +150,7 @@ def test_stacks_with_gaps_are_read_as_one_column(tmp_path, seed):
     for number in range(4):
         (gap, before, after), length = rng.integers(0, 3, 3).tolist(), int(rng.integers(1, 9))
         values = rng.integers(1, 99, (before + length + after, 3)).astype("i4")
-        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
-            file.create_dataset("x", data=values, chunks=chunks, maxshape=(None, 3) if chunks else None)
+        save(tmp_path / f"{number}.h5", {"x": values}, chunks=chunks, maxshape=(None, 3) if chunks else None)
         source = h5py.VirtualSource(f"{number}.h5", "x", values.shape)[before : before + length]
         mappings.append((end + gap, end := end + gap + length, source))
     layout = h5py.VirtualLayout((end + 2, 3), "i4")

@@ -28,6 +28,7 @@ from ray_h5.manifest.layout import FileState
 from ray_h5.read.open_file import forget_all
 from ray_h5.read.reader import RowReader
 from ray_h5.torch_data import H5Dataset, kfold, loader
+from tests.kit.files import save
 from tests.remote.kit import options_of
 
 pytestmark = pytest.mark.usefixtures("nothing_stays")
@@ -329,8 +330,7 @@ def test_absolute_urls_of_the_same_store(server, bucket, raw):
 def test_names_that_are_not_ascii(server, bucket, name):
     """h5py calls the files ``?``: another file, which is there, too."""
     for number, each in enumerate([name, "?" * len(name), "?"]):
-        with h5py.File(bucket / f"{each}.h5", "w") as file:
-            file["x"] = np.arange(N) + 1000 * number
+        save(bucket / f"{each}.h5", {"x": np.arange(N) + 1000 * number})
     decoy = bucket / f"m{'?' * len(name)}.h5"
     for path in (bucket / f"m{name}.h5", decoy):
         layout = h5py.VirtualLayout((N,), "i8")
@@ -449,10 +449,8 @@ def test_mappings_that_are_not_read(server, bucket):
 def test_a_source_of_another_shape(server, bucket, raw, monkeypatch):
     monkeypatch.chdir(bucket)
     master(bucket, all_ways_of_rows)
-    with h5py.File(raw / "p1.h5", "w") as file:
-        file["x"] = RNG.random((N - 5, 6))
-    with h5py.File(raw / "p2.h5", "w") as file:
-        file["x"] = RNG.random((N, 5))
+    save(raw / "p1.h5", {"x": RNG.random((N - 5, 6))})
+    save(raw / "p2.h5", {"x": RNG.random((N, 5))})
     reader = reader_of(server)
     for name in ("part", "whole"):
         with pytest.raises(CorruptFileError, match="another shape"):
@@ -579,8 +577,7 @@ def test_loader_predicates_and_folds(server, every):
     assert sorted(seen) == list(range(N))
     chosen = H5Dataset(URL, predicate=ray_h5.where(**{"group/y": ray_h5.between(105, 109)}), **options)
     assert chosen.read(np.arange(len(chosen)))["group/y"].tolist() == y[5:10].tolist()
-    with h5py.File(every.parent / "even.h5", "w") as file:
-        file["x"] = h5py.ExternalLink("raw/p0.h5", "x")
+    save(every.parent / "even.h5", {"x": h5py.ExternalLink("raw/p0.h5", "x")})
     del options["columns"]
     assert len(kfold("s3://bkt/even.h5", 3, **options)) == 3
 
@@ -645,8 +642,7 @@ def test_many_sources_are_not_held_whole(server, bucket, monkeypatch):
     (bucket / "raw").mkdir()
     layout = h5py.VirtualLayout((count * rows,), "f8")
     for number in range(count):
-        with h5py.File(bucket / "raw" / f"p{number}.h5", "w") as file:
-            file["a"], file["x"] = np.zeros(rows), np.arange(rows) + 1e6 * number
+        save(bucket / "raw" / f"p{number}.h5", {"a": np.zeros(rows), "x": np.arange(rows) + 1e6 * number})
         layout[number * rows : (number + 1) * rows] = h5py.VirtualSource(f"raw/p{number}.h5", "x", (rows,))
     path = master(bucket, lambda file: file.create_virtual_dataset("x", layout))
     monkeypatch.setattr(metadata_replay, "_MAX_HELD_BYTES", most := 1 << 20)

@@ -26,6 +26,7 @@ from ray_h5.rows.patches_option import Patches
 from ray_h5.rows.row_kind_options import Grid, Groups
 from ray_h5.rows.windows_option import Windows
 from tests.hdf5.h5kit import in_fork, overwrite
+from tests.kit.files import save
 from tests.rows.kit import open_rows
 
 DEMOS = Groups("data/demo_*")
@@ -408,8 +409,7 @@ def test_texts_of_several_lengths_and_attributes_of_several_types(tmp_path):
 
 
 def test_windows_beside_columns_of_other_lengths(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"], file["y"], file["mask"], file["other"] = np.arange(9), np.arange(9), [1, 4], np.arange(20)
+    save(tmp_path / "a.h5", {"x": np.arange(9), "y": np.arange(9), "mask": [1, 4], "other": np.arange(20)})
     said = r"found 3 lengths:\n  2 rows: columns=\['mask'\]\n  9 rows: columns=\['x', 'y'\]\n  20 rows: columns=\['other'\]"
     with pytest.raises(SchemaMismatchError, match=said):
         H5Dataset(tmp_path / "a.h5", windows=Windows({"x": [0]}))
@@ -417,8 +417,7 @@ def test_windows_beside_columns_of_other_lengths(tmp_path):
 
 def test_episodes_by_the_wrong_option_lose_no_file(tmp_path):
     for name, ends in {"a": [3, 5], "b": [4, 3, 5]}.items():
-        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
-            file["x"], file["ends"] = np.zeros(5), ends
+        save(tmp_path / f"{name}.h5", {"x": np.zeros(5), "ends": ends})
     with pytest.raises(SchemaMismatchError, match=r"row 1 goes from 4 to 3.*episode_starts=, episode_ends="):
         H5Dataset(tmp_path, ["x"], windows=Windows({"x": [0]}, episode_ends="ends"), ignore_unreadable_files=True)
 
@@ -436,8 +435,7 @@ def test_rows_along_an_axis_of_items_that_are_arrays(tmp_path, options):
 def test_steps_of_compound_values_with_text_that_no_episode_has(tmp_path):
     dtype = np.dtype([("t", h5py.string_dtype()), ("n", ">i4")])
     values = np.array([(f"t{i}", i) for i in range(9)], dtype)
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"], file["e"] = values, [5, 9]
+    save(tmp_path / "a.h5", {"x": values, "e": [5, 9]})
     windows = Windows({"x": [-1, 0]}, pad="zero", episode_ends="e")
     rows = H5Dataset(tmp_path / "a.h5", ["x", "x_is_pad"], windows=windows).read([0, 1, 5])["x"]
     assert rows["t"].tolist() == [[b"", b"t0"], [b"t0", b"t1"], [b"", b"t5"]]

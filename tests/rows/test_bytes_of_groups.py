@@ -10,6 +10,7 @@ from ray_h5 import DecodeImage, Files, Groups, Sidecar
 from ray_h5.cli import main
 from ray_h5.errors import SchemaMismatchError
 from ray_h5.torch_data import H5Dataset, loader
+from tests.kit.files import save
 
 SIZES = [(8, 8), (9, 12), (8, 8), (16, 5)]
 
@@ -24,9 +25,7 @@ def encoded(height, width):
 @pytest.fixture
 def by_name(tmp_path):
     """Write images under their names, as the files of ISIC have them, and a table of labels."""
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for number, size in enumerate(SIZES):
-            file[f"ISIC_{number:07d}"] = np.void(encoded(*size)[0])
+    save(tmp_path / "a.h5", {f"ISIC_{number:07d}": np.void(encoded(*size)[0]) for number, size in enumerate(SIZES)})
     lines = [f"ISIC_{number:07d},{number % 2}" for number in range(4)]
     (tmp_path / "a.csv").write_text("\n".join(["isic_id,target", *lines]))
     return tmp_path
@@ -50,8 +49,7 @@ def test_they_are_decoded_and_joined(by_name):
 
 def test_a_file_an_image(tmp_path):
     for number, size in enumerate(SIZES):
-        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
-            file["png"], file["label"] = np.void(encoded(*size)[0]), number
+        save(tmp_path / f"{number}.h5", {"png": np.void(encoded(*size)[0]), "label": number})
     rows = H5Dataset(tmp_path, rows=Files(), transform=DecodeImage("png"))
     for number, size in enumerate(SIZES):
         row = rows[number]
@@ -60,9 +58,7 @@ def test_a_file_an_image(tmp_path):
 
 
 def test_a_single_value_that_is_no_column_is_left_out_of_files(tmp_path, caplog):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["image"] = np.zeros((4, 4))
-        file["settings"] = np.zeros((), [("a", "i4"), ("b", "f4")])
+    save(tmp_path / "a.h5", {"image": np.zeros((4, 4)), "settings": np.zeros((), [("a", "i4"), ("b", "f4")])})
     assert [*H5Dataset(tmp_path / "a.h5", rows=Files())[0]] == ["image"]
     assert "left out 1 of 2 columns: settings" in caplog.text
 

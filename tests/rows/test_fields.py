@@ -7,6 +7,7 @@ import pytest
 from ray_h5 import Groups, Shuffle, Windows, balance, between, fields, part, ragged, where
 from ray_h5.errors import OptionError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.torch_data import H5Dataset
+from tests.kit.files import save
 
 JET = np.dtype(
     [("pt", "<f4"), ("eta", "<f4"), ("id", "<i4"), ("name", "S4"), ("p", [("x", "<f8"), ("v", "<f4", (3,))])]
@@ -160,9 +161,7 @@ def test_a_field_of_datasets_that_are_rows(tmp_path):
     """Each dataset that matches is a row; a field of it is a column of its own."""
     values = np.zeros((3, 4), [("a", "<f4"), ("b", "<i4")])
     values["a"], values["b"] = np.arange(12).reshape(3, 4), 7
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for i, row in enumerate(values):
-            file[f"scans/s{i}"] = row
+    save(tmp_path / "a.h5", {f"scans/s{i}": row for i, row in enumerate(values)})
     dataset = H5Dataset(tmp_path / "a.h5", {"value/a": "value/a", "z": "value/b"}, rows=Groups("scans/*"))
     np.testing.assert_array_equal(dataset[[0, 1, 2]]["value/a"], values["a"])
     np.testing.assert_array_equal(dataset[[0, 1, 2]]["z"], values["b"])

@@ -15,6 +15,7 @@ from ray_h5.rows.row_kind_options import Grid
 from ray_h5.rows.windows_option import Windows
 from ray_h5.tables.sidecar import Sidecar
 from ray_h5.torch_data import H5Dataset, between, where
+from tests.kit.files import save
 from tests.rows.kit import DTYPES, PIPELINES, assert_value, make_dataset, open_rows
 
 
@@ -181,8 +182,7 @@ def test_the_columns_that_are_asked_for_say_what_rows_are(tmp_path):
     with pytest.raises(SchemaMismatchError, match=r"'x' has shape .*'y' has .* columns="):
         H5Dataset(path, ["x", "y"], rows=Grid(2))
     # A name alone does not change what rows are where all columns agree.
-    with h5py.File(path, "w") as file:
-        file["u"], file["same"] = np.zeros((4, 20, 8)), np.zeros((20, 8))
+    save(path, {"u": np.zeros((4, 20, 8)), "same": np.zeros((20, 8))})
     assert len(H5Dataset(path, ["same"], rows=Grid(2))) == 80
 
 
@@ -205,8 +205,7 @@ def test_columns_that_are_in_no_file_may_be_named(tmp_path):
 
 
 def test_a_dataset_with_the_name_of_an_axis(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["u"], file["axis_0"] = np.zeros((4, 3, 5)), np.full((4, 3), 7)
+    save(tmp_path / "a.h5", {"u": np.zeros((4, 3, 5)), "axis_0": np.full((4, 3), 7)})
     with pytest.raises(OptionError, match="'axis_0' is a dataset of the file, and a column that include_axes=True"):
         H5Dataset(tmp_path / "a.h5", rows=Grid(2, include_axes=True))
     found = H5Dataset(tmp_path / "a.h5", ["u", "axis_0"], rows=Grid(2, include_axes=True))

@@ -23,6 +23,7 @@ from ray_h5.rows.windows_option import Windows
 from ray_h5.source import Source
 from ray_h5.storage.byte_source import FileIdentity
 from ray_h5.torch_data import H5Dataset, between, where
+from tests.kit.files import save
 from tests.rows.kit import DTYPES, assert_value, make_dataset, open_rows, storages
 
 
@@ -103,8 +104,7 @@ def test_rows_equal_h5py(tmp_path_factory, drawn):
 
 
 def test_a_dataset_beside_the_groups_is_offered_as_a_mask(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["data/demo_0/x"], file["mask/train"] = np.arange(3), [b"demo_0"]
+    save(tmp_path / "a.h5", {"data/demo_0/x": np.arange(3), "mask/train": [b"demo_0"]})
     message = r"no 'mask/train' in the groups .* There is: x. It is a dataset of the file: .*'mask/train': row_mask\(\)"
     with pytest.raises(UnknownColumnError, match=message):
         H5Dataset(tmp_path / "a.h5", rows=Groups("data/*"), predicate=where(**{"mask/train": True}))
@@ -263,8 +263,7 @@ def test_attributes_of_files_are_not_those_of_groups(tmp_path):
 
 
 def test_single_numbers_cannot_be_missing(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["g0/x"], file["g1/x"], file["g0/n"] = np.zeros(2), np.zeros(2), 3
+    save(tmp_path / "a.h5", {"g0/x": np.zeros(2), "g1/x": np.zeros(2), "g0/n": 3})
     with pytest.raises(UnsupportedColumnError, match=r"a single value of numbers cannot be None"):
         H5Dataset(str(tmp_path / "a.h5"), ["x", "n"], rows=Groups("g*", missing="null"))
 
@@ -318,10 +317,7 @@ def test_parts_of_a_dataset_that_begins_a_byte_before_whole_rows(tmp_path):
 
 
 def test_an_open_file_keeps_no_columns_of_readers_that_are_gone(tmp_path):
-    path = tmp_path / "a.h5"
-    with h5py.File(path, "w") as file:
-        for number in range(3):
-            file[f"demo_{number}/x"] = np.arange(4.0)
+    path = save(tmp_path / "a.h5", {f"demo_{number}/x": np.arange(4.0) for number in range(3)})
     rows = H5Dataset(path, rows=Groups("demo_*"))
 
     def count_after(copies):
@@ -358,8 +354,7 @@ def test_steps_of_datasets_with_chunks_of_their_own(tmp_path, cast):
 
 
 def test_a_single_text_of_a_fixed_length_that_a_group_lacks_is_empty(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["g0/x"], file["g1/y"] = np.bytes_(b"abc"), 1
+    save(tmp_path / "a.h5", {"g0/x": np.bytes_(b"abc"), "g1/y": 1})
     with open_rows(tmp_path / "a.h5", Groups("g*", missing="null")) as reader:
         assert reader.read(["x"])["x"].tolist() == [b"abc", b""]
     assert H5Dataset(tmp_path / "a.h5", ["x"], rows=Groups("g*", missing="null"))[:]["x"] == ["abc", None]

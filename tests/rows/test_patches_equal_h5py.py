@@ -17,6 +17,7 @@ from ray_h5.order.remaining_blocks import read_block, start_of
 from ray_h5.rows.kinds import patch_positions
 from ray_h5.rows.patches_option import Patches as Kind
 from ray_h5.torch_data import H5Dataset, loader
+from tests.kit.files import save
 from tests.properties import few
 from tests.rows.kit import PIPELINES, open_rows
 
@@ -221,8 +222,7 @@ def test_packed_values_casts_and_links(tmp_path):
 
 @pytest.mark.parametrize("options", [{}, {"per_file": 4}])
 def test_classes_that_no_block_holds_are_an_error(tmp_path, options):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"] = np.zeros((5, 6), "u1")
+    save(tmp_path / "a.h5", {"x": np.zeros((5, 6), "u1")})
     with pytest.raises(OptionError, match=r"where_any=\('x', \[1, 7\]\): no block of .*a.h5 holds one of these"):
         H5Dataset(tmp_path / "a.h5", rows=Patches({"x": (3, 3)}, where_any=("x", [1, 7]), **options))
 
@@ -248,9 +248,7 @@ def test_empty_and_odd_arrays(tmp_path):
 
 def test_arrays_of_groups_are_read_group_by_group_or_with_groups(tmp_path):
     path, arrays = tmp_path / "a.h5", [np.arange(20.0 * n).reshape(n, 20) for n in (10, 13, 16)]
-    with h5py.File(path, "w") as file:
-        for i, array in enumerate(arrays):
-            file[f"c{i}/img"] = array
+    save(path, {f"c{i}/img": array for i, array in enumerate(arrays)})
     kind = Patches({"img": (5, 10)}, stride=3)
     said = r"c0, c1, c2 have it: .*pass groups='c\*' to Patches; .*group='c0'"
     for options in ({}, {"columns": ["img"]}):
@@ -299,8 +297,7 @@ def parts_of_channels(draw):
 def test_contiguous_blocks_read_the_lines_of_their_channels_once(tmp_path, axis, least):
     shape = (4, 30, 2000) if axis == 0 else (30, 2000, 4)
     values = np.random.default_rng(0).random(shape, dtype="f4")
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"] = values
+    save(tmp_path / "a.h5", {"x": values})
     kind = Patches({"x": (10, 2000)}, axes={"x": (1, 2) if axis == 0 else (0, 1)})
     scope = FileOptions.of(str(tmp_path / "a.h5"), columns=[part("x", {axis: [3, 0]})], rows=kind).scope
     with scope.open(str(tmp_path / "a.h5")) as reader:
@@ -426,8 +423,7 @@ def test_parts_and_fields_of_blocks_equal_h5py(
 def test_arrays_of_compound_values_have_their_fields_as_columns(tmp_path):
     values = np.zeros((8, 9), [("x", "f4"), ("y", "i2"), ("s", "S2")])
     values["x"], values["y"] = np.arange(72).reshape(8, 9), np.arange(72).reshape(8, 9) % 3
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_dataset("t", data=values, chunks=(3, 4), compression="gzip")
+    save(tmp_path / "a.h5", {"t": values}, chunks=(3, 4), compression="gzip")
     kind = Patches({"t": (4, 4)}, per_file=7, where_any=("t/y", [2]))
     dataset = H5Dataset(tmp_path, rows=kind)
     assert set(dataset.columns) == {"t/x", "t/y", "corner"}
@@ -446,8 +442,7 @@ def test_arrays_of_compound_values_have_their_fields_as_columns(tmp_path):
 
 def test_axes_of_a_field_are_none_that_blocks_cut(tmp_path):
     values = random_items(np.random.default_rng(0), (6, 7), np.dtype([("v", "u1", (2, 3)), ("y", "f4")]))
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["t"] = values
+    save(tmp_path / "a.h5", {"t": values})
     found = H5Dataset(tmp_path / "a.h5", ["t/v", "corner"], rows=Patches({"t/v": (4, 4)}))[:]
     for block, (i, j) in zip(found["t/v"], found["corner"].tolist(), strict=True):
         np.testing.assert_array_equal(block, values["v"][i : i + 4, j : j + 4])
@@ -461,18 +456,14 @@ def test_axes_of_a_field_are_none_that_blocks_cut(tmp_path):
     ],
 )
 def test_two_ways_to_cut_an_array_are_named(tmp_path, shapes, said):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for name, shape in shapes.items():
-            file[name] = np.zeros(shape)
+    save(tmp_path / "a.h5", {name: np.zeros(shape) for name, shape in shapes.items()})
     with pytest.raises(OptionError, match=said):
         H5Dataset(tmp_path / "a.h5", rows=Patches(dict.fromkeys(shapes, (2, 2))))
 
 
 @pytest.mark.parametrize("lacks", [0, 1])
 def test_the_group_that_lacks_an_array_is_named(tmp_path, lacks):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for number in range(2):
-            file[f"s{number}/{'y' if number == lacks else 'x'}"] = np.zeros((4, 4))
+    save(tmp_path / "a.h5", {f"s{number}/{'y' if number == lacks else 'x'}": np.zeros((4, 4)) for number in range(2)})
     with pytest.raises(SchemaMismatchError, match=f"group 's{lacks}' lacks 'x', which group 's{1 - lacks}' has"):
         H5Dataset(tmp_path, rows=Patches({"x": (2, 2)}, groups="s*"))
 

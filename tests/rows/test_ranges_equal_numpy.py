@@ -21,6 +21,7 @@ from ray_h5.errors import (
 from ray_h5.index.file_options import FileOptions
 from ray_h5.rows.row_view import RowView
 from ray_h5.torch_data import H5Dataset
+from tests.kit.files import save
 from tests.properties import few
 
 LAYOUTS = [{}, {"chunks": (7,)}, {"chunks": (16,), "compression": "gzip"}, {"chunks": (5,), "compression": "lzf"}]
@@ -157,9 +158,7 @@ def test_each_chunk_is_decoded_once_for_columns_that_share_offsets(tmp_path):
     ],
 )
 def test_bad_offsets(tmp_path, offsets, said):
-    path = tmp_path / "a.h5"
-    with h5py.File(path, "w") as file:
-        file["x"], file["offsets"] = np.arange(10), np.array(offsets)
+    path = save(tmp_path / "a.h5", {"x": np.arange(10), "offsets": np.array(offsets)})
     with pytest.raises(RayH5Error, match=said):
         H5Dataset(path, [ragged("x", offsets="offsets")])
 
@@ -190,9 +189,7 @@ def test_bad_offsets(tmp_path, offsets, said):
     ],
 )
 def test_bounds_that_do_not_fit_name_the_option_that_does(tmp_path, values, options, said):
-    path = tmp_path / "a.h5"
-    with h5py.File(path, "w") as file:
-        file["x"], file["v"] = np.arange(10), np.array(values)
+    path = save(tmp_path / "a.h5", {"x": np.arange(10), "v": np.array(values)})
     with pytest.raises(RayH5Error, match=said):
         H5Dataset(path, [ragged("x", **options)])
 
@@ -262,9 +259,7 @@ def test_arguments_of_bounds():
     ],
 )
 def test_bad_starts_and_counts(tmp_path, starts, counts, said):
-    path = tmp_path / "a.h5"
-    with h5py.File(path, "w") as file:
-        file["x"], file["s"], file["n"] = np.arange(10), starts, counts
+    path = save(tmp_path / "a.h5", {"x": np.arange(10), "s": starts, "n": counts})
     with pytest.raises(CorruptFileError, match=said):
         H5Dataset(path, [ragged("x", starts="s", counts="n")])
 

@@ -8,6 +8,7 @@ from ray_h5 import Files, Grid, Groups, Shuffle, Windows, any_equal, between, lo
 from ray_h5.errors import OptionError, PredicateError, RayH5Error
 from ray_h5.index.file_options import FileOptions
 from ray_h5.torch_data import H5Dataset, where
+from tests.kit.files import save
 
 
 def read(path, column, **options):
@@ -321,8 +322,7 @@ def test_arguments(make, message):
 
 
 def test_drawn_entries_choose_no_rows(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"] = np.arange(50).reshape(10, 5)
+    save(tmp_path / "a.h5", {"x": np.arange(50).reshape(10, 5)})
     with pytest.raises(PredicateError, match=r"column 'x' is a part.*, whose values are others in each epoch"):
         H5Dataset(tmp_path / "a.h5", [part("x", random=1)], where(x=between(0, 20)))
     with pytest.raises(PredicateError, match="column 'x' is a part"):
@@ -331,8 +331,7 @@ def test_drawn_entries_choose_no_rows(tmp_path):
 
 def test_parts_of_a_column_without_offsets_that_a_group_lacks(tmp_path):
     o, o3 = np.arange(15).reshape(3, 5), np.arange(24).reshape(3, 2, 4)
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["r0/x"], file["r0/o"], file["r0/o3"], file["r1/x"] = np.arange(3), o, o3, np.arange(3)
+    save(tmp_path / "a.h5", {"r0/x": np.arange(3), "r0/o": o, "r0/o3": o3, "r1/x": np.arange(3)})
     columns = {"x": "x", "o": part("o", {0: [0, 2]}), "inner": part("o3", {1: [0, 3]}), "drawn": part("o", random=2)}
     options = {"rows": Groups("r*", missing="null"), "windows": Windows({"x": [0]})}
     values = H5Dataset(tmp_path / "a.h5", columns, **options).read(range(6))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ray_h5 import Files, Groups, Windows, part, ragged, where
 from ray_h5.errors import OptionError, RayH5Error, UnsupportedColumnError
 from ray_h5.torch_data import H5Dataset
+from tests.kit.files import save
 from tests.properties import few
 
 
@@ -31,9 +32,7 @@ def test_equal_to_numpy(tmp_path_factory, data):
     fast = np.cumsum(rng.integers(1, 3, data.draw(st.integers(2, 30)))) / 4
     slow = np.cumsum(rng.integers(1, 9, data.draw(st.integers(1, 8)))) / 4
     x, y = rng.random((len(fast), 2)).astype("f4"), rng.integers(0, 99, len(slow))
-    with h5py.File(path, "w") as file:
-        file["fast/data"], file["fast/timestamps"] = x, fast
-        file["slow/data"], file["slow/timestamps"] = y, slow
+    save(path, {"fast/data": x, "fast/timestamps": fast, "slow/data": y, "slow/timestamps": slow})
     offsets = data.draw(st.lists(st.integers(-8, 8).map(lambda n: n / 4 + 1 / 16), min_size=1, max_size=3))
     low = data.draw(st.integers(-8, 4)) / 4
     high = low + data.draw(st.integers(1, 8)) / 4
@@ -105,8 +104,7 @@ def test_a_column_without_offsets_has_its_value_then(tmp_path):
 @pytest.mark.parametrize("rows", [None, Files()])
 def test_a_single_value_is_that_of_the_recording(tmp_path, rows):
     for number in range(2):
-        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
-            file["x"], file["t"], file["age"] = np.arange(3.0), np.arange(3.0) / 4, 30 + number
+        save(tmp_path / f"{number}.h5", {"x": np.arange(3.0), "t": np.arange(3.0) / 4, "age": 30 + number})
     windows = Windows({"x": [0]}, at={"x": "t"})
     dataset = H5Dataset(tmp_path, ["x", "age"], where(age=31), rows=rows, windows=windows)
     assert [(row["x"].tolist(), row["age"]) for row in dataset] == [([float(i)], 31) for i in range(3)]
@@ -206,8 +204,7 @@ def test_frames_of_other_sizes_without_offsets_are_that_of_the_time(tmp_path):
 
 def test_files_are_recordings_too(tmp_path):
     for number in range(2):
-        with h5py.File(tmp_path / f"r{number}.h5", "w") as file:
-            file["x"], file["t"], file["site"] = np.arange(4) + 10 * number, np.arange(4.0), 7 + number
+        save(tmp_path / f"r{number}.h5", {"x": np.arange(4) + 10 * number, "t": np.arange(4.0), "site": 7 + number})
     windows = Windows({"x": [0.0, 1.0]}, at="t", pad="drop")
     dataset = H5Dataset(tmp_path, rows=Files(key="name"), windows=windows)
     assert [(row["name"], int(row["site"]), row["x"].tolist()) for row in dataset][2:4] == [
@@ -316,8 +313,7 @@ def test_attributes_of_a_column_come_before_its_starting_time(tmp_path):
 
 
 def test_a_slice_of_listed_times_that_does_not_fit_is_no_row_with_drop(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"], file["t"], file["spikes"] = np.arange(1000.0), np.arange(1000) / 100, [0.5, 9.5]
+    save(tmp_path / "a.h5", {"x": np.arange(1000.0), "t": np.arange(1000) / 100, "spikes": [0.5, 9.5]})
     at = {"x": "t", "spikes": "spikes"}
     lengths = {}
     for source in ("t", (100.0, 0.0)):

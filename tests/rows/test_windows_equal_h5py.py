@@ -12,6 +12,7 @@ from ray_h5 import Files, H5Dataset, Shuffle, any_equal, kfold, row_mask, where
 from ray_h5.errors import OptionError, PredicateError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.rows.row_kind_options import Grid, Groups
 from ray_h5.rows.windows_option import Windows
+from tests.kit.files import save
 from tests.rows.kit import DTYPES, assert_value, make_dataset, native, open_rows, storages
 
 WINDOWED = [each for each in DTYPES if not each.hasobject and each.names is None and each.kind != "S"]
@@ -269,9 +270,7 @@ def test_a_mask_in_a_file_is_about_its_steps(tmp_path, how, pad):
 
 
 def test_a_mask_for_other_rows_than_the_steps(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"] = np.arange(6)
-        file["rows"], file["flags"] = np.array([6]), np.ones(4, bool)
+    save(tmp_path / "a.h5", {"x": np.arange(6), "rows": np.array([6]), "flags": np.ones(4, bool)})
     windows = Windows({"x": range(3)}, pad="drop")
     for name, said in (("rows", "lists row 6; the file has 6 steps"), ("flags", "one for each of the 6 steps")):
         with pytest.raises(PredicateError, match=said):
@@ -416,8 +415,7 @@ def test_the_shortest_column_with_offsets_decides(tmp_path):
     ],
 )
 def test_a_value_an_episode_is_no_column_of_steps(tmp_path, option, values):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"], file["y"], file["said"] = np.arange(7), np.arange(7) * 2, values
+    save(tmp_path / "a.h5", {"x": np.arange(7), "y": np.arange(7) * 2, "said": values})
     dataset = H5Dataset(tmp_path / "a.h5", windows=Windows({"x": [-1, 0]}, pad="edge", **{option: "/said"}))
     assert {*dataset.columns} == {"x", "x_is_pad", "y"} | ({"said"} if option == "episode" else set())
     assert dataset[:]["x"].tolist() == [[0, 0], [0, 1], [1, 2], [3, 3], [3, 4], [5, 5], [5, 6]]
@@ -427,8 +425,7 @@ def test_a_value_an_episode_is_no_column_of_steps(tmp_path, option, values):
 @pytest.mark.parametrize("ends", [([2], [4, 6]), ([6], []), ([0, 1], [1, 3]), ([], [])])
 def test_an_episode_ends_where_one_of_the_flags_is_true(tmp_path, ends):
     flags = [np.isin(np.arange(7), each) for each in ends]
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"], file["terminal"], file["timeout"] = np.arange(7), flags[0], flags[1] * 1.0
+    save(tmp_path / "a.h5", {"x": np.arange(7), "terminal": flags[0], "timeout": flags[1] * 1.0})
     windows = Windows({"x": [-1, 0]}, pad="edge", episode_flags=["terminal", "timeout"])
     episodes = np.split(np.arange(7), np.flatnonzero((flags[0] | flags[1])[:-1]) + 1)
     expected = [[max(step - 1, int(each[0])), step] for each in episodes for step in each.tolist()]
@@ -462,15 +459,13 @@ def test_episodes_that_are_too_short_are_counted(tmp_path, caplog):
     ],
 )
 def test_episodes_that_do_not_ascend(tmp_path, option, values, said):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"], file["said"] = np.arange(7), values
+    save(tmp_path / "a.h5", {"x": np.arange(7), "said": values})
     with pytest.raises(SchemaMismatchError, match=said):
         H5Dataset(tmp_path / "a.h5", ["x"], windows=Windows({"x": [0]}, **{option: "said"}))
 
 
 def test_folds_keep_episodes_together_that_have_no_names(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"], file["ends"] = np.arange(12), [3, 7, 8, 12]
+    save(tmp_path / "a.h5", {"x": np.arange(12), "ends": [3, 7, 8, 12]})
     windows = Windows({"x": [0]}, episode_ends="ends")
     tested = []
     for train, valid in kfold(tmp_path, 2, group="episode", windows=windows):
@@ -495,8 +490,7 @@ def test_an_attribute_that_says_another_length(tmp_path):
 
 def test_a_column_of_files_without_offsets(tmp_path):
     for name, steps in (("a", 3), ("b", 5)):
-        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
-            file["x"], file["reward"], file["goal"] = np.arange(steps), np.arange(steps) * 2, [1, 2, 3]
+        save(tmp_path / f"{name}.h5", {"x": np.arange(steps), "reward": np.arange(steps) * 2, "goal": [1, 2, 3]})
     with pytest.raises(OptionError, match="'goal' has no offsets, and is as long as some episodes alone"):
         H5Dataset(tmp_path, ["goal"], rows=Files(), windows=Windows({"x": [0]}))
     windows = Windows({"x": [0]}, constants=["goal"])

@@ -27,6 +27,7 @@ from ray_h5.index.file_options import FileOptions
 from ray_h5.tables import table_files
 from ray_h5.tables.keys import RowKeys, lines_of
 from ray_h5.torch_data import H5Dataset, kfold, loader, where
+from tests.kit.files import save
 
 ROWS = 4
 
@@ -158,9 +159,7 @@ def test_lines_of_no_row_are_counted(files, windows, caplog):
 
 @pytest.fixture
 def traces(tmp_path):
-    with h5py.File(tmp_path / "traces.h5", "w") as file:
-        for i in range(6):
-            file[f"data/T_{i}"] = np.full((5, 2), i, "f4")
+    save(tmp_path / "traces.h5", {f"data/T_{i}": np.full((5, 2), i, "f4") for i in range(6)})
     return write(
         tmp_path,
         "trace_name,mag,kind\n" + "".join(f"T_{i},{i / 2},k{i % 2}\n" for i in reversed(range(6))),
@@ -185,9 +184,7 @@ def test_two_lines_that_name_one_group_are_refused(traces, tmp_path):
 
 
 def test_groups_are_episodes_of_windows(traces, tmp_path):
-    with h5py.File(tmp_path / "demos.h5", "w") as file:
-        for i in range(6):
-            file[f"data/T_{i}/u"] = np.arange(4.0) + 10 * i
+    save(tmp_path / "demos.h5", {f"data/T_{i}/u": np.arange(4.0) + 10 * i for i in range(6)})
     sidecar = Sidecar(traces, on="group", key="trace_name")
     windows = Windows({"u": [0, 1]}, pad="drop")
     samples = H5Dataset(
@@ -468,9 +465,7 @@ def test_a_key_that_is_not_delivered_may_have_any_name(files):
 
 
 def test_a_file_without_rows_needs_no_line(files):
-    with h5py.File(files / "f1.h5", "w") as file:
-        file["x"], file["guid"] = np.zeros((0, 3)), np.zeros(0, h5py.string_dtype())
-        file["number"] = np.zeros(0, int)
+    save(files / "f1.h5", {"x": np.zeros((0, 3)), "guid": np.zeros(0, h5py.string_dtype()), "number": np.zeros(0, int)})
     for missing in ("error", "null", "drop"):
         sidecar = Sidecar(write(files, "path,site\nf0,a\nf2,c\n"), on="path", missing=missing)
         assert [row["site"] for row in each(dataset(files, ["site"], sidecar=sidecar))] == ["a"] * ROWS + ["c"] * ROWS

@@ -17,6 +17,7 @@ from ray_h5.torch_data import (
     loader,
     where,
 )
+from tests.kit.files import save
 
 N = 600
 LENGTHS = np.random.default_rng(0).integers(5, 200, N)
@@ -110,8 +111,7 @@ def test_lengths_of_ranges_and_lists(tmp_path, index_dir):
 
 def test_lengths_of_spans_of_time(tmp_path):
     events = np.sort(np.random.default_rng(2).uniform(0, 20, 100))
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"], file["t"], file["events"] = np.arange(20.0), np.arange(20.0), events
+    save(tmp_path / "a.h5", {"x": np.arange(20.0), "t": np.arange(20.0), "events": events})
     windows = Windows({"x": [0.0], "events": slice(-1.0, 1.0)}, at={"x": "t", "events": "events"})
     dataset = H5Dataset(tmp_path / "a.h5", ["x", "events"], windows=windows)
     found = dataset.epoch_order(Shuffle(by_length="events")).runs.lengths
@@ -123,8 +123,7 @@ def bags(tmp_path):
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, 60, 50)
     for i, length in enumerate(lengths.tolist()):
-        with h5py.File(tmp_path / f"{i}.h5", "w") as file:
-            file["features"] = np.full((length, 2), i, "f4")
+        save(tmp_path / f"{i}.h5", {"features": np.full((length, 2), i, "f4")})
     return tmp_path, lengths
 
 

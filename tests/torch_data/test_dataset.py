@@ -27,6 +27,7 @@ from ray_h5.torch_data import (
     where,
 )
 from tests.index.kit import plan_files
+from tests.kit.files import save
 from tests.rows.test_ranges_equal_numpy import write_matrix
 
 from .conftest import ids_of
@@ -121,10 +122,7 @@ def test_ending_an_epoch_early_leaves_no_thread(files):
 
 
 def test_a_predicate_sees_what_is_delivered_as_in_ray(tmp_path):
-    path = str(tmp_path / "a.h5")
-    with h5py.File(path, "w") as file:
-        file["epoch"] = np.array([9.5, 10.5, 10.9, 11.5], "f4")
-        file["x"] = np.arange(4.0)
+    path = save(tmp_path / "a.h5", {"epoch": np.array([9.5, 10.5, 10.9, 11.5], "f4"), "x": np.arange(4.0)})
     options = {"columns": ["epoch", "x"], "predicate": where(epoch=10), "dtypes": {"epoch": "u1"}}
     options["casting"] = "unsafe"
     dataset = H5Dataset(path, **options)
@@ -173,8 +171,7 @@ def test_a_loader_without_a_batch_says_so(files, caplog):
 
 
 def test_a_loader_of_empty_files_says_that_they_have_no_samples(tmp_path, caplog):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"] = np.zeros((0, 3), "f4")
+    save(tmp_path / "a.h5", {"x": np.zeros((0, 3), "f4")})
     assert not list(loader(tmp_path, 4))
     assert "there is no batch: H5Dataset(0 samples of 1 file: x) has no samples" in caplog.text
     assert "drop_last" not in caplog.text
@@ -311,10 +308,7 @@ def test_what_is_no_index_is_not_made_one(files, indices):
 
 
 def test_text_that_is_not_utf_8(tmp_path):
-    path = tmp_path / "a.h5"
-    with h5py.File(path, "w") as file:
-        file["name"] = np.array([b"a", b"\xff\xfe", b"c"])
-        file["x"] = np.arange(3)
+    path = save(tmp_path / "a.h5", {"name": np.array([b"a", b"\xff\xfe", b"c"]), "x": np.arange(3)})
     dataset = H5Dataset(path)
     assert dataset[0]["name"] == "a"
     lazy = H5LazyDataset(path, "x", "name")
@@ -330,9 +324,7 @@ def test_text_that_is_not_utf_8(tmp_path):
 
 
 def test_a_cast_that_loses_a_value_is_an_error(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"] = np.array([1, 2, 300, 4])
-        file["y"] = np.array([[0.5, 1], [2, 3], [4, 5], [6, np.nan]])
+    save(tmp_path / "a.h5", {"x": np.array([1, 2, 300, 4]), "y": np.array([[0.5, 1], [2, 3], [4, 5], [6, np.nan]])})
     path, narrow = str(tmp_path / "a.h5"), {"x": "int8"}
     dataset = H5Dataset(path, dtypes=narrow)
     with pytest.raises(CastError, match=r"a\.h5: column 'x', row 2: the value 300 cannot be cast to int8"):
@@ -350,9 +342,7 @@ def test_a_cast_that_loses_a_value_is_an_error(tmp_path):
 
 
 def test_rows_that_are_left_out_need_no_cast(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"] = np.where(np.arange(64) % 2, 1000, np.arange(64))
-        file["odd"] = np.arange(64) % 2
+    save(tmp_path / "a.h5", {"x": np.where(np.arange(64) % 2, 1000, np.arange(64)), "odd": np.arange(64) % 2})
     dataset = H5Dataset(str(tmp_path / "a.h5"), ["x"], where(odd=0), dtypes={"x": "int8"})
     assert [batch["x"].tolist() for batch in loader(dataset, 16, shuffle=False)] == [
         list(range(0, 32, 2)),

@@ -2,20 +2,17 @@
 
 import sys
 
-import h5py
 import numpy as np
 import pytest
 
 from ray_h5 import H5Dataset
+from tests.kit.files import save
 
 STORAGES = {"contiguous": {}, "gzip": {"chunks": (4,), "compression": "gzip"}}
 
 
 def write(path, count, **storage):
-    with h5py.File(path, "w") as file:
-        for i in range(count):
-            file.create_dataset(f"g{i % 7}/x{i:04d}", data=np.arange(12, dtype="f4") + i, **storage)
-    return str(path)
+    return save(path, {f"g{i % 7}/x{i:04d}": np.arange(12, dtype="f4") + i for i in range(count)}, **storage)
 
 
 def steps_of(action):

@@ -1,6 +1,5 @@
 """Columns that say where samples come from: the file, the row, and the step of a window."""
 
-import h5py
 import numpy as np
 import pytest
 import torch
@@ -8,6 +7,7 @@ from torch.utils.data import DataLoader, Subset
 
 from ray_h5.errors import OptionError, UnknownColumnError
 from ray_h5.torch_data import CombinedHDF5Dataset, Groups, H5Dataset, Windows, loader, where
+from tests.kit.files import save
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
@@ -16,9 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 def paths(tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
     for number, rows in enumerate((30, 20)):
-        with h5py.File(folder / f"{number}.h5", "w") as file:
-            file["x"] = np.arange(rows) + 100 * number
-            file["label"] = np.arange(rows) % 2
+        save(folder / f"{number}.h5", {"x": np.arange(rows) + 100 * number, "label": np.arange(rows) % 2})
     return [str(folder / "0.h5"), str(folder / "1.h5")]
 
 
@@ -90,9 +88,7 @@ def test_windows_say_their_step(paths):
 
 
 def test_steps_of_groups_count_through_the_file(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for number, steps in enumerate((5, 3)):
-            file[f"demo_{number}/x"] = np.arange(steps) + 5 * number
+    save(tmp_path / "a.h5", {f"demo_{number}/x": np.arange(steps) + 5 * number for number, steps in enumerate((5, 3))})
     options = {"rows": Groups("demo_*"), "windows": Windows({"x": [0]}), "include_steps": True}
     (batch,) = loader(tmp_path / "a.h5", 8, columns=["x"], shuffle=False, **options)
     assert batch["step"].tolist() == batch["x"][:, 0].tolist() == [*range(8)]
@@ -101,7 +97,6 @@ def test_steps_of_groups_count_through_the_file(tmp_path):
 def test_bad_input(paths, tmp_path):
     with pytest.raises(OptionError, match=r"include_steps=True: .*expected windows"):
         H5Dataset(paths, include_steps=True)
-    with h5py.File(tmp_path / "path.h5", "w") as file:
-        file["path"] = np.arange(3)
+    save(tmp_path / "path.h5", {"path": np.arange(3)})
     with pytest.raises(OptionError, match="a column 'path' of their own"):
         H5Dataset(tmp_path / "path.h5", include_paths=True)

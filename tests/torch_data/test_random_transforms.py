@@ -2,23 +2,20 @@
 
 import random
 
-import h5py
 import numpy as np
 import pytest
 import torch
 
 from ray_h5.torch_data import H5Dataset, loader
 from ray_h5.torch_data.h5_data_loader import H5DataLoader
+from tests.kit.files import save
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    path = tmp_path_factory.mktemp("random") / "a.h5"
-    with h5py.File(path, "w") as file:
-        file["x"] = np.arange(60.0)
-    return path
+    return save(tmp_path_factory.mktemp("random") / "a.h5", {"x": np.arange(60.0)})
 
 
 def draw(sample):

@@ -8,6 +8,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 from ray_h5.errors import NonFiniteError, NotFittedError, OptionError, UnknownColumnError
 from ray_h5.torch_data import Groups, H5Dataset, Standardize, Windows, loader, where
+from tests.kit.files import save
 
 ROWS = 90
 
@@ -21,9 +22,7 @@ def values():
 def paths(tmp_path_factory, values):
     folder = tmp_path_factory.mktemp("files")
     for number, rows in enumerate((slice(0, 40), slice(40, ROWS))):
-        with h5py.File(folder / f"{number}.h5", "w") as file:
-            file["signal"] = values[rows]
-            file["label"] = np.arange(ROWS)[rows] % 3
+        save(folder / f"{number}.h5", {"signal": values[rows], "label": np.arange(ROWS)[rows] % 3})
     return [folder / "0.h5", folder / "1.h5"]
 
 
@@ -115,8 +114,7 @@ def test_bad_input(paths, tmp_path):
         Standardize(["signal"]).fit(Subset(dataset, []))
     with pytest.raises(UnknownColumnError, match="signal"):
         Standardize(["signal"]).fit(dataset)({"label": 1})
-    with h5py.File(tmp_path / "nan.h5", "w") as file:
-        file["x"] = np.array([1.0, np.nan, 3.0])
+    save(tmp_path / "nan.h5", {"x": np.array([1.0, np.nan, 3.0])})
     with pytest.raises(NonFiniteError, match="column 'x'"):
         Standardize(["x"]).fit(H5Dataset(tmp_path / "nan.h5"))
     assert Standardize(["x"], nan_policy="omit").fit(H5Dataset(tmp_path / "nan.h5")).scalers["x"].mean == 2

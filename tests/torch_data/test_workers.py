@@ -33,6 +33,7 @@ from ray_h5.torch_data import (
 from ray_h5.torch_data.batches.processes import WorkerError
 from ray_h5.torch_data.compat.wait_monitor import resident_bytes
 from ray_h5.torch_data.h5_data_loader import H5DataLoader
+from tests.kit.files import save
 
 from .conftest import error_of, ids_of
 
@@ -236,10 +237,7 @@ def test_workers_decode_images_and_leave_batches_out(tmp_path):
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    path = tmp_path_factory.mktemp("workers") / "a.h5"
-    with h5py.File(path, "w") as file:
-        file["x"] = np.arange(60)
-    return path
+    return save(tmp_path_factory.mktemp("workers") / "a.h5", {"x": np.arange(60)})
 
 
 def with_process(sample):

@@ -22,6 +22,7 @@ from ray_h5.writing.file_writer import OutputFile
 from ray_h5.writing.repack import copy_file
 from ray_h5.writing.repack import repack as repacking
 from tests.kit.fault_server import FaultServer
+from tests.kit.files import save
 from tests.remote.kit import options_of
 from tests.writing.test_copying import contents, everything
 
@@ -278,9 +279,7 @@ def test_by_default_chunks_of_many_rows_become_small(tmp_path, compression):
 
 
 def test_a_paged_file_in_a_store_is_planned_with_two_requests(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for name in "abcd":
-            file.create_dataset(name, data=np.zeros((2000, 30)), chunks=(1, 30), compression="lzf")
+    save(tmp_path / "a.h5", {name: np.zeros((2000, 30)) for name in "abcd"}, chunks=(1, 30), compression="lzf")
     (tmp_path / "bkt").mkdir()
     repack(tmp_path / "a.h5", tmp_path / "bkt/b.h5", chunk_rows=2, codec="lz4", page="1MiB")
     with FaultServer(tmp_path) as server:
@@ -306,8 +305,7 @@ def test_values_of_chunks_that_lie_in_two_slabs(monkeypatch, tmp_path, dtype):
     if isinstance(dtype, list):
         values, numbers = np.zeros(5000, dtype), values
         values["a"], values["b"] = numbers, numbers
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_dataset("x", data=values, chunks=(100,))
+    save(tmp_path / "a.h5", {"x": values}, chunks=(100,))
     repack(tmp_path / "a.h5", tmp_path / "b.h5", chunk_rows=701)
     with h5py.File(tmp_path / "b.h5") as file:
         assert file["x"].dtype == values.dtype

@@ -10,6 +10,7 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 import ray_h5
 import ray_h5.torch_data
 from ray_h5.errors import OptionError, RayH5Error, UnknownColumnError
+from tests.kit.files import save
 
 pytestmark = pytest.mark.usefixtures("ray_local")
 
@@ -29,10 +30,8 @@ def given(tmp_path):
     for folder in ("in", "other"):
         (tmp_path / folder).mkdir()
     for i, dtype in enumerate(("i4", "i8")):
-        with h5py.File(tmp_path / f"other/{i}.h5", "w") as file:
-            file["guid"] = np.arange(4, dtype=dtype) + 4 * i
-        with h5py.File(tmp_path / f"in/{i}.nc", "w") as file:
-            file["deep/guid"] = h5py.ExternalLink(str(tmp_path / f"other/{i}.h5"), "guid")
+        save(tmp_path / f"other/{i}.h5", {"guid": np.arange(4, dtype=dtype) + 4 * i})
+        save(tmp_path / f"in/{i}.nc", {"deep/guid": h5py.ExternalLink(str(tmp_path / f"other/{i}.h5"), "guid")})
     return {
         "paths": ["in", "gone.h5"],
         "group": "deep",

@@ -8,6 +8,7 @@ from ray.data.extensions import ArrowTensorTypeV2
 import ray_h5
 from ray_h5.errors import CastError, OptionError, UnsupportedColumnError
 from ray_h5.torch_data import H5Dataset
+from tests.kit.files import save
 
 pytestmark = pytest.mark.usefixtures("ray_local")
 
@@ -129,9 +130,7 @@ def test_complex_numbers_of_varying_length_are_lists_of_pairs(tmp_path, element)
 
 
 def test_a_cast_that_loses_a_value_is_an_error(tmp_path):
-    path = str(tmp_path / "a.h5")
-    with h5py.File(path, "w") as file:
-        file["x"] = np.array([1, 2, 300])
+    path = save(tmp_path / "a.h5", {"x": np.array([1, 2, 300])})
     with pytest.raises(CastError, match=r"a\.h5: column 'x', row 2: the value 300 cannot be cast to int8: int8 holds"):
         ray_h5.read_h5(path, dtypes={"x": "int8"}).materialize()
     found = ray_h5.read_h5(path, dtypes={"x": "int8"}, casting="unsafe").take_all()

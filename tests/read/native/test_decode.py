@@ -16,7 +16,7 @@ from ray_h5.manifest.layout import FilterPipeline, FilterStep
 from ray_h5.read.native.job_table import IN_PYTHON, PIPELINES, pipeline_number
 from ray_h5.read.native.library import compiled_loop
 from ray_h5.read.reader import RowReader
-from tests.hdf5.h5kit import write
+from tests.kit.files import save
 
 pytestmark = pytest.mark.skipif(compiled_loop() is None, reason="the loop is not compiled")
 
@@ -54,7 +54,7 @@ def stored(tmp_path_factory):
     }
     for name, options in FILTERS.items():
         for kind, values in kinds.items():
-            path = write(folder / f"{name}{kind}.h5", {"x": values}, chunks=(len(values),), **options)
+            path = save(folder / f"{name}{kind}.h5", {"x": values}, chunks=(len(values),), **options)
             layout = RowReader(path).column("x")
             with h5py.File(path) as file:
                 mask, data = file["x"].id.read_direct_chunk((0,))

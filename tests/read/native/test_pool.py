@@ -33,7 +33,7 @@ from ray_h5.read.native.job_table import (
 )
 from ray_h5.read.native.library import compiled_loop, pool_of
 from ray_h5.torch_data import h5_data_loader, loader
-from tests.hdf5.h5kit import write
+from tests.kit.files import save
 
 pytestmark = pytest.mark.skipif(compiled_loop() is None, reason="the loop is not compiled")
 
@@ -129,7 +129,7 @@ def test_pools_have_no_data_races(tmp_path):
 def test_one_thread_more_than_asked_for_plans_reads_if_it_has_a_cpu(tmp_path, monkeypatch, threads, cpus, expected):
     monkeypatch.setattr(read_calls, "cpu_count", lambda: cpus)
     values = np.arange(800_000, dtype="<f4").reshape(800, 1000)
-    path = write(tmp_path / "a.h5", {"x": values}, chunks=(1, 1000))
+    path = save(tmp_path / "a.h5", {"x": values}, chunks=(1, 1000))
     names, read = set(), h5_data_loader.H5DataLoader._read
 
     def slowly(*args, **options):

@@ -16,6 +16,7 @@ from ray_h5.errors import (
     UnsupportedColumnError,
 )
 from ray_h5.torch_data import CombinedHDF5Dataset, create_optimized_dataloader, kfold, where
+from tests.kit.files import save
 from tests.torch_data.conftest import ids_of, write_signals
 
 ALL = list(range(60))
@@ -43,8 +44,7 @@ def test_numbers_have_one_dtype_and_text_may_be_bytes(files, tmp_path):
     for name in ("fhr_st", "cs_label"):
         with pytest.raises(OptionError, match=f"dtypes: column '{name}': .*dtype=torch.float64.*H5Dataset"):
             CombinedHDF5Dataset(files, dtypes={name: "float64"})
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["site"] = np.array([b"\xff\xfe", b"a"])
+    save(tmp_path / "a.h5", {"site": np.array([b"\xff\xfe", b"a"])})
     dataset = CombinedHDF5Dataset(tmp_path / "a.h5", dtypes={"site": bytes})
     assert [each.site for each in dataset] == [b"\xff\xfe", b"a"]
 
@@ -197,9 +197,7 @@ def test_stats_count_what_threads_read(files):
     ],
 )
 def test_patients_are_found_by_what_samples_call_them(tmp_path, values, wanted, rows):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["guid"] = values
-        file["x"] = np.arange(len(values))
+    save(tmp_path / "a.h5", {"guid": values, "x": np.arange(len(values))})
     assert [int(each.x) for each in CombinedHDF5Dataset(tmp_path / "a.h5", allowed_guids=wanted)] == rows
     everyone = CombinedHDF5Dataset(tmp_path / "a.h5")
     for i, guid in enumerate(each.guid for each in everyone):
@@ -222,8 +220,7 @@ def test_labels_are_filtered_as_samples_show_them(tmp_path, values, shape):
 
 
 def test_complex_numbers_are_refused_by_name(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["z"], file["x"] = np.arange(4) * 1j, np.arange(4)
+    save(tmp_path / "a.h5", {"z": np.arange(4) * 1j, "x": np.arange(4)})
     with pytest.raises(UnsupportedColumnError, match=r"'z'.*complex.*load_fields.*H5Dataset"):
         CombinedHDF5Dataset(tmp_path / "a.h5")
     assert len(CombinedHDF5Dataset(tmp_path / "a.h5", ["x"])) == 4
@@ -302,9 +299,7 @@ def test_both_ends_of_the_epochs_are_included(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:overflow encountered in cast")
 def test_values_that_the_dtype_cannot_hold(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["time"] = np.array([2**24 + 1, 2**40 + 1])
-        file["x"] = np.array([1.0, 1e6])
+    save(tmp_path / "a.h5", {"time": np.array([2**24 + 1, 2**40 + 1]), "x": np.array([1.0, 1e6])})
     path = str(tmp_path / "a.h5")
     assert CombinedHDF5Dataset(path)[1].time.item() == 2**40  # rounded, as any integer here
     half = CombinedHDF5Dataset(path, ["x"], dtype=torch.float16, kept_bytes=0)

@@ -1,7 +1,6 @@
 import subprocess
 import sys
 
-import h5py
 import numpy as np
 import pytest
 import torch
@@ -14,6 +13,7 @@ from ray_h5.errors import (
     UnknownColumnError,
 )
 from ray_h5.torch_data import H5LazyDataset, RankMemCachedH5Dataset, h5_worker_init_fn
+from tests.kit.files import save
 
 
 def test_pairs_are_tensors_with_the_dtypes_of_the_file(pairs):
@@ -145,9 +145,7 @@ def test_a_live_writer_in_swmr_mode(tmp_path):
 def test_single_numbers_of_any_type(tmp_path):
     path = tmp_path / "numbers.h5"
     kinds = ("u1", "u2", "u4", "u8", "i1", "i8", "f2", ">u8", "?")
-    with h5py.File(path, "w") as file:
-        for kind in kinds:
-            file[kind] = np.arange(2).astype(kind)
+    save(path, {kind: np.arange(2).astype(kind) for kind in kinds})
     for kind in kinds:
         value = H5LazyDataset(path, kind)[1]
         assert (value.shape, value.item()) == ((), 1)

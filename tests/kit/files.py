@@ -1,0 +1,19 @@
+"""Files of a few columns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+
+
+def save(path: Path | str, columns: dict[str, Any], libver: str | None = None, **options) -> str:
+    """Write one dataset a column, all with the same `options`, and return the path as a string."""
+    with h5py.File(path, "w", libver=libver) as file:
+        for name, data in columns.items():
+            if options:
+                file.create_dataset(name, data=data, **options)
+            else:
+                file[name] = data  # which may be a link
+    return str(path)
