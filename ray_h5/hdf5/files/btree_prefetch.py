@@ -14,18 +14,17 @@ from ray_h5.hdf5.format import (
     CHUNKED,
     HEADER_BYTES,
     SIGNATURE,
-    UNDEFINED,
     USUAL_ENTRIES,
     USUAL_WIDTHS,
     FormatError,
     Message,
     MessageKind,
-    Superblock,
     data_layout,
     header_block,
     local_heap,
     messages_in,
     number,
+    numbers,
     superblock,
     symbols,
     tree_node,
@@ -63,6 +62,7 @@ class Hints:
         self._size = size
         self._base = 0
         self._known: dict[tuple[int, int], list[Span]] = {}
+        # By address, as all below: object headers, and their other blocks of version 1, which have no signature.
         self._headers: set[int] = set()
         self._blocks: set[int] = set()
         # Of the nodes of B-trees of version 2, what they do not say themselves: bytes of a node and of a record, levels
@@ -77,8 +77,10 @@ class Hints:
             spans: list[Span] = []
             # What raises is no node, one that is cut off here, or one that libhdf5 will refuse.
             with contextlib.suppress(FormatError, IndexError, ValueError, OverflowError, ZeroDivisionError):
-                spans.extend(self._follow(offset, bytes(data)))
-            self._known[key] = [(at, min(count, _MAX_BYTES)) for at, count in spans if 0 < at < self._size]
+                spans.extend(self._follow(offset - self._base, bytes(data)))
+            # An address that leads nowhere is past the end of every file.
+            places = ((self._base + address, min(count, _MAX_BYTES)) for address, count in spans)
+            self._known[key] = [(at, count) for at, count in places if 0 < at < self._size]
         return self._known[key]
 
     def leads_on(self, offset: int, beginning: bytes) -> bool:
@@ -90,77 +92,66 @@ class Hints:
             return beginning[4:5] == _CHUNK_TREE
         if beginning[:4] == b"BTIN":
             return beginning[5:6] in _CHUNK_TREES_2
-        return offset in self._headers
+        return offset - self._base in self._headers
 
-    def _follow(self, offset: int, data: bytes) -> Iterator[Span]:
-        """Yield what follows a structure, which begins with its signature; an old object header has none."""
+    def _follow(self, at: int, data: bytes) -> Iterator[Span]:
+        """Yield address and bytes of what follows a structure.
+
+        It begins with its signature; an old object header has none. Entries that are cut off raise `FormatError`.
+        """
         signature = data[:4]
         if signature == SIGNATURE[:4]:
-            yield from self._superblock(superblock(data))
+            block = superblock(data)
+            self._base = block.base
+            yield self._header(block.root)
+            if block.version >= 2:
+                yield self._header(block.extension)
+            yield from ((table, _GUESS_BYTES) for table in block.tables[1:] if block.tables[0] == 1)
         elif signature in _INDEXES:
-            yield from self._node(signature, offset, data)
+            yield from self._node(signature, at, data)
         elif signature == b"OCHK":
             yield from self._messages(data[4:], 4)
         elif signature == b"SNOD":
             for _, header, kept, *tables in symbols(data):
-                yield self._header_at(header)
-                if kept == 1:
-                    yield from ((self._offset_of(address), _GUESS_BYTES) for address in tables)
+                yield self._header(header)
+                yield from ((table, _GUESS_BYTES) for table in tables if kept == 1)
         elif signature == b"HEAP":
-            size, _, at = local_heap(data)
-            yield self._offset_of(at), size
+            size, _, values = local_heap(data)
+            yield values, size
         elif signature == b"GCOL":
-            yield offset, number(data, 8, 8)
-        elif signature == b"OHDR" or offset in self._headers:
+            yield at, number(data, 8, 8)
+        elif signature == b"OHDR" or at in self._headers:
             begin, _, prefix, _ = header_block(data)
             yield from self._messages(data[begin:], prefix)
-        elif offset in self._blocks:
+        elif at in self._blocks:
             yield from self._messages(data, 8)
 
-    def _superblock(self, block: Superblock) -> Iterator[Span]:
-        self._base = block.base
-        yield self._header_at(block.root)
-        if block.version >= 2:
-            yield self._header_at(block.extension)
-        elif block.tables[0] == 1:
-            yield from ((self._offset_of(table), _GUESS_BYTES) for table in block.tables[1:])
+    def _header(self, address: int) -> Span:
+        self._headers.add(address)
+        return address, HEADER_BYTES
 
-    def _node(self, signature: bytes, offset: int, data: bytes) -> Iterator[Span]:
+    def _node(self, signature: bytes, at: int, data: bytes) -> Iterator[Span]:
         if signature == b"TREE":
             kind, level, count = tree_node(data)
             key, child = 8, HEADER_BYTES if level == 0 else len(data)
             if kind:  # of chunks
                 key, child = (len(data) - 24 - 8 * USUAL_ENTRIES) // (USUAL_ENTRIES + 1), len(data)
-            for i in range(_fitting(count, key + 8, data, 24 + key - 8) if level or not kind else 0):
-                yield self._at(data, 24 + key + i * (key + 8)), child
+            for i in range(count if level or not kind else 0):
+                yield number(data, 24 + key + i * (key + 8), 8), child
         elif signature == b"BTHD":
-            root = self._at(data, 16)
+            root = number(data, 16, 8)
             self._trees[root] = number(data, 6, 4), number(data, 10, 2), number(data, 12, 2), number(data, 24, 2)
             yield root, number(data, 6, 4)
         elif signature == b"BTIN":
-            yield from self._tree2_node(offset, data)
+            yield from self._tree2_node(at, data)
         elif signature == b"FAHD":
             entry, page_bits, count = data[6], data[7], number(data, 8, 8)
-            yield self._at(data, 16), count * entry + 5 * (count // (1 << page_bits) + 1) + 64
+            yield number(data, 16, 8), count * entry + 5 * (count // (1 << page_bits) + 1) + 64
         elif signature == b"EAHD":
-            self._arrays[offset] = data
-            yield self._at(data, 60), _GUESS_BYTES
-        elif signature == b"EAIB":
-            yield from self._array_index(data)
-        else:
-            yield from self._array_super(data)
-
-    def _at(self, data: bytes, begin: int) -> int:
-        """Return the offset that an address leads to; -1 if it leads nowhere."""
-        return self._offset_of(int.from_bytes(data[begin : begin + 8], "little") if len(data) >= begin + 8 else None)
-
-    def _offset_of(self, address: int | None) -> int:
-        return -1 if address in {None, UNDEFINED} else int(address or 0) + self._base
-
-    def _header_at(self, address: int | None) -> Span:
-        at = self._offset_of(address)
-        self._headers.add(at)
-        return at, HEADER_BYTES
+            self._arrays[at] = data
+            yield number(data, 60, 8), _GUESS_BYTES
+        elif (header := self._arrays.get(number(data, 6, 8))) is not None:
+            yield from _array_index(header, data) if signature == b"EAIB" else _array_super(header, data)
 
     def _messages(self, data: bytes, prefix: int) -> Iterator[Span]:
         messages: list[Message] = []
@@ -171,61 +162,25 @@ class Hints:
                 layout = data_layout(body, USUAL_WIDTHS)
                 key = 8 + 8 * len(layout.chunk_shape)
                 tree_bytes = 24 + 8 * USUAL_ENTRIES + (USUAL_ENTRIES + 1) * key
-                if layout.kind == CHUNKED:  # without an address: no index, or one that libhdf5 does not know
-                    yield self._offset_of(layout.address), tree_bytes if layout.version == 3 else HEADER_BYTES
+                if layout.kind == CHUNKED and layout.address is not None:  # else no index, or one of no known kind
+                    yield layout.address, tree_bytes if layout.version == 3 else HEADER_BYTES
             elif kind == MessageKind.CONTINUATION:
-                at = self._at(body, 0)
+                at = number(body, 0, 8)
                 if prefix == 8:
                     self._blocks.add(at)
                 yield at, number(body, 8, 8)
             elif kind == MessageKind.LINK and len(body) > 12:
-                yield self._header_at(number(body, len(body) - 8, 8))  # a hard link ends in the address
+                yield self._header(number(body, len(body) - 8, 8))  # a hard link ends in the address
             elif kind == MessageKind.FILE_SPACE and len(body) >= 19 and body[1] == _PAGED:
                 # The first page holds the metadata, if they fit.
-                yield max(1, self._base), number(body, 11, 8) - 1
+                yield 1, number(body, 11, 8) - 1
             elif kind in _OF_PAIRS and len(body) >= 16:
                 # Two addresses: of a group, or of many links or attributes.
                 begin = 0 if kind == MessageKind.SYMBOL_TABLE else 2 + _OF_PAIRS[kind] * (body[1] & 1)
-                yield self._at(body, begin), _GUESS_BYTES
-                yield self._at(body, begin + 8), _GUESS_BYTES
+                yield from ((address, _GUESS_BYTES) for address in numbers(body, begin, 2, 8))
 
-    def _array_index(self, data: bytes) -> Iterator[Span]:
-        header = self._arrays.get(self._at(data, 6), b"")
-        if not header:
-            return
-        entry, bits, first, least, pointers = header[6:11]
-        levels = 2 * int(math.log2(pointers))
-        at = 14 + first * entry
-        # Addresses of blocks come first: of each level, twice as many as of the one before the last.
-        sizes: list[int] = []
-        for level in range(levels):
-            sizes += [(least << ((level + 1) // 2)) * entry + 64] * (1 << (level // 2))
-        # Then those of super blocks, one for each level.
-        for level in range(levels, 1 + bits - int(math.log2(least))):
-            sizes.append(64 + (1 << (level // 2)) * 16)
-        yield from ((self._at(data, at + 8 * i), size) for i, size in enumerate(sizes))
-
-    def _array_super(self, data: bytes) -> Iterator[Span]:
-        header = self._arrays.get(self._at(data, 6), b"")
-        if not header:
-            return
-        entry, bits, least, page_bits = header[6], header[7], header[9], header[11]
-        width = -(-bits // 8)
-        start = number(data, 14, width)
-        # The level of a super block: where the elements of its blocks begin says which one it is.
-        level, begins = 0, 0
-        while begins < start and level < 64:
-            begins += (1 << (level // 2)) * (least << ((level + 1) // 2))
-            level += 1
-        count, elements = 1 << (level // 2), least << ((level + 1) // 2)
-        page = 1 << page_bits
-        bitmap = -(-(elements // page) // 8) * count if elements > page else 0
-        at = 14 + width + bitmap
-        for i in range(_fitting(count, 8, data, at)):
-            yield self._at(data, at + 8 * i), elements * entry + 64 + 4 * (elements // page + 1)
-
-    def _tree2_node(self, offset: int, data: bytes) -> Iterator[Span]:
-        node, record, depth, records = self._trees.get(offset, (0, 0, 0, 0))
+    def _tree2_node(self, at: int, data: bytes) -> Iterator[Span]:
+        node, record, depth, records = self._trees.get(at, (0, 0, 0, 0))
         if depth < 1:
             return
         most = (node - 10) // record
@@ -236,16 +191,45 @@ class Hints:
             below = (most + 1) * below + most
             total_bytes = _width(below)
         begin, pointer = 6 + records * record, 8 + number_bytes + total_bytes
-        for i in range(_fitting(records + 1, pointer, data, begin)):
-            at = self._at(data, begin + i * pointer)
-            count = int.from_bytes(data[begin + i * pointer + 8 : begin + i * pointer + 8 + number_bytes], "little")
-            self._trees[at] = node, record, depth - 1, count
-            yield at, node
+        for place in range(begin, begin + (records + 1) * pointer, pointer):
+            child, count = number(data, place, 8), number(data, place + 8, number_bytes)
+            self._trees[child] = node, record, depth - 1, count
+            yield child, node
 
 
-def _fitting(count: int, nbytes: int, data: bytes, begin: int) -> int:
-    """Return how many of `count` entries of a node lie in its bytes: a damaged node may claim any number."""
-    return min(count, max(0, len(data) - begin) // max(1, nbytes))
+def _array_index(header: bytes, data: bytes) -> Iterator[Span]:
+    """Yield what follows the index of an extensible array.
+
+    Addresses of blocks come first. Then those of super blocks, one for each further level.
+    """
+    entry, bits, first, least, pointers = header[6:11]
+    levels, sizes = 2 * int(math.log2(pointers)), list[int]()
+    for level in range(1 + bits - int(math.log2(least))):
+        count, elements = _blocks_of(level, least)
+        sizes += [elements * entry + 64] * count if level < levels else [64 + count * 16]
+    yield from ((number(data, 14 + first * entry + 8 * i, 8), size) for i, size in enumerate(sizes))
+
+
+def _array_super(header: bytes, data: bytes) -> Iterator[Span]:
+    """Yield what follows a super block of an extensible array."""
+    entry, bits, least, page_bits = header[6], header[7], header[9], header[11]
+    width = -(-bits // 8)
+    start = number(data, 14, width)
+    # The level of a super block: where the elements of its blocks begin says which one it is.
+    level, begins = 0, 0
+    while begins < start and level < 64:
+        begins += math.prod(_blocks_of(level, least))
+        level += 1
+    count, elements = _blocks_of(level, least)
+    page = 1 << page_bits
+    bitmap = -(-(elements // page) // 8) * count if elements > page else 0
+    for i in range(count):
+        yield number(data, 14 + width + bitmap + 8 * i, 8), elements * entry + 64 + 4 * (elements // page + 1)
+
+
+def _blocks_of(level: int, least: int) -> tuple[int, int]:
+    """Return how many blocks of an extensible array are of a level, and the elements of one."""
+    return 1 << (level // 2), least << ((level + 1) // 2)
 
 
 def _width(most: int) -> int:
