@@ -34,7 +34,6 @@ After = list[Callable[[], None]]
 
 _COPY = "Copy the values into the file with h5repack."
 
-
 FileOf = Callable[[str], Any]
 """Returns the `OpenFile` at a path that values come from."""
 
@@ -195,10 +194,8 @@ class VirtualColumn:
     """
 
     def __init__(self, file: FileOf, elsewhere: Elsewhere, layout: ColumnLayout) -> None:
-        def source(mapping: tuple[int, Indices, Indices | None]) -> _Source:
-            return _Source.of(file, elsewhere.columns[mapping[0]], mapping[1:], layout)
-
-        sources = [mapping for mapping in gather(source, elsewhere.mappings) if size_of(mapping.here)]
+        made = gather(lambda of: _Source.of(file, elsewhere.columns[of[0]], of[1:], layout), elsewhere.mappings)
+        sources = [source for source in made if size_of(source.here)]
         self._file, self.layout, self.sources = file, layout, sources
         self._fill = _fill_of(elsewhere, layout)
         self._paths = {source.path for source in sources}
@@ -221,7 +218,9 @@ class VirtualColumn:
         if not (self._are_apart and all(source.is_block_of_rows for source in self.sources)):
             return None
         columns = alike(self._file(source.path).reader(source.address, self.layout.where) for source in self.sources)
-        return joint_column(columns) if columns and columns[0].source.layout.dtype == self.layout.dtype else None
+        # Rows of the stack may be wider than those of its sources.
+        like = {(layout.dtype, layout.row_shape) for layout in [self.layout, *(of.source.layout for of in columns)]}
+        return joint_column(columns) if columns and len(like) == 1 else None
 
     def states_of(self, paths: set[str]) -> list[tuple[str, Identity | None]]:
         """Return the states that files have to have if values of these are read.

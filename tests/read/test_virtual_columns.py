@@ -167,3 +167,18 @@ def test_stacks_with_gaps_are_read_as_one_column(tmp_path, seed):
             places = rng.permutation(len(out))[: len(values[rows])]
             reader.read_into({"x": out}, rows, places)
             np.testing.assert_array_equal(out[places], values[rows])
+
+
+@pytest.mark.parametrize("chunks", [None, (2, 4)])
+def test_rows_of_stacks_may_be_wider_than_those_of_all_sources(tmp_path, chunks):
+    layout = h5py.VirtualLayout((8, 6), "i4")
+    for number in range(2):
+        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+            file.create_dataset("x", data=np.arange(16, dtype="i4").reshape(4, 4) + 100 * number, chunks=chunks)
+        layout[4 * number : 4 * number + 4, 1:5] = h5py.VirtualSource(f"{number}.h5", "x", (4, 4))
+    with h5py.File(tmp_path / "all.h5", "w") as file:
+        file.create_virtual_dataset("x", layout, fillvalue=-3)
+        values = file["x"][()]
+    with ray_h5.RowReader(tmp_path / "all.h5", allow_external=[tmp_path]) as reader:
+        for rows in (slice(None), [7, 0, 3, 3]):
+            np.testing.assert_array_equal(reader.read(["x"], rows)["x"], values[rows])
