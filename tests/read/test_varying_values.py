@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from ray_h5.errors import CorruptChunkError, CorruptFileError
 from ray_h5.hdf5 import heap
 from ray_h5.hdf5.columns.value_types import item_bytes
-from ray_h5.hdf5.files.file_bytes import reader_of, widths_of
+from ray_h5.hdf5.files.file_bytes import FileBytes, widths_of
 from ray_h5.hdf5.format import object_header
 from ray_h5.hdf5.groups.matching_groups import GroupPattern
 from ray_h5.read.reader import RowReader
@@ -357,9 +357,8 @@ def test_messages_of_headers_in_several_blocks(tmp_path):
         with h5py.File(path) as file:
             dataset = file["x"]
             header, count = h5py.h5o.get_info(dataset.id).addr, len(dataset.attrs)
-            found = [
-                kind for kind, _, _, _ in object_header(reader_of(dataset)[0], header, widths_of(dataset.file.id))[1]
-            ]
+            read, _, widths = FileBytes.of(dataset.file.id)
+            found = [kind for kind, _, _, _ in object_header(read, header, widths)[1]]
         assert found.count(8) == 1
         assert count == 7
         assert 0x10 in found  # it goes on elsewhere

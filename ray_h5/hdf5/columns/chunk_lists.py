@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 
 from ray_h5.errors import CorruptFileError
-from ray_h5.hdf5.files.file_bytes import ReadBytes, Widths, address_of, filename_of, gather, reader_of, widths_of
+from ray_h5.hdf5.files.file_bytes import FileBytes, ReadBytes, Widths, address_of, filename_of, gather
 from ray_h5.hdf5.format import (
     CHUNKED,
     EXTENSIBLE_ARRAY,
@@ -41,9 +41,9 @@ _Cell: TypeAlias = tuple[int, ...]
 
 def layout_of(dataset: h5py.Dataset) -> tuple[Layout, Message]:
     """Return how the values of a dataset are stored, and the message that says it."""
-    widths = widths_of(dataset.file.id)
+    read, _, widths = FileBytes.of(dataset.file.id)
     try:
-        _, messages = object_header(reader_of(dataset)[0], address_of(dataset.id)[1], widths)
+        _, messages = object_header(read, address_of(dataset.id)[1], widths)
         message = next((stored for stored in messages if stored[0] == MessageKind.LAYOUT), (0, 0, b"", 0))
         return data_layout(message[2], widths), message
     except FormatError as exc:
@@ -166,9 +166,9 @@ def listed_in_tree(dataset: h5py.Dataset, where: str, stored: Layout | None = No
     stored = layout_of(dataset)[0] if stored is None else stored
     if stored.version > 3 or stored.kind != CHUNKED:
         return None
-    widths = widths_of(dataset.file.id)
+    read, end, widths = FileBytes.of(dataset.file.id)
     try:
-        chunks = chunks_in_tree(*reader_of(dataset), widths, stored)
+        chunks = chunks_in_tree(read, end, widths, stored)
     except FormatError as exc:
         raise _damaged_index(where, str(exc)) from None
     # Offsets count the user block. A damaged address must not become one in the file.

@@ -273,7 +273,14 @@ def kind_of(dtype: np.dtype, where: str) -> Kind:
         for name in dtype.names:
             if not name:
                 raise UnsupportedColumnError(f"{where} has a field without a name, which h5py cannot read")
-            _check_field(split_array(dtype[name])[0], f"{where.removesuffix(',')}, field {name!r},")
+            part, of = split_array(dtype[name])[0], f"{where.removesuffix(',')}, field {name!r},"
+            refers = h5py.check_ref_dtype(part)
+            if refers is not None or kind_of(part, of) == "list":
+                arrays = "arrays of varying length" if refers is None else "references"
+                held = "region references" if refers is h5py.RegionReference else arrays
+                raise UnsupportedColumnError(
+                    f"{of} has {held} inside a compound type. Write that field as a column of its own."
+                )
         return "struct"
     elif dtype.kind == "V":
         return "binary"
@@ -290,16 +297,6 @@ def kind_of(dtype: np.dtype, where: str) -> Kind:
         f"{where} has type {shown}, which cannot be read as rows. Numbers, booleans, enums, strings, times, "
         "opaque and compound values, and arrays of numbers of varying length can be."
     )
-
-
-def _check_field(element: np.dtype, where: str) -> None:
-    refers = h5py.check_ref_dtype(element)
-    if refers is not None or kind_of(element, where) == "list":
-        of = "arrays of varying length" if refers is None else "references"
-        held = "region references" if refers is h5py.RegionReference else of
-        raise UnsupportedColumnError(
-            f"{where} has {held} inside a compound type. Write that field as a column of its own."
-        )
 
 
 def _enum(dtype: np.dtype, prefix: str = "") -> Iterator[tuple[str, int]]:

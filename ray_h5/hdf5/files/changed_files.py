@@ -28,7 +28,7 @@ def check_identity(path: str, expected: Identity, found: Identity, *, swmr: bool
     With `swmr`, a writer may have changed its size and times: only another inode is an error. If nothing but the
     ctime differs, as after a chmod, chown or rename, or when a hard link was made, a warning says so once.
     """
-    if expected == found or (swmr and not _differ(expected, found, swmr)):
+    if not _differ(expected, found, swmr):
         return
     if isinstance(found, FileIdentity):
         now = identity_now(path)

@@ -66,29 +66,30 @@ def filename_of(file: h5py.File) -> str:
     return str(file.filename if held is None else held.url)
 
 
-def bytes_of(file: h5py.File) -> tuple[Callable[[int, int], bytes], int]:
-    """Return what reads the bytes of an open file at an offset, and the size of the file."""
-    held = HELD.get(address_of(file.id)[0])
-    if held is not None:
-        return held.read, held.size
-    descriptor = file.id.get_vfd_handle()
-    return (lambda offset, count: os.pread(descriptor, count, offset)), os.fstat(descriptor).st_size
-
-
 def widths_of(file: h5py.h5f.FileID) -> Widths:
     """Return the widths of numbers in an open file."""
     properties = file.get_create_plist()
     return Widths(*map(int, (*properties.get_sizes(), properties.get_userblock())))
 
 
-def reader_of(dataset: h5py.Dataset) -> tuple[ReadBytes, int]:
-    """Return what reads bytes of the file of a dataset by their address, and the address where it ends."""
-    base = int(dataset.file.id.get_create_plist().get_userblock())
-    read_at, size = bytes_of(dataset.file)
-    end = size - base
+class FileBytes(NamedTuple):
+    """What reads the bytes of an open file by their address, the address where they end, and the widths of numbers."""
 
-    def read(address: int, count: int) -> bytes:
-        # Python takes memory for all that is asked for.
-        return read_at(base + address, count) if (count := min(count, end - address)) > 0 else b""
+    read: ReadBytes
+    end: int
+    widths: Widths
 
-    return read, end
+    @classmethod
+    def of(cls, file: h5py.h5f.FileID) -> FileBytes:
+        widths, held = widths_of(file), HELD.get(address_of(file)[0])
+        descriptor = -1 if held is not None else file.get_vfd_handle()
+        end = (os.fstat(descriptor).st_size if held is None else held.size) - widths.user_block
+
+        def read(address: int, count: int) -> bytes:
+            # Python takes memory for all that is asked for.
+            if (count := min(count, end - address)) <= 0:
+                return b""
+            offset = widths.user_block + address
+            return os.pread(descriptor, count, offset) if held is None else held.read(offset, count)
+
+        return cls(read, end, widths)

@@ -15,7 +15,7 @@ from ray_h5.errors import CorruptFileError, MissingSourceError, RayH5Error, Unkn
 from ray_h5.hdf5.columns.value_types import fields_of
 from ray_h5.hdf5.files.changed_files import check_source
 from ray_h5.hdf5.files.external_policy import Access
-from ray_h5.hdf5.files.file_bytes import ReadBytes, filename_of, reader_of, widths_of
+from ray_h5.hdf5.files.file_bytes import FileBytes, filename_of
 from ray_h5.hdf5.files.opening import open_h5, translated
 from ray_h5.hdf5.files.other_files import OtherFiles
 from ray_h5.hdf5.format import HEADER_BYTES, VIRTUAL, FormatError, MessageKind, address, number, object_header
@@ -83,15 +83,15 @@ class Trail:
         The files that it has led to so far, with missing ones.
     others : OtherFiles, optional
         The other files in the store of a remote file; None for a local one.
-    home : list of (callable, int)
-        What reads the bytes of the file that it begins in, and where that ends, once it is needed.
+    home : list of FileBytes
+        Those of the file that it begins in, once they are needed.
     """
 
     access: Access
     linked: LinkedFiles
     sources: Sources = field(default_factory=dict)
     others: OtherFiles | None = None
-    home: list[tuple[ReadBytes, int]] = field(default_factory=list)
+    home: list[FileBytes] = field(default_factory=list)
 
     @property
     def path(self) -> str:
@@ -151,12 +151,11 @@ class Trail:
         """
         # What leads to other files may lead back, too.
         if not self.home and not self.sources:
-            self.home.append(reader_of(group))
-        read, end = reader_of(group) if self.sources else self.home[0]
+            self.home.append(FileBytes.of(group.file.id))
+        read, end, widths = FileBytes.of(group.file.id) if self.sources else self.home[0]
         if VIRTUAL not in read(at, HEADER_BYTES):  # that of most objects
             return
         reason = ""
-        widths = widths_of(group.file.id)
         try:
             bodies = [body for kind, _, body, _ in object_header(read, at, widths)[1] if kind == MessageKind.LAYOUT]
             stored = next((body for body in bodies if body.startswith(VIRTUAL)), b"")

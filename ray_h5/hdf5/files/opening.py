@@ -170,20 +170,17 @@ def open_remote(path: str, held: HeldBytes) -> h5py.File:
 
     It raises `MissingBytes` if not enough of them are: see `replay`.
     """
-    try:
-        with _whole_superblock(path, held), translated(path):
-            file, head = open_held(held, path), held.read(0, HEAD_BYTES)
-            # Of bytes in memory, libhdf5 does not look at whether the writer has closed the file.
-            at = head.find(SIGNATURE)
-            version, flags = head[at + 8 : at + 9], head[at + 11 : at + 12]
-            if at >= 0 and flags and version[0] >= _FLAGS_VERSION and flags[0] & 1:
-                raise WriterActiveError(
-                    f"{path}: its writer had not closed it when it was copied there, or died before. Copy it again "
-                    "when it is closed; if there is no writer, run `h5clear -s` on a copy of the file, and copy that."
-                )
-            return file
-    except NotHDF5Error as exc:
-        raise NotHDF5Error(f"{exc}{_seems_to_be(held.read(0, HEAD_BYTES))}") from exc
+    with _whole_superblock(path, held), translated(path, held=held):
+        file, head = open_held(held, path), held.read(0, HEAD_BYTES)
+        # Of bytes in memory, libhdf5 does not look at whether the writer has closed the file.
+        at = head.find(SIGNATURE)
+        version, flags = head[at + 8 : at + 9], head[at + 11 : at + 12]
+        if at >= 0 and flags and version[0] >= _FLAGS_VERSION and flags[0] & 1:
+            raise WriterActiveError(
+                f"{path}: its writer had not closed it when it was copied there, or died before. Copy it again when "
+                "it is closed; if there is no writer, run `h5clear -s` on a copy of the file, and copy that."
+            )
+        return file
 
 
 @contextlib.contextmanager
@@ -192,7 +189,7 @@ def _whole_superblock(path: str, held: HeldBytes | None = None) -> Iterator[None
     try:
         yield
     except (CorruptFileError, TruncatedFileError) as exc:
-        begins = _head_of(path) if held is None else held.read(0, HEAD_BYTES)
+        begins = _head_of(path, held)
         if len(begins) < (least := superblock_end(begins)):
             raise TruncatedFileError(
                 f"{path}: expected {least} bytes or more, found {len(begins)}. The file is cut short: copy it again."
@@ -203,10 +200,10 @@ def _whole_superblock(path: str, held: HeldBytes | None = None) -> Iterator[None
 class translated:  # noqa: N801  a generator takes four times as long, and a file is described with a dozen
     """Raise errors of the operating system and of h5py as the `RayH5Error` that names them."""
 
-    __slots__ = ("_doing", "_path")
+    __slots__ = ("_doing", "_held", "_path")
 
-    def __init__(self, path: str, doing: str = "opening") -> None:
-        self._path, self._doing = path, doing
+    def __init__(self, path: str, doing: str = "opening", held: HeldBytes | None = None) -> None:
+        self._path, self._doing, self._held = path, doing, held
 
     def __enter__(self) -> None:
         """Do nothing."""
@@ -217,7 +214,7 @@ class translated:  # noqa: N801  a generator takes four times as long, and a fil
         ):
             code, text = _errno(exc), " ".join(str(exc).split())
             raise (
-                _error_of_library(exc, text, self._path, code)
+                _error_of_library(exc, text, self._path, code, self._held)
                 or translate_os_error(exc, self._path, self._doing, code)
                 or CorruptFileError(f"{self._path}: {self._doing} failed, its metadata is damaged: {text}")
             ) from exc
@@ -250,8 +247,10 @@ def _errno(exc: BaseException) -> int | None:
 # Files that libhdf5 does not open ---------------------------------------------------------
 
 
-def _head_of(path: str) -> bytes:
+def _head_of(path: str, held: HeldBytes | None = None) -> bytes:
     """Return the first bytes of a file; none if it cannot be read: the caller reports another error."""
+    if held is not None:
+        return held.read(0, HEAD_BYTES)
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would block for ever
     except OSError:
@@ -264,12 +263,6 @@ def _head_of(path: str) -> bytes:
         os.close(descriptor)
 
 
-def _seems_to_be(head: bytes) -> str:
-    """Return which format a file has that is not HDF5, and what to do; "" if the format is not known."""
-    kind = next((what for begins, what in _OTHER_FORMATS if re.match(begins, head, re.IGNORECASE)), "")
-    return f". It seems to be {kind}." if kind else ""
-
-
 def is_of_matlab(path: str, head: bytes | None = None) -> bool:
     """Return whether MATLAB wrote a file: its user block of 512 bytes begins with MATLAB's name.
 
@@ -278,12 +271,14 @@ def is_of_matlab(path: str, head: bytes | None = None) -> bool:
     return (_head_of(path) if head is None else head).startswith(_MATLAB)
 
 
-def _error_of_library(exc: Exception, text: str, path: str, code: int | None) -> RayH5Error | None:
+def _error_of_library(
+    exc: Exception, text: str, path: str, code: int | None, held: HeldBytes | None
+) -> RayH5Error | None:
     """Return the `RayH5Error` for an exception of h5py with an error text of libhdf5; None if it is not known here."""
     if isinstance(exc, (FileNotFoundError, PermissionError)):
         return None
     truncated = _TRUNCATED.search(text)
-    if _OTHER_DRIVER in text or _FAMILY in _head_of(path):
+    if _OTHER_DRIVER in text or _FAMILY in _head_of(path, held):
         return NotHDF5Error(
             f"{path}: expected a whole HDF5 file, found one part of several (libhdf5's family driver). Join them with "
             "`h5repart -family_to_single PATTERN joined.h5`, where PATTERN has %d for their numbers."
@@ -294,9 +289,10 @@ def _error_of_library(exc: Exception, text: str, path: str, code: int | None) ->
             f"{path}: expected {expected} bytes, found {size}. The file is cut short: copy it again."
         )
     if "file signature not found" in text:
-        return NotHDF5Error(
-            f"{path}: expected an HDF5 file, found no HDF5 signature in it{_seems_to_be(_head_of(path))}"
-        )
+        head = _head_of(path, held)
+        kind = next((what for begins, what in _OTHER_FORMATS if re.match(begins, head, re.IGNORECASE)), "")
+        seems = f". It seems to be {kind}." if kind else ""
+        return NotHDF5Error(f"{path}: expected an HDF5 file, found no HDF5 signature in it{seems}")
     if "st_dev fields changed" in text:
         return StaleIndexError(f"{path}: another file got this name while it was opened. Wait until that is over.")
     if code in {errno.EAGAIN, errno.EACCES} or "already open for write" in text or "consistency flags" in text:

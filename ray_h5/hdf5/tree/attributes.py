@@ -12,7 +12,7 @@ import numpy as np
 
 from ray_h5.errors import CorruptFileError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.hdf5.columns.value_types import character_bytes, numpy_lacks
-from ray_h5.hdf5.files.file_bytes import address_of, filename_of, reader_of, widths_of
+from ray_h5.hdf5.files.file_bytes import FileBytes, address_of, filename_of
 from ray_h5.hdf5.format import Attribute, FormatError, MessageKind, number, object_header
 from ray_h5.hdf5.heap import DamagedHeapError, Heap
 from ray_h5.manifest.joined_arrays import LACKS, Texts
@@ -87,8 +87,7 @@ class TextGuard:
 
     def __init__(self, file: h5py.File) -> None:
         self._path = filename_of(file)
-        self._read, end = reader_of(file)
-        self._widths = widths_of(file.id)
+        self._read, end, self._widths = FileBytes.of(file.id)
         self._heap = Heap(self._read, end, self._widths.length, key=object())
         self._opened: object = None
         self._stored: dict[bytes, tuple[Attribute, bytes]] = {}

@@ -28,7 +28,7 @@ from ray_h5.hdf5.columns.value_types import are_references
 from ray_h5.hdf5.columns.values_elsewhere import ValueSources, check_value_sources, find_elsewhere
 from ray_h5.hdf5.files.changed_files import check_identity
 from ray_h5.hdf5.files.external_policy import Access
-from ray_h5.hdf5.files.file_bytes import Address, Widths, address_of, bytes_of, widths_of
+from ray_h5.hdf5.files.file_bytes import Address, FileBytes, Widths, address_of, widths_of
 from ray_h5.hdf5.files.links import LinkedFiles, Sources, Trail, as_object
 from ray_h5.hdf5.files.metadata_replay import HeldBytes, has_missed
 from ray_h5.hdf5.files.opening import open_h5, open_remote, translated
@@ -302,18 +302,17 @@ class H5Tree:
 
     def _described(self, name: str, dataset: h5py.h5d.DatasetID, trail: Trail) -> ColumnLayout | RayH5Error:
         try:
-            return self._describe(name, dataset, trail, address_of(dataset))
+            return self._describe(name, dataset, trail)
         except TransientIOError:
             raise
         except RayH5Error as exc:
             return exc.with_traceback(None)  # its frames lead back to it, and would keep the file's objects
 
-    def _describe(
-        self, name: str, dataset: h5py.h5d.DatasetID, trail: Trail, address: Address | None = None
-    ) -> ColumnLayout:
-        """Describe a dataset. With its address, it is described once: in a listing, it may have any number of names."""
+    def _describe(self, name: str, dataset: h5py.h5d.DatasetID, trail: Trail) -> ColumnLayout:
+        """Describe a dataset, once: in a listing, it may have any number of names."""
+        address = address_of(dataset)
         with translated(self.path, f"reading the header of column {name!r}"):
-            if not trail.sources and address is not None and address in self._layouts:
+            if not trail.sources and address in self._layouts:
                 return replace(self._layouts[address], name=name)  # a second name of the same dataset
             if trail.sources and are_references(dataset.get_type()):
                 raise UnsupportedColumnError(
@@ -333,7 +332,7 @@ class H5Tree:
             if sources and self.others is not None:
                 self.elsewhere(as_object(dataset), layout)  # raises if they cannot be read
             # With sources, another name may lead through other links, and so have other sources.
-            if not sources and address is not None:
+            if not sources:
                 self._layouts[address] = layout
             return layout
 
@@ -341,7 +340,7 @@ class H5Tree:
         """Return what bounds a walk through the groups of the file, and of those that it leads to."""
 
         def file_bytes() -> int:
-            return bytes_of(self.file)[1] + sum(state.size for state in self.linked.states.values())
+            return FileBytes.of(self.file.id).end + sum(state.size for state in self.linked.states.values())
 
         return Bounds(self.path, file_bytes, where or f"group {self.group!r}", advice, **options)
 
