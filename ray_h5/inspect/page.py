@@ -19,13 +19,13 @@ from PIL import Image
 from ray_h5 import __version__
 from ray_h5.columns.ragged.sparse_rows import SparseRow
 from ray_h5.errors import RayH5Error
-from ray_h5.inspect.text import sections, size
+from ray_h5.inspect.text import sections
 from ray_h5.messages import counted, printable
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.read_plan import make_plan
 from ray_h5.order.shuffle_effect import shuffle_effect
 from ray_h5.shown_values import finite_range, is_picture, pixels, short_text
-from ray_h5.writing.layouts import Layout
+from ray_h5.writing.layouts import Layout, size
 
 if TYPE_CHECKING:
     from ray_h5.index.file_options import FileOptions

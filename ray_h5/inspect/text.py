@@ -10,6 +10,7 @@ from ray_h5.inspect.report import ColumnReport, Delivery, FileReport, Report, Un
 from ray_h5.inspect.similar_columns import leaves, merge_similar, walk
 from ray_h5.inspect.store_cost import StoreReport
 from ray_h5.messages import counted, few, printable
+from ray_h5.writing.layouts import size
 
 MAX_LINES = 60
 # A file that opens with more has its metadata in many places.
@@ -235,12 +236,3 @@ def _of_store(report: StoreReport) -> Iterator[str]:
             f"its metadata is in many places. To gather it in pages: `h5repack -S PAGE -G {page} in.h5 out.h5`, or "
             f'write with h5py.File(path, "w", fs_strategy="page", fs_page_size={page})'
         )
-
-
-def size(nbytes: int) -> str:
-    """Return a number of bytes with three digits and a unit."""
-    value, units = float(nbytes), ["B", "kB", "MB", "GB", "TB"]
-    while value >= 999.5 and len(units) > 1:
-        value /= 1000
-        units.pop(0)
-    return f"{nbytes} B" if units[0] == "B" else f"{value:.3g} {units[0]}"

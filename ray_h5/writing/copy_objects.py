@@ -13,7 +13,7 @@ from ray_h5.codecs.filter_ids import filter_name
 from ray_h5.hdf5.columns.chunk_lists import build_chunk_index
 from ray_h5.hdf5.files.file_bytes import address_of
 from ray_h5.manifest.chunk_index import ChunkGrid
-from ray_h5.manifest.layout import ColumnLayout, FilterPipeline, FilterStep
+from ray_h5.manifest.layout import ColumnLayout, FilterPipeline, FilterStep, Storage
 
 SLAB_OBJECTS = 1 << 16
 """Texts or lists that are copied at a time."""
@@ -92,6 +92,14 @@ def pipeline_of(dataset: h5py.Dataset) -> FilterPipeline:
     return FilterPipeline(tuple(FilterStep(code, filter_name(code, b""), values) for code, _, values, _ in filters))
 
 
+def layout_of(dataset: h5py.Dataset) -> ColumnLayout:
+    """Return how an array is stored, with values of any type as bytes."""
+    name, dtype = str(dataset.name).lstrip("/"), np.dtype((np.void, dataset.id.get_type().get_size()))
+    storage: Storage = "contiguous" if dataset.chunks is None else "chunked"
+    stored = {"chunk_shape": dataset.chunks, "pipeline": pipeline_of(dataset)}
+    return ColumnLayout(name, "number", dataset.shape or (), dtype, storage, **stored)
+
+
 def copy_references(dataset: h5py.Dataset, made: h5py.Dataset) -> None:
     """Write the references of a dataset, to the objects of the same names in the file of the other one."""
     for part in slabs(dataset):
@@ -103,9 +111,7 @@ def copy_references(dataset: h5py.Dataset, made: h5py.Dataset) -> None:
 
 def stored_chunks(dataset: h5py.Dataset) -> Iterator[tuple[tuple[int, ...], int, bytes]]:
     """Yield the place of each chunk, its filter mask and its stored bytes; raise if the list of chunks is damaged."""
-    path, name, pipeline = dataset.file.filename, str(dataset.name), pipeline_of(dataset)
-    shape, chunk, dtype = dataset.shape, dataset.chunks, np.dtype((np.void, dataset.id.get_type().get_size()))
-    layout = ColumnLayout(name, "number", shape, dtype, "chunked", chunk_shape=chunk, pipeline=pipeline)
+    path, layout = dataset.file.filename, layout_of(dataset)
     # Not as libhdf5 lists them: it numbers those of an extensible array in another order than it looks them up.
     index = build_chunk_index(dataset, layout, path, lambda: Path(path).stat().st_size)
     for corner in ChunkGrid.of(layout).corners(index.numbers):

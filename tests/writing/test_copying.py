@@ -151,7 +151,7 @@ RULES = {
     "rows": lambda _: NewLayout(30, "zstd"),
     "one row, not encoded": lambda _: NewLayout(1, "none"),
     "all rows": lambda _: NewLayout(10**6, "gzip"),
-    "chunked ones": lambda facts: NewLayout(13, "blosc") if facts.chunks else None,
+    "chunked ones": lambda array: NewLayout(13, "blosc") if array.chunk_shape else None,
 }
 
 
@@ -203,7 +203,7 @@ def test_chunks_that_do_not_change_are_copied_as_they_are(tmp_path):
     source, out = str(tmp_path / "a.h5"), str(tmp_path / "b.h5")
     everything(source)
     with h5py.File(source) as one, OutputFile(out) as file:
-        copy = FileCopy(one, source, lambda facts: NewLayout(7, "zstd") if facts.name == "zstd" else None)
+        copy = FileCopy(one, source, lambda array: NewLayout(7, "zstd") if array.name == "zstd" else None)
         copy.write(file)
     with h5py.File(source) as one, h5py.File(out) as other:
         for chunk in range(3):

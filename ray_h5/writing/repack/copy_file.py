@@ -24,7 +24,8 @@ from ray_h5.hdf5.columns.chunk_lists import listed_in_tree
 from ray_h5.hdf5.files.file_bytes import Address, address_of
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.tree.attributes import TextGuard
-from ray_h5.manifest.layout import FilterPipeline
+from ray_h5.manifest.known_columns import num_chunks
+from ray_h5.manifest.layout import ColumnLayout, FilterPipeline
 from ray_h5.manifest.row_requests import Request
 from ray_h5.messages import few
 from ray_h5.read.library_filters import decode_by_library
@@ -37,6 +38,7 @@ from ray_h5.writing.copy_objects import (
     copy_references,
     copy_userblock,
     dtype_of,
+    layout_of,
     new_links,
     new_properties,
     pipeline_of,
@@ -57,56 +59,6 @@ _CODECS: dict[int, CodecName] = {ZSTD: "zstd", LZ4: "lz4", DEFLATE: "gzip", BLOS
 
 
 @dataclass(frozen=True, slots=True)
-class ArrayFacts:
-    """What there is to know of an array, to decide how it is laid out.
-
-    Attributes
-    ----------
-    name : str
-        Its path.
-    shape : tuple of int
-        Its shape.
-    item_bytes : int
-        Size of a value.
-    chunks : tuple of int, optional
-        Shape of a chunk.
-    pipeline : FilterPipeline
-        The filters.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    item_bytes: int
-    chunks: tuple[int, ...] | None
-    pipeline: FilterPipeline
-
-    @property
-    def row_bytes(self) -> int:
-        return math.prod(self.shape[1:]) * self.item_bytes
-
-    @property
-    def chunk_bytes(self) -> int:
-        return math.prod(self.chunks or ()) * self.item_bytes
-
-    @property
-    def is_split(self) -> bool:
-        """Whether a row is in several chunks."""
-        return self.chunks is not None and self.chunks[1:] != self.shape[1:]
-
-    @property
-    def num_chunks(self) -> int:
-        if self.chunks is None:
-            return 1
-        return math.prod(-(-n // c) for n, c in zip(self.shape, self.chunks, strict=True))
-
-    @property
-    def codec(self) -> CodecName | None:
-        """The codec by its name; None for one that is not encoded here."""
-        codecs = [step.id for step in self.pipeline.steps if step.id not in {SHUFFLE, FLETCHER32}]
-        return "none" if not codecs else _CODECS.get(codecs[0]) if len(codecs) == 1 else None
-
-
-@dataclass(frozen=True, slots=True)
 class NewLayout:
     """How an array is written: rows of a chunk, and the codec."""
 
@@ -114,7 +66,7 @@ class NewLayout:
     codec: CodecName
 
 
-Rule = Callable[[ArrayFacts], "NewLayout | None"]
+Rule = Callable[[ColumnLayout], "NewLayout | None"]
 """Returns how an array is laid out; None to copy it as it is."""
 
 
@@ -271,22 +223,24 @@ class FileCopy:
             raise CorruptFileError(
                 f"{self._source}: {path!r} takes {stored} bytes, and the file has {file_bytes}. Restore it from a copy."
             )
-        facts = facts_of(path, dataset)
-        self.result.chunks_before += facts.num_chunks
+        array = layout_of(dataset)
+        chunks = num_chunks(array) if array.chunk_shape else 1
+        self.result.chunks_before += chunks
         has_rows = bool(dataset.shape) and all(dataset.shape) and not dtype.hasobject
         # An array that was not written takes no bytes, and all of them in other chunks. libhdf5 makes no new arrays of
         # integers that have many bits less than their bytes.
-        is_written = stored > 0 and (facts.chunks is None or 2 * dataset.id.get_num_chunks() >= facts.num_chunks)
+        is_written = stored > 0 and (dataset.chunks is None or 2 * dataset.id.get_num_chunks() >= chunks)
         type_ = dataset.id.get_type()
         has_unused_bits = isinstance(type_, h5py.h5t.TypeIntegerID) and type_.get_precision() != 8 * type_.get_size()
-        may_change = has_rows and is_written and not has_unused_bits and facts.row_bytes < _MOST_ROW_BYTES
-        new = self._rule(facts) if may_change else None
+        may_change = has_rows and is_written and not has_unused_bits and array.row_bytes < _MOST_ROW_BYTES
+        new = self._rule(array) if may_change else None
         # Levels of codecs do not count.
         is_new = new is not None and (
-            facts.chunks != (min(new.chunk_rows, facts.shape[0]), *facts.shape[1:]) or facts.codec != new.codec
+            array.chunk_shape != (min(new.chunk_rows, array.num_rows), *array.row_shape)
+            or codec_of(array.pipeline) != new.codec
         )
         if new is None or not is_new:
-            self.result.chunks_after += facts.num_chunks
+            self.result.chunks_after += chunks
             return _Entry(path, "array")
         self.result.rewritten += 1
         self.result.chunks_after += -(-dataset.shape[0] // new.chunk_rows)
@@ -335,7 +289,7 @@ class FileCopy:
         # Other values of varying length are no column: libhdf5 says what is wrong with them.
         with contextlib.suppress(UnsupportedColumnError):
             if dataset.shape:
-                rows = max(1, _PIECE // facts_of("", dataset).row_bytes)
+                rows = max(1, _PIECE // layout_of(dataset).row_bytes)
                 for first in range(0, dataset.shape[0], rows):
                     reader.read([path], slice(first, first + rows))
             elif (joined := reader.single(path)) is not None:
@@ -348,7 +302,7 @@ class FileCopy:
         if all(step.id != BZIP2 for step in pipeline.steps):
             return
         where = f"{self._source}: {path!r}"
-        out = empty((facts_of(path, dataset).chunk_bytes,), np.dtype(np.uint8), where)
+        out = empty((layout_of(dataset).chunk_bytes,), np.dtype(np.uint8), where)
         decoder = ChunkDecoder(pipeline, len(out), decode_by_library)
         with translated(self._source, f"reading {path!r}"):
             for corner, mask, data in stored_chunks(dataset):
@@ -396,10 +350,10 @@ class FileCopy:
                 copy_references(item, made)
 
 
-def facts_of(path: str, dataset: h5py.Dataset) -> ArrayFacts:
-    """Return what there is to know of an array."""
-    item_bytes = dataset.id.get_type().get_size()
-    return ArrayFacts(path, dataset.shape or (), item_bytes, dataset.chunks, pipeline_of(dataset))
+def codec_of(pipeline: FilterPipeline) -> CodecName | None:
+    """Return the codec of chunks by its name; None for one that is not encoded here."""
+    codecs = [step.id for step in pipeline.steps if step.id not in {SHUFFLE, FLETCHER32}]
+    return "none" if not codecs else _CODECS.get(codecs[0]) if len(codecs) == 1 else None
 
 
 def _stored_alike(one: h5py.Dataset, other: h5py.Dataset) -> bool:
@@ -416,7 +370,7 @@ def _stored_alike(one: h5py.Dataset, other: h5py.Dataset) -> bool:
     if one.chunks is None:
         if not one.id.get_storage_size():
             return bool(other.id.get_storage_size() == 0)
-        rows = max(1, _PIECE // max(1, facts_of("", one).row_bytes))
+        rows = max(1, _PIECE // max(1, layout_of(one).row_bytes))
         parts = slabs(one, rows)
         return all(raw_values(one, part).tobytes() == raw_values(other, part).tobytes() for part in parts)
     return (

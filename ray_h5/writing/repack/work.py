@@ -18,13 +18,14 @@ from ray_h5.errors import OptionError, OutputExistsError, UnsupportedColumnError
 from ray_h5.hdf5.files.changed_files import check_state
 from ray_h5.hdf5.files.opening import open_h5
 from ray_h5.index.file_options import FileOptions
-from ray_h5.manifest.layout import FileState
+from ray_h5.manifest.known_columns import num_chunks
+from ray_h5.manifest.layout import ColumnLayout, FileState
 from ray_h5.messages import counted, few
 from ray_h5.storage.storage_of_path import storage_of, whole_path
 from ray_h5.writing.destination import Destination
 from ray_h5.writing.file_writer import OutputFile, writing
-from ray_h5.writing.layouts import GOOD_BYTES, Layout, chunk_faults
-from ray_h5.writing.repack.copy_file import ArrayFacts, Copied, FileCopy, NewLayout
+from ray_h5.writing.layouts import GOOD_BYTES, Layout, chunk_faults, size
+from ray_h5.writing.repack.copy_file import Copied, FileCopy, NewLayout, codec_of
 
 if TYPE_CHECKING:
     import h5py
@@ -79,9 +80,8 @@ class Repacked:
 
     def __str__(self) -> str:
         """Return what was gained, in lines."""
-        lines = [
-            f"{counted(len(self.paths), 'file')}, {_size(self.bytes_before)} before, {_size(self.bytes_after)} after"
-        ]
+        sizes = f"{size(self.bytes_before)} before, {size(self.bytes_after)} after"
+        lines = [f"{counted(len(self.paths), 'file')}, {sizes}"]
         if self.kept:
             lines[0] += f"; {len(self.kept)} of them were there"
         if self.chunks_before:
@@ -105,14 +105,6 @@ class Repacked:
         if self.dropped:
             lines.append(f"left out: {few(list(self.dropped))}")
         return "\n".join(lines)
-
-
-def _size(nbytes: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if nbytes < 1000:
-            return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
-        nbytes /= 1000
-    return f"{nbytes:.1f} TB"
 
 
 class Outputs:
@@ -279,35 +271,35 @@ class Work:
     def _copy_of(self, file: h5py.File, path: str) -> FileCopy:
         """Return the copy of a file, if all of it can be kept, or the user says that it may be left out."""
         copy = FileCopy(file, path, self._rule, drop=self._drop, threads=self._threads)
-        size = copy.creation["userblock_size"]
-        if size and self._layout.page is not None:
+        before = copy.creation["userblock_size"]
+        if before and self._layout.page is not None:
             if not self._drop:
                 said = (
-                    f"{path} begins with {size} bytes that are not HDF5, as MATLAB writes them, and files of pages "
+                    f"{path} begins with {before} bytes that are not HDF5, as MATLAB writes them, and files of pages "
                     "have none. Leave page= out, or pass drop=True."
                 )
                 raise OptionError(said, option="page", value=self._layout.page)
             copy.creation["userblock_size"] = 0
         return copy
 
-    def _rule(self, facts: ArrayFacts) -> NewLayout | None:
+    def _rule(self, array: ColumnLayout) -> NewLayout | None:
         """Return how an array is laid out; None if it stays as it is."""
-        layout, chunks, is_slow = self._layout, facts.chunks, False  # shuffled rows are, and other chunks mend it
-        if chunks is not None:
-            is_encoded = bool(facts.pipeline.steps)
-            faults = chunk_faults(chunks[0], facts.chunk_bytes, facts.num_chunks, is_encoded, facts.is_split)
-            is_slow = bool(faults) or not decodes(facts.pipeline)
+        layout, chunks, pipeline = self._layout, array.chunk_shape, array.pipeline
+        is_slow, is_split = False, chunks is not None and chunks[1:] != array.row_shape
+        if chunks is not None:  # shuffled rows are slow, and other chunks mend it
+            faults = chunk_faults(chunks[0], array.chunk_bytes, num_chunks(array), bool(pipeline.steps), is_split)
+            is_slow = bool(faults) or not decodes(pipeline)
         says_chunks = layout.chunk_rows is not None or layout.chunk_bytes is not None
         if not says_chunks and layout.codec in {None, "keep"} and not is_slow:
             return None
-        if facts.shape[0] * facts.row_bytes <= GOOD_BYTES and chunks is None:
+        if array.num_rows * array.row_bytes <= GOOD_BYTES and chunks is None:
             return None  # a small array is read as a whole
-        keeps_chunks = not (chunks is None or facts.is_split or says_chunks or is_slow)
-        rows = chunks[0] if keeps_chunks and chunks else layout.rows_of_chunk(facts.row_bytes)
-        codec = facts.codec if layout.codec == "keep" else cast(CodecName, layout.codec or "zstd")
+        keeps_chunks = not (chunks is None or is_split or says_chunks or is_slow)
+        rows = chunks[0] if keeps_chunks and chunks else layout.rows_of_chunk(array.row_bytes)
+        codec = codec_of(pipeline) if layout.codec == "keep" else cast(CodecName, layout.codec or "zstd")
         if codec is None:
             raise UnsupportedColumnError(
-                f"codec='keep': {facts.name!r} went through {facts.pipeline}, which is not encoded here. Expected one "
+                f"codec='keep': {array.name!r} went through {pipeline}, which is not encoded here. Expected one "
                 f"of {', '.join(CODEC_NAMES)}: pass codec= to encode it in another way."
             )
         return NewLayout(rows, codec)
