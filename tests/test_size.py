@@ -52,7 +52,7 @@ LIMITS: dict[str, Size] = {
     "hash_and_permute": Size(187, 1, 0, 0, 0, 0),
     "hdf5": Size(6166, 27, 0, 0, 5, 3),
     "index": Size(3591, 18, 2, 0, 4, 4),
-    "inspect": Size(1429, 8, 8, 0, 4, 0),
+    "inspect": Size(1421, 8, 8, 0, 4, 0),
     "likely_rows": Size(881, 6, 0, 0, 0, 0),
     "loading": Size(1254, 8, 1, 0, 0, 1),
     "lru": Size(138, 1, 0, 0, 0, 0),
@@ -73,7 +73,7 @@ LIMITS: dict[str, Size] = {
     "tables": Size(1240, 8, 0, 0, 2, 2),
     "torch_data": Size(4385, 20, 2, 0, 1, 0),
     "transforms": Size(1732, 9, 0, 0, 1, 0),
-    "writing": Size(2621, 12, 0, 0, 4, 2),
+    "writing": Size(2582, 12, 0, 0, 4, 2),
 }
 """Today's numbers."""
 

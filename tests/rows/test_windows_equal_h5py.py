@@ -1,6 +1,7 @@
 """Windows: each row is the slice that h5py and numpy give, over groups, grids, files, and episodes in a column."""
 
 import itertools
+import math
 
 import h5py
 import numpy as np
@@ -502,3 +503,17 @@ def test_a_column_of_files_without_offsets(tmp_path):
         SchemaMismatchError, match="'goal' is a column of steps, and the episode has 5 steps; 'goal' has 3 entries"
     ):
         H5Dataset(tmp_path, ["x", "goal"], rows=Files(), windows=Windows({"x": [0]}, per_step=["goal"]))
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (2, 0), (0, 0)])
+@pytest.mark.parametrize("pad", ["edge", "drop"])
+def test_a_file_without_steps_beside_others(tmp_path, shape, pad):
+    full = tuple(length or 4 for length in shape)
+    for name, lengths in (("a", full), ("b", shape)):
+        save(tmp_path / f"{name}.h5", {"x": np.arange(math.prod(lengths)).reshape(lengths), "of_all": np.int64(7)})
+    rows, windows = Grid(len(shape)), Windows({"x": range(2)}, pad=pad)
+    whole = H5Dataset(str(tmp_path / "*.h5"), rows=rows, windows=windows)
+    first = H5Dataset(str(tmp_path / "a.h5"), rows=rows, windows=windows)
+    assert [row["x"].tolist() for row in whole] == [row["x"].tolist() for row in first]
+    chosen = H5Dataset(str(tmp_path / "*.h5"), rows=rows, windows=windows, predicate=where(of_all=7))
+    assert len(chosen) == len(first) > 0

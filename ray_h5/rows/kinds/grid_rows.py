@@ -234,7 +234,7 @@ class GridRows(Episodes):
         axes = self._axes_of(values.array)
         chunk = values.array.chunk_shape
         per_chunk = chunk[len(axes) - 1] if chunk is not None else 1
-        starts = self._along(episodes * length, axes)
+        starts = self._along(episodes * length, axes) if length else np.zeros_like(episodes)  # no steps, so no units
         return Parts(self.columns.of_units(name, values.over(len(axes))), starts, lengths, per_chunk)
 
     def constant(self, name: str) -> RowColumn | None:
