@@ -203,6 +203,16 @@ def small_disk(tmp_path):
 
 
 @pytest.fixture
+def one_process(tmp_path):
+    """A group of one process in `torch.distributed`."""
+    import torch
+
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.fixture
 def five_files(tmp_path):
     return write_five_files(tmp_path)
 

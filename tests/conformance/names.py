@@ -11,7 +11,7 @@ import numpy as np
 from ray_h5.errors import ExternalDataError, MissingSourceError, UnsupportedColumnError
 from tests.conformance.case import Case
 from tests.conformance.storage import in_file
-from tests.hdf5.h5kit import dataset_with, plist_with
+from tests.hdf5.h5kit import dataset_with, layout_of, plist_with
 from tests.kit.files import save
 
 ROWS = np.arange(5)
@@ -42,8 +42,7 @@ def _secret(path: Path) -> str:
 
 
 def _link(path: Path) -> None:
-    secret = _secret(path)
-    save(path, {"x": h5py.ExternalLink(secret, "/s"), "ok": ROWS})
+    save(path, {"x": h5py.ExternalLink(_secret(path), "/s"), "ok": ROWS})
 
 
 def _raw(path: Path) -> None:
@@ -55,12 +54,7 @@ def _raw(path: Path) -> None:
 
 
 def _virtual(path: Path) -> None:
-    secret = _secret(path)
-    layout = h5py.VirtualLayout((5,), "i8")
-    layout[:] = h5py.VirtualSource(secret, "s", shape=(5,))
-    with h5py.File(path, "w") as file:
-        file.create_virtual_dataset("x", layout)
-        file["ok"] = ROWS
+    save(path, {"x": layout_of(_secret(path), "s"), "ok": ROWS})
 
 
 def _gone(path: Path) -> None:

@@ -166,14 +166,7 @@ def test_lazy_dataset_with_transforms_and_inputs_alone(pairs):
     assert sum(len(each) for each in DataLoader(alone, batch_size=4, worker_init_fn=h5_worker_init_fn)) == 11
 
 
-@pytest.fixture
-def one_rank(tmp_path):
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
-    yield
-    torch.distributed.destroy_process_group()
-
-
-@pytest.mark.usefixtures("one_rank")
+@pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize("mode", ["contiguous", "interleave"])
 def test_rank_cached_dataset(pairs, mode):
     lines = []

@@ -43,8 +43,7 @@ def in_store(folder):
     from tests.kit.fault_server import FaultServer
 
     with FaultServer(folder.parent) as server:
-        options = {"endpoint": server.url, "region": "us-east-1", "skip_signature": True, "allow_http": True}
-        yield f"s3://{folder.name}/", options
+        yield f"s3://{folder.name}/", server.options
 
 
 def write_all(where):

@@ -44,6 +44,22 @@ def random_rows(shape: tuple[int, ...], dtype: Any = "f4", seed: int = 0) -> np.
     return np.frombuffer(np.random.default_rng(seed).bytes(size), dtype).reshape(shape)
 
 
+def layout_of(source: Path | str, name: str, shape: tuple[int, ...] = (5,), dtype: Any = "i8") -> h5py.VirtualLayout:
+    """Return what a virtual dataset is that has the values of one column of a file."""
+    layout = h5py.VirtualLayout(shape, dtype)
+    layout[:] = h5py.VirtualSource(source, name, shape=shape)
+    return layout
+
+
+def numbered_column(file: h5py.File, name: str, source: str, rows: int, type_id: Any = h5py.h5t.STD_I64LE) -> None:
+    """Make a virtual column over the column x, of so many rows, of each of the numbered files."""
+    space = h5py.h5s.create_simple((rows,), (h5py.h5s.UNLIMITED,))
+    space.select_hyperslab((0,), (h5py.h5s.UNLIMITED,), (rows,), (rows,))
+    plist = plist_with()
+    plist.set_virtual(space, source.encode(), b"x", h5py.h5s.create_simple((rows,)))
+    h5py.h5d.create(file.id, name.encode(), type_id, space, plist)
+
+
 def stored_chunks(path: Path | str, name: str) -> Chunks:
     """List the chunks of a column as libhdf5 knows them."""
     with h5py.File(path, "r") as file:

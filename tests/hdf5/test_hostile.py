@@ -538,6 +538,5 @@ def test_damaged_mappings_that_libhdf5_reads_without_end(tmp_path, libver, damag
 
 
 def test_a_virtual_dataset_of_no_mappings(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_virtual_dataset("x", h5py.VirtualLayout((4,), ROWS.dtype), fillvalue=7)
+    save(tmp_path / "a.h5", {"x": h5py.VirtualLayout((4,), ROWS.dtype)}, fillvalue=7)
     assert RowReader(tmp_path / "a.h5").read(["x"], [0, 3])["x"].tolist() == [7, 7]

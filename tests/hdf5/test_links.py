@@ -29,7 +29,7 @@ from ray_h5.manifest.layout import FileState
 from ray_h5.read import open_file
 from ray_h5.read.reader import RowReader
 from ray_h5.torch_data import H5Dataset
-from tests.hdf5.h5kit import assert_same, by_h5py, plist_with
+from tests.hdf5.h5kit import assert_same, by_h5py, layout_of, numbered_column, plist_with
 from tests.kit.files import save
 
 ROWS = np.arange(5)
@@ -126,12 +126,6 @@ def test_spellings_of_a_name(tmp_path, name):
 # Outside the file --------------------------------------------------------------------------------
 
 
-def virtual(source, name, shape=(5,)):
-    layout = h5py.VirtualLayout(shape, "i8")
-    layout[:] = h5py.VirtualSource(source, name, shape=shape)
-    return layout
-
-
 @pytest.fixture
 def world(tmp_path):
     """Two folders: columns of ``inside/a.h5`` lead to what ``outside`` holds."""
@@ -147,7 +141,7 @@ def world(tmp_path):
         file["up"] = h5py.ExternalLink("../outside/secret.h5", "/s")
         file["all"] = h5py.ExternalLink(secret, "/")
         file["soft"] = h5py.SoftLink("/link")
-        file.create_virtual_dataset("virtual", virtual(secret, "s"))
+        file.create_virtual_dataset("virtual", layout_of(secret, "s"))
         file.create_dataset("raw", (5,), "i8", external=[(str(raw), 0, 40)])
         file.create_dataset("parts", (5,), "i8", external=[(str(raw), 0, 16), (str(raw), 16, 24)])
 
@@ -210,8 +204,8 @@ def test_nothing_leads_outside_in_two_steps(world, target):
     """In both files the targets lead outside; a link leads to them, and virtual columns of this and the other file."""
     with h5py.File(world.path, "r+") as file:
         file["by a link"] = h5py.ExternalLink("b.h5", target)
-        file.create_virtual_dataset("over this file", virtual(".", target))
-        file.create_virtual_dataset("over another file", virtual("b.h5", target))
+        file.create_virtual_dataset("over this file", layout_of(".", target))
+        file.create_virtual_dataset("over another file", layout_of("b.h5", target))
     shutil.copy(world.path, os.path.join(world.inside, "b.h5"))
     for column in ("by a link", "over this file", "over another file"):
         assert by_h5py(world.path, column).tolist() == (ROWS + 100).tolist(), "h5py follows it"
@@ -275,15 +269,15 @@ MISSING = {
     "file of a link, with %": (lambda file, _: file.__setitem__("bad", h5py.ExternalLink("100%.h5", "/x")), "100%.h5"),
     "target of a link": (lambda file, _: file.__setitem__("bad", h5py.ExternalLink("b.h5", "/gone")), "'/gone'"),
     "file of a virtual column": (
-        lambda file, _: file.create_virtual_dataset("bad", virtual("gone.h5", "ok"), fillvalue=-1),
+        lambda file, _: file.create_virtual_dataset("bad", layout_of("gone.h5", "ok"), fillvalue=-1),
         "gone.h5",
     ),
     "target of a virtual column": (
-        lambda file, _: file.create_virtual_dataset("bad", virtual("b.h5", "gone"), fillvalue=-1),
+        lambda file, _: file.create_virtual_dataset("bad", layout_of("b.h5", "gone"), fillvalue=-1),
         "gone",
     ),
     "target of a virtual column in its own file": (
-        lambda file, _: file.create_virtual_dataset("bad", virtual(".", "gone"), fillvalue=-1),
+        lambda file, _: file.create_virtual_dataset("bad", layout_of(".", "gone"), fillvalue=-1),
         "gone",
     ),
     "external storage": (
@@ -351,9 +345,7 @@ def test_a_bad_file_behind_a_link_hides_no_column(tmp_path, make):
 
 def test_virtual_columns_that_lead_to_each_other(tmp_path):
     for name, other in (("a", "b"), ("b", "a")):
-        file_with(
-            tmp_path / f"{name}.h5", lambda file, o=other: file.create_virtual_dataset("x", virtual(f"{o}.h5", "x"))
-        )
+        save(tmp_path / f"{name}.h5", {"ok": ROWS, "x": layout_of(f"{other}.h5", "x")})
     reader = RowReader(tmp_path / "a.h5", allow_external=[tmp_path])
     with pytest.raises(
         MissingSourceError, match=r"virtual dataset of column 'x' leads back to '/x', which it comes from: a loop"
@@ -364,7 +356,7 @@ def test_virtual_columns_that_lead_to_each_other(tmp_path):
 
 def test_a_virtual_column_that_leads_to_a_group(tmp_path):
     file_with(tmp_path / "b.h5", lambda file: file.create_group("x"))
-    path = file_with(tmp_path / "a.h5", lambda file: file.create_virtual_dataset("x", virtual("b.h5", "x")))
+    path = save(tmp_path / "a.h5", {"ok": ROWS, "x": layout_of("b.h5", "x")})
     with pytest.raises(MissingSourceError, match=r"leads to 'x' of .*b\.h5, which is a group"):
         RowReader(path, allow_external=[tmp_path]).read(["x"])
 
@@ -408,15 +400,6 @@ def numbered(tmp_path):
     return inside / "a.h5"
 
 
-def numbered_column(file, name, source, rows, type_id=h5py.h5t.STD_I64LE):
-    """Make a virtual column over the column x, of so many rows, of each of the numbered files."""
-    space = h5py.h5s.create_simple((rows,), (h5py.h5s.UNLIMITED,))
-    space.select_hyperslab((0,), (h5py.h5s.UNLIMITED,), (rows,), (rows,))
-    plist = plist_with()
-    plist.set_virtual(space, source.encode(), b"x", h5py.h5s.create_simple((rows,)))
-    h5py.h5d.create(file.id, name.encode(), type_id, space, plist)
-
-
 def test_numbered_sources(numbered):
     with pytest.raises(ExternalDataError, match="part"):
         RowReader(numbered).read(["x"])
@@ -440,8 +423,7 @@ def test_numbered_sources_that_are_added(numbered, what):
 
 def test_numbered_sources_that_lead_to_what_is_missing(numbered):
     # libhdf5 would count the source, and return fill values for its rows.
-    with h5py.File(numbered.parent / "part3.h5", "w") as file:
-        file.create_virtual_dataset("x", virtual("gone.h5", "x", (2,)))
+    save(numbered.parent / "part3.h5", {"x": layout_of("gone.h5", "x", (2,))})
     with pytest.raises(MissingSourceError, match=r"gone\.h5"):
         RowReader(numbered, allow_external=[numbered.parent]).read(["x"])
 
@@ -496,7 +478,7 @@ def test_sources_are_those_that_libhdf5_finds(places, name, there):
             save(places / folder / each, {"x": np.full(5, PLACES[folder])})
     with h5py.File(places / "real" / "a.h5", "w", libver="latest") as file:
         file["link"] = h5py.ExternalLink(source, "/x")
-        file.create_virtual_dataset("virtual", virtual(source, "x"))
+        file.create_virtual_dataset("virtual", layout_of(source, "x"))
         numbered_column(file, "numbered", source.replace("b.h5", "b%b.h5"), 5)
     reader = RowReader(places / "beside" / "a.h5", allow_external=[places])
     looked = there if name != "b.h5" else [folder for folder in there if folder != "absolute"]
@@ -518,12 +500,12 @@ def test_what_a_symbolic_link_leads_to_is_looked_for_where_the_link_is(places):
     (places / "beside" / "a.h5").unlink()
     save(places / "beside" / "c.h5", {"x": ROWS})
     save(places / "real" / "c.h5", {"x": ROWS + 1})
-    file_with(places / "real" / "b.h5", lambda file: file.create_virtual_dataset("x", virtual("c.h5", "x")))
+    save(places / "real" / "b.h5", {"ok": ROWS, "x": layout_of("c.h5", "x")})
     os.symlink(places / "real" / "b.h5", places / "beside" / "b.h5")
     path = file_with(
         places / "beside" / "a.h5",
         lambda file: [
-            file.create_virtual_dataset("virtual", virtual("b.h5", "x")),
+            file.create_virtual_dataset("virtual", layout_of("b.h5", "x")),
             file.__setitem__("link", h5py.ExternalLink("b.h5", "/x")),
         ],
     )
@@ -538,7 +520,7 @@ def test_what_a_symbolic_link_leads_to_is_looked_for_where_the_link_is(places):
 @pytest.mark.parametrize("folder", ["beside", "current"])
 def test_a_source_that_comes_to_be_where_libhdf5_looks_first(places, monkeypatch, folder):
     save(places / "real" / "b.h5", {"x": ROWS})
-    file_with(places / "real" / "a.h5", lambda file: file.create_virtual_dataset("x", virtual("b.h5", "x")))
+    save(places / "real" / "a.h5", {"ok": ROWS, "x": layout_of("b.h5", "x")})
     reader = RowReader(places / "beside" / "a.h5", allow_external=[places])
     assert reader.read(["x"])["x"].tolist() == ROWS.tolist()
     monkeypatch.chdir(places / "absolute")
@@ -557,8 +539,8 @@ def test_prefixes_of_the_environment_do_not_lead_outside(tmp_path, monkeypatch, 
 
     def fill(file):
         file["link"] = h5py.ExternalLink("b.h5", "/x")
-        file.create_virtual_dataset("virtual", virtual("b.h5", "x"))
-        file.create_virtual_dataset("virtual over a link", virtual(".", "/link"))
+        file.create_virtual_dataset("virtual", layout_of("b.h5", "x"))
+        file.create_virtual_dataset("virtual over a link", layout_of(".", "/link"))
         file.create_dataset("raw", (5,), "i8", external=[("raw.bin", 0, 40)])
 
     path = file_with(tmp_path / "inside" / "a.h5", fill)

@@ -9,6 +9,7 @@ import pytest
 from ray_h5 import RayH5Error, RowReader, StaleIndexError
 from ray_h5.read import open_file
 from ray_h5.read.open_file import forget_all
+from tests.hdf5.h5kit import layout_of
 from tests.kit.files import save
 
 SHAPE = (10, 8)
@@ -21,15 +22,12 @@ def of_values(value, width=8):
 def leads(folder, kind, name="s.h5"):
     """Write a file whose column is in the one called `name`."""
     path, there = str(folder / "m.h5"), str(folder / "ok" / name)
+    if kind != "external":
+        return save(
+            path, {"x": h5py.ExternalLink(there, "/x") if kind == "link" else layout_of(there, "x", SHAPE, "f8")}
+        )
     with h5py.File(path, "w") as file:
-        if kind == "link":
-            file["x"] = h5py.ExternalLink(there, "/x")
-        elif kind == "external":
-            file.create_dataset("x", SHAPE, "f8", external=[(there, 0, h5py.h5f.UNLIMITED)])
-        else:
-            layout = h5py.VirtualLayout(SHAPE, "f8")
-            layout[:] = h5py.VirtualSource(there, "x", SHAPE)
-            file.create_virtual_dataset("x", layout)
+        file.create_dataset("x", SHAPE, "f8", external=[(there, 0, h5py.h5f.UNLIMITED)])
     return path
 
 
@@ -130,10 +128,7 @@ def stack(folder, count=8, rows=10, dtype="f8"):
         for name, layout in layouts.items():
             source = h5py.VirtualSource(f"s{number}.h5", name, (rows, 4))
             layout[number * rows : (number + 1) * rows] = source
-    with h5py.File(folder / "m.h5", "w") as file:
-        for name, layout in layouts.items():
-            file.create_virtual_dataset(name, layout)
-    return str(folder / "m.h5")
+    return save(folder / "m.h5", layouts)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
+import numpy as np
 from hypothesis import strategies as st
 
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.stored import index_files
+from ray_h5.order.execute_plan import read_rows
 from ray_h5.order.read_plan import make_plan
 from ray_h5.predicates.evaluate import as_expression
 from ray_h5.source import Source
@@ -34,6 +36,13 @@ def plan_files(
     specs = index.delivered
     selection = None if predicate is None else index.select(as_expression(predicate))
     return index, make_plan(index, [specs[name] for name in index.columns], selection, shuffle, block_rows)
+
+
+def read_all(paths, **options):
+    """Return the arrays of all rows of some files."""
+    index = FileOptions.of(paths, **options).index()
+    plan = make_plan(index, [index.delivered[name] for name in index.names])
+    return read_rows(plan, np.arange(plan.num_rows)).arrays
 
 
 def combined(leaves, max_leaves):

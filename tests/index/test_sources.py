@@ -35,6 +35,7 @@ from ray_h5.predicates.criteria import any_equal, row_mask, where
 from ray_h5.predicates.virtual_names import virtual_name
 from ray_h5.storage.byte_source import FileIdentity, ObjectIdentity
 from ray_h5.torch_data import H5Dataset
+from tests.hdf5.h5kit import numbered_column
 from tests.index.kit import plan_files
 
 ROWS = np.arange(6)
@@ -69,12 +70,7 @@ def virtual(*sources):
 
 
 def numbered(file, name):
-    """Make a virtual column over the column x, of 6 rows, of n0.h5, n1.h5 and so on."""
-    space = h5py.h5s.create_simple((6,), (h5py.h5s.UNLIMITED,))
-    space.select_hyperslab((0,), (h5py.h5s.UNLIMITED,), (6,), (6,))
-    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    plist.set_virtual(space, b"n%b.h5", b"x", h5py.h5s.create_simple((6,)))
-    h5py.h5d.create(file.id, name.encode(), h5py.h5t.STD_I64LE, space, plist)
+    numbered_column(file, name, "n%b.h5", 6)
 
 
 def raw(folder):

@@ -12,7 +12,9 @@ def save(path: Path | str, columns: dict[str, Any], libver: str | None = None, *
     """Write one dataset a column, all with the same `options`, and return the path as a string."""
     with h5py.File(path, "w", libver=libver) as file:
         for name, data in columns.items():
-            if options:
+            if isinstance(data, h5py.VirtualLayout):
+                file.create_virtual_dataset(name, data, **options)
+            elif options:
                 file.create_dataset(name, data=data, **options)
             else:
                 file[name] = data  # which may be a link

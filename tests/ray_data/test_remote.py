@@ -6,9 +6,7 @@ import pytest
 
 import ray_h5
 from ray_h5.errors import RayH5Error, StaleIndexError
-from ray_h5.index.stored.facts_store import MEMORY
-from ray_h5.read.open_file import forget_all
-from tests.kit.fault_server import FaultServer
+from tests.kit.stores import served
 
 pytest.importorskip("obstore")
 pytestmark = pytest.mark.usefixtures("ray_local")
@@ -23,11 +21,8 @@ def server(tmp_path):
             file.create_dataset("x", data=rng.random((40, 30)), chunks=(3, 30), compression="gzip")
             file["label"] = np.arange(40) % 3
             file["s"] = np.array([f"row {i}" for i in range(40)], object)
-    with FaultServer(tmp_path) as server:
-        server.options = {"endpoint": server.url, "region": "x", "skip_signature": True, "allow_http": True}
+    with served(tmp_path) as server:
         yield server
-    forget_all()
-    MEMORY.clear()
 
 
 def test_the_rows_of_local_files(server, tmp_path):

@@ -11,7 +11,17 @@ import ray_h5
 from ray_h5 import Grid
 from ray_h5.errors import CorruptChunkError, CorruptFileError, UnsupportedColumnError
 from ray_h5.read.reader import RowReader
-from tests.hdf5.h5kit import assert_same, by_h5py, dataset_with, flip, in_fork, plist_with, random_rows, stored_chunks
+from tests.hdf5.h5kit import (
+    assert_same,
+    by_h5py,
+    dataset_with,
+    flip,
+    in_fork,
+    layout_of,
+    plist_with,
+    random_rows,
+    stored_chunks,
+)
 from tests.kit.files import save
 
 ROWS = 3000
@@ -105,10 +115,7 @@ def test_the_message_names_the_rows_that_are_damaged(tmp_path):
     # A filter that h5py decodes, so that nothing checks its chunks before; read through a virtual column.
     source = save(tmp_path / "b.h5", {"x": random_rows((400, 8))}, chunks=(20, 8), **hdf5plugin.BZip2())
     flip(source, stored_chunks(source, "x")[5].byte_offset)
-    layout = h5py.VirtualLayout((400, 8), "f4")
-    layout[:] = h5py.VirtualSource(source, "x", (400, 8))
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_virtual_dataset("x", layout)
+    save(tmp_path / "a.h5", {"x": layout_of(source, "x", (400, 8), "f4")})
     reader = RowReader(tmp_path / "a.h5", allow_external=[tmp_path])
     with pytest.raises(
         CorruptChunkError, match=rf"column 'x' leads to {source}: column 'x', chunk 5 \(rows 100 to 119"
@@ -119,8 +126,7 @@ def test_the_message_names_the_rows_that_are_damaged(tmp_path):
 def test_the_message_names_the_file_behind_a_link_that_is_damaged(tmp_path):
     source = save(tmp_path / "b.h5", {"x": random_rows((400, 8))}, chunks=(20, 8), fletcher32=True)
     flip(source, stored_chunks(source, "x")[5].byte_offset)
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"] = h5py.ExternalLink("b.h5", "/x")
+    save(tmp_path / "a.h5", {"x": h5py.ExternalLink("b.h5", "/x")})
     reader = RowReader(tmp_path / "a.h5", allow_external=[tmp_path])
     with pytest.raises(CorruptChunkError, match=r"b\.h5: column 'x', chunk 5 .*the checksum is wrong"):
         reader.read(["x"], [350, 7, 113, 3])
@@ -135,10 +141,7 @@ def test_the_message_names_the_file_behind_a_link_that_is_damaged(tmp_path):
 )
 def test_sources_that_are_not_what_a_virtual_column_says_are_named(tmp_path, values, error, says):
     source = save(tmp_path / "b.h5", {"x": values})
-    layout = h5py.VirtualLayout((5,), "i8")
-    layout[:] = h5py.VirtualSource(source, "x", (5,))
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_virtual_dataset("x", layout)
+    save(tmp_path / "a.h5", {"x": layout_of(source, "x")})
     with pytest.raises(error, match=says):
         RowReader(tmp_path / "a.h5", allow_external=[tmp_path]).read(["x"])
 
@@ -150,9 +153,7 @@ def test_rows_far_apart(tmp_path, kind):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         column = file.create_dataset("x", (rows,), "i4", chunks=(1000,), scaleoffset=4)
         column[0], column[rows - 1] = 3, 5
-        layout = h5py.VirtualLayout((rows,), "i4")
-        layout[:] = h5py.VirtualSource(column)
-        file.create_virtual_dataset("y", layout)
+        file.create_virtual_dataset("y", layout_of(".", "x", (rows,), "i4"))
     reader = RowReader(tmp_path / "a.h5")
     name = {"chunked": "x", "virtual": "y"}[kind]
     found = in_fork(lambda: reader.read([name], [0, 1, rows // 2, rows - 1]))
@@ -162,11 +163,9 @@ def test_rows_far_apart(tmp_path, kind):
 @pytest.mark.parametrize("axes", [2, 3])
 def test_grid_rows_of_virtual_datasets(tmp_path, axes):
     values = np.arange(3 * 5 * 4 * 2, dtype="f4").reshape(3, 5, 4, 2)
-    layout = h5py.VirtualLayout(values.shape, "f4")
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("there", data=values, chunks=(2, 3, 1, 2), compression="gzip")
-        layout[:] = h5py.VirtualSource(".", "there", values.shape)
-        file.create_virtual_dataset("x", layout)
+        file.create_virtual_dataset("x", layout_of(".", "there", values.shape, "f4"))
     expected = values.reshape(-1, *values.shape[axes:])
     reader = ray_h5.RowReader(tmp_path / "a.h5", rows=Grid(axes))
     for rows in (slice(None), [len(expected) - 1, 0, 7, 7, 3], slice(2, None, 3)):
@@ -174,11 +173,8 @@ def test_grid_rows_of_virtual_datasets(tmp_path, axes):
 
 
 def test_few_grid_rows_take_little_memory(tmp_path):
-    layout = h5py.VirtualLayout((2, 1_000_000, 2), "f4")
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_dataset("there", data=np.arange(4e6, dtype="f4").reshape(layout.shape))
-        layout[:] = h5py.VirtualSource(".", "there", layout.shape)
-        file.create_virtual_dataset("x", layout)
+    values = np.arange(4e6, dtype="f4").reshape(2, 1_000_000, 2)
+    save(tmp_path / "a.h5", {"there": values, "x": layout_of(".", "there", values.shape, "f4")})
     reader = ray_h5.RowReader(tmp_path / "a.h5", rows=Grid(2))
     reader.read(["x"], [0])
     tracemalloc.start()

@@ -134,8 +134,7 @@ def test_mappings_of_nothing(tmp_path):
     layout[0:3] = source
     layout[3:3] = h5py.VirtualSource("s1.h5", "d", (0,))
     layout[3:3] = source[3:]
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_virtual_dataset("x", layout)
+    save(tmp_path / "a.h5", {"x": layout})
     assert RowReader(tmp_path / "a.h5", allow_external=[tmp_path]).read(["x"])["x"].tolist() == [0, 1, 2]
 
 
@@ -143,8 +142,7 @@ def test_rows_that_no_blocks_describe(tmp_path):
     data = stored(tmp_path / "s.h5", {"compression": "gzip"}, zlib.compress(bytes(8)))
     layout = h5py.VirtualLayout((20, ROW), "i8")
     layout[[1, 4, 5, 9]] = h5py.VirtualSource("s.h5", "d", data.shape)[[0, 2, 5, 11]]
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_virtual_dataset("x", layout, fillvalue=-1)
+    save(tmp_path / "a.h5", {"x": layout}, fillvalue=-1)
     reader = RowReader(tmp_path / "a.h5", allow_external=[tmp_path])
     assert (reader.read(["x"], [0, 10, 19])["x"] == -1).all()
     assert_same(reader.read(["x"], [1, 4, 9])["x"], data[[0, 2, 11]])
@@ -231,8 +229,7 @@ def test_a_virtual_source_of_one_value(tmp_path):
     save(tmp_path / "s.h5", {"d": 7})
     layout = h5py.VirtualLayout((3,), "i8")
     layout[1] = h5py.VirtualSource("s.h5", "d", ())
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_virtual_dataset("x", layout, fillvalue=-1)
+    save(tmp_path / "a.h5", {"x": layout}, fillvalue=-1)
     assert RowReader(tmp_path / "a.h5", allow_external=[tmp_path]).read(["x"])["x"].tolist() == [-1, 7, -1]
 
 

@@ -10,6 +10,7 @@ import ray_h5
 from ray_h5 import Grid, Patches
 from ray_h5.errors import CastError
 from ray_h5.torch_data import H5Dataset
+from tests.hdf5.h5kit import by_h5py
 from tests.kit.files import save
 
 SHAPE = (9, 6, 8)
@@ -41,9 +42,7 @@ def write(folder, name, stored, dtype="i4"):
         save(folder / f"{number}.h5", {"x": values}, **stored)
         source = h5py.VirtualSource(f"{number}.h5", "x", values.shape)
         layout[here] = source if there is None else source[there]
-    with h5py.File(folder / "all.h5", "w") as file:
-        file.create_virtual_dataset("x", layout, fillvalue=-3)
-        return file["x"][()]
+    return by_h5py(save(folder / "all.h5", {"x": layout}, fillvalue=-3), "x")
 
 
 @pytest.mark.parametrize(("name", "stored"), [*zip(MAPPINGS, itertools.cycle(STORED), strict=False)])
@@ -98,8 +97,7 @@ def test_a_source_of_one_value_fills_one_place(tmp_path, stored):
     save(tmp_path / "0.h5", {"x": [54.0]}, **STORED[stored])
     layout = h5py.VirtualLayout((2, 1), "f8")
     layout[0] = h5py.VirtualSource(tmp_path / "0.h5", "x", (1,))
-    with h5py.File(tmp_path / "all.h5", "w") as file:
-        file.create_virtual_dataset("x", layout, fillvalue=7)
+    save(tmp_path / "all.h5", {"x": layout}, fillvalue=7)
     with ray_h5.RowReader(tmp_path / "all.h5", allow_external=[tmp_path]) as reader:
         np.testing.assert_array_equal(reader.read(["x"])["x"], [[54], [7]])
 
@@ -123,9 +121,7 @@ def test_values_of_other_types_are_those_that_libhdf5_converts(tmp_path, name, s
         values = (rng.standard_normal(whole()[here].shape) * 10 ** rng.integers(0, 8)).astype(stored)
         save(tmp_path / f"{number}.h5", {"x": values}, chunks=True)
         layout[here] = h5py.VirtualSource(f"{number}.h5", "x", values.shape)
-    with h5py.File(tmp_path / "all.h5", "w") as file:
-        file.create_virtual_dataset("x", layout, fillvalue=3)
-        expected = file["x"][()]
+    expected = by_h5py(save(tmp_path / "all.h5", {"x": layout}, fillvalue=3), "x")
     with ray_h5.RowReader(tmp_path / "all.h5", allow_external=[tmp_path]) as reader:
         for rows in (slice(None), [8, 0, 3, 3], rng.permutation(9)):
             found = reader.read(["x"], rows)["x"]
@@ -156,9 +152,7 @@ def test_stacks_with_gaps_are_read_as_one_column(tmp_path, seed):
     layout = h5py.VirtualLayout((end + 2, 3), "i4")
     for first, stop, source in mappings[::-1]:
         layout[first:stop] = source
-    with h5py.File(tmp_path / "all.h5", "w") as file:
-        file.create_virtual_dataset("x", layout, fillvalue=-3)
-        values = file["x"][()]
+    values = by_h5py(save(tmp_path / "all.h5", {"x": layout}, fillvalue=-3), "x")
     with ray_h5.RowReader(tmp_path / "all.h5", allow_external=[tmp_path]) as reader:
         low, high = sorted(rng.integers(0, len(values) + 1, 2).tolist())
         for rows in (slice(None), slice(low, high), rng.integers(0, len(values), 9)):

@@ -1,8 +1,7 @@
 import pytest
 
-from ray_h5.index.stored.facts_store import MEMORY
-from ray_h5.read.open_file import forget_all
 from tests.kit.fault_server import FaultServer
+from tests.kit.stores import forget_files
 from tests.remote.kit import ROWS, write
 
 pytest.importorskip("obstore")
@@ -30,8 +29,6 @@ def server(tmp_path, bucket):  # noqa: ARG001  the folder is served
 @pytest.fixture
 def nothing_stays():
     """What this process knows of files is that of the test alone."""
-    forget_all()
-    MEMORY.clear()
+    forget_files()
     yield
-    forget_all()
-    MEMORY.clear()
+    forget_files()

@@ -9,10 +9,10 @@ import pytest
 
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.stored.facts_store import MEMORY
-from ray_h5.read.open_file import forget_all
 from ray_h5.storage.stores.options import StoreOptions
 from ray_h5.torch_data import H5Dataset
 from tests.docs.pages import text_of
+from tests.kit.stores import forget_files
 from tests.remote.kit import check_epoch, epoch_of, options_of, write
 
 pytestmark = pytest.mark.usefixtures("nothing_stays")
@@ -58,8 +58,7 @@ def test_a_file_whose_metadata_lies_together_is_planned_with_three_requests_at_m
     listed, states, planned = counts(server)
     assert (listed, states) == (1, 0)
     assert FILES <= planned <= (2 if "fs_strategy" in options else 3) * FILES
-    forget_all()
-    MEMORY.clear()
+    forget_files()
     H5Dataset([f"s3://bkt/run_{number}.h5" for number in range(FILES)], storage_options=options_of(server))
     assert counts(server) == (0, FILES, planned)
 

@@ -11,13 +11,11 @@ from ray.data.datasource.datasink import WriteResult
 
 from ray_h5 import repack
 from ray_h5.errors import NotFoundError, OutputExistsError, RayH5Error, StaleIndexError
-from ray_h5.index.file_options import FileOptions
-from ray_h5.order.execute_plan import read_rows
-from ray_h5.order.read_plan import make_plan
 from ray_h5.ray_data.write_h5 import H5Datasink
 from ray_h5.storage.find_files import find_files
 from ray_h5.storage.storage_of_path import storage_for
 from ray_h5.storage.stores import object_store
+from tests.index.kit import read_all
 from tests.remote.kit import QUICK, ROWS, check_epoch, epoch_of
 from tests.remote.kit import write as write_file
 
@@ -63,12 +61,6 @@ def keys(s3):
     return sorted(each["Key"] for each in s3.list_objects_v2(Bucket="bkt").get("Contents", []))
 
 
-def read(url, options):
-    index = FileOptions.of(url, storage_options=options).index()
-    plan = make_plan(index, [index.delivered[name] for name in index.names])
-    return read_rows(plan, np.arange(plan.num_rows)).arrays
-
-
 def write(sink, tasks):
     sink.on_write_start(None)
     found = [sink.write(blocks, SimpleNamespace(task_idx=task)) for task, blocks in enumerate(tasks)]
@@ -79,7 +71,7 @@ def test_a_dataset_into_a_store(s3, options):
     blocks = [[pa.table({"x": np.arange(5)})], [pa.table({"x": np.arange(5, 9)})]]
     write(H5Datasink("s3://bkt/out", storage_options=options), blocks)
     assert keys(s3) == ["out/part-0-0.h5", "out/part-1-0.h5"]
-    assert read("s3://bkt/out/", options)["x"].tolist() == list(range(9))
+    assert read_all("s3://bkt/out/", storage_options=options)["x"].tolist() == list(range(9))
     with pytest.raises(OutputExistsError):
         H5Datasink("s3://bkt/out", storage_options=options)
     write(H5Datasink("s3://bkt/out/", storage_options=options, mode="overwrite"), blocks[:1])
@@ -98,7 +90,7 @@ def test_files_from_a_store_into_it(s3, options, tmp_path):
     s3.upload_file(str(tmp_path / "a.h5"), "bkt", "in/a.h5")
     found = repack("s3://bkt/in/a.h5", "s3://bkt/fast", storage_options=options, chunk_rows=10, page="64KiB")
     assert found.paths == ["s3://bkt/fast/a.h5"]
-    assert (read(found.paths, options)["x"].ravel() == np.arange(60000)).all()
+    assert (read_all(found.paths, storage_options=options)["x"].ravel() == np.arange(60000)).all()
     s3.download_file("bkt", "fast/a.h5", str(tmp_path / "b.h5"))
     with h5py.File(tmp_path / "b.h5") as file:
         assert file.attrs["title"] == "kept"
@@ -107,9 +99,9 @@ def test_files_from_a_store_into_it(s3, options, tmp_path):
         repack("s3://bkt/in/a.h5", "s3://bkt/fast", storage_options=options)
     (tmp_path / "b.h5").unlink()
     there = repack(tmp_path / "a.h5", "s3://bkt/from_disk", storage_options=options, chunk_rows=10)
-    assert (read(there.paths, options)["x"].ravel() == np.arange(60000)).all()
+    assert (read_all(there.paths, storage_options=options)["x"].ravel() == np.arange(60000)).all()
     back = repack("s3://bkt/in/a.h5", tmp_path / "back", storage_options=options)
-    assert (read(back.paths, None)["x"].ravel() == np.arange(60000)).all()
+    assert (read_all(back.paths)["x"].ravel() == np.arange(60000)).all()
 
 
 def test_a_failed_upload_leaves_nothing(s3, options, tmp_path, monkeypatch):

@@ -23,12 +23,12 @@ from ray_h5.errors import (
 )
 from ray_h5.hdf5.files import metadata_replay
 from ray_h5.hdf5.files.external_policy import as_roots
-from ray_h5.index.stored.facts_store import MEMORY
 from ray_h5.manifest.layout import FileState
 from ray_h5.read.open_file import forget_all
 from ray_h5.read.reader import RowReader
 from ray_h5.torch_data import H5Dataset, kfold, loader
 from tests.kit.files import save
+from tests.kit.stores import forget_files
 from tests.remote.kit import options_of
 
 pytestmark = pytest.mark.usefixtures("nothing_stays")
@@ -543,8 +543,7 @@ def test_a_warm_index(server, every, raw, tmp_path):
         "index_dir": tmp_path / "i",
     }
     H5Dataset(URL, **options)
-    forget_all()
-    MEMORY.clear()
+    forget_files()
     server.forget()
     data = H5Dataset(URL, **options)
     asked = [each for each in server.requests() if each.method == "GET" and not each.is_listing]
@@ -556,8 +555,7 @@ def test_a_warm_index(server, every, raw, tmp_path):
         np.testing.assert_array_equal(taken["link"], file["link"][:][[4, 2]])
         np.testing.assert_array_equal(taken["group/y"], file["group/y"][:][[4, 2]])
     source(raw / "p0.h5", 5)
-    forget_all()
-    MEMORY.clear()
+    forget_files()
     with h5py.File(every) as file:  # the outdated index is made again
         np.testing.assert_array_equal(H5Dataset(URL, **options).read(np.array([4, 2]))["link"], file["link"][:][[4, 2]])
 

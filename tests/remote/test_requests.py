@@ -9,9 +9,8 @@ import pytest
 from ray_h5 import Grid, Groups, Patches, Windows, csr, joined, ragged, where
 from ray_h5.hdf5.files import opening
 from ray_h5.hdf5.files.metadata_replay import open_held
-from ray_h5.index.stored.facts_store import MEMORY
-from ray_h5.read.open_file import forget_all
 from ray_h5.torch_data import H5Dataset
+from tests.kit.stores import forget_files
 from tests.remote.kit import options_of
 from tests.rows.test_ranges_equal_numpy import random_matrix, write_matrix
 
@@ -183,14 +182,12 @@ def count(server, write, options, tmp_path, path):
     server.forget()
     plan = H5Dataset(URL, **given)._source.plan
     cold = gets(server)
-    forget_all()
-    MEMORY.clear()
+    forget_files()
     again = H5Dataset(URL, **given)._source.plan
     warm = gets(server)
     asked = []
     for each in (plan, again):
-        forget_all()
-        MEMORY.clear()
+        forget_files()
         found, data = arrays_of(pickle.loads(pickle.dumps(each)))
         asked.append(gets(server) - data)
         expected, _ = arrays_of(local._source.plan)
@@ -212,13 +209,11 @@ def test_files_that_are_paired_are_asked_for_data_alone(server, tmp_path, bucket
     server.forget()
     plan = H5Dataset(URL, **given)._source.plan
     assert gets(server) <= 12
-    forget_all()
-    MEMORY.clear()
+    forget_files()
     again = H5Dataset(URL, **given)._source.plan
     assert gets(server) == 0
     for each in (plan, again):
-        forget_all()
-        MEMORY.clear()
+        forget_files()
         found, data = arrays_of(pickle.loads(pickle.dumps(each)))
         assert gets(server) == data
         for name, values in arrays_of(local)[0].items():
@@ -238,8 +233,7 @@ def test_groups_of_two_files_are_asked_for_data_alone(server, tmp_path, bucket):
     local = H5Dataset(bucket / "a.h5", zip_files=bucket / "b.h5", **given)
     given |= {"storage_options": options_of(server), "index_dir": tmp_path / "index", "zip_files": "s3://bkt/b.h5"}
     for most in (12, 0):
-        forget_all()
-        MEMORY.clear()
+        forget_files()
         server.forget()
         dataset = H5Dataset(URL, **given)
         assert gets(server) <= most

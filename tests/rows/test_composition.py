@@ -5,6 +5,7 @@
 
 import math
 import random
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -15,13 +16,10 @@ from hypothesis import strategies as st
 
 from ray_h5 import Files, Grid, Groups, Shuffle, Windows, between, csr, fields, part, ragged, where
 from ray_h5.errors import RayH5Error
-from ray_h5.index.stored.facts_store import MEMORY
 from ray_h5.order.execute_plan import read_rows
 from ray_h5.order.remaining_blocks import Block
 from ray_h5.ray_data.arrow.blocks import schema_of, to_table
-from ray_h5.read.open_file import forget_all
 from ray_h5.torch_data import H5Dataset
-from tests.kit.fault_server import FaultServer
 from tests.properties import few
 
 anndata = pytest.importorskip("anndata", reason="anndata is an oracle of this test")
@@ -263,19 +261,6 @@ ROWS_OF_ROWS = {"ragged": "rows of rows", "sparse": "rows of rows"}
 """What has no meaning for rows that are whole groups or files. With windows over them, rows are steps."""
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    pytest.importorskip("obstore")
-    folder = tmp_path_factory.mktemp("server")
-    (folder / "bkt").mkdir()
-    with FaultServer(folder) as server:
-        server.folder = folder
-        server.options = {"endpoint": server.url, "region": "x", "skip_signature": True, "allow_http": True}
-        yield server
-    forget_all()
-    MEMORY.clear()
-
-
 def write_file(path, kind, form, rng):
     """Write a file of episodes, and return the values of column ``c`` in each of them."""
     lengths = [int(n) for n in rng.integers(1, 6, rng.integers(1, 4))]
@@ -365,7 +350,7 @@ def test_every_form_with_every_row_kind(tmp_path_factory, server, kind, form, ha
     c = named[0] if named else column if isinstance(column, str) else "c"
     is_cast, is_selected, is_shuffled = (choice([False, True]) for _ in range(3))
     is_remote = choice([False, False, True])
-    folder = server.folder / "bkt" if is_remote else tmp_path_factory.mktemp("composed")
+    folder = Path(server.root) / "bkt" if is_remote else tmp_path_factory.mktemp("composed")
     name = f"{tmp_path_factory.mktemp('n').name}.h5"
     episodes = write_file(folder / name, kind, form, np.random.default_rng(choice(range(1 << 20))))
     windows, expected = None, []

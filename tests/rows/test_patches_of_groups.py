@@ -1,6 +1,7 @@
 """Blocks of arrays in groups of different shapes: each is what h5py reads of its slices, wherever it is read."""
 
 import math
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -10,11 +11,9 @@ from hypothesis import strategies as st
 
 from ray_h5 import Groups, Patches, RowReader, Shuffle, Sidecar, part, where
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
-from ray_h5.index.stored.facts_store import MEMORY
 from ray_h5.order.remaining_blocks import read_block, start_of
-from ray_h5.read.open_file import forget_all
 from ray_h5.torch_data import H5Dataset, kfold, loader
-from tests.kit.fault_server import FaultServer
+from tests.kit.stores import forget_files
 from tests.properties import few
 from tests.rows.kit import PIPELINES
 
@@ -98,21 +97,9 @@ def grid_of(arrays, kind):
     return found
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    pytest.importorskip("obstore")
-    folder = tmp_path_factory.mktemp("server")
-    (folder / "bkt").mkdir()
-    with FaultServer(folder) as server:
-        options = {"endpoint": server.url, "region": "x", "skip_signature": True, "allow_http": True}
-        yield folder / "bkt", options
-    forget_all()
-    MEMORY.clear()
-
-
 @few(7)
 @given(scans(), st.integers(0, 1 << 20), st.booleans(), st.booleans())
-def test_blocks_of_groups_equal_h5py(store, tmp_path_factory, made, seed, in_store, by_name):
+def test_blocks_of_groups_equal_h5py(server, tmp_path_factory, made, seed, in_store, by_name):
     extents, block, options, stored, channels = made
     folder = tmp_path_factory.mktemp("groups")
     arrays = write(folder / "a.h5", extents, stored, channels, seed)
@@ -138,15 +125,12 @@ def test_blocks_of_groups_equal_h5py(store, tmp_path_factory, made, seed, in_sto
     assert sorted(epochs[0]) == sorted(expected)  # the first draw
     assert len(H5Dataset(folder / "a.h5", **given)) == num_rows
     if in_store:
-        forget_all()
-        MEMORY.clear()
-        bucket, options = store
-        (folder / "a.h5").rename(bucket / "a.h5")
-        given = {**given, "storage_options": options}
+        forget_files()
+        (folder / "a.h5").rename(Path(server.root) / "bkt/a.h5")
+        given = {**given, "storage_options": server.options}
         again = [epoch_of("s3://bkt/a.h5", arrays, kind, num_rows, shuffle, given, number) for number in range(2)]
         assert again == epochs
-        forget_all()
-        MEMORY.clear()
+        forget_files()
 
 
 def epoch_of(path, arrays, kind, num_rows, shuffle, given, epoch):
@@ -223,8 +207,7 @@ def test_groups_without_a_class_have_no_rows_and_an_index_knows_the_others(tmp_p
     given = {"rows": kind, "index_dir": tmp_path / "index"}
     found = [(row["g"], *row["corner"].tolist()) for row in H5Dataset(path, **given)]
     assert found == [("g0", 0, 0), ("g2", 0, 0)]
-    forget_all()
-    MEMORY.clear()
+    forget_files()
     assert [(row["g"], *row["corner"].tolist()) for row in H5Dataset(path, **given)] == found
     with pytest.raises(OptionError, match=r"no block of .* holds one of these"):
         H5Dataset(path, rows=Patches({"x": (2, 2)}, groups="g*", where_any=("x", [77])))

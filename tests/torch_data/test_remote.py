@@ -12,11 +12,9 @@ from pyarrow.fs import FSSpecHandler, PyFileSystem, S3FileSystem
 
 from ray_h5.cli import main
 from ray_h5.errors import NotFoundError, NotReadableError, OptionError, StaleIndexError
-from ray_h5.index.stored.facts_store import MEMORY
-from ray_h5.read.open_file import forget_all
 from ray_h5.torch_data import H5Dataset, H5LazyDataset, loader, where
 from ray_h5.torch_data.compat.optimal_dataloader import OptimalDataLoaderFactory, with_start_method
-from tests.kit.fault_server import FaultServer
+from tests.kit.stores import served
 
 pytest.importorskip("obstore")
 
@@ -36,12 +34,9 @@ def server(tmp_path):
             file["label"] = np.arange(20) % 3
     (tmp_path / "bkt/runs/notes.txt").write_text("no file")
     (tmp_path / "bkt/runs/._run_0.h5").write_text("hidden")
-    with FaultServer(tmp_path) as server:
+    with served(tmp_path) as server:
         server.data = tmp_path / "bkt"
-        server.options = {"endpoint": server.url, "region": "x", "skip_signature": True, "allow_http": True}
         yield server
-    forget_all()
-    MEMORY.clear()
 
 
 def paths_of(dataset):

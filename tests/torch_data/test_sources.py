@@ -10,14 +10,14 @@ import pytest
 from ray_h5.errors import StaleIndexError
 from ray_h5.predicates.criteria import where
 from ray_h5.torch_data.dataset import H5Dataset
+from tests.hdf5.h5kit import layout_of
+from tests.kit.files import save
 
 LABELS = np.arange(40) % 4
 
 
 def put(path, values):
-    with h5py.File(f"{path}.new", "w") as file:
-        file["label"] = values
-    os.replace(f"{path}.new", path)
+    os.replace(save(f"{path}.new", {"label": values}), path)
 
 
 @pytest.fixture
@@ -28,14 +28,8 @@ def world(tmp_path):
         sources.append(str(tmp_path / f"labels{i}.h5"))
         put(sources[-1], LABELS)
         mains.append(str(tmp_path / f"a{i}.h5"))
-        with h5py.File(mains[-1], "w") as file:
-            file["x"] = np.arange(40) + 40 * i
-            if i:
-                layout = h5py.VirtualLayout((40,), "i8")
-                layout[:] = h5py.VirtualSource(os.path.basename(sources[-1]), "label", (40,))
-                file.create_virtual_dataset("label", layout)
-            else:
-                file["label"] = h5py.ExternalLink(os.path.basename(sources[-1]), "label")
+        link, stack = h5py.ExternalLink("labels0.h5", "label"), layout_of("labels1.h5", "label", (40,))
+        save(mains[-1], {"x": np.arange(40) + 40 * i, "label": stack if i else link})
     return mains, sources
 
 

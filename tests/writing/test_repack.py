@@ -16,11 +16,10 @@ from ray_h5.errors import (
     VerifyError,
 )
 from ray_h5.index.file_options import FileOptions
-from ray_h5.order.execute_plan import read_rows
-from ray_h5.order.read_plan import make_plan
 from ray_h5.writing.file_writer import OutputFile
 from ray_h5.writing.repack import copy_file
 from ray_h5.writing.repack import repack as repacking
+from tests.index.kit import read_all
 from tests.kit.fault_server import FaultServer
 from tests.kit.files import save
 from tests.remote.kit import options_of
@@ -53,12 +52,6 @@ def write_files(folder, count=3, rows=ROWS):
             file.create_dataset("text", data=[f"{'ü' * (k % 3)}{k}" for k in ids], dtype=h5py.string_dtype())
         paths.append(str(folder / f"f{i}.h5"))
     return paths
-
-
-def read_all(paths, **options):
-    index = FileOptions.of(paths, **options).index()
-    plan = make_plan(index, [index.delivered[name] for name in index.names])
-    return read_rows(plan, np.arange(plan.num_rows)).arrays
 
 
 def check_rows(arrays, ids):

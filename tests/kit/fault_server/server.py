@@ -96,6 +96,11 @@ class FaultServer:
         """The endpoint, such as ``"http://127.0.0.1:40001"``."""
         return f"http://127.0.0.1:{self._port}"
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """The storage options of a client that signs nothing."""
+        return {"endpoint": self.url, "region": "us-east-1", "skip_signature": True, "allow_http": True}
+
     def fail(self, kind: str, **options: Any) -> None:
         """Make a fault from now on; see `Fault`."""
         self._faults.add(Fault(kind, **options))

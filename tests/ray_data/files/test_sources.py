@@ -9,6 +9,8 @@ import pytest
 import ray_h5
 from ray_h5 import where
 from ray_h5.errors import ExternalDataError, StaleIndexError
+from tests.hdf5.h5kit import layout_of
+from tests.kit.files import save
 from tests.ray_data.kit import ids_of
 
 pytestmark = pytest.mark.usefixtures("ray_local")
@@ -17,9 +19,7 @@ LABELS = np.arange(60) % 4
 
 
 def put(path, values):
-    with h5py.File(f"{path}.new", "w") as file:
-        file["label"] = values
-    os.replace(f"{path}.new", path)
+    os.replace(save(f"{path}.new", {"label": values}), path)
 
 
 @pytest.fixture(params=["link", "virtual"])
@@ -27,14 +27,10 @@ def world(request, tmp_path):
     """Return a file whose labels are in another one, and this one."""
     main, source = str(tmp_path / "a.h5"), str(tmp_path / "labels.h5")
     put(source, LABELS)
-    with h5py.File(main, "w") as file:
-        file["x"] = np.arange(60)
-        if request.param == "link":
-            file["label"] = h5py.ExternalLink("labels.h5", "label")
-        else:
-            layout = h5py.VirtualLayout((60,), "i8")
-            layout[:] = h5py.VirtualSource("labels.h5", "label", (60,))
-            file.create_virtual_dataset("label", layout)
+    link = h5py.ExternalLink("labels.h5", "label")
+    save(
+        main, {"x": np.arange(60), "label": link if request.param == "link" else layout_of("labels.h5", "label", (60,))}
+    )
     return main, source
 
 

@@ -17,11 +17,10 @@ from ray_h5.errors import (
 from ray_h5.hdf5.files import metadata_replay
 from ray_h5.hdf5.files.metadata_replay import HeldBytes
 from ray_h5.manifest.file_manifest import Manifest
-from ray_h5.read.open_file import forget_all
 from ray_h5.read.reader import RowReader
 from ray_h5.storage.stores.object_store import ObjectStorage
 from ray_h5.storage.stores.options import StoreOptions
-from tests.kit.fault_server import FaultServer
+from tests.kit.stores import served
 
 pytest.importorskip("obstore")
 
@@ -32,10 +31,8 @@ RNG = np.random.default_rng(0)
 @pytest.fixture
 def server(tmp_path):
     (tmp_path / "bkt").mkdir()
-    with FaultServer(tmp_path) as server:
-        server.options = {"endpoint": server.url, "region": "x", "skip_signature": True, "allow_http": True}
+    with served(tmp_path) as server:
         yield server
-    forget_all()
 
 
 def written(tmp_path, fill, name="a.h5", **options):

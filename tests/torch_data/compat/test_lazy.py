@@ -110,13 +110,6 @@ with h5py.File(sys.argv[1], "w", libver="latest") as writer:
 """
 
 
-@pytest.fixture
-def one_process(tmp_path):
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
-    yield
-    torch.distributed.destroy_process_group()
-
-
 @pytest.mark.usefixtures("one_process")
 def test_a_live_writer_in_swmr_mode(tmp_path):
     path = str(tmp_path / "live.h5")

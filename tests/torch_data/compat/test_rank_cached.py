@@ -21,14 +21,6 @@ def silent(message):
     pass
 
 
-@pytest.fixture(scope="module")
-def one_process(tmp_path_factory):
-    store = tmp_path_factory.mktemp("store") / "store"
-    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
-    yield
-    torch.distributed.destroy_process_group()
-
-
 @given(st.integers(0, 1000), st.integers(1, 20))
 def test_shards_part_all_samples_evenly(total, world_size):
     shards = [_balanced_contiguous_shard(total, world_size, rank) for rank in range(world_size)]
