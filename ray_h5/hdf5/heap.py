@@ -14,6 +14,7 @@ from functools import partial
 from typing import TypeAlias
 
 from ray_h5.hdf5.files.file_bytes import ReadBytes, gather
+from ray_h5.hdf5.format import FormatError, number
 from ray_h5.lru import LRU
 
 _USUAL_BYTES = 4 << 10
@@ -29,12 +30,18 @@ _KEPT_BYTES = 32 << 20
 _LENGTHS = {2: "H", 4: "I", 8: "Q", 16: "Q8x", 32: "Q24x"}
 
 
-class DamagedHeapError(Exception):
+class DamagedHeapError(FormatError):
     """A value is not in the heap, or not as long as it claims."""
 
 
 Reference: TypeAlias = tuple[int | None, int, int]
 """The length of a value, None if it is not known; the address of its collection, and its number in that."""
+
+
+def reference_at(data: bytes, at: int, address_bytes: int) -> Reference:
+    """Return the reference that some bytes hold; raise `FormatError` if they are too few."""
+    return number(data, at, 4), number(data, at + 4, address_bytes), number(data, at + 4 + address_bytes, 4)
+
 
 _Collection: TypeAlias = "tuple[bytes, array[int]]"
 """Bytes of a collection, of a large one the first of them; and where each object begins, by its number; 0 for none."""

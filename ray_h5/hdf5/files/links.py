@@ -165,10 +165,10 @@ class Trail:
                 (mappings,) = Heap(read, end, widths.length).values([(None, heap, item)], 1)
                 # A mapping takes more than a byte.
                 reason = "they are cut short" if number(mappings, 1, widths.length) > len(mappings) else ""
-        except FormatError:
-            return  # libhdf5 says what is wrong
         except DamagedHeapError as exc:
             reason = str(exc)
+        except FormatError:
+            return  # libhdf5 says what is wrong
         if reason:
             raise CorruptFileError(
                 f"{self.path}: the mappings of virtual dataset {path!r} are damaged: {reason}. Restore the file from a "

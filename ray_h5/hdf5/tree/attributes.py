@@ -14,7 +14,7 @@ from ray_h5.errors import CorruptFileError, SchemaMismatchError, UnsupportedColu
 from ray_h5.hdf5.columns.value_types import character_bytes, numpy_lacks
 from ray_h5.hdf5.files.file_bytes import FileBytes, address_of, filename_of
 from ray_h5.hdf5.format import Attribute, FormatError, MessageKind, number, object_header
-from ray_h5.hdf5.heap import DamagedHeapError, Heap
+from ray_h5.hdf5.heap import Heap, reference_at
 from ray_h5.manifest.joined_arrays import LACKS, Texts
 from ray_h5.manifest.layout import ColumnNotes
 from ray_h5.messages import near_names
@@ -90,7 +90,7 @@ class TextGuard:
         self._read, end, self._widths = FileBytes.of(file.id)
         self._heap = Heap(self._read, end, self._widths.length, key=object())
         self._opened: object = None
-        self._stored: dict[bytes, tuple[Attribute, bytes]] = {}
+        self._stored: dict[bytes, bytes] = {}
 
     def check(self, opened: h5py.h5g.GroupID | h5py.h5d.DatasetID, where: str, name: str) -> None:
         """Raise `CorruptFileError` if an attribute of an open object claims a length that it cannot have."""
@@ -98,27 +98,24 @@ class TextGuard:
             if self._opened is not opened:
                 _, messages = object_header(self._read, address_of(opened)[1], self._widths)
                 bodies = [body for kind, _, body, _ in messages if kind == MessageKind.ATTRIBUTE]
-                self._stored = {
-                    attribute.name: (attribute, body) for body in bodies for attribute in [Attribute.of(body)]
-                }
+                self._stored = {Attribute.of(body).name: body for body in bodies}
                 self._opened = opened
-            if (stored := self._stored.get(name.encode())) is not None:
-                self._check(*stored)
-        except (FormatError, DamagedHeapError) as exc:
+            if (body := self._stored.get(name.encode())) is not None:
+                self._check(body)
+        except FormatError as exc:
             raise CorruptFileError(
                 f"{self._path}: attribute {name!r} of {where!r} is damaged: {exc}. Restore the file from a copy, or "
                 "leave the attribute out."
             ) from None
 
-    def _check(self, attribute: Attribute, body: bytes) -> None:
-        type_bytes, width = body[attribute.type_at : attribute.value_at], self._widths.address
+    def _check(self, body: bytes) -> None:
+        attribute = Attribute.of(body)
+        type_bytes = body[attribute.type_at : attribute.value_at]
         is_varying = not attribute.is_shared and number(type_bytes, 0, 1) & 0xF == _VARYING
         if is_varying and character_bytes(type_bytes) != 1:
             raise FormatError("its type is of varying length, and no text of bytes")
-        if len(body) >= attribute.value_at + 8 + width:
-            parts = (0, 4), (4, width), (4 + width, 4)
-            length, address, at = (number(body, attribute.value_at + begin, nbytes) for begin, nbytes in parts)
-            self._heap.values([(length, address, at)], 1)
+        if len(body) >= attribute.value_at + 8 + self._widths.address:
+            self._heap.values([reference_at(body, attribute.value_at, self._widths.address)], 1)
 
 
 def text_attribute(item: h5py.Group | h5py.Dataset, name: str) -> str:

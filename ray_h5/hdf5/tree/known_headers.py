@@ -38,11 +38,10 @@ from ray_h5.hdf5.format import (
     data_layout,
     dataspace,
     group_entries,
-    number,
     object_header,
     superblock,
 )
-from ray_h5.hdf5.heap import DamagedHeapError, Heap
+from ray_h5.hdf5.heap import Heap, reference_at
 from ray_h5.hdf5.tree.attributes import PACKING
 from ray_h5.hdf5.tree.tree import NAME_OF_LIBRARY, lost_fields
 from ray_h5.hdf5.tree.walker import OF_MATLAB
@@ -385,11 +384,7 @@ def _alike(body: bytes, plain: PlainBytes) -> tuple[bytes, int]:
     if of == _VARYING and attribute.name != _UNITS:
         return before, len(body)  # of values outside of the attribute, notes have the text of its units alone
     if of == _VARYING and body[attribute.type_at + 1] & 15 == _TEXT:
-        length, address, at = (number(body, attribute.value_at + i, width) for i, width in ((0, 4), (4, 8), (12, 4)))
-        try:
-            (text,) = Heap(plain.read, plain.end, 8).values([(length, address, at)], 1)
-        except DamagedHeapError as exc:
-            raise FormatError(str(exc)) from None
+        (text,) = Heap(plain.read, plain.end, 8).values([reference_at(body, attribute.value_at, 8)], 1)
         if not text:
             raise FormatError("an attribute without a text")
         return before + text, len(body)
