@@ -80,33 +80,27 @@ def describe_column(
     values = value_type_of(dataset.get_type(), widths, where)
     storage, pipeline = storage_of(properties), pipeline_of(properties)
     is_decoded = at_home and storage != "virtual" and (not widths.user_block or _offsets_count_it())
-    direct = is_decoded and not values.dtype.hasobject and not values.odd_type
     for step in [] if decodes(pipeline) else pipeline.steps:
         if not h5py.h5z.filter_avail(step.id):
             raise CodecUnavailableError(
                 f"{where} was written with filter {step.id} ({step.name}), which neither ray_h5, h5py nor "
                 "hdf5plugin decodes here. Install the HDF5 plugin of that filter and point HDF5_PLUGIN_PATH to it."
             )
+    direct = is_decoded and not values.dtype.hasobject and not values.like["odd_type"]
     return ColumnLayout(
         name=name,
-        kind=values.kind,
         shape=(*(shape or (1,)), *values.array_shape),
-        stored_dtype=values.plain,
         storage=storage,
         chunk_shape=properties.get_chunk() if storage == "chunked" else None,
         pipeline=pipeline,
         offset=offset_of(dataset, storage, widths.user_block),
         fill=fill_of(properties, values) if is_decoded else None,
-        element=values.element,
-        enum=values.enum,
         user_block=widths.user_block,
-        item_bytes=values.item_bytes,
         sources=sources,
         direct=direct,
         file_type=values.in_file if is_decoded and not direct else b"",
-        odd_type=values.odd_type,
-        lost_fields=values.lost_fields,
         path=path,
+        **values.like,
     )
 
 
@@ -162,7 +156,7 @@ def fill_of(properties: h5py.h5p.PropDCID, values: ValueType) -> np.ndarray | No
         return None if values.dtype.hasobject or values.dtype.itemsize > _MAX_ITEM_BYTES else values.zero
     if values.dtype.hasobject:
         return NO_FILL
-    if values.lost_fields:
+    if values.like["lost_fields"]:
         return values.zero  # libhdf5 cannot convert the type; PyTables writes all rows
     fill = np.zeros((1,), values.dtype)
     properties.get_fill_value(fill)

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -34,37 +33,28 @@ _NAMES = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ValueType:
-    """The type of a value, as `ColumnLayout` has it.
+class ValueType(NamedTuple):
+    """The type of a value.
 
     Attributes
     ----------
     dtype : numpy.dtype
         The dtype that h5py gives it.
-    plain : numpy.dtype
-        dtype of an element, without what h5py adds.
+    zero : numpy.ndarray
+        A value of zero bytes: a 0-d array, without what h5py adds to its dtype.
     array_shape : tuple of int
         The axes that an array type adds to a row.
-    zero : numpy.ndarray
-        0-d array of the plain dtype: a value of zero bytes.
     in_file : bytes
         The type in the file, as `ColumnLayout.file_type` has it.
-    kind, element, enum, odd_type, item_bytes, lost_fields
-        As in `ColumnLayout`.
+    like : dict
+        What it says of a column: fields of `ColumnLayout`.
     """
 
     dtype: np.dtype
-    plain: np.dtype
-    array_shape: tuple[int, ...]
     zero: np.ndarray
-    kind: Kind
-    element: np.dtype | None
-    enum: tuple[tuple[str, int], ...]
-    odd_type: str
-    item_bytes: int
+    array_shape: tuple[int, ...]
     in_file: bytes
-    lost_fields: tuple[str, ...] = ()
+    like: dict[str, Any]
 
 
 def value_type_of(type_id: h5py.h5t.TypeID, widths: Widths, where: str) -> ValueType:
@@ -96,24 +86,22 @@ def value_type_of(type_id: h5py.h5t.TypeID, widths: Widths, where: str) -> Value
         odd_type = "" if is_wide and _is_as_in_memory(type_id, dtype) else "compound values that libhdf5 converts"
     elif not dtype.hasobject:
         odd_type = _odd_type_of(type_id, dtype)
-    value_type = ValueType(
-        dtype,
-        _plain_dtype(element),
-        tuple(int(n) for n in array_shape),
-        np.zeros((), _plain_dtype(dtype)),
-        kind,
-        np.dtype(h5py.check_vlen_dtype(element)) if kind == "list" else None,
-        tuple(_enum(element)),
-        odd_type,
-        stored_bytes,
-        bytes([widths.length, widths.address]) + bytes(type_id.encode()),
-        lost_fields,
-    )
+    like = {
+        "kind": kind,
+        "stored_dtype": _plain_dtype(element),
+        "element": np.dtype(h5py.check_vlen_dtype(element)) if kind == "list" else None,
+        "enum": tuple(_enum(element)),
+        "item_bytes": stored_bytes,
+        "odd_type": odd_type,
+        "lost_fields": lost_fields,
+    }
+    in_file = bytes([widths.length, widths.address]) + bytes(type_id.encode())
+    value_type = ValueType(dtype, np.zeros((), _plain_dtype(dtype)), tuple(map(int, array_shape)), in_file, like)
     _types.put(key, value_type)
     return value_type
 
 
-_types: LRU[ValueType] = LRU(1024, 64 << 20, lambda value_type: _MEMBER_BYTES * (1 + len(value_type.enum)))
+_types: LRU[ValueType] = LRU(1024, 64 << 20, lambda value_type: _MEMBER_BYTES * (1 + len(value_type.like["enum"])))
 
 
 def without_rows(message: str, *, is_single: bool = False) -> UnsupportedColumnError:
