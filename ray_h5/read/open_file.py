@@ -581,7 +581,7 @@ class OpenFile:
 
     # Values ----------------------------------------------------------------------------------
 
-    def source_column(self, name: str) -> tuple[Address, ColumnLayout]:
+    def source_column(self, name: str) -> tuple[str | JoinedArray, ColumnLayout]:
         """Return the address and the layout of a dataset, also of one with a single value."""
         with self.library():
             try:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+from functools import partial, reduce
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -14,9 +15,10 @@ import numpy as np
 from ray_h5.errors import CorruptFileError, UnsupportedColumnError
 from ray_h5.hdf5.columns.value_types import empty_record
 from ray_h5.hdf5.files.file_bytes import gather
+from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.known_columns import Elsewhere, OtherColumn
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.manifest.row_requests import Request, request_of, runs_between, units_of
+from ray_h5.manifest.row_requests import Request, request_of, units_of
 from ray_h5.manifest.selections import Along, size_of
 from ray_h5.manifest.selections import Selection as Indices
 from ray_h5.read.arrays.chunk_source import cut_at
@@ -33,6 +35,8 @@ After = list[Callable[[], None]]
 """What is left to do once parts are read. The last of it is done first."""
 
 _COPY = "Copy the values into the file with h5repack."
+
+_ONE = np.zeros(1, np.int64)
 
 FileOf = Callable[[str], Any]
 """Returns the `OpenFile` at a path that values come from."""
@@ -52,11 +56,12 @@ class _Source:
     here, there : tuple of Along
         What is selected along each axis of the virtual dataset, and of the source.
     axes : dict of int to int
-        Axes of the virtual dataset, and those of the source that they are; along others, one index is selected.
+        Axes of the virtual dataset, and those of the source that they are, in the same order; along others, one index
+        is selected.
     """
 
     path: str
-    address: Address
+    address: str | JoinedArray
     layout: ColumnLayout
     here: Indices
     there: Indices
@@ -69,11 +74,14 @@ class _Source:
         """Return a mapping of a virtual dataset, given what it selects here and there."""
         address, source = file(column.path).source_column(column.name)
         here, there = selections
-        inner = len(layout.shape) - len(here)  # the axes of an array type
-        shape = source.shape[: len(source.shape) - inner]
+        shape = source.shape[: len(source.shape) - len(layout.shape) + len(here)]  # without axes of an array type
         there = there or tuple(map(Along.all_of, shape))
-        extents = [*zip(here, layout.shape, strict=False), *zip(there, shape, strict=False)]
-        ends = [max(0, -(-(n - along.first) // along.stride)) for along, n in extents if along.is_endless]
+        lengths = *layout.shape[: len(here)], *shape
+        ends = [
+            max(0, -(-(n - along.first) // along.stride))
+            for along, n in zip((*here, *there), lengths, strict=False)
+            if along.is_endless
+        ]
         if ends:  # those without an end have as many indices as both datasets have
             here, there = (
                 tuple(replace(along, count=min(ends)) if along.is_endless else along for along in selection)
@@ -87,62 +95,50 @@ class _Source:
                 f"{leads}, which has values of another type: expected {layout.dtype}, found {source.dtype}. Write the "
                 "virtual dataset again with the type of its sources."
             )
-        extents = [*zip(here, layout.shape, strict=False), *zip(there, shape, strict=False)]
-        inner_shapes = layout.shape[len(here) :], source.shape[len(shape) :]
+        inner = layout.shape[len(here) :]
         if (
             len(there) != len(shape)
             or size_of(here) != size_of(there)
-            or inner_shapes[0] != inner_shapes[1]
-            or any(along.end > length for along, length in extents)
+            or inner != source.shape[len(shape) :]
+            or any(along.end > n for along, n in zip((*here, *there), lengths, strict=False))
         ):
             raise CorruptFileError(
                 f"{leads}, which has another shape than the virtual dataset says, {source.shape}: there would be no "
                 "values for some rows. Write the virtual dataset again for its source."
             )
+        here, there = (*here, *map(Along.all_of, inner)), (*there, *map(Along.all_of, inner))
         # Along axes of one index, both may differ in number.
-        lengths = [[len(indices) for indices in selection] for selection in (here, there)]
-        long, long_there = ([axis for axis, length in enumerate(of) if length != 1] for of in lengths)
-        if lengths[0] == lengths[1]:
+        lengths_here, lengths_there = ([len(along) for along in selection] for selection in (here, there))
+        long, long_there = ([axis for axis, n in enumerate(of) if n != 1] for of in (lengths_here, lengths_there))
+        if lengths_here == lengths_there:
             axes = {axis: axis for axis in range(len(here))}
-        elif [lengths[0][axis] for axis in long] == [lengths[1][axis] for axis in long_there]:
+        elif [lengths_here[axis] for axis in long] == [lengths_there[axis] for axis in long_there]:
             axes = dict(zip(long, long_there, strict=True))
         else:
             raise UnsupportedColumnError(
-                f"{leads}, whose values have other axes there: expected {tuple(lengths[0])}, found "
-                f"{tuple(lengths[1])}. {_COPY}"
+                f"{leads}, whose values have other axes there: expected {tuple(lengths_here)}, found "
+                f"{tuple(lengths_there)}. {_COPY}"
             )
         return cls(column.path, address, source, here, there, axes)
 
-    @property
-    def is_block_of_rows(self) -> bool:
-        """Whether it is a block of whole rows, of rows of a plain source that follow each other."""
-        return (
-            self.layout.direct
-            and self.axes == {axis: axis for axis in range(len(self.there))}
-            and len(self.here) == len(self.there)
-            and all(len(indices[0]) == indices[0].end - indices[0].begin for indices in (self.here, self.there))
-            and all(indices.is_all_of(n) for indices, n in zip(self.there[1:], self.layout.row_shape, strict=False))
-        )
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Box:
-    """Values of a virtual dataset that are read.
+class _Box(NamedTuple):
+    """Values of a virtual dataset that are read: rows, each of one index along some axes, and all alike along others.
 
     Attributes
     ----------
-    indices : sequence of numpy.ndarray
-        The indices along each axis. Those of rows may repeat.
-    axis : int
-        The axis of rows.
+    axes : tuple of int
+        The axes along which each row has an index.
+    indices : list of numpy.ndarray
+        Along `axes`, that of each row; along others, those of all rows.
     places : numpy.ndarray
-        Where its indices go along this axis of `out`. Others go there in their order.
+        Where rows go along the first axis of `out`.
     out : numpy.ndarray
-        It has the axes of the dataset.
+        Its further axes are the others.
     """
 
-    indices: Sequence[np.ndarray]
-    axis: int
+    axes: Sequence[int]
+    indices: list[np.ndarray]
     places: np.ndarray
     out: np.ndarray
 
@@ -156,28 +152,22 @@ def _boxes_of(part: Part, layout: ColumnLayout) -> Iterator[_Box]:
     for axis, runs in enumerate(selection.taken):
         if runs is not None:
             indices[axis] = units_of(*np.array(runs, np.int64).reshape(-1, 2).T)
-    if selection.shape:
-        box_shape = selection.box_shape(shape)
-        for place, corner in zip(request.places.tolist(), corners.tolist(), strict=True):
-            for axis in selection.axes:
-                indices[axis] = np.arange(corner[axis], min(corner[axis] + box_shape[axis], shape[axis]))
-            if any(len(at) < n for at, n in zip(indices, box_shape, strict=True)):
-                out[place] = np.zeros((), out.dtype)
-            inside = out[place].reshape(box_shape)[tuple(slice(len(at)) for at in indices)]
-            yield _Box(tuple(indices), 0, np.arange(len(indices[0])), inside)
+    if not selection.shape:
+        if selection.is_reversed:
+            rest = [len(at) for axis, at in enumerate(indices) if axis not in selection.axes]
+            out = np.moveaxis(out.reshape(len(out), *rest[::-1]).T, -1, 0)
+        for axis in selection.axes:
+            indices[axis] = corners[:, axis]
+        yield _Box(selection.axes, indices, request.places, out)
         return
-    last, single = selection.axes[-1], sorted(selection.axes[:-1])
-    rest = tuple(len(at) for axis, at in enumerate(indices) if axis not in selection.axes)
-    # The axes of the dataset, in its order: that of the rows is `last`.
-    values = out.reshape(len(out), *rest[::-1]).T if selection.is_reversed else np.moveaxis(out, 0, -1)
-    values = np.moveaxis(values, -1, [axis for axis in range(len(shape)) if axis not in single].index(last))
-    values = np.expand_dims(values, tuple(single))
-    lines = request.rows // max(1, shape[last])
-    for start, stop in zip(*(edges.tolist() for edges in runs_between(lines[1:] != lines[:-1])), strict=True):
-        for axis in single:
-            indices[axis] = corners[start : start + 1, axis]
-        indices[last] = corners[start:stop, last]
-        yield _Box(tuple(indices), last, request.places[start:stop], values)
+    box_shape = selection.box_shape(shape)
+    for place, corner in zip(request.places.tolist(), corners.tolist(), strict=True):
+        for axis in selection.axes:
+            indices[axis] = np.arange(corner[axis], min(corner[axis] + box_shape[axis], shape[axis]))
+        inside = tuple(slice(len(at)) for at in indices)
+        if any(len(at) < n for at, n in zip(indices, box_shape, strict=True)):
+            out[place] = np.zeros((), out.dtype)
+        yield _Box((0,), indices, np.arange(len(indices[0])), out[place].reshape(box_shape)[inside])
 
 
 class VirtualColumn:
@@ -210,12 +200,18 @@ class VirtualColumn:
         self._parted = [
             axis
             for axis, length in enumerate(layout.shape)
-            if not all(axis >= len(source.here) or source.here[axis].is_all_of(length) for source in sources)
+            if not all(source.here[axis].is_all_of(length) for source in sources)
         ]
 
     def joint(self) -> Column | None:
         """Return the sources of a stack as one column, if they are alike and each mapping is a block of its source."""
-        if not (self._are_apart and all(source.is_block_of_rows for source in self.sources)):
+        if not self._are_apart or not all(
+            source.layout.direct
+            and [*source.axes.items()] == [(axis, axis) for axis in range(len(source.there))]
+            and all(len(rows) == rows.end - rows.begin for rows in (source.here[0], source.there[0]))
+            and all(along.is_all_of(n) for along, n in zip(source.there[1:], source.layout.row_shape, strict=True))
+            for source in self.sources
+        ):
             return None
         columns = alike(self._file(source.path).reader(source.address, self.layout.where) for source in self.sources)
         # Rows of the stack may be wider than those of its sources.
@@ -256,69 +252,68 @@ class VirtualColumn:
             part = replace(part, request=request_of(request.rows), out=values)
         where = part.where or self.layout.where
         for box in _boxes_of(part, self.layout):
-            marked = {box.axis, *self._parted}
-            has_values = np.zeros([len(at) if axis in marked else 1 for axis, at in enumerate(box.indices)], bool)
+            others = [axis for axis in range(len(box.indices)) if axis not in box.axes]
+            marked = [len(box.indices[axis]) if axis in self._parted else 1 for axis in others]
+            has_values = np.zeros((len(box.places), *marked), bool)
             first, stop = np.searchsorted(np.sort(box.indices[0]), self._bounds.T)
             for number in np.flatnonzero(first < stop).tolist():  # others have none of its rows
                 source = self.sources[number]
-                if (at := _selected(source, box)) is None:
+                places = [along.places(at) for along, at in zip(source.here, box.indices, strict=True)]
+                rows = np.flatnonzero(reduce(np.minimum, (places[axis] for axis in box.axes)) >= 0)
+                at = [rows if axis in box.axes else np.flatnonzero(of >= 0) for axis, of in enumerate(places)]
+                if not all(map(len, at)):
                     continue
-                within = np.ix_(*(one if axis in marked else [0] for axis, (one, _) in enumerate(at)))
+                within = np.ix_(rows, *(at[axis] if axis in self._parted else _ONE for axis in others))
                 if has_values[within].any():
                     raise UnsupportedColumnError(
                         f"{self.layout.where} is virtual, and two of its mappings have the same values, which is not "
                         f"read without libhdf5. Write it again with mappings that are apart. {_COPY}"
                     )
                 has_values[within] = True
-                yield source.path, _part_of(source, box, at, where, after)
+                selected = [(one, of[one]) for one, of in zip(at, places, strict=True)]
+                yield source.path, _part_of(source, box, selected, where, after)
             if not has_values.all():
-                missing = ~np.moveaxis(has_values, box.axis, 0).reshape(len(box.places), -1).all(axis=1)
-                np.moveaxis(box.out, box.axis, 0)[box.places[missing]] = self._fill
+                box.out[box.places[~has_values.reshape(len(has_values), -1).all(axis=1)]] = self._fill
 
 
-_Selected = list[tuple[np.ndarray, np.ndarray]]
-"""Along each axis: which indices of a box a source has, and their places in what it selects of the virtual dataset."""
+def _part_of(
+    source: _Source, box: _Box, selected: list[tuple[np.ndarray, np.ndarray]], where: str, after: After
+) -> Part:
+    """Return the part that reads what a source has of a box.
 
-
-def _selected(source: _Source, box: _Box) -> _Selected | None:
-    """Return what a source has of a box; None for nothing."""
-    selected: _Selected = []
-    for axis, indices in enumerate(box.indices):
-        places = source.here[axis].places(indices) if axis < len(source.here) else indices
-        at = np.flatnonzero(places >= 0)
-        if not at.size:
-            return None
-        selected.append((at, places[at]))
-    return selected
-
-
-def _part_of(source: _Source, box: _Box, selected: _Selected, where: str, after: After) -> Part:
-    """Return the part that reads what a source has of a box."""
-    there = [np.zeros(1, np.int64)] * max(1, len(source.there))
+    Along each axis: which of the indices of the box it has, and their places in what it selects of the virtual dataset.
+    """
+    # Along axes of the source alone, it has one index.
+    there = [along.at(_ONE) for along in source.there]
     for axis, axis_there in source.axes.items():
-        there[axis_there] = selected[axis][1]
-    positions = [along.at(at) for along, at in zip(source.there, there, strict=True)] if source.there else there
-    runs = [
-        None if len(position) == n and (np.diff(position) == 1).all() else runs_of_positions(position)
-        for position, n in zip(positions[1:], source.layout.row_shape, strict=False)
-    ]
-    address = source.address
-    if isinstance(address, str) and any(run is not None for run in runs):
-        address = Selection(address, taken=(None, *runs))
-    index, axes_here = [at for at, _ in selected], range(len(source.here))
-    index[box.axis] = rows_at = box.places[index[box.axis]]
-    is_by_row = source.axes.get(box.axis) == 0
-    view = [slice(None) if is_by_row and axis == box.axis else _as_slice(at) for axis, at in enumerate(index)]
-    is_repeated = any(len(index[axis]) > 1 for axis in axes_here if axis not in source.axes)
+        there[axis_there] = source.there[axis_there].at(selected[axis][1])
+    shape = source.layout.shape
+    # Rows of the box are rows along these axes; if none of its axes are axes of the source, they are all the same.
+    cut = tuple(source.axes[axis] for axis in box.axes if axis in source.axes)
+    rows = there[cut[0] if cut else 0]
+    for axis in cut[1:]:
+        rows = rows * shape[axis] + there[axis]
+    taken = {
+        axis: runs_of_positions(of)
+        for axis, (of, n) in enumerate(zip(there, shape, strict=True))
+        if axis not in (cut or (0,)) and not (len(of) == n and (np.diff(of) == 1).all())
+    }
+    address: Address = source.address
+    if any(cut) or taken:
+        address = Selection(source.address, cut or (0,), taken=tuple(map(taken.get, range(max(taken, default=-1) + 1))))
+    read = [*([len(rows)] if cut else []), *(len(of) for axis, of in enumerate(there) if axis not in cut)]
+    others = {axis: at for axis, (at, _) in enumerate(selected) if axis not in box.axes}
+    index = [box.places[selected[box.axes[0]][0]], *others.values()]
+    view = [slice(None) if cut else _as_slice(index[0]), *map(_as_slice, index[1:])]
+    is_repeated = math.prod(map(len, index)) != math.prod(read)
     if None not in view and not is_repeated and keeps_all(source.layout.dtype, box.out.dtype):
-        # A view with the axes of the source, also of a single value.
-        out = box.out[tuple(view)][(*(slice(None) if axis in source.axes else 0 for axis in axes_here), ...)]
-        out = out[tuple(slice(None) if axis in source.axes.values() else None for axis in range(len(there)))]
-        return Part(address, request_of(positions[0], rows_at if is_by_row else None), out, where)
-    values = np.empty((*map(len, positions), *source.layout.shape[len(positions) :]), source.layout.dtype)
-    shape = [len(at) if axis in source.axes or axis >= len(source.here) else 1 for axis, at in enumerate(index)]
-    after.append(partial(_put, box.out, np.ix_(*index), values, shape))
-    return Part(address, request_of(positions[0]), values, where)
+        out = box.out[tuple(view)]  # and without axes of one index, or with more of these: still a view
+        out = out.reshape(len(out), *read[1:]) if cut else out.reshape(read)
+        return Part(address, request_of(rows, index[0] if cut else None), out, where)
+    values = np.empty(read, source.layout.dtype)
+    put = [len(rows) if cut else 1, *(len(at) if axis in source.axes else 1 for axis, at in others.items())]
+    after.append(partial(_put, box.out, np.ix_(*index), values, put))
+    return Part(address, request_of(rows), values, where)
 
 
 def _as_slice(indices: np.ndarray) -> slice | None:

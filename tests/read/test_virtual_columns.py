@@ -1,10 +1,13 @@
 """Virtual datasets of any mappings: rows, grids, blocks and reversed axes are what h5py reads."""
 
 import itertools
+import random
 
 import h5py
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import ray_h5
 from ray_h5 import Grid, Patches
@@ -12,6 +15,7 @@ from ray_h5.errors import CastError
 from ray_h5.torch_data import H5Dataset
 from tests.hdf5.h5kit import by_h5py
 from tests.kit.files import save
+from tests.properties import few
 
 SHAPE = (9, 6, 8)
 STORED = {"contiguous": {}, "chunked": {"chunks": True, "compression": "gzip"}}
@@ -176,3 +180,90 @@ def test_rows_of_stacks_may_be_wider_than_those_of_all_sources(tmp_path, chunks)
     with ray_h5.RowReader(tmp_path / "all.h5", allow_external=[tmp_path]) as reader:
         for rows in (slice(None), [7, 0, 3, 3]):
             np.testing.assert_array_equal(reader.read(["x"], rows)["x"], values[rows])
+
+
+def some_of(rng, length, count=None):
+    """Return a slice of an axis, or a list of indices, and how many indices it has."""
+    step = rng.choice([1, 1, 1, 2, 3])
+    most = -(-length // step)
+    count = rng.randint(1, most) if count is None else count
+    if count > most:
+        step, most = 1, length
+    first = rng.randint(0, length - 1 - (count - 1) * step)
+    return slice(first, first + (count - 1) * step + 1, step), count
+
+
+def write_source(rng, path, shape, dtype, chunks, through):
+    """Write a source as it is, behind a link, or as a virtual dataset that is cut along its last axis."""
+    values = np.random.default_rng(rng.randrange(1 << 30)).integers(0, 120, shape).astype(dtype)
+    stored = {"chunks": tuple(-(-n // 2) for n in shape), "compression": rng.choice([None, "gzip"])} if chunks else {}
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x" if through == "plain" else "raw", data=values, **stored)
+        if through == "link":
+            file["x"] = h5py.SoftLink("/raw")
+        elif through == "virtual":
+            layout = h5py.VirtualLayout(shape, dtype)
+            half = shape[-1] // 2
+            for part in (np.s_[..., :half], np.s_[..., half:]):
+                if values[part].size:
+                    layout[part] = h5py.VirtualSource(".", "raw", shape)[part]
+            file.create_virtual_dataset("x", layout)
+
+
+def write_random(rng, folder):
+    """Write a virtual dataset with some mappings that are apart, and their sources; return its values."""
+    shape = tuple(rng.randint(1, 7) for _ in range(rng.choice([1, 2, 2, 3, 3])))
+    dtype = rng.choice(["i4", "f8", "u1", "i2"])
+    layout, taken = h5py.VirtualLayout(shape, dtype), np.zeros(shape, bool)
+    for number in range(rng.randint(0, 6)):
+        selected = [some_of(rng, n) if rng.random() < 0.6 else (slice(None), n) for n in shape]
+        here, counts = tuple(at for at, _ in selected), [count for _, count in selected]
+        if shape[0] > 2 and rng.random() < 0.2:
+            here, counts[0] = ([0, 2], *here[1:]), 2
+        if taken[here].any():
+            continue
+        taken[here] = True
+        how = rng.choice(["alike", "alike", "fewer axes", "more axes"])
+        if how != "alike":
+            counts = [count for count in counts if count > 1] or [1]
+        if how == "more axes":
+            counts.insert(rng.randint(0, len(counts)), 1)
+        of_source = tuple(count + rng.choice([0, 0, 1, 4]) for count in counts)
+        there = tuple(some_of(rng, n, count)[0] for n, count in zip(of_source, counts, strict=True))
+        of_type = rng.choice([dtype, dtype, "i4", "u1"])
+        through = rng.choice(["plain", "plain", "link", "virtual"])
+        write_source(rng, folder / f"{number}.h5", of_source, of_type, rng.random() < 0.5, through)
+        layout[here] = h5py.VirtualSource(f"{number}.h5", "x", of_source, dtype=of_type)[there]
+    with h5py.File(folder / "all.h5", "w") as file:
+        file.create_virtual_dataset("x", layout, fillvalue=rng.choice([None, 7]))
+        return file["x"][()]
+
+
+@pytest.mark.parametrize("place", ["disk", "store"])
+@few(60)
+@given(seed=st.integers(0, 1 << 30))
+def test_any_mappings_equal_h5py(tmp_path_factory, place, seed):
+    rng, folder = random.Random(seed), tmp_path_factory.mktemp("any")
+    values = write_random(rng, folder)
+    path, options = folder / "all.h5", {"allow_external": [folder]}
+    if place == "store":
+        memory = pytest.importorskip("fsspec").filesystem("memory")
+        for file in folder.iterdir():
+            memory.pipe(f"/{folder.name}/{file.name}", file.read_bytes())
+        path, options = f"memory://{folder.name}/all.h5", {"filesystem": memory}
+        options["allow_external"] = f"memory://{folder.name}"
+    kinds = {1: {}, -1: {"axes": "reversed"}, **{axes: {"rows": Grid(axes)} for axes in range(2, values.ndim + 1)}}
+    for axes, kind in kinds.items():
+        expected = values.T if axes == -1 else values.reshape(-1, *values.shape[axes:])
+        rows = [rng.randrange(len(expected)) for _ in range(5)]
+        for dtypes in ({}, {"x": "f8"}):
+            dataset = H5Dataset([path], ["x"], dtypes=dtypes, **kind, **options)
+            for some in (np.arange(len(expected)), np.array(rows)):
+                np.testing.assert_array_equal(dataset.read(some)["x"], expected[some])
+    block = tuple(rng.randint(1, n + 1) for n in values.shape)
+    dataset = H5Dataset([path], ["x", "corner"], rows=Patches({"x": block}, stride=2, pad="zero"), **options)
+    for row in (dataset[rng.randrange(len(dataset))] for _ in range(3)):
+        part = values[tuple(slice(low, low + n) for low, n in zip(row["corner"].tolist(), block, strict=True))]
+        inside = tuple(map(slice, part.shape))
+        np.testing.assert_array_equal(row["x"].numpy()[inside], part)
+        assert int((row["x"].numpy() != 0).sum()) == int((part != 0).sum())
