@@ -83,6 +83,22 @@ def test_the_functions_that_collate_samples_can_be_sent_to_a_worker(files, metho
     assert [ids_of(batch) for batch in batches] == [list(range(60))]
 
 
+def as_they_are(samples):
+    return samples
+
+
+@pytest.mark.parametrize("make", [partial(DataLoader, num_workers=1), partial(loader, workers=1, shuffle=False)])
+def test_a_worker_sends_samples_that_are_not_collated(files, make):
+    dataset = H5Dataset(files, ["fhr_st", "guid"])
+    samples = dataset.__getitems__([3, 4])
+    assert type(pickle.loads(pickle.dumps(samples))) is list
+    found = [sample for batch in make(dataset, batch_size=7, collate_fn=as_they_are) for sample in batch]
+    assert len(found) == 60
+    for i, sample in enumerate(found):
+        assert type(sample) is Sample
+        assert same(sample, dataset[i])
+
+
 def test_batches_that_are_kept_stay_as_they_are(files):
     """Shared memory is used again only when nobody looks at it any more."""
     dataset = CombinedHDF5Dataset(files, ["fhr_st", "fhr", "guid"])

@@ -115,6 +115,9 @@ class Batch(MutableSequence[Any]):
     def __radd__(self, others: list[Any]) -> list[Any]:
         return [*others, *self]
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, (list(self),)  # as a worker sends them whose collate_fn returns the samples
+
     def _as_list(self) -> list[Any]:
         if self._changed is None:
             self._changed = list(self)
@@ -183,10 +186,8 @@ def decoded(
         for name in decoder.columns:
             images, are_null = decoder.decode(arrays[name], lambda i: place(arrays.indices[i]), name, skips=skips)
             if images.dtype == object:  # of several sizes: tensors, as other columns are delivered
-                tensors = np.empty(images.shape, object)
                 for at, image in np.ndenumerate(images):
-                    tensors[at] = None if image is None else torch.from_numpy(np.ascontiguousarray(image))
-                images = tensors
+                    images[at] = None if image is None else torch.from_numpy(np.ascontiguousarray(image))
             made[name] = images
             if decoder.on_error == "null":
                 made[name + IS_NULL] = are_null
@@ -278,8 +279,7 @@ def padded(
             padded_sample[name] = stacked(name, rows)
             continue
         values, outer, dtype, axes = flat
-        is_tensor = isinstance(dtype, torch.dtype)
-        if is_tensor:  # NumPy lacks bfloat16
+        if is_tensor := isinstance(dtype, torch.dtype):  # NumPy lacks bfloat16
             halves = dtype == torch.bfloat16
             values = [None if row is None else (row.float() if halves else row).numpy() for row in values]
         fill = fills[name]
