@@ -55,11 +55,6 @@ class LinkedFiles:
     states: dict[str, Identity] = field(default_factory=dict)
     opened: dict[str, h5py.File] = field(default_factory=dict)
 
-    def close(self) -> None:
-        """Close those that are open."""
-        for file in self.opened.values():
-            file.close()
-
 
 @dataclass(slots=True)
 class _Counts:

@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 
 from ray_h5.errors import CorruptFileError, SchemaMismatchError, UnsupportedColumnError
-from ray_h5.hdf5.columns.dataset_header import describe_column, is_plain, offset_of
+from ray_h5.hdf5.columns.dataset_header import describe_column, is_plain, offset_of, storage_of
 from ray_h5.hdf5.files.file_bytes import Widths
 from ray_h5.manifest.chunk_index import UNALLOCATED
 from ray_h5.manifest.joined_arrays import MISSING, GroupTable, JoinedArray, Paths
@@ -97,8 +97,10 @@ class GroupColumn:
             raise UnsupportedColumnError(
                 f"{self.path}: column {self.name!r}: {path!r} has an empty (null) dataspace, and no values"
             )
+        # The last one says it, if it has these properties.
+        storage = storage_of(properties) if class_ is None else class_.layout.storage
         growing = (False,) * len(dims)
-        if class_ is None or class_.layout.storage == "chunked":
+        if storage == "chunked":
             growing = tuple(n == h5py.h5s.UNLIMITED for n in space.get_simple_extent_dims(maxdims=True))
         if class_ is None or class_.growing != growing or not class_.has_type(dataset.get_type()):
             self.last = class_ = self._class_of(path, dataset, properties, growing)
@@ -135,11 +137,8 @@ class GroupColumn:
         self, path: str, dataset: h5py.h5d.DatasetID, properties: h5py.h5p.PropDCID, growing: tuple[bool, ...]
     ) -> _Class:
         """Return the class of a dataset; describe one that is unlike all before, and check that it is alike enough."""
-        chunk, type_id = None, dataset.get_type()
-        if properties.get_layout() == h5py.h5d.CHUNKED:
-            chunk = properties.get_chunk()
-        else:
-            growing = (False,) * len(growing)
+        type_id = dataset.get_type()
+        chunk = properties.get_chunk() if storage_of(properties) == "chunked" else None
         candidates = self.classes.setdefault((growing, chunk), [])
         for candidate in candidates:
             if candidate.has_type(type_id) and candidate.has(properties):

@@ -195,7 +195,7 @@ class GroupAttribute:
         """Read the attribute of the next group or dataset."""
         try:
             attr = h5py.h5a.open(opened, self.name.encode())
-        except (KeyError, UnicodeDecodeError):  # see `Trail._link`
+        except (KeyError, UnicodeDecodeError):  # see `Trail.link`
             self._lacks = group, opened
             if not self._missing_ok:
                 raise self._lacking(*self._lacks) from None

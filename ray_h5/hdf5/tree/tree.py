@@ -128,9 +128,8 @@ class H5Tree:
         """Close the file, and those that links led to. The next block takes another view."""
         now.opened.pop(self.key, None)
         self._datasets = {}
-        if "file" in self.__dict__:
-            self.file.close()
-        self.linked.close()
+        for file in [*([self.file] if "file" in self.__dict__ else []), *self.linked.opened.values()]:
+            file.close()
 
     @cached_property
     def widths(self) -> Widths:
