@@ -51,7 +51,7 @@ LIMITS: dict[str, Size] = {
     "errors": Size(178, 1, 0, 0, 0, 0),
     "hash_and_permute": Size(187, 1, 0, 0, 0, 0),
     "hdf5": Size(6140, 27, 0, 0, 5, 3),
-    "index": Size(3582, 17, 2, 0, 3, 4),
+    "index": Size(3550, 16, 2, 0, 3, 4),
     "inspect": Size(1421, 8, 8, 0, 4, 0),
     "likely_rows": Size(881, 6, 0, 0, 0, 0),
     "loading": Size(1254, 8, 1, 0, 0, 1),

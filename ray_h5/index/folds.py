@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 
 from ray_h5.errors import OptionError, PredicateError, SchemaMismatchError, UnknownColumnError
 from ray_h5.index.file_options import FileOptions
-from ray_h5.index.folds_of_rows import digest_of_folds, fold_of_rows
 from ray_h5.index.row_index import RowIndex
 from ray_h5.index.scan_files import Spread, read_ahead
 from ray_h5.options import as_integer, require, takes_options_of
@@ -123,16 +122,14 @@ def _of_files(index: RowIndex, k: int, stratify: str | None, seed: int) -> list[
 
 def _of_rows(index: RowIndex, k: int, stratify: str | None, seed: int) -> list[tuple[Fold, Fold]]:
     """Return folds that are drawn row by row. They hold how rows are drawn, and no list of them."""
-    labels = None if stratify is None else index.values([stratify], stored=True)[stratify]
-    digest = digest_of_folds(index.files, fold_of_rows(index.files, index.kept, labels, k, seed))
+    _, digest = index.fold_of_rows(k, stratify, seed)
     drawn = (stratify, seed, index.num_rows, len(index.files), digest)
     return [(Fold(k, i, False, *drawn), Fold(k, i, True, *drawn)) for i in range(k)]
 
 
 def _checked(k: int, seed: int) -> tuple[int, int]:
     k, seed = as_integer("kfold: k", k, 2), as_integer("kfold: seed", seed, 0, instead=", below 2**32")
-    if seed >= 2**32:  # the limit of scikit-learn
-        raise OptionError(f"kfold: seed={seed}: expected an integer of 0 or more, below 2**32")
+    require(seed < 2**32, "kfold: seed", seed, "an integer of 0 or more, below 2**32")  # the limit of scikit-learn
     return k, seed
 
 

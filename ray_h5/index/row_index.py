@@ -23,7 +23,6 @@ from ray_h5.index.facts.common_schema import check_enums, common_columns
 from ray_h5.index.facts.file_facts import FileFacts, Question, Sources, SourceTable, sources_of
 from ray_h5.index.facts.scan_file import check_planned
 from ray_h5.index.file_opener import Scope
-from ray_h5.index.folds_of_rows import passing_rows
 from ray_h5.index.scan_files import (
     UNREADABLE,
     Found,
@@ -35,7 +34,7 @@ from ray_h5.index.scan_files import (
     warn_of_unreadable,
 )
 from ray_h5.manifest.file_manifest import Manifest
-from ray_h5.manifest.file_table import FileTable
+from ray_h5.manifest.file_table import FileTable, digest_of
 from ray_h5.manifest.layout import FileState
 from ray_h5.messages import few, near_names
 from ray_h5.predicates.evaluate import check_names, evaluate
@@ -267,10 +266,7 @@ class RowIndex(ComparedByContent):
             if (column := self.beside.columns.get(spec.name)) is not None:
                 values[spec] = pa.chunked_array([column.cast(spec, column.of(self.files, None))])
             elif isinstance(criterion, Fold):
-                passing = passing_rows(
-                    self.files, self.kept, lambda name: self.values([name], stored=True)[name], criterion
-                )
-                values[spec] = pa.chunked_array([passing])
+                values[spec] = pa.chunked_array([self._in_fold(criterion)])
         if of_files := [spec for spec in absent if spec not in values]:
             values |= self._of_files(of_files)
         self.found.add(values=values)
@@ -293,6 +289,49 @@ class RowIndex(ComparedByContent):
             }
             said = (f". {name!r} is an enum, whose integers are compared: {enum}" for name, enum in enums.items())
             raise PredicateError("".join([str(exc), *said])) from exc
+
+    def fold_of_rows(self, k: int, stratify: str | None, seed: int) -> tuple[np.ndarray, str]:
+        """Return the fold of each row, and a digest of it, of the names of the files, and of the rows of each.
+
+        Folds have equal sizes, and about the same shares of each value of the column `stratify`.
+
+        Raises
+        ------
+        OptionError
+            If there are fewer rows than folds.
+        """
+        kept = self.kept
+        if len(kept) < k:
+            raise OptionError(f"kfold: k={k}: there are only {len(kept)} rows")
+        order = kept[np.random.default_rng(seed).permutation(len(kept))]
+        if stratify is not None:
+            labels = self.values([stratify], stored=True)[stratify].combine_chunks()
+            codes = labels.dictionary_encode().indices.fill_null(-1).to_numpy()
+            # Rows of one label follow each other, so they are dealt to the folds in turn.
+            order = order[np.argsort(codes[order], kind="stable")]
+        folds = np.full(self.num_rows, -1)
+        folds[order] = np.arange(len(kept)) % k
+        return folds, digest_of(self.files.names_digest.encode() + self.files.starts.tobytes() + folds.tobytes())
+
+    def _in_fold(self, fold: Fold) -> pa.Array:
+        """Return whether each row is in a fold; raise a PredicateError if the fold is of other files."""
+        files, of_files = self.files, fold.files is not None  # files may be read in rows of another kind
+        counts, expected = (self.num_rows, len(files)), (fold.num_rows, fold.num_files)
+        said, found = (f"{n} files" if of_files else f"{rows} rows in {n} files" for rows, n in (expected, counts))
+        said = f"kfold(group={'path' if of_files else None!r}): these folds are of {said}"
+        if counts[of_files:] != expected[of_files:]:
+            raise PredicateError(f"{said}, found {found}. Read the files that kfold was given.")
+        if fold.files is not None:
+            digest = files.names_digest
+            passes = np.repeat(np.isin(np.arange(len(files)), fold.files), np.diff(files.starts))
+        else:
+            fold_by_row, digest = self.fold_of_rows(fold.k, fold.stratify, fold.seed)
+            passes = (fold_by_row == fold.fold) == fold.is_test
+        if digest != fold.digest:
+            why = "with other numbers of rows in each; or a table leaves out other rows, or stratify has other values"
+            found = "as many of other names" if of_files else f"as many of other names, or {why}"
+            raise PredicateError(f"{said}, found {found}. Read the files, with the tables, that kfold was given.")
+        return pa.array(passes)
 
     def _looked_up_as(self, spec: ColumnSpec) -> ColumnSpec:
         """Return the column whose values are looked up; raise if they are others in each epoch.
