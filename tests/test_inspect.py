@@ -9,14 +9,13 @@ import hdf5plugin
 import numpy as np
 import pytest
 
+from ray_h5 import Groups, H5Dataset
 from ray_h5.cli import main
 from ray_h5.errors import SchemaMismatchError
 from ray_h5.index.file_options import FileOptions
 from ray_h5.inspect.measure import advice, inspect_files
 from ray_h5.inspect.text import to_text
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, FilterPipeline, FilterStep
-from ray_h5.rows.row_kind_options import Groups
-from ray_h5.torch_data import H5Dataset
 from tests.kit.files import save
 
 TABLE = """\

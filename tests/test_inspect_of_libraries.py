@@ -6,9 +6,8 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5 import Groups
+from ray_h5 import Groups, H5Dataset
 from ray_h5.cli import main
-from ray_h5.torch_data import H5Dataset
 
 
 def shown(capsys, *argv):

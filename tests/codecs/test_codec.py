@@ -14,19 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_h5.codecs.basic_codecs import ByteShuffle, Codec
-from ray_h5.codecs.filter_ids import (
-    BITSHUFFLE,
-    BLOSC,
-    BLOSC2,
-    DEFLATE,
-    FLETCHER32,
-    LZ4,
-    LZF,
-    NBIT,
-    SHUFFLE,
-    SZIP,
-    ZSTD,
-)
+from ray_h5.codecs.filter_ids import BITSHUFFLE, BLOSC, BLOSC2, DEFLATE, FLETCHER32, LZ4, LZF, NBIT, SHUFFLE, SZIP, ZSTD
 from ray_h5.codecs.pipeline import ChunkDecoder, DecodeError, decodes
 from ray_h5.errors import CorruptChunkError
 from ray_h5.manifest.layout import FilterPipeline, FilterStep

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 import h5py
 import numpy as np
 
-from ray_h5 import Files, Grid, Groups, H5Dataset, Shuffle, Windows, balance, between, loader, where
-from ray_h5.errors import RayH5Error
+from ray_h5 import Files, Grid, Groups, H5Dataset, RayH5Error, Shuffle, Windows, balance, between, loader, where
 from tests.fuzz.campaign import reason_of
 
 Row = dict[str, Any]

@@ -10,9 +10,7 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_h5 import csr, ragged
-from ray_h5.errors import RayH5Error
-from ray_h5.torch_data import H5Dataset
+from ray_h5 import H5Dataset, RayH5Error, csr, ragged
 from tests.properties import few
 
 INTEGERS = st.sampled_from([np.int8, np.int32, np.int64, np.uint8, np.uint64])

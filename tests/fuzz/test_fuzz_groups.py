@@ -10,10 +10,8 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5.errors import RayH5Error
+from ray_h5 import Groups, RayH5Error, Windows
 from ray_h5.index.file_opener import Scope
-from ray_h5.rows.row_kind_options import Groups
-from ray_h5.rows.windows_option import Windows
 from ray_h5.source import Source
 from tests.fuzz.campaign import _calls_library
 from tests.fuzz.children import _caught, digest, in_child

@@ -9,9 +9,7 @@ from functools import partial
 import h5py
 import numpy as np
 
-from ray_h5.cli import main
-from ray_h5.torch_data import (
-    EpochShuffleSampler,
+from ray_h5 import (
     GaussianNoise,
     H5Dataset,
     OrderBatchSampler,
@@ -20,13 +18,12 @@ from ray_h5.torch_data import (
     Shuffle,
     SpecAugment,
     WeightedSampler,
-    WorkerSafeAugmentedDataset,
     balance,
-    kfold,
     loader,
     ragged,
-    where,
 )
+from ray_h5.cli import main
+from ray_h5.torch_data import EpochShuffleSampler, WorkerSafeAugmentedDataset, kfold, where
 from tests.golden.layouts import LAYOUTS
 from tests.golden.orders import digest, ids_of, long, short, values_of
 

@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import ray_h5
-from ray_h5 import Standardize
-from ray_h5.torch_data import H5Dataset, Shuffle, loader
+from ray_h5 import H5Dataset, Shuffle, Standardize, loader
 from tests.golden.layouts import LAYOUTS
 
 FOLDER = Path(__file__).parent / "written"

@@ -11,13 +11,11 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5.columns.column_functions import csr, ragged
 from ray_h5.errors import (
     CorruptFileError,
     ExternalDataError,
     MissingSourceError,
     OutOfMemoryError,
-    RayH5Error,
     UnsupportedColumnError,
 )
 from ray_h5.hdf5.groups.matching_groups import GroupPattern
@@ -25,10 +23,8 @@ from ray_h5.hdf5.tree import walker
 from ray_h5.index.file_options import FileOptions
 from ray_h5.inspect.measure import inspect_files
 from ray_h5.inspect.text import to_text
-from ray_h5.predicates.criteria import any_equal, row_mask, where
 from ray_h5.read.reader import RowReader
-from ray_h5.rows.windows_option import Windows
-from ray_h5.torch_data.dataset import H5Dataset
+from ray_h5.torch_data import H5Dataset, RayH5Error, Windows, any_equal, csr, ragged, row_mask, where
 from tests.hdf5.h5kit import assert_same, by_h5py, in_fork, overwrite, plist_with, run_python
 from tests.kit.files import save
 from tests.read.test_varying_values import checksum

@@ -6,10 +6,9 @@ import pytest
 from h5py import h5d, h5p, h5s, h5t
 
 import ray_h5
-from ray_h5 import Groups
+from ray_h5 import Groups, H5Dataset
 from ray_h5.cli import main
 from ray_h5.errors import CorruptChunkError, SchemaMismatchError, UnsupportedColumnError
-from ray_h5.torch_data import H5Dataset
 from tests.kit.files import save
 
 

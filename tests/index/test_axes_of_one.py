@@ -6,9 +6,8 @@ import pytest
 import torch
 
 import ray_h5
-from ray_h5 import Files, Groups, Shuffle, Windows, balance, where
+from ray_h5 import Files, Groups, H5Dataset, Shuffle, Windows, balance, loader, where
 from ray_h5.errors import SchemaMismatchError
-from ray_h5.torch_data import H5Dataset, loader
 from tests.kit.files import save
 
 ROWS = [4, 3, 5]

@@ -8,14 +8,12 @@ import pyarrow.compute as pc
 import pytest
 
 from ray_h5.arrow_arrays import to_arrow
-from ray_h5.columns.column_functions import ragged
 from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.row_index import build_index
 from ray_h5.index.stored.facts_store import MEMORY
 from ray_h5.order.execute_plan import read_rows
-from ray_h5.predicates.criteria import any_equal, where
-from ray_h5.torch_data import Groups, H5Dataset
+from ray_h5.torch_data import Groups, H5Dataset, any_equal, ragged, where
 from tests.index.kit import plan_files
 from tests.kit.files import save
 

@@ -4,8 +4,7 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5 import Files
-from ray_h5.torch_data import CombinedHDF5Dataset, H5Dataset, Windows, loader
+from ray_h5.torch_data import CombinedHDF5Dataset, Files, H5Dataset, Windows, loader
 from tests.kit.files import save
 
 

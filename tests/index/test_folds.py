@@ -10,8 +10,7 @@ import pytest
 from ray_h5.errors import OptionError, PredicateError, SchemaMismatchError, UnknownColumnError
 from ray_h5.index.folds import fold_values
 from ray_h5.index.row_index import build_index
-from ray_h5.tables.sidecar import Sidecar
-from ray_h5.torch_data import Groups, H5Dataset, Windows, any_equal, kfold, where
+from ray_h5.torch_data import Groups, H5Dataset, Sidecar, Windows, any_equal, kfold, where
 
 
 def write(path, **columns):

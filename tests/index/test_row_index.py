@@ -15,7 +15,6 @@ from ray_h5.errors import (
     MissingSourceError,
     NotHDF5Error,
     OptionError,
-    RayH5Error,
     SchemaMismatchError,
     UnknownColumnError,
     UnsupportedColumnError,
@@ -30,11 +29,9 @@ from ray_h5.index.scan_files import Lookup
 from ray_h5.index.stored.facts_store import MEMORY
 from ray_h5.manifest.file_table import FileTable
 from ray_h5.order.execute_plan import read_rows
-from ray_h5.predicates.criteria import where
 from ray_h5.read.reader import RowReader
-from ray_h5.rows.row_kind_options import Groups
 from ray_h5.storage.byte_source import FileIdentity, ObjectIdentity
-from ray_h5.torch_data import H5Dataset
+from ray_h5.torch_data import Groups, H5Dataset, RayH5Error, where
 from tests.index.kit import plan_files
 from tests.kit.files import save
 

@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ray_h5 import Files, Grid, Groups, Windows
 from ray_h5.arrow_arrays import numbers_of
 from ray_h5.errors import (
     ExternalDataError,
@@ -28,13 +27,11 @@ from ray_h5.index.folds import fold_predicates
 from ray_h5.index.row_index import build_index
 from ray_h5.index.scan_files import Lookup
 from ray_h5.index.stored.facts_store import MEMORY
-from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.execute_plan import read_rows
 from ray_h5.order.read_plan import make_plan
-from ray_h5.predicates.criteria import any_equal, row_mask, where
 from ray_h5.predicates.virtual_names import virtual_name
 from ray_h5.storage.byte_source import FileIdentity, ObjectIdentity
-from ray_h5.torch_data import H5Dataset
+from ray_h5.torch_data import Files, Grid, Groups, H5Dataset, Shuffle, Windows, any_equal, row_mask, where
 from tests.hdf5.h5kit import numbered_column
 from tests.index.kit import plan_files
 

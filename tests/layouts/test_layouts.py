@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 import ray_h5
-from ray_h5.errors import RayH5Error
+from ray_h5 import H5Dataset, RayH5Error
 from ray_h5.index.file_options import FileOptions
 from ray_h5.inspect.measure import inspect_files
 from ray_h5.inspect.text import to_text
-from ray_h5.torch_data import H5Dataset
 from tests.layouts import cells, fields, libraries, programs, ranges, robots  # noqa: F401  they add layouts
 from tests.layouts.kit import LAYOUTS
 

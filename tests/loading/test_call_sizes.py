@@ -4,12 +4,11 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5 import Shuffle, ragged
+from ray_h5 import H5DataLoader, H5Dataset, OrderSampler, Shuffle, loader, ragged
 from ray_h5.loading import row_source
 from ray_h5.read.arrays.columns_of_files import JointFiles
 from ray_h5.read.jobs import ReadStats
 from ray_h5.storage.request_pool import Stop
-from ray_h5.torch_data import H5DataLoader, H5Dataset, OrderSampler, loader
 from tests.kit.files import save
 
 MIB = 1 << 20

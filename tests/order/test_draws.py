@@ -12,13 +12,11 @@ from scipy.special import chdtrc
 
 from ray_h5.errors import OptionError, PositionError, UnknownColumnError
 from ray_h5.order.block_layout import Tail
-from ray_h5.order.draws.shuffle import Shuffle, balance
 from ray_h5.order.epoch_order import Order
-from ray_h5.order.position import Position
 from ray_h5.order.read_plan import make_plan
 from ray_h5.order.remaining_blocks import read_block, resume, start_of
 from ray_h5.order.shuffle_effect import describe
-from ray_h5.torch_data import H5Dataset, OrderSampler, between, where
+from ray_h5.torch_data import H5Dataset, OrderSampler, Position, Shuffle, balance, between, where
 from tests.golden.layouts import encoded
 from tests.index.kit import plan_files
 from tests.order.kit import epoch_of, plan_of

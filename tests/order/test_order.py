@@ -5,13 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ray_h5 import Shuffle
 from ray_h5.hash_and_permute import make_key
 from ray_h5.order.draws.chunk_groups import ChunkGroups
-from ray_h5.order.draws.shuffle import Shuffle
-from ray_h5.order.epoch_order import (
-    Order,
-    row_keys,
-)
+from ray_h5.order.epoch_order import Order, row_keys
 from ray_h5.order.remaining_blocks import layout_of, read_block, start_of
 from tests.index.kit import plan_files
 

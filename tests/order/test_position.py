@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_h5.errors import OptionError, PositionError, RayH5Error
+from ray_h5 import Position, RayH5Error, Shuffle
+from ray_h5.errors import OptionError, PositionError
 from ray_h5.index.file_opener import Scope
 from ray_h5.manifest.file_table import FileTable
 from ray_h5.order.block_layout import Left, Tail
-from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.epoch_order import Order
 from ray_h5.order.fingerprint import Fingerprint
-from ray_h5.order.position import Position
 from ray_h5.order.read_plan import ReadPlan
 from ray_h5.order.remaining_blocks import layout_of, positions_of, read_block, resume, start_of
 from tests.index.kit import plan_files

@@ -4,12 +4,10 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5 import Grid, Groups, Patches, Sidecar, Windows, ragged
+from ray_h5 import Grid, Groups, H5Dataset, Patches, Shuffle, Sidecar, Windows, ragged
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.stored.facts_store import MEMORY
-from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.read_plan import make_plan
-from ray_h5.torch_data import H5Dataset
 from tests.rows.test_ranges_equal_numpy import random_matrix, write_matrix
 
 

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 import ray_h5
 from ray_h5.errors import CastError, PredicateError, UnknownColumnError
 from ray_h5.predicates import computed_columns
-from ray_h5.predicates.criteria import any_equal, between, row_mask, where
 from ray_h5.predicates.evaluate import as_expression, evaluate
 from ray_h5.predicates.virtual_names import Length, parse_virtual, virtual_name
 from ray_h5.read.reader import RowReader
-from ray_h5.torch_data import H5Dataset
+from ray_h5.torch_data import H5Dataset, any_equal, between, row_mask, where
 from tests.index.kit import plan_files
 from tests.kit.files import save
 

@@ -8,10 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ray_h5 import Groups, csr, ragged
 from ray_h5.errors import PredicateError
 from ray_h5.predicates.evaluate import evaluate
-from ray_h5.torch_data import H5Dataset, any_equal, between, where
+from ray_h5.torch_data import Groups, H5Dataset, any_equal, between, csr, ragged, where
 
 DAYS = np.array(["2024-01-30", "2024-01-31", "2024-02-01", "NaT"], "M8[D]")
 

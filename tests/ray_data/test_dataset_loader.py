@@ -7,9 +7,8 @@ import ray
 import torch
 
 import ray_h5
-from ray_h5 import Shuffle, set_epoch, where
+from ray_h5 import Shuffle, loader, set_epoch, where
 from ray_h5.errors import OptionError
-from ray_h5.torch_data import loader
 from tests.ray_data.kit import ids_of, write_chunked
 from tests.ray_data.training.test_reading import assert_same
 

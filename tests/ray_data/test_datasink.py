@@ -16,21 +16,18 @@ from hypothesis import strategies as st
 from ray.data.datasource.datasink import WriteResult
 from ray.data.extensions import ArrowTensorArray, ArrowVariableShapedTensorArray
 
-from ray_h5 import Windows, csr
+from ray_h5 import H5Datasink, H5Datasource, RayH5Error, Windows, csr
 from ray_h5.columns.ragged.sparse_rows import Entries, rows_of
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.errors import (
     NullValueError,
     OptionError,
     OutputExistsError,
-    RayH5Error,
     SchemaMismatchError,
     UnsupportedColumnError,
     WriteFailedError,
 )
 from ray_h5.ray_data.arrow.blocks import sparse_array
-from ray_h5.ray_data.datasource import H5Datasource
-from ray_h5.ray_data.write_h5 import H5Datasink
 from tests.properties import few
 
 ROWS = 7

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 import ray_h5
-from ray_h5 import DecodeImage
+from ray_h5 import DecodeImage, H5Dataset
 from ray_h5.errors import ImageError, UnknownColumnError
-from ray_h5.torch_data import H5Dataset
 from tests.torch_data.test_images import COLUMNS, COUNT, made  # noqa: F401  a fixture
 
 pytestmark = pytest.mark.usefixtures("ray_local")

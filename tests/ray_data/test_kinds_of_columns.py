@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 import ray_h5
-from ray_h5 import between, torch_data, where
-from ray_h5.ray_data.training.collate import TorchCollate
+from ray_h5 import TorchCollate, between, torch_data, where
 from tests.kit.files import save
 from tests.rows.test_encoded_and_plain import mixed  # noqa: F401  a fixture
 

@@ -7,11 +7,9 @@ import pytest
 import torch
 
 import ray_h5
-from ray_h5 import Files, Groups, Windows, between, row_mask, where
+from ray_h5 import Files, Groups, H5Dataset, TorchCollate, Windows, between, row_mask, where
 from ray_h5.columns.ragged.padding import Padding
 from ray_h5.errors import SchemaMismatchError, UnknownColumnError
-from ray_h5.ray_data.training.collate import TorchCollate
-from ray_h5.torch_data import H5Dataset
 from tests.golden.layouts import encoded
 
 pytestmark = pytest.mark.usefixtures("ray_local")

@@ -7,12 +7,10 @@ import pytest
 import torch
 
 import ray_h5
-from ray_h5 import csr
+from ray_h5 import H5Dataset, TorchCollate, csr
 from ray_h5.columns.ragged.sparse_rows import Entries, rows_of
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.ray_data.arrow.blocks import sparse_array, to_batch
-from ray_h5.ray_data.training.collate import TorchCollate
-from ray_h5.torch_data import H5Dataset
 from tests.rows.test_ranges_equal_numpy import random_matrix, write_matrix
 
 ROWS, WIDTH = 60, 12

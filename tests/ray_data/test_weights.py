@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 
 import ray_h5
-from ray_h5 import Shuffle, Standardize, balance
+from ray_h5 import H5Dataset, OrderSampler, Shuffle, Standardize, balance
 from ray_h5.errors import OptionError
-from ray_h5.torch_data import H5Dataset, OrderSampler
 from tests.ray_data.kit import ids_of, write_chunked
 
 pytestmark = pytest.mark.usefixtures("ray_local")

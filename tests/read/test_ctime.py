@@ -7,9 +7,8 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5 import RowReader, Sidecar
-from ray_h5.errors import NotFoundError, RayH5Error, StaleIndexError
-from ray_h5.torch_data import H5Dataset, loader
+from ray_h5 import H5Dataset, RayH5Error, RowReader, Sidecar, loader
+from ray_h5.errors import NotFoundError, StaleIndexError
 
 STORAGES = {
     "contiguous": {},

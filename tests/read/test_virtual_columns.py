@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ray_h5
-from ray_h5 import Grid, Patches
+from ray_h5 import Grid, H5Dataset, Patches
 from ray_h5.errors import CastError
-from ray_h5.torch_data import H5Dataset
 from tests.hdf5.h5kit import by_h5py
 from tests.kit.files import save
 from tests.properties import few

@@ -3,8 +3,7 @@
 import h5py
 import numpy as np
 
-from ray_h5.errors import RayH5Error
-from ray_h5.torch_data import loader
+from ray_h5 import RayH5Error, loader
 
 ROWS, WIDTH = 120, 600
 QUICK = {"init_backoff": 0.01, "max_backoff": 0.05, "read_timeout": 0.3, "connect_timeout": 1, "retry_timeout": 20}

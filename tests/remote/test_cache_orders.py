@@ -5,8 +5,7 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 
-from ray_h5 import Shuffle
-from ray_h5.torch_data import H5Dataset, loader
+from ray_h5 import H5Dataset, Shuffle, loader
 from tests.remote.kit import check_epoch, epoch_of, options_of, write
 
 FILES, ROWS, ROW_BYTES = 2, 240, 32 << 10

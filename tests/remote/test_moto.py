@@ -9,9 +9,8 @@ import pyarrow as pa
 import pytest
 from ray.data.datasource.datasink import WriteResult
 
-from ray_h5 import repack
-from ray_h5.errors import NotFoundError, OutputExistsError, RayH5Error, StaleIndexError
-from ray_h5.ray_data.write_h5 import H5Datasink
+from ray_h5 import H5Datasink, RayH5Error, repack
+from ray_h5.errors import NotFoundError, OutputExistsError, StaleIndexError
 from ray_h5.storage.find_files import find_files
 from ray_h5.storage.storage_of_path import storage_for
 from ray_h5.storage.stores import object_store

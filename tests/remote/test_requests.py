@@ -6,10 +6,9 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5 import Grid, Groups, Patches, Windows, csr, joined, ragged, where
+from ray_h5 import Grid, Groups, H5Dataset, Patches, Windows, csr, joined, ragged, where
 from ray_h5.hdf5.files import opening
 from ray_h5.hdf5.files.metadata_replay import open_held
-from ray_h5.torch_data import H5Dataset
 from tests.kit.stores import forget_files
 from tests.remote.kit import options_of
 from tests.rows.test_ranges_equal_numpy import random_matrix, write_matrix

@@ -10,12 +10,11 @@ import pytest
 from ray.data.expressions import col
 
 import ray_h5
-from ray_h5 import Sidecar
 from ray_h5.errors import NotFoundError, StaleIndexError, TableError, TransientIOError
 from ray_h5.storage.stores.object_store import ObjectStorage
 from ray_h5.storage.stores.options import StoreOptions
 from ray_h5.tables.table_files import open_table
-from ray_h5.torch_data import H5Dataset, where
+from ray_h5.torch_data import H5Dataset, Sidecar, where
 from tests.remote.kit import ROWS, options_of
 
 URL = "s3://bkt/run_*.h5"

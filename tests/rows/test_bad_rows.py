@@ -8,23 +8,19 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5 import H5Dataset, row_mask, where
+from ray_h5 import Grid, Groups, H5Dataset, Patches, RayH5Error, Windows, row_mask, where
 from ray_h5.errors import (
     CorruptFileError,
     ExternalDataError,
     MissingSourceError,
     OptionError,
     PredicateError,
-    RayH5Error,
     SchemaMismatchError,
     StaleIndexError,
     UnknownColumnError,
     UnsupportedColumnError,
 )
 from ray_h5.index.file_options import FileOptions
-from ray_h5.rows.patches_option import Patches
-from ray_h5.rows.row_kind_options import Grid, Groups
-from ray_h5.rows.windows_option import Windows
 from tests.hdf5.h5kit import in_fork, overwrite
 from tests.kit.files import save
 from tests.rows.kit import open_rows

@@ -6,10 +6,9 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5 import DecodeImage, Files, Groups, Sidecar
+from ray_h5 import DecodeImage, Files, Groups, H5Dataset, Sidecar, loader
 from ray_h5.cli import main
 from ray_h5.errors import SchemaMismatchError
-from ray_h5.torch_data import H5Dataset, loader
 from tests.kit.files import save
 
 SIZES = [(8, 8), (9, 12), (8, 8), (16, 5)]

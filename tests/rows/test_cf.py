@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import xarray
 
-from ray_h5 import Files, Grid, Groups, Windows, where
+from ray_h5 import Files, Grid, Groups, H5Dataset, Windows, where
 from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
 from ray_h5.read.open_file import forget_all
-from ray_h5.torch_data import H5Dataset
 
 NAMES = [b"Oslo", b"Bergen", b"", b"T", b"Stavanger"]
 

@@ -4,9 +4,8 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5 import Groups, Shuffle, Windows, balance
 from ray_h5.errors import SchemaMismatchError, UnknownColumnError
-from ray_h5.torch_data import H5Dataset, between, kfold, loader, where
+from ray_h5.torch_data import Groups, H5Dataset, Shuffle, Windows, balance, between, kfold, loader, where
 
 anndata = pytest.importorskip("anndata", reason="anndata writes these files")
 pd = pytest.importorskip("pandas")

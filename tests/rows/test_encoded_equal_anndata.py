@@ -7,18 +7,16 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from ray_h5 import RowReader, csr, ragged
 from ray_h5.cli import main
 from ray_h5.errors import (
     CastError,
     CorruptFileError,
     OptionError,
-    RayH5Error,
     SchemaMismatchError,
     UnknownColumnError,
     UnsupportedColumnError,
 )
-from ray_h5.torch_data import H5Dataset, where
+from ray_h5.torch_data import H5Dataset, RayH5Error, RowReader, csr, ragged, where
 from tests.rows.test_ranges_equal_numpy import random_matrix, write_matrix
 
 anndata = pytest.importorskip("anndata", reason="anndata is the oracle of these tests")

@@ -4,9 +4,8 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5 import Groups, Shuffle, Windows, balance, between, fields, part, ragged, where
+from ray_h5 import Groups, H5Dataset, Shuffle, Windows, balance, between, fields, part, ragged, where
 from ray_h5.errors import OptionError, UnknownColumnError, UnsupportedColumnError
-from ray_h5.torch_data import H5Dataset
 from tests.kit.files import save
 
 JET = np.dtype(

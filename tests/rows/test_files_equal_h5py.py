@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_h5 import Files, Patches, Shuffle, Sidecar, Windows, between, kfold, ragged, where
+from ray_h5 import Files, H5Dataset, Patches, Shuffle, Sidecar, Windows, between, kfold, loader, ragged, where
 from ray_h5.errors import OptionError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.hdf5.files import opening
-from ray_h5.torch_data import H5Dataset, loader
 from tests.properties import few
 from tests.rows.kit import DTYPES, assert_value, make_dataset, open_rows, storages
 

@@ -10,11 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
-from ray_h5.rows.row_kind_options import Grid
-from ray_h5.rows.windows_option import Windows
-from ray_h5.tables.sidecar import Sidecar
-from ray_h5.torch_data import H5Dataset, between, where
+from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.torch_data import Grid, H5Dataset, RayH5Error, Sidecar, Windows, between, where
 from tests.kit.files import save
 from tests.rows.kit import DTYPES, PIPELINES, assert_value, make_dataset, open_rows
 

@@ -12,17 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_h5 import part
 from ray_h5.errors import CorruptFileError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.index.facts.file_facts import FileFacts
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.stored.facts_as_bytes import FactsReader, FactsWriter, check_ranges
 from ray_h5.manifest.joined_arrays import JoinedArray
-from ray_h5.rows.row_kind_options import Groups
-from ray_h5.rows.windows_option import Windows
 from ray_h5.source import Source
 from ray_h5.storage.byte_source import FileIdentity
-from ray_h5.torch_data import H5Dataset, between, where
+from ray_h5.torch_data import Groups, H5Dataset, Windows, between, part, where
 from tests.kit.files import save
 from tests.rows.kit import DTYPES, assert_value, make_dataset, open_rows, storages
 

@@ -7,13 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from ray_h5 import Groups, Windows, ragged
-from ray_h5.errors import RayH5Error
+from ray_h5 import Groups, H5Dataset, RayH5Error, TorchCollate, Windows, loader, ragged
 from ray_h5.order.execute_plan import read_rows
 from ray_h5.order.remaining_blocks import Block
 from ray_h5.ray_data.arrow.blocks import to_table
-from ray_h5.ray_data.training.collate import TorchCollate
-from ray_h5.torch_data import H5Dataset, loader
 from tests.properties import few
 
 

@@ -8,10 +8,8 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5 import Windows, between, where
-from ray_h5.errors import RayH5Error
+from ray_h5 import H5Dataset, RayH5Error, Windows, between, where
 from ray_h5.hdf5.tree.encodings import pickled_names
-from ray_h5.torch_data import H5Dataset
 
 pd = pytest.importorskip("pandas")
 pytest.importorskip("tables")

@@ -9,14 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import ConcatDataset
 
-from ray_h5 import Files, Patches, Shuffle, Windows, between, fields, part, ragged, where
-from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
+from ray_h5 import Files, H5Dataset, Patches, RayH5Error, Shuffle, Windows, between, fields, loader, part, ragged, where
+from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.files import opening
 from ray_h5.index.file_options import FileOptions
 from ray_h5.order.remaining_blocks import read_block, start_of
 from ray_h5.rows.kinds import patch_positions
 from ray_h5.rows.patches_option import Patches as Kind
-from ray_h5.torch_data import H5Dataset, loader
 from tests.kit.files import save
 from tests.properties import few
 from tests.rows.kit import PIPELINES, open_rows

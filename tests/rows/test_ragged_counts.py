@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_h5 import ragged
 from ray_h5.errors import CorruptFileError, OptionError, SchemaMismatchError
 from ray_h5.index.stored.facts_store import MEMORY
-from ray_h5.torch_data import H5Dataset, loader, where
+from ray_h5.torch_data import H5Dataset, loader, ragged, where
 from tests.properties import few
 
 

@@ -7,20 +7,12 @@ import scipy.sparse as sp
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from ray_h5 import Groups, Windows, csr, part, ragged
+from ray_h5 import Groups, H5Dataset, RayH5Error, Windows, csr, part, ragged
 from ray_h5.columns.ragged.sparse_rows import SparseBatch
 from ray_h5.columns.schema import ColumnSpec
-from ray_h5.errors import (
-    CorruptFileError,
-    OptionError,
-    OutOfMemoryError,
-    RayH5Error,
-    SchemaMismatchError,
-    UnsupportedColumnError,
-)
+from ray_h5.errors import CorruptFileError, OptionError, OutOfMemoryError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.index.file_options import FileOptions
 from ray_h5.rows.row_view import RowView
-from ray_h5.torch_data import H5Dataset
 from tests.kit.files import save
 from tests.properties import few
 

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_h5 import Groups
 from ray_h5.errors import OptionError, SchemaMismatchError, UnsupportedColumnError
-from ray_h5.torch_data import H5Dataset, where
+from ray_h5.torch_data import Groups, H5Dataset, where
 from tests.properties import few
 
 ROWS = 12

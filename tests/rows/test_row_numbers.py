@@ -6,8 +6,7 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5 import Files, Grid, Groups, Sidecar, Windows, row_mask
-from ray_h5.torch_data import H5Dataset, where
+from ray_h5.torch_data import Files, Grid, Groups, H5Dataset, Sidecar, Windows, row_mask, where
 
 STEPS = 12
 

@@ -7,9 +7,8 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5 import Files, Grid, Groups, Patches, RowReader, Windows
+from ray_h5 import Files, Grid, Groups, H5Dataset, Patches, RowReader, Windows
 from ray_h5.errors import OptionError
-from ray_h5.torch_data import H5Dataset
 
 KINDS = [
     ({}, "x"),

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from ray_h5 import Files, Groups, Windows, part, ragged, where
-from ray_h5.errors import OptionError, RayH5Error, UnsupportedColumnError
-from ray_h5.torch_data import H5Dataset
+from ray_h5 import Files, Groups, H5Dataset, RayH5Error, Windows, part, ragged, where
+from ray_h5.errors import OptionError, UnsupportedColumnError
 from tests.kit.files import save
 from tests.properties import few
 

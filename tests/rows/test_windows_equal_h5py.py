@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_h5 import Files, H5Dataset, Shuffle, any_equal, kfold, row_mask, where
+from ray_h5 import Files, Grid, Groups, H5Dataset, Shuffle, Windows, any_equal, kfold, row_mask, where
 from ray_h5.errors import OptionError, PredicateError, SchemaMismatchError, UnsupportedColumnError
-from ray_h5.rows.row_kind_options import Grid, Groups
-from ray_h5.rows.windows_option import Windows
 from tests.kit.files import save
 from tests.rows.kit import DTYPES, assert_value, make_dataset, native, open_rows, storages
 

@@ -9,11 +9,10 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5 import RowReader
 from ray_h5.errors import NotFoundError, NotReadableError, OptionError, ReadFailedError, StaleIndexError
 from ray_h5.index.file_options import FileOptions
 from ray_h5.storage.hub import token_for
-from ray_h5.torch_data import H5Dataset, H5LazyDataset, Sidecar
+from ray_h5.torch_data import H5Dataset, H5LazyDataset, RowReader, Sidecar
 from tests.kit.fault_server import FaultServer
 
 pytest.importorskip("obstore")

@@ -13,12 +13,12 @@ import fsspec.implementations.memory
 import numpy as np
 import pytest
 
+from ray_h5 import H5Dataset, RayH5Error
 from ray_h5.errors import (
     NotFoundError,
     NotHDF5Error,
     NotReadableError,
     OptionError,
-    RayH5Error,
     ReadFailedError,
     StaleIndexError,
     TransientIOError,
@@ -30,7 +30,6 @@ from ray_h5.storage.stores.errors import store_error
 from ray_h5.storage.stores.file_systems import FileSystemStorage
 from ray_h5.storage.stores.object_store import ObjectStorage
 from ray_h5.storage.stores.options import StoreOptions
-from ray_h5.torch_data import H5Dataset
 from tests.kit.fault_server import FaultServer
 
 pytest.importorskip("obstore")

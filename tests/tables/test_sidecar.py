@@ -13,7 +13,6 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 
-from ray_h5 import Groups, Shuffle, Sidecar, Windows, balance
 from ray_h5.errors import (
     CastError,
     OptionError,
@@ -26,7 +25,7 @@ from ray_h5.errors import (
 from ray_h5.index.file_options import FileOptions
 from ray_h5.tables import table_files
 from ray_h5.tables.keys import RowKeys, lines_of
-from ray_h5.torch_data import H5Dataset, kfold, loader, where
+from ray_h5.torch_data import Groups, H5Dataset, Shuffle, Sidecar, Windows, balance, kfold, loader, where
 from tests.kit.files import save
 
 ROWS = 4

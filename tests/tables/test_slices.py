@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 import ray_h5
-from ray_h5 import Groups, Sidecar
+from ray_h5 import Groups, H5Dataset, Sidecar
 from ray_h5.errors import SchemaMismatchError
-from ray_h5.torch_data import H5Dataset
 
 BUCKETS = {"bucket0": (8, 600), "bucket1": (5, 900), "bucket2": (8, 1200)}
 

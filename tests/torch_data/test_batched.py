@@ -6,8 +6,7 @@ import pytest
 from torch.utils.data import ConcatDataset, DataLoader
 
 from ray_h5.errors import OptionError, RowIndexError, SchemaMismatchError
-from ray_h5.torch_data import CombinedHDF5Dataset, H5Dataset, H5LazyDataset, OrderBatchSampler, loader
-from ray_h5.torch_data.h5_data_loader import H5DataLoader
+from ray_h5.torch_data import CombinedHDF5Dataset, H5DataLoader, H5Dataset, H5LazyDataset, OrderBatchSampler, loader
 
 
 @pytest.fixture

@@ -7,16 +7,9 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5 import Files, Groups, Windows, part, ragged
+from ray_h5 import Files, Groups, H5Dataset, OrderBatchSampler, OrderSampler, Shuffle, Windows, loader, part, ragged
 from ray_h5.errors import OptionError
-from ray_h5.torch_data import (
-    H5Dataset,
-    OrderBatchSampler,
-    OrderSampler,
-    Shuffle,
-    loader,
-    where,
-)
+from ray_h5.torch_data import where
 from tests.kit.files import save
 
 N = 600

@@ -7,7 +7,7 @@ import scipy.sparse as sp
 import torch
 from torch.utils.data import DataLoader, default_collate
 
-from ray_h5 import Groups, csr, ragged
+from ray_h5 import Groups, H5DataLoader, H5Dataset, OrderSampler, csr, loader, ragged
 from ray_h5.errors import (
     CastError,
     OptionError,
@@ -16,16 +16,7 @@ from ray_h5.errors import (
     UnknownColumnError,
     UnsupportedColumnError,
 )
-from ray_h5.torch_data import (
-    H5DataLoader,
-    H5Dataset,
-    H5LazyDataset,
-    OrderSampler,
-    create_optimized_dataloader,
-    kfold,
-    loader,
-    where,
-)
+from ray_h5.torch_data import H5LazyDataset, create_optimized_dataloader, kfold, where
 from tests.index.kit import plan_files
 from tests.kit.files import save
 from tests.rows.test_ranges_equal_numpy import write_matrix

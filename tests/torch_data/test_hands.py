@@ -11,14 +11,8 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, SequentialSample
 
 from ray_h5.errors import OptionError
 from ray_h5.loading import prefetch_threads as ahead_module
-from ray_h5.torch_data import (
-    H5Dataset,
-    H5LazyDataset,
-    create_optimized_dataloader,
-    loader,
-)
+from ray_h5.torch_data import H5DataLoader, H5Dataset, H5LazyDataset, create_optimized_dataloader, loader
 from ray_h5.torch_data.batches.tensors import tensor_over
-from ray_h5.torch_data.h5_data_loader import H5DataLoader
 
 ROWS = 40
 

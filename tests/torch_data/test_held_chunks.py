@@ -9,10 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from ray_h5 import Patches, Shuffle
+from ray_h5 import H5Dataset, OrderSampler, Patches, Shuffle, loader
 from ray_h5.errors import CorruptChunkError
 from ray_h5.loading import row_source
-from ray_h5.torch_data import H5Dataset, OrderSampler, loader
 from tests.hdf5.h5kit import flip
 
 SHAPES = {"raw": (10, 10, 10), "label": (10, 10, 10)}

@@ -10,8 +10,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from ray_h5.errors import ImageError, OptionError, UnknownColumnError, UnsupportedColumnError
-from ray_h5.torch_data import H5Dataset, Windows, loader
-from ray_h5.transforms.image_transform import DecodeImage
+from ray_h5.torch_data import DecodeImage, H5Dataset, Windows, loader
 
 KINDS = ["JPEG", "PNG", "WEBP", "TIFF"]
 COUNT = 20

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from ray_h5.torch_data import H5Dataset, loader
-from ray_h5.torch_data.h5_data_loader import H5DataLoader
+from ray_h5 import H5DataLoader, H5Dataset, loader
 from tests.kit.files import save
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")

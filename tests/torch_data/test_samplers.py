@@ -10,18 +10,9 @@ import pytest
 import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from ray_h5 import ragged
+from ray_h5 import H5Dataset, OrderBatchSampler, OrderSampler, Shuffle, WeightedSampler, loader, ragged
 from ray_h5.errors import OptionError, PositionError
-from ray_h5.torch_data import (
-    EpochShuffleSampler,
-    H5Dataset,
-    OrderBatchSampler,
-    OrderSampler,
-    Shuffle,
-    WeightedSampler,
-    loader,
-    where,
-)
+from ray_h5.torch_data import EpochShuffleSampler, where
 
 from .conftest import ids_of
 

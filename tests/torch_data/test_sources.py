@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from ray_h5.errors import StaleIndexError
-from ray_h5.predicates.criteria import where
-from ray_h5.torch_data.dataset import H5Dataset
+from ray_h5.torch_data import H5Dataset, where
 from tests.hdf5.h5kit import layout_of
 from tests.kit.files import save
 

@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from ray_h5 import Shuffle, csr
 from ray_h5.errors import CastError, SchemaMismatchError
 from ray_h5.loading import row_source
-from ray_h5.torch_data import CombinedHDF5Dataset, H5Dataset, OrderSampler, loader, where
+from ray_h5.torch_data import CombinedHDF5Dataset, H5Dataset, OrderSampler, Shuffle, csr, loader, where
 from tests.rows.test_ranges_equal_numpy import random_matrix, write_matrix
 
 ROWS, WIDTH, CHUNK = 640, 40, 64

@@ -6,18 +6,9 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset, TensorDataset, random_split
 
-from ray_h5 import Groups
+from ray_h5 import Groups, H5DataLoader, H5Dataset, OrderSampler, Patches, Shuffle, loader
 from ray_h5.errors import OptionError, PositionError
-from ray_h5.torch_data import (
-    CombinedHDF5Dataset,
-    H5DataLoader,
-    H5Dataset,
-    H5LazyDataset,
-    OrderSampler,
-    Patches,
-    Shuffle,
-    loader,
-)
+from ray_h5.torch_data import CombinedHDF5Dataset, H5LazyDataset
 
 from .conftest import ids_of
 

@@ -6,14 +6,8 @@ import torch
 from scipy.special import chdtrc
 from torch.utils.data import ConcatDataset, WeightedRandomSampler
 
+from ray_h5 import H5Dataset, OrderSampler, Shuffle, WeightedSampler, balance
 from ray_h5.errors import OptionError
-from ray_h5.torch_data import (
-    H5Dataset,
-    OrderSampler,
-    Shuffle,
-    WeightedSampler,
-    balance,
-)
 
 FALSE_ALARMS = 1e-4
 """How often a statistical test would fail for another seed."""

@@ -19,14 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from torch.utils.data import DataLoader
 
-from ray_h5.torch_data import (
-    H5Dataset,
-    OrderBatchSampler,
-    OrderSampler,
-    PositionError,
-    StaleIndexError,
-    loader,
-)
+from ray_h5.torch_data import H5Dataset, OrderBatchSampler, OrderSampler, PositionError, StaleIndexError, loader
 from tests.properties import few
 from tests.training_runs.data import BLOCK, FOLDS, KINDS, PARTS, PER_FILE, Data, File
 

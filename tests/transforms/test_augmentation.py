@@ -9,11 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ray_h5 import GaussianNoise, SpecAugment
 from ray_h5.errors import OptionError, UnsupportedColumnError
 from ray_h5.order.epoch_order import row_keys
 from ray_h5.transforms import augmentation
-from ray_h5.transforms.noise import GaussianNoise
-from ray_h5.transforms.spec_augment import SpecAugment
 
 KEYS = row_keys(np.arange(4000), 3, 1)
 P = st.sampled_from([0.5, 1.0])

@@ -3,11 +3,9 @@ import itertools
 import numpy as np
 import pytest
 
+from ray_h5 import GaussianNoise, SpecAugment, augmentation_defaults
 from ray_h5.errors import OptionError
 from ray_h5.order.epoch_order import row_keys
-from ray_h5.transforms.augmentation import augmentation_defaults
-from ray_h5.transforms.noise import GaussianNoise
-from ray_h5.transforms.spec_augment import SpecAugment
 
 
 @pytest.mark.parametrize("shape", [(43, 300), (1, 224, 313), (2, 3), (1, 1)])

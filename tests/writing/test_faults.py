@@ -15,9 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ray_h5 import repack
+from ray_h5 import H5Datasink, repack
 from ray_h5.errors import WriteFailedError
-from ray_h5.ray_data.write_h5 import H5Datasink
 from tests.writing.test_repack import ROWS, check_rows, read_all, write_files
 
 

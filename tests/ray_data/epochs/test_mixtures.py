@@ -5,9 +5,8 @@ import pytest
 from ray.data import DataContext, MixStoppingCondition
 
 import ray_h5
-from ray_h5 import Shuffle, set_epoch
+from ray_h5 import H5Dataset, OrderSampler, Shuffle, set_epoch
 from ray_h5.errors import PositionError
-from ray_h5.torch_data import H5Dataset, OrderSampler
 from tests.ray_data.kit import ids_of, position_at, write_chunked
 
 pytestmark = pytest.mark.usefixtures("ray_local")

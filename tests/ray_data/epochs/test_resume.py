@@ -18,12 +18,11 @@ from ray.train import Checkpoint, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 
 import ray_h5
-from ray_h5 import Position, Shuffle, set_epoch
+from ray_h5 import Position, Shuffle, loader, set_epoch
 from ray_h5.errors import OptionError, PositionError
 from ray_h5.ray_data.epochs import running_epoch
 from ray_h5.ray_data.ray_internals import datasources
 from ray_h5.ray_data.training.train_batches import TrainBatches
-from ray_h5.torch_data import loader
 from tests.index.kit import plan_files
 from tests.ray_data.kit import consume_together, ids_of, position_at, write_chunked
 

@@ -6,9 +6,8 @@ import ray
 from ray.data.expressions import col
 
 import ray_h5
-from ray_h5 import Shuffle, set_epoch
+from ray_h5 import Position, Shuffle, set_epoch
 from ray_h5.errors import OptionError, PositionError
-from ray_h5.order.position import Position
 from ray_h5.predicates.criteria import where as arrow_where
 from tests.index.kit import plan_files
 from tests.ray_data.kit import consume_together, ids_of, position_at, write_chunked

@@ -15,6 +15,7 @@ from ray.data.preprocessor import Preprocessor, PreprocessorNotFittedException
 from ray.data.preprocessors import Chain
 
 import ray_h5
+from ray_h5 import GaussianNoise, H5Dataset, SpecAugment, Standardize
 from ray_h5.errors import (
     ConstantColumnError,
     CorruptFileError,
@@ -27,12 +28,9 @@ from ray_h5.errors import (
     UnsupportedColumnError,
 )
 from ray_h5.ray_data.preprocessing.batch_formats import names_of
-from ray_h5.ray_data.preprocessing.standardize import PreprocessorNotFittedError, Standardize
-from ray_h5.torch_data import H5Dataset
+from ray_h5.ray_data.preprocessing.standardize import PreprocessorNotFittedError
 from ray_h5.transforms.moments import Moments
-from ray_h5.transforms.noise import GaussianNoise
 from ray_h5.transforms.scaler import Scaler
-from ray_h5.transforms.spec_augment import SpecAugment
 from tests.ray_data.conftest import concatenated
 from tests.ray_data.kit import position_at
 

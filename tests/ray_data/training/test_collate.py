@@ -7,14 +7,12 @@ import pytest
 import torch
 
 import ray_h5
+from ray_h5 import H5Dataset, TorchCollate, train_batches
 from ray_h5.columns.ragged.padding import Padding
 from ray_h5.errors import CastError, OptionError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.order.remaining_blocks import read_block, start_of
 from ray_h5.ray_data.arrow.blocks import to_table
-from ray_h5.ray_data.training.collate import TorchCollate
 from ray_h5.ray_data.training.device import as_device, to_device
-from ray_h5.ray_data.training.train_batches import train_batches
-from ray_h5.torch_data import H5Dataset
 from tests.golden.layouts import encoded
 
 BATCH = {

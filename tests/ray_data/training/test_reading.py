@@ -13,12 +13,11 @@ import ray.train
 import torch
 
 import ray_h5
-from ray_h5 import Position, Shuffle, between, set_epoch, where
+from ray_h5 import Position, Shuffle, TorchCollate, between, set_epoch, where
 from ray_h5.errors import CorruptChunkError, OptionError, PositionError
 from ray_h5.loading import read_calls, row_source
 from ray_h5.predicates.criteria import where as criteria
 from ray_h5.ray_data.epochs import running_epoch
-from ray_h5.ray_data.training.collate import TorchCollate
 from ray_h5.ray_data.training.train_batches import TrainBatches
 from ray_h5.read.arrays.columns_of_files import JointFiles
 from ray_h5.read.jobs import ReadStats

@@ -13,10 +13,9 @@ import hdf5plugin
 import numpy as np
 import pytest
 
-from ray_h5 import RayH5Error, RowReader, Windows
+from ray_h5 import H5Dataset, RayH5Error, RowReader, Windows, loader
 from ray_h5.read.native import build, library
 from ray_h5.read.open_file import forget_all
-from ray_h5.torch_data import H5Dataset, loader
 
 MEMORY, READS = range(2)
 ROWS = 60

@@ -6,14 +6,7 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5.errors import (
-    NotFoundError,
-    NotHDF5Error,
-    OptionError,
-    RowIndexError,
-    StaleIndexError,
-    UnknownColumnError,
-)
+from ray_h5.errors import NotFoundError, NotHDF5Error, OptionError, RowIndexError, StaleIndexError, UnknownColumnError
 from ray_h5.hdf5.files import metadata_replay
 from ray_h5.hdf5.files.metadata_replay import HeldBytes
 from ray_h5.manifest.file_manifest import Manifest

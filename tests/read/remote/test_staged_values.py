@@ -7,8 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ray_h5 import fields, part
-from ray_h5.torch_data import H5Dataset
+from ray_h5 import H5Dataset, fields, part
 
 ROWS, WIDTH = 24, 300
 STORED = {"f8": ">f8", "f4": "<f4", "i2": ">i2", "text": h5py.string_dtype(), "bytes": "S6"}

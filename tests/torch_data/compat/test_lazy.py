@@ -6,12 +6,7 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, StackDataset, Subset
 
-from ray_h5.errors import (
-    NotFoundError,
-    OptionError,
-    SchemaMismatchError,
-    UnknownColumnError,
-)
+from ray_h5.errors import NotFoundError, OptionError, SchemaMismatchError, UnknownColumnError
 from ray_h5.torch_data import H5LazyDataset, RankMemCachedH5Dataset, h5_worker_init_fn
 from tests.kit.files import save
 

@@ -8,18 +8,16 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
+from ray_h5 import GaussianNoise, H5Dataset, SpecAugment
 from ray_h5.errors import NonFiniteError, OptionError, SchemaMismatchError
 from ray_h5.order.epoch_order import row_keys
 from ray_h5.torch_data import (
-    H5Dataset,
     H5LazyDataset,
     WorkerSafeAugmentedDataset,
     WorkerSafeStandardizedDataset,
     where,
     worker_init_fn,
 )
-from ray_h5.transforms.noise import GaussianNoise
-from ray_h5.transforms.spec_augment import SpecAugment
 
 MASKS = {"time_mask_param": 60, "freq_mask_param": 40, "num_time_masks": 2, "num_freq_masks": 2, "p": 1.0}
 
