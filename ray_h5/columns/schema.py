@@ -265,6 +265,16 @@ class ColumnSpec:
         return f"{kind} {self.row_shape}" if self.row_shape else kind
 
 
+def is_text(kind: pa.DataType) -> bool:
+    """Return whether a type is that of text."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Return whether a type is that of integers or floats."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
 def shown_shape(shape: Sequence[int | None]) -> str:
     """Return a shape as text; ``?`` stands for a length that varies."""
     return f"({', '.join('?' if n is None else str(n) for n in shape)}{',' if len(shape) == 1 else ''})"

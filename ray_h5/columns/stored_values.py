@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +18,6 @@ from ray_h5.columns.values import (
     Taken,
     Values,
     composed,
-    flattened,
     lengths_of_taken,
     picked,
     reshaped,
@@ -118,9 +118,11 @@ class Stored(Values):
         if axes == 1:
             return self
         assert not self.taken
+        shape = (math.prod(self.layout.shape[:axes]), *self.layout.shape[axes:])
         rows, last = self._selection, len(self.layout.shape) - 1
         rows = replace(rows, axes=tuple(last - at if rows.is_reversed else at for at in range(axes)))
-        return replace(self, layout=flattened(self.layout, axes), address=rows)
+        flattened = replace(self.layout, shape=shape, chunk_shape=None, fill=None, offset=None)
+        return replace(self, layout=flattened, address=rows)
 
     def take(self, taken: Positions) -> Values:
         if self._selection.is_reversed or len(taken) > len(self.layout.row_shape):

@@ -285,12 +285,6 @@ def reshaped(layout: ColumnLayout, *row_shape: int) -> ColumnLayout:
     return replace(layout, shape=(layout.shape[0], *row_shape), chunk_shape=chunk, fill=None, offset=None)
 
 
-def flattened(layout: ColumnLayout, axes: int) -> ColumnLayout:
-    """Return a layout whose first axis is the first `axes` axes of another."""
-    shape = (math.prod(layout.shape[:axes]), *layout.shape[axes:])
-    return replace(layout, shape=shape, chunk_shape=None, fill=None, offset=None)
-
-
 def rows_of_chunks(layout: ColumnLayout, axes: int) -> int:
     """Return how many rows hold whole chunks, if the first axes of an array are rows, in C order."""
     if layout.chunk_shape is None:

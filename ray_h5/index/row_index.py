@@ -203,7 +203,7 @@ class RowIndex(ComparedByContent):
         UnknownColumnError, SchemaMismatchError
             If a file lacks one, or its other columns have another number of rows.
         """
-        virtual = {name: virtual_spec(name) for name in names if parse_virtual(name)}
+        virtual = {name: virtual_spec(name) for name in names if parse_virtual(name)[1]}
         known = {**virtual, **self.found.columns, **self.columns, **self.beside.specs}
         absent = [name for name in names if name not in known]
         if absent:
@@ -262,7 +262,7 @@ class RowIndex(ComparedByContent):
         values: dict[ColumnSpec, pa.ChunkedArray] = {}
         absent = dict.fromkeys(spec for spec in columns.values() if spec not in self.found.values)
         for spec in absent:
-            _, criterion = parse_virtual(spec.name) or ("", None)
+            _, criterion = parse_virtual(spec.name)
             if (column := self.beside.columns.get(spec.name)) is not None:
                 values[spec] = pa.chunked_array([column.cast(spec, column.of(self.files, None))])
             elif isinstance(criterion, Fold):
@@ -338,7 +338,7 @@ class RowIndex(ComparedByContent):
 
         One that is computed file by file is computed from values as they are delivered.
         """
-        (column, criterion), read = parse_virtual(spec.name) or ("", None), read_for(spec.name)
+        (column, criterion), read = parse_virtual(spec.name), read_for(spec.name)
         drawn = [] if isinstance(criterion, Length) else [name for name in read if name in self.scope.drawn_columns]
         if drawn:
             raise PredicateError(
@@ -358,7 +358,7 @@ class RowIndex(ComparedByContent):
             check_identity(facts.path, self.files.identity(file), facts.identity)
         read = dict.fromkeys([*self.columns, *(name for spec in columns for name in read_for(spec.name))])
         self._add_sources(sources_of([facts.sources for facts in answers], read))
-        for column, _ in filter(None, (parse_virtual(spec.name) for spec in columns)):
+        for column in [column for column, of in (parse_virtual(spec.name) for spec in columns) if of is not None]:
             check_enums(answers, column)
         # Copied into memory of their own.
         whole = {spec: pa.chunked_array([facts.values[spec] for facts in answers], spec.kept_type) for spec in columns}

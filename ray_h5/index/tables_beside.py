@@ -20,10 +20,9 @@ from ray_h5.index.scan_files import Lookup
 from ray_h5.messages import counted, few
 from ray_h5.read.arguments import as_names
 from ray_h5.rows.row_view import GROUP
-from ray_h5.tables.column_types import spec_of
 from ray_h5.tables.keys import LENGTH, RowKeys, Slices, lines_of, slices_of
 from ray_h5.tables.sidecar import Sidecar
-from ray_h5.tables.table_columns import Lines, TableColumn, TableColumns, one_array
+from ray_h5.tables.table_columns import Lines, TableColumn, TableColumns, one_array, spec_of
 from ray_h5.tables.table_files import Table, open_table
 
 logger = logging.getLogger(__name__)

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ray_h5.columns.schema import is_number, is_text
 from ray_h5.errors import PredicateError
 from ray_h5.messages import few
 from ray_h5.predicates.virtual_names import Compared, criterion_in_words
@@ -103,7 +104,7 @@ def _one_of(values: pa.ChunkedArray, wanted: Sequence[Any]) -> pa.ChunkedArray:
     Raises a `pyarrow.ArrowException` or TypeError if the types cannot be compared.
     """
     kind, others = values.type, [value for value in wanted if value is not None]
-    if _is_number(kind):
+    if is_number(kind) or pa.types.is_boolean(kind):
         held = [number for number in map(_number, others) if number == number]  # NaN equals nothing
         if pa.types.is_integer(kind):
             # No value of the column equals a number that its type does not hold.
@@ -147,10 +148,6 @@ def _always(values: pa.ChunkedArray, *, passes: bool) -> pa.ChunkedArray:
     return pc.if_else(pc.is_valid(values), pa.scalar(passes), pa.scalar(None, pa.bool_()))
 
 
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
-
-
 def _number(value: Any) -> Any:
     value = value.as_py() if isinstance(value, pa.Scalar) else value
     if not isinstance(value, (int, float, Decimal)):
@@ -177,8 +174,7 @@ def _why_not(name: str, kind: pa.DataType, values: Sequence[Any], error: Excepti
             f"column {name!r} holds {'a structure' if pa.types.is_struct(kind) else 'a list'} a row, and a predicate "
             "compares one value a row; choose rows by another column, or filter after reading, with ds.filter(fn=...)"
         )
-    is_number = _is_number(kind) and not pa.types.is_boolean(kind)
-    if is_number and all(value is None or isinstance(value, (int, float, Decimal)) for value in values):
+    if is_number(kind) and all(value is None or isinstance(value, (int, float, Decimal)) for value in values):
         return str(error).splitlines()[0]
     held, others = next((held, others) for is_kind, held, others in _HELD if is_kind(kind))
     shown = few([repr(value) for value in values], _MAX_SHOWN)
@@ -186,15 +182,11 @@ def _why_not(name: str, kind: pa.DataType, values: Sequence[Any], error: Excepti
 
 
 _HELD: tuple[tuple[Callable[[pa.DataType], bool], str, str], ...] = (
-    (
-        lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind),
-        "text, which is",
-        "text only, such as '3'",
-    ),
+    (is_text, "text, which is", "text only, such as '3'"),
     (pa.types.is_boolean, "booleans, which are", "True and False only"),
     (pa.types.is_duration, "time spans, which are", "datetime.timedelta or numpy.timedelta64 only"),
     (pa.types.is_temporal, "times, which are", "times: a datetime, or text such as '2024-01-31' or '2024-01-31T12:00'"),
-    (_is_number, "numbers, which are", "numbers only, such as 3"),
+    (is_number, "numbers, which are", "numbers only, such as 3"),
     (lambda _: True, "bytes, which are", "bytes only"),
 )
 """What columns of a type hold, and what it is compared with."""

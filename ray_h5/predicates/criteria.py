@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import PredicateError
 from ray_h5.options import names_options
-from ray_h5.predicates.virtual_names import AnyEqual, Compared, Derived, Fold, RowMask, virtual_name
+from ray_h5.predicates.virtual_names import AnyEqual, Compared, Derived, Fold, RowMask, columns_read, virtual_name
 
 _MAX_BITS = 1 << 13
 """Integers of more bits cannot be printed: Python refuses it."""
@@ -103,10 +103,7 @@ class Criterion(ComparedByContent):
     @property
     def columns(self) -> list[str]:
         """The columns of a dataset that are compared. Masks and folds are none: they belong to the files."""
-        if isinstance(self.wanted, (RowMask, Fold)):
-            return []
-        valid = self.wanted.valid if isinstance(self.wanted, AnyEqual) else None
-        return [self.column] if valid is None else [self.column, valid]
+        return [] if isinstance(self.wanted, (RowMask, Fold)) else columns_read(self.column, self.wanted)
 
     @property
     def named(self) -> str:

@@ -16,7 +16,7 @@ from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
 from ray_h5.messages import no_column
 from ray_h5.predicates.comparisons import comparable_type, compared
 from ray_h5.predicates.computed_columns import step_shape
-from ray_h5.predicates.virtual_names import comparison_of, in_words, names_in, read_for
+from ray_h5.predicates.virtual_names import Compared, in_words, names_in, parse_virtual, read_for
 
 
 def as_expression(predicate: Any) -> pc.Expression:
@@ -133,8 +133,9 @@ def evaluate(expression: pc.Expression, columns: Mapping[str, Any], num_rows: in
 
     parts = {}
     for name in names_in(expression):
-        if (comparison := comparison_of(name)) is not None:
-            parts[name] = compared(*comparison, columns[comparison[0]])
+        column, wanted = parse_virtual(name)
+        if isinstance(wanted, Compared):
+            parts[name] = compared(column, wanted, columns[column])
         elif name in columns:
             parts[name] = columns[name]
     # A table without columns would have no rows; an expression such as a constant names none.

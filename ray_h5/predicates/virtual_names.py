@@ -115,18 +115,17 @@ def virtual_name(column: str, criterion: Derived) -> str:
 
 
 @lru_cache(maxsize=256)
-def parse_virtual(name: str) -> tuple[str, Derived] | None:
-    """Return the column and the criterion that `virtual_name` was given, or None for any other name."""
+def parse_virtual(name: str) -> tuple[str, Derived | None]:
+    """Return the column and the criterion that `virtual_name` was given; of any other name, itself and None."""
     if not name.startswith(_PREFIX):
-        return None
+        return name, None
     kind, column, *parts = json.loads(name.removeprefix(_PREFIX))
     return column, _KINDS[kind](*map(_of_json, parts))
 
 
 def virtual_spec(name: str) -> ColumnSpec:
     """Return the spec of a virtual column."""
-    _, criterion = parse_virtual(name) or ("", None)
-    is_length = isinstance(criterion, Length)
+    is_length = isinstance(parse_virtual(name)[1], Length)
     return ColumnSpec(name, "number" if is_length else "bool", np.dtype(np.int64 if is_length else bool), ())
 
 
@@ -141,10 +140,11 @@ def _of_json(value: Any) -> Any:
 
 def read_for(name: str) -> list[str]:
     """Return the columns to read for a column of a predicate: of a virtual one, those that it is computed from."""
-    derived = parse_virtual(name)
-    if derived is None:
-        return [name]
-    column, criterion = derived
+    return columns_read(*parse_virtual(name))
+
+
+def columns_read(column: str, criterion: Derived | None) -> list[str]:
+    """Return the columns that a criterion of a column is computed from."""
     if isinstance(criterion, Fold):
         return [] if criterion.stratify is None else [criterion.stratify]
     return [column, criterion.valid] if isinstance(criterion, AnyEqual) and criterion.valid is not None else [column]
@@ -183,13 +183,8 @@ def names_in(expression: pc.Expression) -> list[str]:
 
 def columns_of(expression: pc.Expression) -> list[str]:
     """Return the columns whose values an expression needs: of a comparison that `where` made, the compared one."""
-    return [*dict.fromkeys((comparison_of(name) or (name, None))[0] for name in names_in(expression))]
-
-
-def comparison_of(name: str) -> tuple[str, Compared] | None:
-    """Return which column a virtual column compares with what; None for another column."""
-    column, criterion = parse_virtual(name) or ("", None)
-    return (column, criterion) if isinstance(criterion, Compared) else None
+    parsed = {name: parse_virtual(name) for name in names_in(expression)}
+    return [*dict.fromkeys(column if isinstance(of, Compared) else name for name, (column, of) in parsed.items())]
 
 
 def _metadata(schema: pa.Schema) -> list[tuple[str, str]]:
@@ -210,8 +205,9 @@ def in_words(expression: pc.Expression) -> str:
     """Return a predicate as text of one line, for messages. Criteria of `where` are columns of their own in it."""
     text = str(expression)
     for name in names_in(expression):
-        if (parsed := parse_virtual(name)) is not None:
-            words = criterion_in_words(*parsed)
+        column, wanted = parse_virtual(name)
+        if wanted is not None:
+            words = criterion_in_words(column, wanted)
             text = text.replace(f"{name} == true", words).replace(name, words)
     text = " ".join(text.split()).replace("invert(", "not (")
     return text if len(text) <= _MOST else f"{text[: _MOST - 4]} ..."

@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
+from ray_h5.columns.schema import is_text
 from ray_h5.errors import OptionError, TableError
 from ray_h5.hdf5.columns.value_types import as_dtype
 from ray_h5.storage.local import LOCAL
-from ray_h5.tables.column_types import is_text
 from ray_h5.tables.sidecar import Sidecar
 from ray_h5.tables.table_bytes import TableFile, Taken, check_names
 

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ray_h5.columns.schema import is_number, is_text
 from ray_h5.errors import SchemaMismatchError
 from ray_h5.messages import few
-from ray_h5.tables.column_types import is_number, is_text
 from ray_h5.tables.sidecar import Sidecar
 from ray_h5.tables.table_files import Table
 

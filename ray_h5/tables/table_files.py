@@ -11,11 +11,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ray_h5.arrow_arrays import large_type
+from ray_h5.columns.schema import is_text
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import TableError, UnknownColumnError
 from ray_h5.messages import few, near_names
 from ray_h5.storage.storage_of_path import Storage
-from ray_h5.tables.column_types import is_text
 from ray_h5.tables.csv_files import read_csv
 from ray_h5.tables.sidecar import Sidecar
 from ray_h5.tables.table_bytes import TableFile, Taken, check_names, find_tables

@@ -199,7 +199,7 @@ def test_a_virtual_column_has_a_name_that_says_what_it_is(column, value, valid):
     criterion = any_equal(value, valid=valid)
     assert parse_virtual(virtual_name(column, criterion)) == (column, criterion)
     assert parse_virtual(virtual_name(column, row_mask())) == (column, row_mask())
-    assert parse_virtual(column) is None or column.startswith("ray_h5:")
+    assert parse_virtual(column) == (column, None) or column.startswith("ray_h5:")
 
 
 # Virtual columns, over files ---------------------------------------------------------------------

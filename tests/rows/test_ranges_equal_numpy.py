@@ -112,7 +112,7 @@ def test_batches_add_values_of_a_position_that_repeats_as_scipy_does(data):
     expected = sp.csr_matrix((values, indices, indptr), (len(counts), width)).toarray()
     np.testing.assert_array_equal(batch.to_dense(), expected)
     same = batch.canonical()
-    assert same.is_canonical
+    assert same.canonical() is same
     np.testing.assert_array_equal(same.to_dense(), expected)
 
 

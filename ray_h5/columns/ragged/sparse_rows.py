@@ -122,20 +122,6 @@ class SparseBatch:
         """``indptr``, ``indices``, ``data`` and ``width``."""
         return self.indptr, self.indices, self.data, self.width
 
-    def check_bounds(self) -> None:
-        """Raise unless all positions are inside a row: numpy and torch would write elsewhere without an error."""
-        at = first_outside(self.indices, self.width)
-        if at is not None:
-            raise RowIndexError(f"sparse rows: expected positions from 0 to {self.width - 1}, found {self.indices[at]}")
-
-    @property
-    def is_canonical(self) -> bool:
-        """Whether the positions of each row ascend, without repeats."""
-        rises = self.indices[1:] > self.indices[:-1]
-        ends = self.indptr[1:-1]
-        rises[ends[(ends > 0) & (ends < len(self.indices))] - 1] = True
-        return bool(rises.all())
-
     def canonical(self) -> SparseBatch:
         """Return the same rows with ascending positions; the values of a position that repeats are added.
 
@@ -144,8 +130,12 @@ class SparseBatch:
         RowIndexError
             If a position is outside its row.
         """
-        self.check_bounds()
-        if self.is_canonical:
+        # numpy and torch would write outside of a row without an error.
+        if (at := first_outside(self.indices, self.width)) is not None:
+            raise RowIndexError(f"sparse rows: expected positions from 0 to {self.width - 1}, found {self.indices[at]}")
+        rises, ends = self.indices[1:] > self.indices[:-1], self.indptr[1:-1]
+        rises[ends[(ends > 0) & (ends < len(self.indices))] - 1] = True
+        if rises.all():
             return self
         of = np.repeat(np.arange(len(self)), np.diff(self.indptr))
         order = np.lexsort((self.indices, of))

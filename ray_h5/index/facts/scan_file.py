@@ -134,9 +134,9 @@ def _learn_values(facts: FileFacts, reader: FileReader, spec: ColumnSpec, column
     rows = facts.num_rows(columns)
     for name in list(facts.chosen(columns))[:1]:
         check_planned(reader, name, rows)
-    derived = parse_virtual(spec.name)
+    column, criterion = parse_virtual(spec.name)
     # A mask is a dataset of the file, also where rows are groups.
-    is_mask = derived is not None and isinstance(derived[1], RowMask)
+    is_mask = isinstance(criterion, RowMask)
     finder = reader.base if is_mask and not isinstance(reader, RowReader) else reader
     read = finder.find(read_for(spec.name))
     described = facts.described(read)
@@ -144,7 +144,8 @@ def _learn_values(facts: FileFacts, reader: FileReader, spec: ColumnSpec, column
     facts = replace(described, columns=facts.columns) if finder is not reader else described
     value_bytes = OBJECT_BYTES if spec.dtype.hasobject else spec.dtype.itemsize
     reader.base.check_claim(read.values(), rows * max(value_bytes, _ROW_BYTES))
-    values = _stored(facts, reader, spec, rows) if derived is None else pa.array(compute(reader, rows, *derived))
+    computed = None if criterion is None else pa.array(compute(reader, rows, column, criterion))
+    values = _stored(facts, reader, spec, rows) if computed is None else computed
     return replace(facts, values={**facts.values, spec: values})
 
 
