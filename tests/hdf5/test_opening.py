@@ -15,19 +15,7 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5.errors import (
-    CorruptFileError,
-    NotFoundError,
-    NotHDF5Error,
-    NotReadableError,
-    OptionError,
-    RayH5Error,
-    ReadFailedError,
-    StaleIndexError,
-    TransientIOError,
-    TruncatedFileError,
-    WriterActiveError,
-)
+from ray_h5 import errors
 from ray_h5.hdf5.files import opening
 from ray_h5.hdf5.files.opening import open_h5
 from ray_h5.read import file_reads
@@ -98,15 +86,15 @@ def nothing(_path):
 
 
 UNOPENABLE = [
-    (nothing, NotFoundError, FileNotFoundError, "no such file"),
-    (link_to_nothing, NotFoundError, FileNotFoundError, "no such file"),
-    (empty_file, NotHDF5Error, OSError, "found an empty one (0 bytes)"),
-    (text_file, NotHDF5Error, OSError, "found no HDF5 signature"),
-    (short_file, NotHDF5Error, OSError, "found no HDF5 signature"),
-    (zeros, NotHDF5Error, OSError, "found no HDF5 signature"),
-    (os.mkdir, NotHDF5Error, OSError, "expected a file, found a directory"),
-    (named_pipe, NotHDF5Error, OSError, "expected a file, found a pipe"),
-    (unix_socket, NotHDF5Error, OSError, "expected a file, found a socket"),
+    (nothing, errors.NotFoundError, FileNotFoundError, "no such file"),
+    (link_to_nothing, errors.NotFoundError, FileNotFoundError, "no such file"),
+    (empty_file, errors.NotHDF5Error, OSError, "found an empty one (0 bytes)"),
+    (text_file, errors.NotHDF5Error, OSError, "found no HDF5 signature"),
+    (short_file, errors.NotHDF5Error, OSError, "found no HDF5 signature"),
+    (zeros, errors.NotHDF5Error, OSError, "found no HDF5 signature"),
+    (os.mkdir, errors.NotHDF5Error, OSError, "expected a file, found a directory"),
+    (named_pipe, errors.NotHDF5Error, OSError, "expected a file, found a pipe"),
+    (unix_socket, errors.NotHDF5Error, OSError, "expected a file, found a socket"),
 ]
 
 
@@ -143,7 +131,7 @@ def test_paths_that_are_no_hdf5_file(tmp_path, make, leaf, builtin, message, ope
 )
 def test_what_a_file_seems_to_be(tmp_path, head, seems):
     (tmp_path / "a.h5").write_bytes(head)
-    with pytest.raises(NotHDF5Error) as caught:
+    with pytest.raises(errors.NotHDF5Error) as caught:
         RowReader(tmp_path / "a.h5")
     assert str(caught.value).startswith(
         f"{tmp_path / 'a.h5'}: expected an HDF5 file, found no HDF5 signature in it. It "
@@ -155,14 +143,14 @@ def test_what_a_file_seems_to_be(tmp_path, head, seems):
 def test_the_first_part_of_a_family_of_files_is_named(tmp_path, libver):
     with h5py.File(tmp_path / "a%d.h5", "w", driver="family", memb_size=4096, libver=libver) as file:
         file["x"] = np.arange(6000)
-    with pytest.raises(NotHDF5Error, match=r"a0\.h5: .*one part of several.*h5repart -family_to_single"):
+    with pytest.raises(errors.NotHDF5Error, match=r"a0\.h5: .*one part of several.*h5repart -family_to_single"):
         RowReader(tmp_path / "a0.h5")
-    with pytest.raises(NotHDF5Error, match=r"found no HDF5 signature in it$"):
+    with pytest.raises(errors.NotHDF5Error, match=r"found no HDF5 signature in it$"):
         RowReader(tmp_path / "a3.h5")
 
 
 def test_a_device_is_no_hdf5_file():
-    with pytest.raises(NotHDF5Error, match="/dev/null: expected a file, found a device"):
+    with pytest.raises(errors.NotHDF5Error, match="/dev/null: expected a file, found a device"):
         RowReader("/dev/null")
 
 
@@ -173,7 +161,7 @@ def test_no_descriptor_left(tmp_path, opened):
     def without_descriptors():
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, most))
-        with pytest.raises(ReadFailedError, match=r"may have no more files open .*`ulimit -n`.*each RowReader"):
+        with pytest.raises(errors.ReadFailedError, match=r"may have no more files open .*`ulimit -n`.*each RowReader"):
             opened(path)
 
     in_fork(without_descriptors)
@@ -181,13 +169,13 @@ def test_no_descriptor_left(tmp_path, opened):
 
 @pytest.mark.parametrize(
     ("name", "leaf"),
-    [("a.h5/b.h5", NotFoundError), ("x" * 300, NotFoundError), ("loop.h5", NotFoundError)],
+    [("a.h5/b.h5", errors.NotFoundError), ("x" * 300, errors.NotFoundError), ("loop.h5", errors.NotFoundError)],
     ids=["below a file", "name too long", "link to itself"],
 )
 def test_paths_that_lead_nowhere_are_not_called_damaged(tmp_path, name, leaf):
     save(tmp_path / "a.h5", {"x": VALUES})
     link_to_itself(tmp_path / "loop.h5")
-    with pytest.raises((leaf, OptionError)) as caught:
+    with pytest.raises((leaf, errors.OptionError)) as caught:
         RowReader(tmp_path / name)
     assert name in str(caught.value)
     assert "damaged" not in str(caught.value)
@@ -195,7 +183,7 @@ def test_paths_that_lead_nowhere_are_not_called_damaged(tmp_path, name, leaf):
 
 def test_nul_in_a_path(path):
     # libhdf5 would open what is before the NUL.
-    with pytest.raises(OptionError, match=r"a\.h5\\x00\.txt.*NUL") as caught:
+    with pytest.raises(errors.OptionError, match=r"a\.h5\\x00\.txt.*NUL") as caught:
         RowReader(path + "\0.txt")
     assert isinstance(caught.value, ValueError)
 
@@ -214,7 +202,7 @@ def test_file_that_may_not_be_read(where):
                 os.seteuid(NOBODY)
             return RowReader(path)
 
-        with pytest.raises(NotReadableError) as caught:
+        with pytest.raises(errors.NotReadableError) as caught:
             in_fork(as_nobody)
         os.chmod(folder, 0o755)
     assert isinstance(caught.value, PermissionError)
@@ -238,7 +226,7 @@ def test_truncated(tmp_path, libver, kept):
     path = save(tmp_path / "a.h5", {"x": np.zeros(5000)}, libver)
     size = os.path.getsize(path)
     os.truncate(path, int(size * kept))
-    with pytest.raises(TruncatedFileError) as caught:
+    with pytest.raises(errors.TruncatedFileError) as caught:
         RowReader(path)
     assert str(caught.value) == (
         f"{path}: expected {size} bytes, found {int(size * kept)}. The file is cut short: copy it again."
@@ -256,7 +244,7 @@ def test_a_file_that_ends_in_its_superblock_is_cut_short(tmp_path, libver, ends,
         path = str(tmp_path / f"{kept}.h5")
         Path(path).write_bytes(whole[:kept])
         # libhdf5 goes on with bytes of memory that were never read: what it says differs from time to time.
-        with pytest.raises(TruncatedFileError) as caught:
+        with pytest.raises(errors.TruncatedFileError) as caught:
             RowReader(path)
         assert path in str(caught.value)
         if kept < user_block + ends:
@@ -281,7 +269,7 @@ def places_of_metadata(path):
 def test_damaged_metadata(tmp_path, place):
     path = save(tmp_path / "a.h5", {"x": VALUES, "y": VALUES}, "latest")
     flip(path, places_of_metadata(path)[place])
-    with pytest.raises(CorruptFileError) as caught:
+    with pytest.raises(errors.CorruptFileError) as caught:
         RowReader(path).read(["x"])
     assert str(caught.value).startswith(f"{path}: ")
     assert "damaged" in str(caught.value)
@@ -304,7 +292,7 @@ file.create_dataset("z" if sys.argv[2] == "r+" else "x", data=range(10))
 def test_live_writer(tmp_path, mode, libver):
     path = save(tmp_path / "a.h5", {"x": VALUES}, libver)
     with program(WRITES, path, mode, libver):
-        with pytest.raises(WriterActiveError) as caught:
+        with pytest.raises(errors.WriterActiveError) as caught:
             RowReader(path)
         assert str(caught.value).startswith(f"{path}: open for writing elsewhere")
         assert "Close the writer" in str(caught.value)
@@ -317,7 +305,7 @@ def test_writer_that_died(tmp_path):
     child = run_python(WRITES + "file.flush()\nimport os\nos._exit(0)", path, "w", "latest")
     assert child.returncode == 0
     before = Path(path).read_bytes()
-    with pytest.raises(WriterActiveError, match=r"its writer died before closing it.*`h5clear -s` on a copy"):
+    with pytest.raises(errors.WriterActiveError, match=r"its writer died before closing it.*`h5clear -s` on a copy"):
         RowReader(path)
     assert Path(path).read_bytes() == before, "flags are never cleared for the user"
 
@@ -397,7 +385,7 @@ def test_file_that_is_replaced(tmp_path, read_before):
         opened.read(["x"])
     os.replace(save(tmp_path / "b.h5", {"x": VALUES + 1}, **GZIP), path)
     # The old reader may go on with the old file, which it still has, but never mixes the two.
-    with contextlib.suppress(StaleIndexError):
+    with contextlib.suppress(errors.StaleIndexError):
         assert_same(opened.read(["x"])["x"], VALUES)
     assert_same(RowReader(path).read(["x"])["x"], VALUES + 1)
 
@@ -409,7 +397,7 @@ def test_expected_state(path):
     assert_same(RowReader(path, expect=touched).read(["x"])["x"], VALUES)
     for change in ("size", "mtime_ns", "inode"):
         values = {name: getattr(state, name) + (name == change) for name in FileIdentity.__slots__}
-        with pytest.raises(StaleIndexError) as caught:
+        with pytest.raises(errors.StaleIndexError) as caught:
             RowReader(path, expect=FileIdentity(**values))
         differs = f"reading: expected {change} {values[change]}, found {getattr(state, change)}. "
         assert differs in str(caught.value)  # and nothing that is as it was
@@ -473,7 +461,7 @@ def test_reads_that_fail_for_good(path, monkeypatch, code):
     opened = RowReader(path)
     flaky = Flaky(os.preadv, 1000, code)
     monkeypatch.setattr(os, "preadv", flaky)
-    with pytest.raises(TransientIOError) as caught:
+    with pytest.raises(errors.TransientIOError) as caught:
         opened.read(["x"])
     assert flaky.calls == 4
     assert isinstance(caught.value, OSError)
@@ -492,7 +480,7 @@ def test_other_errors_are_not_tried_again(path, monkeypatch, code):
     with pytest.raises(OSError, match=os.strerror(code)) as caught:
         opened.read(["x"])
     assert flaky.calls == 1
-    assert isinstance(caught.value, RayH5Error)
+    assert isinstance(caught.value, errors.RayH5Error)
     assert path in str(caught.value)
 
 
@@ -504,7 +492,7 @@ def test_opening_that_fails_for_a_while(path, monkeypatch, code):
     monkeypatch.setattr(opening.h5py.h5f, "open", flaky)
     assert_same(RowReader(path).read(["x"])["x"], VALUES)
     flaky.left = 1000
-    with pytest.raises(TransientIOError, match="after 4 tries"):
+    with pytest.raises(errors.TransientIOError, match="after 4 tries"):
         RowReader(other)
 
 
@@ -523,14 +511,14 @@ def test_file_that_is_replaced_between_two_tries(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "preadv", failing)
     for _ in range(3):  # the plan was made for the old file, however often it is asked
-        with pytest.raises(StaleIndexError, match="the file changed between planning and reading"):
+        with pytest.raises(errors.StaleIndexError, match="the file changed between planning and reading"):
             opened.read(["x"])
 
 
 def test_what_libhdf5_finds_out_when_it_closes_a_file_is_an_error_of_that_file(tmp_path):
     file = open_h5(save(tmp_path / "a.h5", {"x": VALUES}))
     os.close(file.id.get_vfd_handle())  # as when a disk fails
-    with pytest.raises(CorruptFileError, match=r"a\.h5: closing failed.*decrement id ref count") as caught:
+    with pytest.raises(errors.CorruptFileError, match=r"a\.h5: closing failed.*decrement id ref count") as caught:
         file.close()
     assert not isinstance(caught.value, RuntimeError)
     with RowReader(tmp_path / "a.h5") as reader:

@@ -11,15 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from ray_h5 import errors
 from ray_h5.arrow_arrays import numbers_of
-from ray_h5.errors import (
-    ExternalDataError,
-    MissingSourceError,
-    SchemaMismatchError,
-    StaleIndexError,
-    UnknownColumnError,
-    UnsupportedColumnError,
-)
 from ray_h5.index.facts.file_facts import SourceTable
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.file_options import FileOptions
@@ -146,7 +139,7 @@ def test_a_source_that_changes_after_planning_is_an_error(world, read):
             assert rows_of(plan) == {"x": ROWS.tolist()}
         world.change(values)
         for _ in range(2):
-            with pytest.raises(StaleIndexError, match=r"Make the dataset again") as caught:
+            with pytest.raises(errors.StaleIndexError, match=r"Make the dataset again") as caught:
                 rows_of(plan)
             check_named(caught, world)
         world.change(ROWS)
@@ -158,7 +151,7 @@ def test_a_source_that_is_no_hdf5_file_any_more(world):
     with open(world.source + ".new", "wb") as file:
         file.write(b"none" * 100)
     os.replace(world.source + ".new", world.source)
-    with pytest.raises(StaleIndexError) as caught:
+    with pytest.raises(errors.StaleIndexError) as caught:
         rows_of(plan)
     check_named(caught, world)
 
@@ -166,7 +159,7 @@ def test_a_source_that_is_no_hdf5_file_any_more(world):
 def test_a_source_that_vanishes(world):
     plan = planned(world)
     os.unlink(world.source)
-    with pytest.raises(MissingSourceError) as caught:
+    with pytest.raises(errors.MissingSourceError) as caught:
         rows_of(plan)
     check_named(caught, world)
 
@@ -178,7 +171,7 @@ def test_a_dataset_made_again_reads_the_new_source(world):
             rows_of(plan)
         world.change(ROWS + 6)
         assert rows_of(planned(world))["x"][-1] == 11
-        with pytest.raises(StaleIndexError, match="column 'x' leads to"):
+        with pytest.raises(errors.StaleIndexError, match="column 'x' leads to"):
             rows_of(plan)  # though this process has the new one open
         assert rows_of(planned(world, predicate=where(x=11))) == {"x": [11]}
         world.change(ROWS)
@@ -201,7 +194,7 @@ def test_a_selection_is_of_the_source_that_it_was_made_of(tmp_path, predicate, c
     plan, expected = planned_anew(), [4] if predicate == "derived" else [0, 2, 4]
     assert rows_of(plan) == dict.fromkeys(columns, expected)
     write(tmp_path / "s.h5", x=ROWS[::-1].copy(), mask=ROWS % 2 == 1)
-    with pytest.raises(StaleIndexError) as caught:
+    with pytest.raises(errors.StaleIndexError) as caught:
         rows_of(plan)
     check_named(caught, world, "x" if predicate != "mask" or "x" in columns else "m")
     assert planned_anew().selection.tolist() == ([1] if predicate == "derived" else [1, 3, 5])
@@ -215,7 +208,7 @@ def test_an_order_is_of_the_source_that_it_was_made_of(tmp_path, option):
     plan = plan_files([main], **options)[1]
     assert {*rows_of(plan)["own"]} <= {*ROWS.tolist()}
     write(tmp_path / "s.h5", x=ROWS + 2)
-    with pytest.raises(StaleIndexError, match="column 'x' leads to"):
+    with pytest.raises(errors.StaleIndexError, match="column 'x' leads to"):
         rows_of(plan)
 
 
@@ -230,7 +223,7 @@ def test_a_source_that_changes_between_index_and_values(tmp_path, change, by):
         index.find(["x"])
     write(tmp_path / "s.h5", x=CHANGES[change])
     name = "x" if by != "derived" else virtual_name("x", any_equal(3))
-    with pytest.raises(StaleIndexError) as caught:
+    with pytest.raises(errors.StaleIndexError) as caught:
         index.values([name])
     for part in (main, "column 'x'", str(tmp_path / "s.h5")):
         assert part in str(caught.value)
@@ -255,7 +248,7 @@ def test_what_is_kept_of_a_source_is_not_used_once_it_changed(tmp_path, where_kn
         wanted = [i for i, value in enumerate(expected) if value == 1]
         assert planned(world, index_dir=folder, predicate=where(x=1)).selection.tolist() == wanted
     # What was found with leave to follow links is nothing to those without.
-    with pytest.raises(ExternalDataError):
+    with pytest.raises(errors.ExternalDataError):
         plan_files([main], columns=["x"], predicate=where(x=1), index_dir=folder)
 
 
@@ -285,7 +278,7 @@ def test_a_source_that_appears(tmp_path, where_known):
     if where_known == "disk":
         MEMORY.clear()
     write(tmp_path / "n1.h5", x=ROWS + 6)
-    with pytest.raises(StaleIndexError, match="did not exist when the column was described") as caught:
+    with pytest.raises(errors.StaleIndexError, match="did not exist when the column was described") as caught:
         rows_of(plan)
     check_named(caught, world)
     assert rows_of(planned(world, **options)) == {"x": [1, 7]}
@@ -295,12 +288,12 @@ def test_a_column_that_is_not_there_is_still_said_to_be(tmp_path):
     write(tmp_path / "s.h5", x=ROWS)
     main = write(tmp_path / "a.h5", own=ROWS, x=link("s.h5"), short=ROWS[:2])
     index = build_index([main], ["own", "x"], Lookup(Scope(allow_external=(str(tmp_path),))))
-    with pytest.raises(UnknownColumnError):
+    with pytest.raises(errors.UnknownColumnError):
         index.find(["nothing"])
-    with pytest.raises(SchemaMismatchError):
+    with pytest.raises(errors.SchemaMismatchError):
         index.find(["short"])
     write(tmp_path / "s.h5", x=ROWS + 1)
-    with pytest.raises(StaleIndexError):
+    with pytest.raises(errors.StaleIndexError):
         index.find(["short"])
 
 
@@ -334,7 +327,7 @@ def test_each_file_is_named_by_its_own_column(tmp_path):
     plan = plan_files(paths, allow_external=[str(tmp_path)])[1]
     write(tmp_path / "s1.h5", x=ROWS)
     assert read_rows(plan, np.arange(6)).arrays["x"].tolist() == ROWS.tolist()
-    with pytest.raises(StaleIndexError, match=rf"{paths[1]}: column 'x' leads to {tmp_path}/s1\.h5"):
+    with pytest.raises(errors.StaleIndexError, match=rf"{paths[1]}: column 'x' leads to {tmp_path}/s1\.h5"):
         read_rows(plan, np.array([2, 8]))
 
 
@@ -384,5 +377,5 @@ def test_a_file_that_appears_where_a_link_of_a_group_leads_is_noticed(tmp_path, 
     write(tmp_path / "b.dat", x=ROWS)
     if has_index_dir:
         MEMORY.clear()
-    with pytest.raises(UnsupportedColumnError, match="'x' leads to another file"):
+    with pytest.raises(errors.UnsupportedColumnError, match="'x' leads to another file"):
         H5Dataset(tmp_path / "master.h5", **options)

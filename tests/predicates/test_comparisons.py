@@ -25,17 +25,13 @@ FLOATS += [0.1, -0.1, 1e-50, 1e300, 2.0**53, 2.0**60, 2.0**63, 2.0**64, 2.0**65,
 DTYPES = ["i1", "u1", "i4", "u4", "i8", "u8"]
 
 
-def column(dtype):
-    return [value for value in INTEGERS if np.iinfo(dtype).min <= value <= np.iinfo(dtype).max]
-
-
 def passing(predicate, columns):
     return evaluate(predicate, columns, len(columns["x"])).tolist()
 
 
 def check(dtype, wanted, passes):
     """Compare with what exact arithmetic gives, which is what Python's has."""
-    values = column(dtype)
+    values = [value for value in INTEGERS if np.iinfo(dtype).min <= value <= np.iinfo(dtype).max]
     columns = {"x": np.array(values, dtype)}
     expected = [passes(value) for value in values]
     assert passing(where(x=wanted), columns) == np.flatnonzero(expected).tolist()

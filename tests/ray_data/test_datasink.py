@@ -16,17 +16,9 @@ from hypothesis import strategies as st
 from ray.data.datasource.datasink import WriteResult
 from ray.data.extensions import ArrowTensorArray, ArrowVariableShapedTensorArray
 
-from ray_h5 import H5Datasink, H5Datasource, RayH5Error, Windows, csr
+from ray_h5 import H5Datasink, H5Datasource, RayH5Error, Windows, csr, errors
 from ray_h5.columns.ragged.sparse_rows import Entries, rows_of
 from ray_h5.columns.schema import ColumnSpec
-from ray_h5.errors import (
-    NullValueError,
-    OptionError,
-    OutputExistsError,
-    SchemaMismatchError,
-    UnsupportedColumnError,
-    WriteFailedError,
-)
 from ray_h5.ray_data.arrow.blocks import sparse_array
 from tests.properties import few
 
@@ -184,7 +176,7 @@ def test_a_task_that_fails_removes_its_file(tmp_path):
 def test_modes(tmp_path):
     folder = tmp_path / "new/out"
     write(H5Datasink(folder), [[table_of(x=[1])], [table_of(x=[2])]])
-    with pytest.raises(OutputExistsError, match="mode='append'"):
+    with pytest.raises(errors.OutputExistsError, match="mode='append'"):
         H5Datasink(folder)
     write(H5Datasink(folder, mode="append"), [[table_of(x=[3])]])
     assert files(folder) == ["part-0-0.h5", "part-1-0.h5", "part-2-0.h5"]
@@ -194,16 +186,16 @@ def test_modes(tmp_path):
     write(H5Datasink(folder, mode="overwrite"), [[table_of(x=[5])]])
     assert files(folder) == ["notes.txt", "part-0-0.h5"]
     assert read(folder)["x"].to_pylist() == [5]
-    with pytest.raises(OptionError, match="mode='new'"):
+    with pytest.raises(errors.OptionError, match="mode='new'"):
         H5Datasink(folder, mode="new")
 
 
 def test_two_writes_into_one_new_folder(tmp_path):
     first, second = H5Datasink(tmp_path), H5Datasink(tmp_path)
     write(first, [[table_of(x=[1])]])
-    with pytest.raises(OutputExistsError):
+    with pytest.raises(errors.OutputExistsError):
         write(second, [[table_of(x=[2])]])
-    second.on_write_failed(OutputExistsError())
+    second.on_write_failed(errors.OutputExistsError())
     assert read(tmp_path)["x"].to_pylist() == [1]
     assert files(tmp_path) == ["part-0-0.h5"]
 
@@ -257,7 +249,7 @@ def test_one_of_two_writes_into_a_new_folder_at_the_same_time(tmp_path):
             barrier.wait()
             try:
                 sink.on_write_complete(WriteResult(0, 0, parts))
-            except OutputExistsError as exc:
+            except errors.OutputExistsError as exc:
                 sink.on_write_failed(exc)
 
         with ThreadPoolExecutor(len(sinks)) as pool:
@@ -282,9 +274,9 @@ def test_a_write_that_cannot_be_published_leaves_the_old_files(tmp_path, monkeyp
     sink = H5Datasink(tmp_path, mode="overwrite")
     monkeypatch.setattr(Path, "rename", failing(Path.rename))
     monkeypatch.setattr(os, "link", failing(os.link))
-    with pytest.raises(WriteFailedError, match="Input/output error"):
+    with pytest.raises(errors.WriteFailedError, match="Input/output error"):
         write(sink, [[table_of(x=[3])], [table_of(x=[4])]])
-    sink.on_write_failed(WriteFailedError())
+    sink.on_write_failed(errors.WriteFailedError())
     assert files(tmp_path) == ["part-0-0.h5", "part-1-0.h5"]
     assert read(tmp_path)["x"].to_pylist() == [1, 2]
 
@@ -293,7 +285,7 @@ def test_a_write_that_cannot_be_published_leaves_the_old_files(tmp_path, monkeyp
 def test_the_name_of_a_file_is_refused(tmp_path, name):
     for each in ("there.h5", "there"):
         (tmp_path / each).write_text("kept")
-    with pytest.raises(OptionError, match=rf"{name}': expected a folder, found the name of a file\. "):
+    with pytest.raises(errors.OptionError, match=rf"{name}': expected a folder, found the name of a file\. "):
         H5Datasink(tmp_path / name, mode="overwrite")
     (tmp_path / "folder.h5").mkdir()
     write(H5Datasink(tmp_path / "folder.h5"), [[table_of(x=[1])]])
@@ -310,9 +302,9 @@ def test_the_name_of_a_file_is_refused(tmp_path, name):
 )
 def test_blocks_and_tasks_need_one_schema(tmp_path, other, said):
     blocks = [table_of(x=np.arange(3)), pa.table(other)]
-    with pytest.raises(SchemaMismatchError, match=said):
+    with pytest.raises(errors.SchemaMismatchError, match=said):
         write(H5Datasink(tmp_path), [blocks])
-    with pytest.raises(SchemaMismatchError, match=f"task 1: .*{said}|task 1 has {said}"):
+    with pytest.raises(errors.SchemaMismatchError, match=f"task 1: .*{said}|task 1 has {said}"):
         write(H5Datasink(tmp_path), [[block] for block in blocks])
 
 
@@ -324,16 +316,16 @@ def test_rows_of_varying_length_that_agree_in_some_blocks(tmp_path):
         [pa.table({"x": _varying(rows[:2]), "s": pa.array([["a"], []])})],
         [pa.table({"x": stacked, "s": lists}), pa.table({"x": _varying(rows[4:]), "s": pa.array([[], ["é"]])})],
     ]
-    with pytest.raises(SchemaMismatchError, match=r"pass varying=\['x'\]; otherwise cast or pad"):
+    with pytest.raises(errors.SchemaMismatchError, match=r"pass varying=\['x'\]; otherwise cast or pad"):
         write(H5Datasink(tmp_path / "1"), tasks)
     write(H5Datasink(tmp_path / "2", varying=["x", "s"]), tasks)
     found = read(tmp_path / "2")
     for one, other in zip(found["x"].to_pylist(), rows, strict=True):
         np.testing.assert_array_equal(one, other)
     assert [list(each) for each in found["s"].to_pylist()] == [["a"], [], ["a", "b"], ["c", "d"], [], ["é"]]
-    with pytest.raises(OptionError, match="varying: no column 'y'"):
+    with pytest.raises(errors.OptionError, match="varying: no column 'y'"):
         write(H5Datasink(tmp_path / "3", varying=["y"]), tasks)
-    with pytest.raises(OptionError, match="varying: column 'n' has plain int64; expected tensors or lists"):
+    with pytest.raises(errors.OptionError, match="varying: column 'n' has plain int64; expected tensors or lists"):
         write(H5Datasink(tmp_path / "3", varying=["n"]), [[table_of(n=[1])]])
 
 
@@ -345,15 +337,15 @@ def _varying(rows):
 
 def test_missing_values(tmp_path):
     block = table_of(a=pa.array([1, None, 3]), b=pa.array(["x", "y", None]), c=[1.0, 2.0, 3.0])
-    with pytest.raises(NullValueError, match="'a': the value of row 1"):
+    with pytest.raises(errors.NullValueError, match="'a': the value of row 1"):
         write(H5Datasink(tmp_path / "1"), [[block]])
-    with pytest.raises(OptionError, match=r"null_value=-1\.5: column 'b'"):
+    with pytest.raises(errors.OptionError, match=r"null_value=-1\.5: column 'b'"):
         write(H5Datasink(tmp_path / "2", null_value=-1.5), [[block.select(["b"])]])
     write(H5Datasink(tmp_path / "3", null_value={"a": -1, "b": "none"}), [[block]])
     found = read(tmp_path / "3")
     assert found["a"].to_pylist() == [1, -1, 3]
     assert found["b"].to_pylist() == ["x", "y", "none"]
-    with pytest.raises(OptionError, match="null_value"):
+    with pytest.raises(errors.OptionError, match="null_value"):
         write(H5Datasink(tmp_path / "4", null_value={"q": 1}), [[block]])
 
 
@@ -375,7 +367,7 @@ def test_missing_values(tmp_path):
     ],
 )
 def test_what_cannot_be_written_is_named(tmp_path, column, said):
-    with pytest.raises(UnsupportedColumnError, match=said) as error:
+    with pytest.raises(errors.UnsupportedColumnError, match=said) as error:
         write(H5Datasink(tmp_path), [[pa.table({"odd": column})]])
     assert "'odd'" in str(error.value)
 
@@ -389,7 +381,7 @@ def test_windows_of_sparse_rows_are_refused(tmp_path):
     options = {"columns": [csr("X")], "windows": Windows({"X": [0, 1]})}
     source = H5Datasource(str(tmp_path / "a.h5"), **options)
     blocks = [block for task in source.get_read_tasks(1) for block in task()]
-    with pytest.raises(UnsupportedColumnError, match="'X' has windows of sparse rows"):
+    with pytest.raises(errors.UnsupportedColumnError, match="'X' has windows of sparse rows"):
         write(H5Datasink(tmp_path / "out"), [blocks])
 
 
@@ -397,17 +389,17 @@ def test_columns_are_chosen_and_names_are_checked(tmp_path):
     block = pa.table({"a": [1], "b": [2]})
     write(H5Datasink(tmp_path / "1", columns=["b"]), [[block]])
     assert read(tmp_path / "1").column_names == ["b"]
-    with pytest.raises(OptionError, match="'c'"):
+    with pytest.raises(errors.OptionError, match="'c'"):
         write(H5Datasink(tmp_path / "2", columns=["c"]), [[block]])
-    with pytest.raises(SchemaMismatchError, match=r"'a' and 'a/b'"):
+    with pytest.raises(errors.SchemaMismatchError, match=r"'a' and 'a/b'"):
         write(H5Datasink(tmp_path / "3"), [[pa.table({"a": [1], "a/b": [2]})]])
     struct = pa.array([{"b": 3}])
     for table in ({"a/b": [1], "a": struct}, {"a": struct, "a/b": [1]}, {"a": [1], "/a": [2]}, {"a": [1], "a/": [2]}):
-        with pytest.raises(SchemaMismatchError, match="two of them are"):
+        with pytest.raises(errors.SchemaMismatchError, match="two of them are"):
             write(H5Datasink(tmp_path / "3"), [[pa.table(table)]])
-    with pytest.raises(UnsupportedColumnError, match="'e' has structs without fields"):
+    with pytest.raises(errors.UnsupportedColumnError, match="'e' has structs without fields"):
         write(H5Datasink(tmp_path / "3"), [[pa.table({"e": pa.array([{}], pa.struct([]))})]])
-    with pytest.raises(SchemaMismatchError, match=r"'\.\./x'"):
+    with pytest.raises(errors.SchemaMismatchError, match=r"'\.\./x'"):
         write(H5Datasink(tmp_path / "4"), [[pa.table({"../x": [1]})]])
 
 
@@ -415,5 +407,5 @@ def test_checkpoints_of_ray_are_refused(tmp_path, monkeypatch):
     from ray.data import DataContext
 
     monkeypatch.setattr(DataContext.get_current(), "_checkpoint_config", object())
-    with pytest.raises(OptionError, match="checkpoint_config"):
+    with pytest.raises(errors.OptionError, match="checkpoint_config"):
         H5Datasink(tmp_path)

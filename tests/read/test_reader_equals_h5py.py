@@ -80,16 +80,11 @@ def _values(dtype: Any, shape: tuple[int, ...], seed: int, few_values: bool) -> 
     return stored.view(dtype).reshape(shape)
 
 
-def _chunk_lengths(length: int) -> st.SearchStrategy[int]:
-    """One row a chunk, some, all, or more than there are."""
-    return st.sampled_from([1, -(-length // 2), -(-length // 3), length, length + 1, length + 3])
-
-
 @st.composite
 def _storages(draw, shape: tuple[int, ...], dtype: Any) -> dict[str, Any]:
     if draw(st.integers(0, 5)) == 0:
         return {}  # contiguous
-    chunks = tuple(max(draw(_chunk_lengths(n)), 1) for n in shape)
+    chunks = tuple(max(draw(st.sampled_from([1, -(-n // 2), -(-n // 3), n, n + 1, n + 3])), 1) for n in shape)
     # Which axes may grow, and how far, decides the kind of the chunk index.
     maxshape = tuple(
         None if c > n else draw(st.sampled_from([n, n, n + 4, None])) for n, c in zip(shape, chunks, strict=True)

@@ -115,15 +115,11 @@ def made(path, dtype, storage, *, libver=None, sizes=None, shape=SHAPE, bad=BAD,
 
 
 def opaque_twin(file, dataset):
-    width = file_bytes_of(dataset)
+    width = item_bytes(dataset.id.get_type(), widths_of(dataset.file.id).address)
     plist = dataset.id.get_create_plist()
     plist.set_fill_value(np.zeros((), f"V{width}"))
     space = h5py.h5s.create_simple(dataset.chunks)
     return h5py.Dataset(h5py.h5d.create(file.id, b"x", h5py.h5t.py_create(np.dtype(f"V{width}")), space, plist))
-
-
-def file_bytes_of(dataset):
-    return item_bytes(dataset.id.get_type(), widths_of(dataset.file.id).address)
 
 
 def damaged(path, claimed=CLAIMED):

@@ -11,6 +11,8 @@ from ray_h5.read.reader import RowReader
 from ray_h5.torch_data import H5Dataset
 from tests.remote.kit import ROWS, check_epoch, epoch_of, options_of, values_of, write
 
+pytestmark = pytest.mark.usefixtures("files")
+
 URL = "s3://bkt/*.h5"
 ALL = 2 * ROWS
 
@@ -20,7 +22,6 @@ def cached(tmp_path):
     return {"cache_dir": tmp_path / "nvme", "cache_bytes": "1GB"}
 
 
-@pytest.mark.usefixtures("files")
 def test_a_second_epoch_makes_no_requests_for_data(server, cached):
     options = options_of(server, **cached)
     batches = epoch_of(URL, server, storage_options=options)
@@ -34,7 +35,6 @@ def test_a_second_epoch_makes_no_requests_for_data(server, cached):
     assert not any(each.nbytes for each in server.requests(method="GET"))
 
 
-@pytest.mark.usefixtures("files")
 def test_a_file_that_is_written_again_is_read_again(server, cached, bucket):
     options = options_of(server, **cached)
     batches = epoch_of(URL, server, storage_options=options)
@@ -48,7 +48,6 @@ def test_a_file_that_is_written_again_is_read_again(server, cached, bucket):
         np.testing.assert_array_equal(reader.read(["x"])["x"], values_of(range(ROWS), 1))
 
 
-@pytest.mark.usefixtures("files")
 def test_a_store_that_fails_fills_the_cache_with_nothing_wrong(server, cached):
     options = options_of(server, max_retries=0, **cached)
     for kind in ("cut", "reset", "wrong_range", "short", "ignore_range", "chunked", "new_etag"):
@@ -59,7 +58,6 @@ def test_a_store_that_fails_fills_the_cache_with_nothing_wrong(server, cached):
     assert check_epoch(epoch_of(URL, server, storage_options=options), ALL) is None
 
 
-@pytest.mark.usefixtures("files")
 def test_nothing_secret_is_on_the_disk(server, cached):
     canary = "CANARYSECRETCANARY"
     options = {**options_of(server, **cached), "secret_access_key": canary, "access_key_id": canary, "token": canary}
@@ -72,7 +70,6 @@ def test_nothing_secret_is_on_the_disk(server, cached):
             assert canary.encode() not in Path(folder, name).read_bytes()
 
 
-@pytest.mark.usefixtures("files")
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -92,7 +89,6 @@ def test_options_that_cannot_be_used(server, given, message):
         H5Dataset(URL, storage_options=options_of(server, **given))
 
 
-@pytest.mark.usefixtures("files")
 def test_it_is_given_by_keywords_or_in_storage_options(server, tmp_path, cached):
     nvme = {"cache_dir": str(tmp_path / "nvme"), "cache_bytes": "1GB"}
     dataset = H5Dataset(URL, columns=["id"], storage_options=options_of(server), **nvme)

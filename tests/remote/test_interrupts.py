@@ -12,7 +12,7 @@ import pytest
 
 from tests.remote.kit import ROWS, write
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("files")]
 
 HEAD = """
     import os, signal, sys, time
@@ -58,7 +58,6 @@ STALLED = {
 }
 
 
-@pytest.mark.usefixtures("files")
 @pytest.mark.parametrize("what", STALLED)
 def test_ctrl_c_ends_a_stalled_request(server, what):
     if what == "loader":  # planning goes well
@@ -89,7 +88,6 @@ except KeyboardInterrupt:
     assert (child.returncode, errors) == (0, "")
 
 
-@pytest.mark.usefixtures("files")
 def test_a_process_ends_while_requests_stall(server):
     code = """
     epoch = iter(epoch_of("s3://bkt/*.h5", server, storage_options=options_of(server, read_timeout=60)))
@@ -108,7 +106,6 @@ def test_a_process_ends_while_requests_stall(server):
     assert any("stall" in each.faults for each in server.requests())
 
 
-@pytest.mark.usefixtures("files")
 def test_what_a_fork_may_do(server):
     code = """
     from torch.utils.data import DataLoader

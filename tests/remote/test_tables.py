@@ -17,6 +17,8 @@ from ray_h5.tables.table_files import open_table
 from ray_h5.torch_data import H5Dataset, Sidecar, where
 from tests.remote.kit import ROWS, options_of
 
+pytestmark = pytest.mark.usefixtures("files")
+
 URL = "s3://bkt/run_*.h5"
 LABELS = np.arange(2 * ROWS) % 7
 
@@ -40,7 +42,6 @@ def opened(server, table, paths=URL, **more):
     )
 
 
-@pytest.mark.usefixtures("files")
 @pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.csv.gz", "t.parquet"])
 def test_tables_of_all_kinds(server, bucket, name):
     found = opened(server, write_table(bucket, name), predicate=where(site="s1"))[:]
@@ -51,12 +52,11 @@ def test_tables_of_all_kinds(server, bucket, name):
     assert all(each.if_match for each in asked)
 
 
-def test_files_in_a_store_with_a_local_table(server, bucket, files):  # noqa: ARG001
+def test_files_in_a_store_with_a_local_table(server, bucket):
     write_table(bucket, "t.csv")
     assert len(opened(server, bucket / "t.csv")) == 2 * ROWS
 
 
-@pytest.mark.usefixtures("files")
 def test_tables_by_a_glob(server, bucket):
     write_table(bucket, "t.csv")
     lines = (bucket / "t.csv").read_text().splitlines(keepends=True)
@@ -66,7 +66,7 @@ def test_tables_by_a_glob(server, bucket):
     assert found["label"].tolist() == LABELS[found["id"]].tolist()
 
 
-@pytest.mark.usefixtures("files", "ray_local")
+@pytest.mark.usefixtures("ray_local")
 def test_ray_reads_what_a_table_selects(server, bucket):
     table = Sidecar(write_table(bucket, "t.parquet"), on="id")
     ds = ray_h5.read_h5(URL, columns=["id", "label"], sidecar=table, storage_options=options_of(server))
@@ -74,7 +74,6 @@ def test_ray_reads_what_a_table_selects(server, bucket):
     assert sorted(found["id"]) == np.flatnonzero(LABELS == 3).tolist()
 
 
-@pytest.mark.usefixtures("files")
 def test_a_table_that_changes_before_its_columns_are_read(server, bucket):
     url = write_table(bucket, "t.parquet")
     table = open_table(Sidecar(url, on="id"), ObjectStorage(StoreOptions.of(options_of(server), [url])))
@@ -85,7 +84,6 @@ def test_a_table_that_changes_before_its_columns_are_read(server, bucket):
             each.column("label")
 
 
-@pytest.mark.usefixtures("files")
 @pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
 def test_faults(server, bucket, name):
     url = write_table(bucket, name)
@@ -96,7 +94,6 @@ def test_faults(server, bucket, name):
         opened(server, url)
 
 
-@pytest.mark.usefixtures("files")
 def test_tables_that_cannot_be_read(server, bucket):
     (bucket / "empty.csv").touch()
     (bucket / "half.parquet").write_bytes(b"PAR1" + b"x" * 100)

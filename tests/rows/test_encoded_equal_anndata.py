@@ -7,15 +7,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from ray_h5 import errors
 from ray_h5.cli import main
-from ray_h5.errors import (
-    CastError,
-    CorruptFileError,
-    OptionError,
-    SchemaMismatchError,
-    UnknownColumnError,
-    UnsupportedColumnError,
-)
 from ray_h5.torch_data import H5Dataset, RayH5Error, RowReader, csr, ragged, where
 from tests.rows.test_ranges_equal_numpy import random_matrix, write_matrix
 
@@ -130,9 +123,9 @@ def test_codes(stored):
     assert H5Dataset(path, ["obs/cell_type"], dtypes={"obs/cell_type": bytes})[:]["obs/cell_type"][0] in {
         b"B cell", b"T cell", "é".encode(), None,
     }  # fmt: skip
-    with pytest.raises(OptionError, match="cannot be delivered as float32"):
+    with pytest.raises(errors.OptionError, match="cannot be delivered as float32"):
         H5Dataset(path, dtypes={"obs/cell_type": "float32"})
-    with pytest.raises(CastError, match="-1"):
+    with pytest.raises(errors.CastError, match="-1"):
         H5Dataset(path, ["obs/cell_type"], dtypes={"obs/cell_type": "uint8"})[:]
 
 
@@ -140,7 +133,7 @@ def test_missing_values_as_numbers(stored):
     path, oracle = stored
     found = H5Dataset(path, ["obs/maybe"], dtypes={"obs/maybe": "float64"})[:]["obs/maybe"]
     np.testing.assert_array_equal(found, oracle.obs["maybe"].to_numpy(float, na_value=np.nan))
-    with pytest.raises(CastError, match="row 0: the value is missing"):
+    with pytest.raises(errors.CastError, match="row 0: the value is missing"):
         H5Dataset(path, ["obs/maybe"], dtypes={"obs/maybe": "int64"})[:]
 
 
@@ -151,7 +144,7 @@ def test_codes_of_files_that_disagree(tmp_path):
         made.obs["cell_type"] = pd.Categorical.from_codes([0] * N, categories)
         made.write_h5ad(path)
     assert set(H5Dataset(paths, ["obs/cell_type"])[:]["obs/cell_type"]) == {"B", "T"}
-    with pytest.raises(SchemaMismatchError, match="disagree on what its integers mean"):
+    with pytest.raises(errors.SchemaMismatchError, match="disagree on what its integers mean"):
         H5Dataset(paths, ["obs/cell_type"], dtypes={"obs/cell_type": "int8"})
 
 
@@ -160,7 +153,7 @@ def test_genes_by_name(stored):
     names = ["gene7", "gene0", "gene14"]
     found = H5Dataset(path, [csr("X", take=names, names="var/_index")])[:]["X"]
     np.testing.assert_array_equal(found, oracle[:, names].X.toarray())
-    with pytest.raises(UnknownColumnError, match=r"1 of 2 names are not there, such as 'gene99'.*'gene9'"):
+    with pytest.raises(errors.UnknownColumnError, match=r"1 of 2 names are not there, such as 'gene99'.*'gene9'"):
         H5Dataset(path, [csr("X", take=["gene1", "gene99"], names="var/_index")])
 
 
@@ -176,7 +169,7 @@ def test_genes_in_another_order_in_another_file(tmp_path):
 
 def test_columns_compressed_along_the_other_axis_are_refused(tmp_path, caplog):
     cells(kind="csc").write_h5ad(tmp_path / "a.h5ad")
-    with pytest.raises(UnsupportedColumnError, match=r"csc_matrix.*adata\.X\.tocsr\(\)"):
+    with pytest.raises(errors.UnsupportedColumnError, match=r"csc_matrix.*adata\.X\.tocsr\(\)"):
         H5Dataset(tmp_path, ["X"])
     assert "X" not in H5Dataset(tmp_path).columns
     assert "X (" in caplog.text
@@ -209,7 +202,7 @@ def test_awkward_arrays_by_hand(tmp_path):
     assert [len(each) for each in found] == counts.tolist()
     same = H5Dataset(tmp_path, [ragged("obsm/lists/node1-data", offsets="obsm/lists/node0-offsets")])[:]
     assert [a.tolist() for a in found] == [b.tolist() for b in same["obsm/lists/node1-data"]]
-    with pytest.raises(UnsupportedColumnError, match="another form than one level of lists"):
+    with pytest.raises(errors.UnsupportedColumnError, match="another form than one level of lists"):
         H5Dataset(tmp_path, ["obsm/deep"])
 
 
@@ -303,7 +296,7 @@ def test_10x_before_version_3(tmp_path):
     as_10x(tmp_path / "a.h5", matrix, "GRCh38")
     for columns in (["GRCh38", "GRCh38/barcodes"], [csr("GRCh38"), "GRCh38/barcodes"]):
         np.testing.assert_array_equal(H5Dataset(tmp_path / "a.h5", columns)[:]["GRCh38"], matrix.toarray())
-    with pytest.raises(SchemaMismatchError, match=r"'GRCh38' holds a sparse matrix.*csr\('GRCh38'\)"):
+    with pytest.raises(errors.SchemaMismatchError, match=r"'GRCh38' holds a sparse matrix.*csr\('GRCh38'\)"):
         H5Dataset(tmp_path / "a.h5")
 
 
@@ -312,7 +305,7 @@ def test_loom_is_refused_by_name(tmp_path):
         file["matrix"], file["row_attrs/Gene"], file["col_attrs/CellID"] = np.zeros((4, 9)), [b"g"] * 4, [b"c"] * 9
         file.create_group("layers")
     for columns in (None, ["matrix"]):
-        with pytest.raises(UnsupportedColumnError, match=r"loom file.*axes='reversed'"):
+        with pytest.raises(errors.UnsupportedColumnError, match=r"loom file.*axes='reversed'"):
             H5Dataset(tmp_path / "a.loom", columns)
 
 
@@ -324,9 +317,9 @@ def test_codes_outside_the_categories(stored):
     with h5py.File(path, "r+") as file:
         file["obs/cell_type/codes"][5] = 3
         file["obs/batch/codes"][6] = -2
-    with pytest.raises(CorruptFileError, match=r"'obs/cell_type', row 5: code 3 stands for nothing"):
+    with pytest.raises(errors.CorruptFileError, match=r"'obs/cell_type', row 5: code 3 stands for nothing"):
         H5Dataset(path, ["obs/cell_type"])[:]
-    with pytest.raises(CorruptFileError, match=r"row 6: code -2"):
+    with pytest.raises(errors.CorruptFileError, match=r"row 6: code -2"):
         H5Dataset(path, ["X"], where(**{"obs/batch": 10}))
 
 
@@ -362,19 +355,19 @@ def test_names_of_genes_may_be_categories(stored):
         )
     found = H5Dataset(path, [csr("X", take=["S0", "S3"], names="var/symbol")])[:]["X"]
     np.testing.assert_array_equal(found, oracle.X.toarray()[:, [GENES - 1, GENES - 4]])
-    with pytest.raises(UnknownColumnError, match="no 'var/symbols'"):
+    with pytest.raises(errors.UnknownColumnError, match="no 'var/symbols'"):
         H5Dataset(path, [csr("X", take=["S0"], names="var/symbols")])
 
 
 def test_what_encodes_no_column(stored):
     path, _ = stored
     for name in ("layers", "obs", "raw"):
-        with pytest.raises(UnsupportedColumnError, match="its columns are below it"):
+        with pytest.raises(errors.UnsupportedColumnError, match="its columns are below it"):
             H5Dataset(path, [name])
-    with pytest.raises(SchemaMismatchError, match="parts of a sparse matrix"):
+    with pytest.raises(errors.SchemaMismatchError, match="parts of a sparse matrix"):
         H5Dataset(path, group="X")
     for columns in (["X"], ["obs/cell_type"]):
-        with pytest.raises(UnsupportedColumnError, match="is a group that encodes a column"):
+        with pytest.raises(errors.UnsupportedColumnError, match="is a group that encodes a column"):
             RowReader(path).read(columns)
 
 
@@ -388,7 +381,7 @@ def test_inspect_says_what_columns_are(stored, capsys):
 
 def test_a_name_without_its_group_is_offered_with_it(stored):
     path, _ = stored
-    with pytest.raises(UnknownColumnError, match="obs/cell_type"):
+    with pytest.raises(errors.UnknownColumnError, match="obs/cell_type"):
         H5Dataset(path, ["obs/celltype"])
-    with pytest.raises(UnknownColumnError, match=r"no 'cell_type'\. Did you mean 'obs/cell_type'\?$"):
+    with pytest.raises(errors.UnknownColumnError, match=r"no 'cell_type'\. Did you mean 'obs/cell_type'\?$"):
         H5Dataset(str(path), ["X", "cell_type"])

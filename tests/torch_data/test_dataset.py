@@ -7,15 +7,7 @@ import scipy.sparse as sp
 import torch
 from torch.utils.data import DataLoader, default_collate
 
-from ray_h5 import Groups, H5DataLoader, H5Dataset, OrderSampler, csr, loader, ragged
-from ray_h5.errors import (
-    CastError,
-    OptionError,
-    PredicateError,
-    RowIndexError,
-    UnknownColumnError,
-    UnsupportedColumnError,
-)
+from ray_h5 import Groups, H5DataLoader, H5Dataset, OrderSampler, csr, errors, loader, ragged
 from ray_h5.torch_data import H5LazyDataset, create_optimized_dataloader, kfold, where
 from tests.index.kit import plan_files
 from tests.kit.files import save
@@ -51,7 +43,7 @@ READ_ONLY = {"epoch": np.broadcast_to(np.float32(0), 10), "fhr": np.zeros((10, 4
 def test_arrays_to_read_into_have_a_place_for_each_sample(files, kept_bytes, out):
     dataset = H5Dataset(files, ["epoch", "fhr"], kept_bytes=kept_bytes)
     dataset.read(np.arange(60))  # the files are open: rows of all of them are planned at once
-    with pytest.raises(OptionError, match=r"expected an? .*array"):
+    with pytest.raises(errors.OptionError, match=r"expected an? .*array"):
         dataset.read(np.arange(10), out)
 
 
@@ -61,22 +53,22 @@ def test_samples_of_a_read_are_checked(files, kept_bytes):
     assert dataset.read(np.array([-1, 59]))["epoch"].tolist() == [29, 29]
     assert [batch.epoch.tolist() for batch in H5DataLoader(dataset, batch_sampler=[[-1, 3]])] == [[29, 3]]
     for read in (dataset.read, lambda wanted: list(H5DataLoader(dataset, batch_sampler=[wanted.tolist()]))):
-        with pytest.raises(RowIndexError, match="index 60 is not among its 60 samples"):
+        with pytest.raises(errors.RowIndexError, match="index 60 is not among its 60 samples"):
             read(np.array([3, 60]))
 
 
 @pytest.mark.parametrize(
     ("options", "error", "said"),
     [
-        ({"predicate": where(epoch=99)}, PredicateError, "no sample matches: none of 60 rows passes"),
-        ({"predicate": where(epok=9)}, UnknownColumnError, "Did you mean 'epoch'"),
-        ({"predicate": where(fhr=9)}, PredicateError, "holds an array of shape"),
-        ({"predicate": "epoch > 3"}, OptionError, "expected an expression"),
-        ({"columns": "fhr"}, OptionError, r"write columns=\['fhr'\]"),
-        ({"columns": ["fhr_sd"]}, UnknownColumnError, "Did you mean"),
-        ({"kept_bytes": -1}, OptionError, "kept_bytes=-1"),
-        ({"kept_bytes": 1.5}, OptionError, "kept_bytes=1.5"),
-        ({"cache_bytes": 9}, OptionError, "cache_bytes: .*for files in stores"),
+        ({"predicate": where(epoch=99)}, errors.PredicateError, "no sample matches: none of 60 rows passes"),
+        ({"predicate": where(epok=9)}, errors.UnknownColumnError, "Did you mean 'epoch'"),
+        ({"predicate": where(fhr=9)}, errors.PredicateError, "holds an array of shape"),
+        ({"predicate": "epoch > 3"}, errors.OptionError, "expected an expression"),
+        ({"columns": "fhr"}, errors.OptionError, r"write columns=\['fhr'\]"),
+        ({"columns": ["fhr_sd"]}, errors.UnknownColumnError, "Did you mean"),
+        ({"kept_bytes": -1}, errors.OptionError, "kept_bytes=-1"),
+        ({"kept_bytes": 1.5}, errors.OptionError, "kept_bytes=1.5"),
+        ({"cache_bytes": 9}, errors.OptionError, "cache_bytes: .*for files in stores"),
     ],
 )
 def test_bad_input(files, options, error, said):
@@ -125,7 +117,7 @@ def test_a_state_that_would_tell_what_was_read_ahead_is_refused(files):
     dataset = H5Dataset(files, ["fhr_st"])
     batches = H5DataLoader(dataset, 7, OrderSampler(dataset), threads=1)
     next(iter(batches))
-    with pytest.raises(OptionError, match="OrderSampler of run_length=1 has no state after the last batch"):
+    with pytest.raises(errors.OptionError, match="OrderSampler of run_length=1 has no state after the last batch"):
         batches.state_dict()
     inside = OrderSampler(dataset, stretch=7)
     next(iter(inside))
@@ -136,20 +128,20 @@ def test_a_state_that_would_tell_what_was_read_ahead_is_refused(files):
 
 @pytest.mark.parametrize("wrong", [-1, 1.5, "2", True])
 def test_threads_and_what_they_read_ahead_are_numbers(files, wrong):
-    with pytest.raises(OptionError, match=r"threads=.*expected an integer of 0 or more"):
+    with pytest.raises(errors.OptionError, match=r"threads=.*expected an integer of 0 or more"):
         loader(files, threads=wrong)
-    with pytest.raises(OptionError, match=r"prefetch_factor=.*expected an integer of 1 or more, or None"):
+    with pytest.raises(errors.OptionError, match=r"prefetch_factor=.*expected an integer of 1 or more, or None"):
         create_optimized_dataloader(files, prefetch_factor=wrong)
-    with pytest.raises(OptionError, match="prefetch_factor=0"):
+    with pytest.raises(errors.OptionError, match="prefetch_factor=0"):
         H5DataLoader(H5Dataset(files), prefetch_factor=0)
     assert len(list(loader(files, threads=np.int64(2)))) == 1
 
 
 def test_what_is_no_one_dataset_is_named(files):
     dataset = H5Dataset(files)
-    with pytest.raises(OptionError, match=r"found the path '.*'; write H5Dataset\('"):
+    with pytest.raises(errors.OptionError, match=r"found the path '.*'; write H5Dataset\('"):
         OrderSampler("data/*.h5")  # a text has a length
-    with pytest.raises(OptionError, match=r"paths: found a dataset, H5Dataset; pass its paths: expected a file"):
+    with pytest.raises(errors.OptionError, match=r"paths: found a dataset, H5Dataset; pass its paths: expected a file"):
         kfold(dataset, 2)
 
 
@@ -292,7 +284,7 @@ def test_a_collate_function_may_change_the_list_of_samples(files, workers):
 @pytest.mark.parametrize("indices", [[0.5, 1.0], np.arange(3) / 2, [True, False], torch.ones(2, dtype=torch.bool)])
 def test_what_is_no_index_is_not_made_one(files, indices):
     dataset = H5Dataset(files, ["epoch"])
-    with pytest.raises(OptionError, match="expected integers for indices"):
+    with pytest.raises(errors.OptionError, match="expected integers for indices"):
         dataset.__getitems__(indices)
     assert len(dataset.__getitems__([])) == 0
     assert [int(each.epoch) for each in dataset.__getitems__([torch.tensor(4), np.uint8(3), -60])] == [4, 3, 0]
@@ -306,7 +298,7 @@ def test_text_that_is_not_utf_8(tmp_path):
     message = r"a\.h5, row 1: column 'name' holds b'\\xff\\xfe', which is not UTF-8.*: bytes"
     batches = loader(dataset, 2, shuffle=False)
     for read in (lambda: dataset[1], lambda: dataset.__getitems__([0, 1]), lambda: lazy[1], lambda: list(batches)):
-        with pytest.raises(UnsupportedColumnError, match=message):
+        with pytest.raises(errors.UnsupportedColumnError, match=message):
             read()
     as_stored = H5Dataset(path, dtypes={"name": bytes})
     assert as_stored[1]["name"] == b"\xff\xfe"
@@ -318,17 +310,17 @@ def test_a_cast_that_loses_a_value_is_an_error(tmp_path):
     save(tmp_path / "a.h5", {"x": np.array([1, 2, 300, 4]), "y": np.array([[0.5, 1], [2, 3], [4, 5], [6, np.nan]])})
     path, narrow = str(tmp_path / "a.h5"), {"x": "int8"}
     dataset = H5Dataset(path, dtypes=narrow)
-    with pytest.raises(CastError, match=r"a\.h5: column 'x', row 2: the value 300 cannot be cast to int8"):
+    with pytest.raises(errors.CastError, match=r"a\.h5: column 'x', row 2: the value 300 cannot be cast to int8"):
         dataset[2]
-    with pytest.raises(CastError, match="row 2"):
+    with pytest.raises(errors.CastError, match="row 2"):
         list(loader(dataset, 4))
     unsafe = H5Dataset(path, dtypes=narrow, casting="unsafe")
     assert [sample.x.item() for sample in unsafe] == [1, 2, 44, 4]
     assert next(iter(loader(unsafe, 4, shuffle=False)))["x"].tolist() == [1, 2, 44, 4]
-    with pytest.raises(CastError, match=r"column 'y', row 0: the value 0\.5 cannot be cast to int32"):
+    with pytest.raises(errors.CastError, match=r"column 'y', row 0: the value 0\.5 cannot be cast to int32"):
         list(loader(H5Dataset(path, ["y"], dtypes={"y": "int32"}), 4))
     assert H5Dataset(path, dtypes={"y": "float16"})[3].y.tolist()[0] == 6
-    with pytest.raises(OptionError, match="casting='safe': expected 'checked'"):
+    with pytest.raises(errors.OptionError, match="casting='safe': expected 'checked'"):
         H5Dataset(path, casting="safe")
 
 
@@ -339,11 +331,11 @@ def test_rows_that_are_left_out_need_no_cast(tmp_path):
         list(range(0, 32, 2)),
         list(range(32, 64, 2)),
     ]
-    with pytest.raises(CastError, match="row 1: the value 1000"):
+    with pytest.raises(errors.CastError, match="row 1: the value 1000"):
         H5Dataset(str(tmp_path / "a.h5"), ["odd"], where(x=2), dtypes={"x": "int8"})
     wrapped = H5Dataset(
         str(tmp_path / "a.h5"), ["odd"], where(x=np.int64(1000).astype("i1")), dtypes={"x": "int8"}, casting="unsafe"
     )
     assert len(wrapped) == 32
-    with pytest.raises(CastError, match="row 1: the value 1000"):  # what was looked up unchecked does not count
+    with pytest.raises(errors.CastError, match="row 1: the value 1000"):  # what was looked up unchecked does not count
         H5Dataset(str(tmp_path / "a.h5"), ["odd"], where(x=2), dtypes={"x": "int8"})

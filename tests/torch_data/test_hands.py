@@ -26,10 +26,6 @@ def path(tmp_path_factory):
     return str(path)
 
 
-def firsts(batches):
-    return [int(value) for batch in batches for value in batch[0][:, 0]]
-
-
 # A collate_fn -------------------------------------------------------------------------------------
 
 
@@ -157,7 +153,7 @@ def test_a_dataset_that_keeps_its_batches(path):
     kept = Kept(H5LazyDataset(path, "x", "y"))
     batches = DataLoader(kept, batch_size=None, num_workers=1, persistent_workers=True)
     for _ in range(3):
-        assert firsts(batches) == list(range(16))
+        assert [int(value) for batch in batches for value in batch[0][:, 0]] == list(range(16))
 
 
 # Subclasses and transforms -----------------------------------------------------------------------

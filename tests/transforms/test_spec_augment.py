@@ -4,14 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from ray_h5.errors import (
-    MaskTooLargeError,
-    MissingRowKeyError,
-    OptionError,
-    SchemaMismatchError,
-    UnknownColumnError,
-    UnsupportedColumnError,
-)
+from ray_h5 import errors
 from ray_h5.order.epoch_order import row_keys
 from ray_h5.transforms.spec_augment import SpecAugment
 
@@ -25,7 +18,7 @@ def test_what_is_no_real_number_is_not_masked(dtype):
     if np.dtype(dtype).kind == "c":
         arrays.append(torch.from_numpy(arrays[0]))
     for array in arrays:
-        with pytest.raises(UnsupportedColumnError, match=r"SpecAugment\('x'\): .* expected real numbers"):
+        with pytest.raises(errors.UnsupportedColumnError, match=r"SpecAugment\('x'\): .* expected real numbers"):
             SpecAugment("x", 1, 1).apply_batch(array, KEYS[:4])
 
 
@@ -43,22 +36,22 @@ def test_bfloat16_integers_and_other_axes():
 
 def test_errors():
     batch = {"x": np.zeros((2, 6, 9)), "row_key": KEYS[:2]}
-    with pytest.raises(MaskTooLargeError, match=r"time_mask_param=40 is greater than axis -1 .* length 9"):
+    with pytest.raises(errors.MaskTooLargeError, match=r"time_mask_param=40 is greater than axis -1 .* length 9"):
         SpecAugment("x")(batch)
-    with pytest.raises(MaskTooLargeError, match=r"freq_mask_param=7 .* length 6"):
+    with pytest.raises(errors.MaskTooLargeError, match=r"freq_mask_param=7 .* length 6"):
         SpecAugment("x", 5, 7)(batch)
     assert SpecAugment("x", num_time_masks=0, num_freq_masks=0)(batch)["x"].shape == (2, 6, 9)
-    with pytest.raises(MissingRowKeyError, match=r"include_row_keys=True.*WorkerSafeAugmentedDataset"):
+    with pytest.raises(errors.MissingRowKeyError, match=r"include_row_keys=True.*WorkerSafeAugmentedDataset"):
         SpecAugment("x", 5, 5)({"x": batch["x"]})
-    with pytest.raises(UnknownColumnError, match=r"SpecAugment: no column 'z'\. There is: row_key, x\."):
+    with pytest.raises(errors.UnknownColumnError, match=r"SpecAugment: no column 'z'\. There is: row_key, x\."):
         SpecAugment("z", 5, 5)(batch)
-    with pytest.raises(SchemaMismatchError, match=r"2 rows, but keys of shape \(3,\)"):
+    with pytest.raises(errors.SchemaMismatchError, match=r"2 rows, but keys of shape \(3,\)"):
         SpecAugment("x", 5, 5).apply_batch(batch["x"], KEYS[:3])
-    with pytest.raises(UnsupportedColumnError, match="freq_axis=-2"):
+    with pytest.raises(errors.UnsupportedColumnError, match="freq_axis=-2"):
         SpecAugment("x", 5, 5).apply_batch(np.zeros((2, 9)), KEYS[:2])
-    with pytest.raises(OptionError, match="keys have dtype"):
+    with pytest.raises(errors.OptionError, match="keys have dtype"):
         SpecAugment("x", 5, 5).apply_batch(batch["x"], np.array([0.1, 0.2]))
-    with pytest.raises(OptionError, match="the same axis"):
+    with pytest.raises(errors.OptionError, match="the same axis"):
         SpecAugment("x", 5, 5, freq_axis=-1).apply_batch(batch["x"], KEYS[:2])
 
 
@@ -87,7 +80,7 @@ def test_errors():
     ],
 )
 def test_options(options):
-    with pytest.raises(OptionError, match=next(iter(options))):
+    with pytest.raises(errors.OptionError, match=next(iter(options))):
         SpecAugment("x", **options)
 
 
@@ -108,7 +101,7 @@ def test_options(options):
 def test_a_value_that_the_dtype_does_not_have_is_an_error(dtype, value):
     array = np.ones((2, 4, 6), dtype)
     for each in (array, torch.from_numpy(array)):
-        with pytest.raises(UnsupportedColumnError, match=r"SpecAugment\('x'\): .* cannot hold mask_value="):
+        with pytest.raises(errors.UnsupportedColumnError, match=r"SpecAugment\('x'\): .* cannot hold mask_value="):
             SpecAugment("x", 2, 2, mask_value=value).apply_batch(each, KEYS[:2])
 
 
@@ -128,7 +121,7 @@ def test_a_value_may_be_any_real_number(dtype, value):
     augment = SpecAugment("x", 4, 3, mask_value=value, p=1)
     found = augment.apply_batch(torch.zeros((50, 4, 6), dtype=dtype), KEYS[:50])
     assert found.unique().tolist() == [0, float(value)]
-    with pytest.raises(UnsupportedColumnError, match="cannot hold mask_value="):
+    with pytest.raises(errors.UnsupportedColumnError, match="cannot hold mask_value="):
         augment.apply_batch(np.zeros((50, 4, 6), "i8"), KEYS[:50])
 
 

@@ -32,10 +32,6 @@ def by_h5py(dataset):
     ]
 
 
-def as_rows(listed):
-    return [tuple(row) for row in listed.tolist()]
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("chunks")
@@ -61,7 +57,7 @@ def test_the_chunks_are_those_that_h5py_lists(folder, libver, shape, unlimited, 
     with h5py.File(path) as file:
         listed = list_chunks(file["x"], MOST, MOST)
         assert listed is not None
-        assert as_rows(listed) == by_h5py(file["x"])
+        assert [tuple(row) for row in listed.tolist()] == by_h5py(file["x"])
 
 
 def test_lists_of_more_bytes_than_the_file_are_left_to_h5py(folder):
