@@ -22,7 +22,7 @@ from ray_h5.manifest.row_requests import Request, request_of, units_of
 from ray_h5.manifest.selections import Along, size_of
 from ray_h5.manifest.selections import Selection as Indices
 from ray_h5.read.arrays.chunk_source import cut_at
-from ray_h5.read.arrays.column import Column
+from ray_h5.read.arrays.column import Column, items_are_arrays
 from ray_h5.read.arrays.columns_of_files import alike, joint_column, parts_of
 from ray_h5.read.arrays.selection import Selection, runs_of_positions
 from ray_h5.read.casting import keeps_all
@@ -38,11 +38,7 @@ _COPY = "Copy the values into the file with h5repack."
 
 _ONE = np.zeros(1, np.int64)
 
-FileOf = Callable[[str], Any]
-"""Returns the `OpenFile` at a path that values come from."""
-
-Spread = tuple[str, Part]
-"""A part of a read, and the path of the file that it is a part of."""
+FileOf = Callable[[str], Any]  # the `OpenFile` at a path that values come from
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,9 +149,7 @@ def _boxes_of(part: Part, layout: ColumnLayout) -> Iterator[_Box]:
         if runs is not None:
             indices[axis] = units_of(*np.array(runs, np.int64).reshape(-1, 2).T)
     if not selection.shape:
-        if selection.is_reversed:
-            rest = [len(at) for axis, at in enumerate(indices) if axis not in selection.axes]
-            out = np.moveaxis(out.reshape(len(out), *rest[::-1]).T, -1, 0)
+        out = np.moveaxis(out.T, -1, 0) if selection.is_reversed else out
         for axis in selection.axes:
             indices[axis] = corners[:, axis]
         yield _Box(selection.axes, indices, request.places, out)
@@ -188,6 +182,7 @@ class VirtualColumn:
         sources = [source for source in made if size_of(source.here)]
         self._file, self.layout, self.sources = file, layout, sources
         self._fill = _fill_of(elsewhere, layout)
+        self._ndim = len(layout.shape) - np.ndim(self._fill)  # without the axes of items
         self._paths = {source.path for source in sources}
         # The first row of each mapping, and the last one plus one.
         bounds = np.array([(source.here[0].begin, source.here[0].end) for source in sources], np.int64).reshape(-1, 2)
@@ -243,14 +238,16 @@ class VirtualColumn:
         cuts = [(low, high) for low, high in itertools.pairwise([0, *edges, len(rows)]) if low < high]
         return [replace(part, request=rows.select(slice(*cut))) for cut in cuts]
 
-    def parts(self, part: Part, after: After) -> Iterator[Spread]:
-        """Yield the parts that fill the output; what is left to do once they are read is added to `after`."""
+    def parts(self, part: Part, after: After) -> Iterator[tuple[str, Part]]:
+        """Yield paths, and the parts of reads of these that fill the output; add what is left to do then to `after`."""
         if (out := part.out).dtype != self.layout.dtype:  # values are those of the column before they are cast
             request = part.request.listed()
             values = np.empty((len(request), *out.shape[1:]), self.layout.dtype)
             after.append(partial(out.__setitem__, request.places, values))
             part = replace(part, request=request_of(request.rows), out=values)
         where = part.where or self.layout.where
+        if isinstance(part.address, Selection) and max(part.address.axes) >= self._ndim:
+            raise items_are_arrays(where)
         for box in _boxes_of(part, self.layout):
             others = [axis for axis in range(len(box.indices)) if axis not in box.axes]
             marked = [len(box.indices[axis]) if axis in self._parted else 1 for axis in others]
@@ -290,9 +287,7 @@ def _part_of(
     shape = source.layout.shape
     # Rows of the box are rows along these axes; if none of its axes are axes of the source, they are all the same.
     cut = tuple(source.axes[axis] for axis in box.axes if axis in source.axes)
-    rows = there[cut[0] if cut else 0]
-    for axis in cut[1:]:
-        rows = rows * shape[axis] + there[axis]
+    rows = np.ravel_multi_index([there[axis] for axis in cut], [shape[axis] for axis in cut]) if cut else there[0]
     taken = {
         axis: runs_of_positions(of)
         for axis, (of, n) in enumerate(zip(there, shape, strict=True))

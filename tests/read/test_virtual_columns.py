@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import ray_h5
 from ray_h5 import Grid, H5Dataset, Patches
-from ray_h5.errors import CastError
+from ray_h5.errors import CastError, UnsupportedColumnError
 from tests.hdf5.h5kit import by_h5py
 from tests.kit.files import save
 from tests.properties import few
@@ -266,3 +266,18 @@ def test_any_mappings_equal_h5py(tmp_path_factory, place, seed):
         inside = tuple(map(slice, part.shape))
         np.testing.assert_array_equal(row["x"].numpy()[inside], part)
         assert int((row["x"].numpy() != 0).sum()) == int((part != 0).sum())
+
+
+@pytest.mark.parametrize("kind", [{"rows": Grid(2)}, {"axes": "reversed"}])
+@pytest.mark.parametrize("first", [0, 1])
+def test_axes_of_items_are_none_of_rows(tmp_path, kind, first):
+    items = np.dtype(("i4", (2, 3)))
+    layout = h5py.VirtualLayout((5 + 2 * first,), items)
+    layout[first : first + 5] = h5py.VirtualSource(".", "raw", (5,), dtype=items)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("raw", (5,), items)[...] = np.arange(30).reshape(5, 2, 3)
+        file.create_virtual_dataset("x", layout)
+        values = file["x"][()]
+    np.testing.assert_array_equal(H5Dataset(tmp_path / "a.h5", ["x"])[:]["x"], values)
+    with pytest.raises(UnsupportedColumnError, match=r"column 'x'.* has items that are arrays"):
+        H5Dataset(tmp_path / "a.h5", ["x"], **kind)[:]

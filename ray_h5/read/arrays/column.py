@@ -53,10 +53,7 @@ class Column:
         """What plans the read of stored values: of whole rows one after the other, the array; otherwise, boxes."""
         source, selection = self.source, self.selection
         if max(selection.axes, default=0) >= len(source.layout.shape):
-            raise UnsupportedColumnError(
-                f"{source.path}: column {selection.array!r} has items that are arrays, whose axes are "
-                "none of rows or blocks. Write it as an array of numbers, with these axes after its own."
-            )
+            raise items_are_arrays(f"{source.path}: column {selection.array!r}")
         if selection == Selection(selection.array, tuple(range(len(selection.axes)))):
             layout = rows_in_order(source.layout, len(selection.axes))
             if layout is not None and layout is not source.layout:
@@ -239,4 +236,12 @@ def no_places(where: str) -> UnsupportedColumnError:
     return UnsupportedColumnError(
         f"{where} is in a file with a user block, for which this libhdf5 does not say where chunks are. Install a "
         "newer h5py."
+    )
+
+
+def items_are_arrays(where: str) -> UnsupportedColumnError:
+    """Return the error of a column of whose items axes would be cut."""
+    return UnsupportedColumnError(
+        f"{where} has items that are arrays, whose axes are none of rows or blocks. Write it as an array of numbers, "
+        "with these axes after its own."
     )
