@@ -157,20 +157,17 @@ def _width(size: int) -> int:
 
 @lru_cache(maxsize=4)
 def _scaled_pools(std: float, dtype: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Return the pools. Each has its first window again at its end, and then a window that adds nothing.
+    """Return two pools of normal quantiles in pseudorandom order.
 
-    That window holds -0.0: adding it changes no bit of any value, not even of 0.0 and -0.0.
+    Each has its first window again at its end, and then a window that adds nothing. That one holds -0.0: adding it
+    changes no bit of any value, not even of 0.0 and -0.0.
     """
-    zeros = np.full(_MAX_WINDOW, -0.0)
-    longer = [np.concatenate([pool, pool[:_MAX_WINDOW], zeros]) for pool in (_pool(0), _pool(1))]
+    quantiles, zeros = np.tile(_quantiles(), _POOL // 65536), np.full(_MAX_WINDOW, -0.0)
+    words = words_of(np.arange(2, dtype=np.uint64), 0, _POOL)
+    pools = [quantiles[np.argsort(of_pool, kind="stable")] for of_pool in words]
+    longer = [np.concatenate([pool, pool[:_MAX_WINDOW], zeros]) for pool in pools]
     left, right = ((pool * (std / math.sqrt(2))).astype(dtype) for pool in longer)
     return left, right
-
-
-def _pool(number: int) -> np.ndarray[Any, Any]:
-    """Return normal quantiles in pseudorandom order."""
-    words = words_of(np.array([number], dtype=np.uint64), 0, _POOL)[0]
-    return np.tile(_quantiles(), _POOL // 65536)[np.argsort(words, kind="stable")]
 
 
 @lru_cache(maxsize=1)

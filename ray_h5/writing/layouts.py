@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 from ray_h5.errors import OptionError
 from ray_h5.options import as_bytes, as_integer, require
@@ -70,16 +70,15 @@ class Layout:
             raise OptionError(
                 f"chunk_rows={self.chunk_rows!r} and chunk_bytes={self.chunk_bytes!r}: expected one of them"
             )
-        options: dict[str, Any] = {}
+        put = partial(object.__setattr__, self)
         if self.chunk_rows is not None:
-            options["chunk_rows"] = as_integer("chunk_rows", self.chunk_rows, 1)
+            put("chunk_rows", as_integer("chunk_rows", self.chunk_rows, 1))
         if self.chunk_bytes is not None:
-            options["chunk_bytes"] = as_bytes("chunk_bytes", self.chunk_bytes)
+            put("chunk_bytes", as_bytes("chunk_bytes", self.chunk_bytes))
         if self.page is not None:
-            options["page"] = page = as_bytes("page", self.page)
+            page = as_bytes("page", self.page)
             require(_LEAST_PAGE <= page <= _MOST_PAGE, "page", self.page, "512 bytes to 1 GiB, HDF5's limits")
-        for name, value in options.items():
-            object.__setattr__(self, name, value)
+            put("page", page)
 
     def rows_of_chunk(self, row_bytes: int) -> int:
         """Return the rows of a chunk of rows of a size."""
