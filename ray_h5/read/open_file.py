@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import resource
 import threading
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
@@ -194,13 +194,11 @@ class OpenFile:
                             if other.known is not None:
                                 self.file_of(other.path).adopt(Manifest(columns={other.name: other.known}))
 
-    def complete(self, names: Iterable[str]) -> None:
-        """Find out all that reads of some columns need to know."""
+    def complete(self, names: Collection[str]) -> list[KnownColumn | None]:
+        """Find out, and return, all that reads of some columns need to know."""
 
         def known_there(column: OtherColumn) -> KnownColumn | None:
-            there = self.file_of(column.path)
-            there.complete([column.name])
-            return there.manifest.columns.get(column.name)
+            return self.file_of(column.path).complete([column.name])[0]
 
         def complete(name: str) -> None:
             layout, elsewhere, index = self.column(name), self.elsewhere(name), None
@@ -215,6 +213,7 @@ class OpenFile:
             new = [name for name in names if name not in known or not known[name].is_whole]
             gather(self.elsewhere, new)
             gather(complete, new)
+        return [self.manifest.columns.get(name) for name in names]
 
     @property
     def form(self) -> Form:
@@ -260,8 +259,7 @@ class OpenFile:
         Those that are known not to exist are left out if they may be missing. The sources of columns have to be as
         `expected`, by column.
         """
-        known, absent = self.manifest.columns, dict[str, UnknownColumnError]()
-        layouts = {name: known[name].layout for name in names if name in known}
+        layouts, absent = dict[str, ColumnLayout](), dict[str, UnknownColumnError]()
 
         def find(name: str) -> None:
             try:
@@ -270,10 +268,8 @@ class OpenFile:
                 self._note_absent(name)
                 absent[name] = exc
 
-        if len(layouts) < len(names):
-            with self.library():
-                gather(find, [name for name in names if not (missing_ok and name in self.manifest.absent)])
-            layouts = {name: layouts[name] for name in names if name in layouts}
+        with self.library():
+            gather(find, [name for name in names if not (missing_ok and name in self.manifest.absent)])
         for name in layouts:
             if name in expected:
                 self.check_sources(name, expected[name])
@@ -305,13 +301,13 @@ class OpenFile:
                 raise
             return found
 
-    def listing(self) -> tuple[str, ...]:
-        """Return the names of the columns that can be read."""
+    def columns(self) -> dict[str, ColumnLayout]:
+        """Return the layouts of the columns that can be read."""
         if (names := self.manifest.listing) is None:
             names = tuple(self.layout().columns)
             with self._lock:
                 self.manifest = replace(self.manifest, listing=names)
-        return names
+        return {name: self.column(name) for name in names}
 
     def layout(self) -> FileLayout:
         """Return the layout of all columns."""

@@ -156,7 +156,7 @@ class RowReader:
     @property
     def layout(self) -> FileLayout:
         """The layout of every column, and the errors of those that cannot be read."""
-        return self._ask(lambda file: file.layout())
+        return self._ask(OpenFile.layout)
 
     @property
     def sought(self) -> SourceStates:
@@ -166,7 +166,7 @@ class RowReader:
     @property
     def columns(self) -> Mapping[str, ColumnLayout]:
         """The layouts of the columns that can be read, by name."""
-        return self._ask(lambda file: {name: file.column(name) for name in file.listing()})
+        return self._ask(OpenFile.columns)
 
     @property
     def num_rows(self) -> int:
@@ -225,8 +225,12 @@ class RowReader:
         UnsupportedColumnError, CodecUnavailableError, ExternalDataError, MissingSourceError
             If a column cannot be read.
         """
-        wanted = as_names(names)
-        layouts, absent = self._ask(lambda file: file.find(wanted, self._expected, missing_ok=missing_ok))
+        wanted, opened, absent = as_names(names), self._opened.value, dict[str, UnknownColumnError]()
+        # Fast path: layouts that are known are not asked for. In a store, what was held for others is dropped now.
+        known = {} if opened is None or self._expected or self.is_fetched else opened.manifest.columns
+        layouts = {name: known[name].layout for name in wanted if name in known}
+        if len(layouts) < len(wanted):
+            layouts, absent = self._ask(lambda file: file.find(wanted, self._expected, missing_ok=missing_ok))
         if self.is_fetched:
             self._asked.update(dict.fromkeys(layouts))
         if absent and not missing_ok:

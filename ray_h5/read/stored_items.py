@@ -74,7 +74,8 @@ class StoredItems:
         self, items: np.ndarray, read_at: ReadAt | None, part: Request, where_of: Callable[[int], str]
     ) -> np.ndarray:
         """Return the values of the items of a part of a read; `where_of` names a row in errors."""
-        read, base = read_at or self._read, self.layout.user_block
+        read = read_at or (lambda offset, count: bytes(self.byte_source.get(offset, count)))
+        base = self.layout.user_block
         end = self.byte_source.size - base
 
         def at_address(address: int, count: int) -> bytes:
@@ -94,11 +95,6 @@ class StoredItems:
                         f"{where_of(row)}: the value cannot be read: {exc}. Restore the file from a copy."
                     ) from None
             raise
-
-    def _read(self, offset: int, count: int) -> bytes:
-        data = bytearray(count)
-        self.byte_source.read_into(offset, memoryview(data))
-        return bytes(data)
 
     def _values(self, items: np.ndarray, heap: Heap) -> np.ndarray:
         """Return the values of items, an array of shape (n,); `DamagedHeapError` if one is not in the heap."""

@@ -171,7 +171,14 @@ class CachedFile:
             return self._get(offset, nbytes)  # it names the error
         first, end = _blocks(offset, nbytes)
         begin = first * BLOCK_BYTES
-        blocks, is_right = self._read(first, end)
+        # Blocks that are not right mean nothing.
+        blocks, is_right = np.zeros(min(end * BLOCK_BYTES, self._size) - begin, np.uint8), np.zeros(end - first, bool)
+        try:
+            if (file := self._opened()) is not None and (records := _records(file, first, end)).any():
+                file.read_most(self._record_bytes + begin, blocks.data)
+                is_right = self._new_records(blocks.data) == records
+        except OSError as exc:
+            self._cache.fail("reading", exc)
         missing = first + np.flatnonzero(~is_right)
         if len(missing):
             start, stop = int(missing[0]) * BLOCK_BYTES, min((int(missing[-1]) + 1) * BLOCK_BYTES, self._size)
@@ -183,18 +190,6 @@ class CachedFile:
                 self._write(int(missing[0]), fetched)
             blocks[start - begin : stop - begin] = np.frombuffer(fetched, np.uint8)
         return blocks.data[offset - begin : offset - begin + nbytes]
-
-    def _read(self, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the bytes of some blocks, and which of the blocks are right; the bytes of others mean nothing."""
-        data = np.zeros(min(end * BLOCK_BYTES, self._size) - first * BLOCK_BYTES, np.uint8)
-        is_right = np.zeros(end - first, bool)
-        try:
-            if (file := self._opened()) is not None and (records := _records(file, first, end)).any():
-                file.read_most(self._record_bytes + first * BLOCK_BYTES, data.data)
-                is_right = self._new_records(data.data) == records
-        except OSError as exc:
-            self._cache.fail("reading", exc)
-        return data, is_right
 
     def _write(self, first: int, data: memoryview) -> None:
         """Write blocks, as many as there is room for, and then their records. It raises nothing: rows can be read."""
