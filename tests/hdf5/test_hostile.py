@@ -499,6 +499,17 @@ DAMAGED_MAPPINGS = {
 }
 
 
+def damage_mappings(path, damage):
+    whole = Path(path).read_bytes()
+    begin = whole.index(b"GCOL")
+    block = bytearray(whole[begin : begin + 4096])
+    (size,) = struct.unpack_from("<Q", block, 24)
+    assert struct.unpack_from("<I", block, 28 + size)[0] == checksum(bytes(block[32 : 28 + size]))
+    DAMAGED_MAPPINGS[damage](block)
+    struct.pack_into("<I", block, 28 + size, checksum(bytes(block[32 : 28 + size])))
+    overwrite(path, begin, block)
+
+
 @pytest.mark.parametrize("how", ["listed", "of a group", "g/x", "soft"])
 @pytest.mark.parametrize("damage", DAMAGED_MAPPINGS)
 @pytest.mark.parametrize("libver", ["earliest", "latest"])
@@ -513,14 +524,7 @@ def test_damaged_mappings_that_libhdf5_reads_without_end(tmp_path, libver, damag
         layout[:] = h5py.VirtualSource(file["s"])
         file.create_virtual_dataset("g/x", layout)
         file["soft"] = h5py.SoftLink("/g/x")
-    whole = Path(path).read_bytes()
-    begin = whole.index(b"GCOL")
-    block = bytearray(whole[begin : begin + 4096])
-    (size,) = struct.unpack_from("<Q", block, 24)
-    assert struct.unpack_from("<I", block, 28 + size)[0] == checksum(bytes(block[32 : 28 + size]))
-    DAMAGED_MAPPINGS[damage](block)
-    struct.pack_into("<I", block, 28 + size, checksum(bytes(block[32 : 28 + size])))
-    overwrite(path, begin, block)
+    damage_mappings(path, damage)
 
     def read():
         reader = RowReader(path, allow_external=[tmp_path])
@@ -531,6 +535,58 @@ def test_damaged_mappings_that_libhdf5_reads_without_end(tmp_path, libver, damag
         return str(caught.value)
 
     assert "mappings of virtual dataset" in in_fork(read)
+
+
+@pytest.mark.parametrize("name", [b"matrix", b"obs", b"#refs#", b"\xff"])
+@pytest.mark.parametrize("damage", DAMAGED_MAPPINGS)
+def test_damaged_mappings_of_what_a_library_may_have_written(tmp_path, damage, name):
+    """Some objects are looked at by their names, to find out who wrote the file."""
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w", libver="latest") as file:
+        file["var"] = file["X"] = ROWS
+        file["cells"] = np.array([file["X"].ref], h5py.ref_dtype)
+        layout = h5py.VirtualLayout((4,), ROWS.dtype)
+        layout[:] = h5py.VirtualSource(file["X"])
+        file.create_virtual_dataset(name, layout)
+    damage_mappings(path, damage)
+
+    def read():
+        reader = RowReader(path)
+        assert reader.form == ""
+        reason = ""
+        try:
+            reader.group_table(GroupPattern("cells"))
+        except CorruptFileError as exc:
+            reason = str(exc)
+        return "".join(map(str, [*reader.layout.refused.values(), reason]))
+
+    assert "mappings of virtual dataset" in in_fork(read)
+
+
+@pytest.mark.parametrize("of", ["block0_items", "block0_values", "axis1", "table"])
+def test_frames_of_pandas_lead_to_no_other_file(tmp_path, of):
+    (tmp_path / "in").mkdir()
+    with h5py.File(tmp_path / "secret.h5", "w") as file:
+        file["x"] = np.array([(b"secret",)], [("index", "S6")])
+        file["x"].attrs.update(kind="datetime64", value_type="secret", index_kind="datetime64")
+        file["names"] = np.array([b"secret"])
+        file["names"].attrs["kind"] = "string"
+    with h5py.File(tmp_path / "in" / "a.h5", "w") as file:
+        frame = file.create_group("g")
+        frame.attrs["pandas_type"] = "frame_table" if of == "table" else "frame"
+        frame["block0_values"], frame["block0_items"] = ROWS, np.array([b"a"])
+        frame["block0_items"].attrs["kind"] = "string"
+        if of in frame:
+            del frame[of]
+        frame[of] = h5py.ExternalLink("../secret.h5", "names" if of == "block0_items" else "x")
+    reader = RowReader(tmp_path / "in" / "a.h5")
+    if of == "table":
+        with pytest.raises(CorruptFileError, match="has no dataset 'table'"):
+            reader.encoding("g")
+        return
+    text = reader.encoding("g").text
+    assert "secret" not in text
+    assert "datetime64" not in text
 
 
 def test_a_virtual_dataset_of_no_mappings(tmp_path):

@@ -203,6 +203,7 @@ def _array_index(header: bytes, data: bytes) -> Iterator[Span]:
     Addresses of blocks come first. Then those of super blocks, one for each further level.
     """
     entry, bits, first, least, pointers = header[6:11]
+    # The index has the addresses of blocks of so many levels itself.
     levels, sizes = 2 * int(math.log2(pointers)), list[int]()
     for level in range(1 + bits - int(math.log2(least))):
         count, elements = _blocks_of(level, least)

@@ -268,7 +268,7 @@ class _Walk:
                 continue
             if isinstance(name, str):
                 matching.append((name, (kind, address)))
-            elif (error := not_utf8(group, name, self.path, columns=not groups_only)) is not None:
+            elif (error := not_utf8(group, name, trail, columns=not groups_only)) is not None:
                 raise error
         return matching
 

@@ -13,7 +13,6 @@ from ray_h5.errors import CorruptFileError, UnsupportedColumnError
 from ray_h5.hdf5.columns.chunk_lists import build_chunk_index
 from ray_h5.hdf5.columns.dataset_header import is_plain, pipeline_of
 from ray_h5.hdf5.files.file_bytes import gather
-from ray_h5.hdf5.files.links import as_object
 from ray_h5.hdf5.tree.tree import FROM_ROOT, H5Tree
 from ray_h5.hdf5.tree.walker import OF_MATLAB, hard_links
 from ray_h5.manifest.chunk_index import ChunkGrid, corrupt_chunk
@@ -106,10 +105,8 @@ def _named(tree: H5Tree, wanted: set[int]) -> dict[int, Named]:
     """Return the names of objects: in the group of MATLAB's targets first, then in all groups, the upper ones first."""
     root, to_root = tree.root
     starts = [(root, ""), *([] if to_root.sources else [(tree.file["/"], FROM_ROOT)])]
-    first = OF_MATLAB[0].encode()
-    if root.id.links.exists(first) and root.id.links.get_info(first).type == h5py.h5l.TYPE_HARD:
-        targets = as_object(h5py.h5o.open(root.id, first))
-        starts = [*([(targets, f"{OF_MATLAB[0]}/")] if isinstance(targets, h5py.Group) else []), *starts]
+    if isinstance(targets := to_root.hard_target(root, OF_MATLAB[0].encode()), h5py.Group):
+        starts.insert(0, (targets, f"{OF_MATLAB[0]}/"))
     names: dict[int, Named] = {}
     for name, address, group in hard_links(starts, to_root):
         if address in wanted:

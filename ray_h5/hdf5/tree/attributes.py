@@ -64,11 +64,9 @@ def short_attributes(dataset: h5py.Dataset, names: Sequence[str]) -> dict[str, A
     """Return attributes that are a few numbers, as arrays, or one text."""
     values: dict[str, Any] = {}
     for name in names:
-        text = text_attribute(dataset, name)
-        array = None if text else _attribute(dataset, name)
-        if text:
+        if text := text_attribute(dataset, name):
             values[name] = text
-        elif array is not None and array.dtype.kind in "iuf":
+        elif (array := _attribute(dataset, name)) is not None and array.dtype.kind in "iuf":
             values[name] = array.reshape(-1).astype(array.dtype.newbyteorder("="))
     return values
 
@@ -137,11 +135,8 @@ def text_attribute(item: h5py.Group | h5py.Dataset, name: str) -> str:
 def is_bare_dimension(dataset: h5py.Dataset) -> bool:
     """Return whether a dataset is a dimension of netCDF without a coordinate."""
     attribute = _attribute(dataset, "NAME")
-    return (
-        attribute is not None
-        and attribute.dtype.kind == "S"
-        and bytes(attribute.reshape(-1)[0]).startswith(_BARE_DIMENSION)
-    )
+    is_text = attribute is not None and attribute.dtype.kind == "S"
+    return attribute is not None and is_text and bytes(attribute.reshape(-1)[0]).startswith(_BARE_DIMENSION)
 
 
 def _attribute(dataset: h5py.Dataset, name: str) -> np.ndarray | None:

@@ -19,6 +19,7 @@ import numpy as np
 
 from ray_h5.errors import CorruptFileError, UnsupportedColumnError
 from ray_h5.hdf5.columns.value_types import are_references, without_rows
+from ray_h5.hdf5.files.links import Trail
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.tree.attributes import is_bare_dimension, text_attribute
 from ray_h5.manifest.layout import Encoding, EncodingKind, Form
@@ -48,7 +49,7 @@ _ENCODED: dict[str, EncodingKind] = {
 }
 
 
-def encoding_of(item: h5py.Group | h5py.Dataset, name: str, path: str, root: str) -> Encoding | None:
+def encoding_of(item: h5py.Group | h5py.Dataset, name: str, trail: Trail, root: str) -> Encoding | None:
     """Return what the object at `name` encodes; None if it is a plain dataset, or a plain group.
 
     Parameters
@@ -57,15 +58,16 @@ def encoding_of(item: h5py.Group | h5py.Dataset, name: str, path: str, root: str
         The object.
     name : str
         Its path below the group that the file was opened with, which is `root` in the file.
-    path : str
-        The file, for messages.
+    trail : Trail
+        The trail to it.
     """
+    path = trail.path
     with translated(path, f"reading the attributes of {name!r}"):
         if isinstance(item, h5py.Dataset):
             return _of_dataset(item, name, path, root)
         said = text_attribute(item, "encoding-type")
         if not said and text_attribute(item, "pandas_type") in _PANDAS:
-            return _of_pandas(item, name, path)
+            return _of_pandas(item, name, trail)
         if not said:
             return _by_structure(item, name, path)
         kind = _ENCODED.get(said, "other")
@@ -100,24 +102,26 @@ def _of_dataset(dataset: h5py.Dataset, name: str, path: str, root: str) -> Encod
     return Encoding("category", "categorical", values=name, other=there[len(home) :])
 
 
-def _of_pandas(group: h5py.Group, name: str, path: str) -> Encoding:
+# Its parts are looked up by hard links alone, as pandas writes them.
+def _of_pandas(group: h5py.Group, name: str, trail: Trail) -> Encoding:
     """Return the columns of a table that pandas wrote: for each its dataset, its field or place, and what it means."""
     said, below = text_attribute(group, "pandas_type"), f"{name}/".lstrip("/")
     columns: dict[str, dict[str, object]] = {}
     if said == "frame":
-        kind = text_attribute(group["axis1"], "kind") if _has(group, ("axis1",)) else ""
+        axis = trail.hard_target(group, b"axis1")
+        kind = "" if axis is None else text_attribute(axis, "kind")
         if kind.startswith("datetime"):
             columns["index"] = _column(f"{below}axis1", "", None, kind)
         for number in range(_MAX_BLOCKS):
             block = f"block{number}"
             if not _has(group, (f"{block}_values",)):
                 break
-            values = group[f"{block}_values"]
-            for at, item in enumerate(_names_of_block(group, block) or []):
+            values = trail.hard_target(group, f"{block}_values".encode())
+            for at, item in enumerate(_names_of_block(group, block, trail) or []):
                 dtype = text_attribute(values, "value_type") if isinstance(values, h5py.Dataset) else ""
                 columns[item] = _column(f"{below}{block}_values", "", at, dtype)
         return Encoding("pandas", said, text=json.dumps(columns))
-    table = group["table"] if _has(group, ("table",)) else None
+    path, table = trail.path, trail.hard_target(group, b"table")
     if not isinstance(table, h5py.Dataset) or table.dtype.names is None:
         raise CorruptFileError(f"{path}: {name!r} is a table of pandas, and has no dataset 'table' of compound values")
     for field in table.dtype.names:
@@ -186,13 +190,15 @@ def _unpickled(text: str) -> Any:
     return items
 
 
-def _names_of_block(group: h5py.Group, block: str) -> list[str] | None:
+def _names_of_block(group: h5py.Group, block: str, trail: Trail) -> list[str] | None:
     """Return the columns of a block of a frame in the fixed format, those of several levels as paths."""
-    items = group.get(f"{block}_items")
+    items = trail.hard_target(group, f"{block}_items".encode())
     if items is None and text_attribute(group, f"{block}_items_variety") == "multi":
         levels = []
         for number in range(_MAX_LEVELS):
-            level, label = (group.get(f"{block}_items_{word}{number}") for word in ("level", "label"))
+            level, label = (
+                trail.hard_target(group, f"{block}_items_{word}{number}".encode()) for word in ("level", "label")
+            )
             if level is None or label is None:
                 break
             words, codes = _items(level), label[()] if _is_short(label, "iu") else None
@@ -232,19 +238,19 @@ def _by_structure(group: h5py.Group, name: str, path: str) -> Encoding | None:
     return Encoding("compressed", "data, indices, indptr and shape")
 
 
-def form_of(root: h5py.Group, below: Iterable[object]) -> Form:
-    """Return what kind of file it is, given the group that is read and what is below it."""
+def form_of(root: h5py.Group, trail: Trail, below: Iterable[object]) -> Form:
+    """Return what kind of file it is, given the group that is read, the trail to it and what is below it."""
     has_attributes = h5py.h5a.get_num_attrs(root.id) > 0
     said = text_attribute(root, "encoding-type") if has_attributes else ""
     if said in {"anndata", "MuData", "raw"}:
         return "anndata"
     if said == "ray_h5":
         return "ray_h5"
-    obs = _at(root, b"obs") if _has(root, ("obs", "var", "X")) else None
-    if isinstance(obs, h5py.h5g.GroupID) and text_attribute(h5py.Group(obs), "encoding-type") == "dataframe":
+    obs = trail.hard_target(root, b"obs") if _has(root, ("var", "X")) else None
+    if isinstance(obs, h5py.Group) and text_attribute(obs, "encoding-type") == "dataframe":
         return "anndata"
     # Before version 0.8, AnnData wrote tables as compound values.
-    if isinstance(obs, h5py.h5d.DatasetID) and obs.get_type().get_class() == h5py.h5t.COMPOUND:
+    if isinstance(obs, h5py.Dataset) and obs.id.get_type().get_class() == h5py.h5t.COMPOUND:
         return "anndata"
     if has_attributes and text_attribute(root, "pandas_type") in _PANDAS:
         return "pandas"
@@ -252,19 +258,11 @@ def form_of(root: h5py.Group, below: Iterable[object]) -> Form:
         groups = (item for item in itertools.islice(below, _MAX_BLOCKS) if isinstance(item, h5py.Group))
         if any(text_attribute(group, "pandas_type") in _PANDAS for group in groups):
             return "pandas"
-    if not _has(root, ("matrix",)):
-        return ""
-    if _has(root, ("row_attrs", "col_attrs")):
+    if _has(root, ("matrix", "row_attrs", "col_attrs")):
         return "loom"
-    matrix = _at(root, b"matrix")
-    is_10x = isinstance(matrix, h5py.h5g.GroupID) and _has(h5py.Group(matrix), ("barcodes", "shape", *_PARTS))
+    matrix = trail.hard_target(root, b"matrix")
+    is_10x = isinstance(matrix, h5py.Group) and _has(matrix, ("barcodes", "shape", *_PARTS))
     return "10x" if is_10x else ""
-
-
-def _at(group: h5py.Group, name: bytes) -> object:
-    """Return what a hard link leads to; None for a link of another kind."""
-    is_hard = group.id.links.get_info(name).type == h5py.h5l.TYPE_HARD
-    return h5py.h5o.open(group.id, name) if is_hard else None
 
 
 def _has(group: h5py.Group, names: Iterable[str]) -> bool:

@@ -156,7 +156,7 @@ class H5Tree:
         item = as_object(identifier)
         if {*trail.sources} - {self.access.beside} or not isinstance(item, (h5py.Group, h5py.Dataset)):
             return None
-        return encoding_of(item, name.strip("/"), self.path, self.group)
+        return encoding_of(item, name.strip("/"), trail, self.group)
 
     @property
     def form(self) -> Form:
@@ -164,7 +164,7 @@ class H5Tree:
         try:
             with translated(self.path, "looking at what its groups are"):
                 forms = (
-                    form_of(root, (item for _, item, _ in walk(root, trail, self.bounds())))
+                    form_of(root, trail, (item for _, item, _ in walk(root, trail, self.bounds())))
                     for root, trail, _ in self.roots()
                 )
                 return next(filter(None, forms), "")
@@ -262,9 +262,8 @@ class H5Tree:
             try:
                 root = trail.follow(top, self.group, where="in the file")
             except UnknownColumnError as exc:
-                # Links are not followed.
-                hard = [name for name, kind, _ in names_in(top) if isinstance(name, str) and kind == h5py.h5l.TYPE_HARD]
-                groups = [name for name in hard if top.get(name, getclass=True) is h5py.Group]
+                names = [name for name, _, _ in names_in(top) if isinstance(name, str)]
+                groups = [name for name in names if isinstance(trail.hard_target(top, name.encode()), h5py.Group)]
                 near = near_names(self.group.strip("/"), groups) if groups else ""
                 raise UnknownColumnError(f"{exc}; group={self.group!r} names no group.{near}") from exc
         if not isinstance(root, h5py.Group):

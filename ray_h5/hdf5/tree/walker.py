@@ -11,7 +11,7 @@ import h5py
 
 from ray_h5.errors import CorruptFileError, RayH5Error, TransientIOError, UnsupportedColumnError
 from ray_h5.hdf5.files.file_bytes import Address, address_of, gather
-from ray_h5.hdf5.files.links import Trail, as_object, links_in
+from ray_h5.hdf5.files.links import Trail, links_in
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.messages import printable
 from ray_h5.storage.byte_source import MissingBytes
@@ -123,18 +123,18 @@ def listed(
     bounds.count(prefix, prefix.count("/") + 1, len(links))
     for name, kind, address in links:
         to_it = trail.branch()
-        if isinstance(name, bytes):
-            if (nameless := not_utf8(group, name, trail.path)) is not None:
-                yield prefix + printable(name.decode(errors="backslashreplace")), nameless, to_it
-            continue
         try:
-            item = to_it.take(group, name, prefix + name, (kind, address))
+            if isinstance(name, str):
+                item = to_it.take(group, name, shown := prefix + name, (kind, address))
+            else:
+                shown = prefix + printable(name.decode(errors="backslashreplace"))
+                item = not_utf8(group, name, to_it)
         except TransientIOError:
             raise  # the whole listing is repeated
         except (RayH5Error, MissingBytes) as exc:
             item = exc  # concerns this name alone
         if isinstance(item, (h5py.Group, h5py.h5d.DatasetID, RayH5Error, MissingBytes)):
-            yield prefix + name, item, to_it
+            yield shown, item, to_it
 
 
 def hard_links(starts: Iterable[tuple[h5py.Group, str]], trail: Trail) -> Iterator[tuple[str, int, h5py.Group]]:
@@ -165,14 +165,13 @@ def names_in(group: h5py.Group) -> Iterator[tuple[str | bytes, int, int]]:
     return (link for link in links_in(group) if link[0] not in OF_MATLAB or group.name != "/")
 
 
-def not_utf8(group: h5py.Group, name: bytes, path: str, *, columns: bool = True) -> UnsupportedColumnError | None:
+def not_utf8(group: h5py.Group, name: bytes, trail: Trail, *, columns: bool = True) -> UnsupportedColumnError | None:
     """Return the error of a column, link or group whose name is not UTF-8; None for an object that holds no columns.
 
     Without `columns`, the same of a link or group.
     """
-    with translated(path, f"looking up {name!r}"):
-        is_hard = group.id.links.get_info(name).type == h5py.h5l.TYPE_HARD
-        item = as_object(h5py.h5o.open(group.id, name)) if is_hard else None
+    with translated(trail.path, f"looking up {name!r}"):
+        item = trail.hard_target(group, name)
     if isinstance(item, h5py.Datatype) or (isinstance(item, h5py.Dataset) and not columns):
         return None
     what, cannot = "link", "it cannot be read"
@@ -180,6 +179,6 @@ def not_utf8(group: h5py.Group, name: bytes, path: str, *, columns: bool = True)
         is_group = isinstance(item, h5py.Group)
         what, cannot = ("group", "no column below it can be read") if is_group else ("column", cannot)
     return UnsupportedColumnError(
-        f"{path}: {what} {name!r} of group {group.name!r} has a name that is not UTF-8, so {cannot}. Rename it "
+        f"{trail.path}: {what} {name!r} of group {group.name!r} has a name that is not UTF-8, so {cannot}. Rename it "
         f"with h5py: file[{group.name!r}].move({name!r}, 'new name')."
     )
