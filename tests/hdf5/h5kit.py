@@ -20,11 +20,20 @@ import numpy as np
 Chunks = list[h5py.h5d.StoreInfo]
 
 
-def by_h5py(path: Path | str, name: str, rows: Any = slice(None)) -> np.ndarray:
+def by_h5py(path: Path | str, name: str, rows: Any = ()) -> np.ndarray:
     """Return what h5py delivers, in native byte order."""
     with h5py.File(path, "r") as file:
-        values = file[name][:][rows]
+        values = file[name][()][rows]
     return values if values.dtype.hasobject else values.astype(values.dtype.newbyteorder("="))
+
+
+def concatenated(paths: list[str], name: str) -> np.ndarray:
+    """Return what h5py delivers of several files, one after the other; texts as strings."""
+    parts = []
+    for path in paths:
+        with h5py.File(path) as file:
+            parts.append(file[name].asstr()[:] if file[name].dtype == object else file[name][:])
+    return np.concatenate(parts)
 
 
 def assert_same(found: np.ndarray, expected: np.ndarray) -> None:

@@ -11,6 +11,7 @@ from ray_h5.errors import OptionError, PredicateError, SchemaMismatchError, Unkn
 from ray_h5.index.folds import fold_values
 from ray_h5.index.row_index import build_index
 from ray_h5.torch_data import Groups, H5Dataset, Sidecar, Windows, any_equal, kfold, where
+from tests.hdf5.h5kit import concatenated
 
 
 def write(path, **columns):
@@ -74,22 +75,14 @@ def test_values_that_cannot_be_grouped(tmp_path):
         kfold(path, 2, "g", stratify=None)
 
 
-def column(paths, name):
-    parts = []
-    for path in paths:
-        with h5py.File(path) as file:
-            parts.append(file[name].asstr()[:] if name in ("guid", "text") else file[name][:])
-    return np.concatenate(parts)
-
-
 @pytest.mark.parametrize("stratify", [None, "cs_label", "text"])
 @pytest.mark.parametrize("group", ["guid", "number"])
 @pytest.mark.parametrize("k", [2, 5])
 def test_groups_never_straddle_and_cover_all(patients, k, group, stratify):
     index = build_index(patients, ["x"])
     folds = fold_values(index, k, group, stratify, 0)
-    of = column(patients, group)
-    label = column(patients, "cs_label")
+    of = concatenated(patients, group)
+    label = concatenated(patients, "cs_label")
     assert len(folds) == k
     tested = []
     for train, test in folds:

@@ -25,7 +25,7 @@ from ray_h5.order.read_plan import make_plan
 from ray_h5.predicates.virtual_names import virtual_name
 from ray_h5.storage.byte_source import FileIdentity, ObjectIdentity
 from ray_h5.torch_data import Files, Grid, Groups, H5Dataset, Shuffle, Windows, any_equal, row_mask, where
-from tests.hdf5.h5kit import numbered_column
+from tests.hdf5.h5kit import by_h5py, numbered_column
 from tests.index.kit import plan_files
 
 ROWS = np.arange(6)
@@ -241,8 +241,7 @@ def test_what_is_kept_of_a_source_is_not_used_once_it_changed(tmp_path, where_kn
     if where_known == "disk":
         MEMORY.clear()
     write(tmp_path / "s.h5", x=CHANGES[change])
-    with h5py.File(main) as file:
-        expected = file["x"][:].tolist()
+    expected = by_h5py(main, "x").tolist()
     assert rows_of(planned(world, index_dir=folder))["x"] == expected
     if change not in ("text", "shape"):
         wanted = [i for i, value in enumerate(expected) if value == 1]

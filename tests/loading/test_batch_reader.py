@@ -14,6 +14,7 @@ from ray_h5.loading.row_source import RowSource
 from ray_h5.order.block_layout import Tail
 from ray_h5.order.read_plan import make_plan
 from ray_h5.order.remaining_blocks import layout_of, read_block, resume, start_of
+from tests.hdf5.h5kit import by_h5py
 
 ROWS = 700
 
@@ -38,11 +39,7 @@ def plan_of(paths, columns=("x", "label"), shuffle=None, tail=None, block_rows=N
 
 
 def stored(paths, name):
-    found = []
-    for path in paths:
-        with h5py.File(path) as file:
-            found.append(file[name][()])
-    return np.concatenate([each for each in found if len(each)])
+    return np.concatenate([each for path in paths if len(each := by_h5py(path, name))])
 
 
 @pytest.mark.parametrize("threads", [0, 1, 3])

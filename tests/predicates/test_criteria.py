@@ -14,6 +14,7 @@ from ray_h5.predicates.evaluate import as_expression, evaluate
 from ray_h5.predicates.virtual_names import Length, parse_virtual, virtual_name
 from ray_h5.read.reader import RowReader
 from ray_h5.torch_data import H5Dataset, any_equal, between, row_mask, where
+from tests.hdf5.h5kit import by_h5py
 from tests.index.kit import plan_files
 from tests.kit.files import save
 
@@ -240,11 +241,7 @@ def classed(tmp_path_factory):
 
 
 def whole(paths, name):
-    parts = []
-    for path in paths:
-        with h5py.File(path) as file:
-            parts.append(file[name][:])
-    return np.concatenate(parts)
+    return np.concatenate([by_h5py(path, name) for path in paths])
 
 
 def selected(paths, predicate, columns=("ids",)):

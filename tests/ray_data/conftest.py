@@ -27,11 +27,3 @@ def signals(tmp_path):
             column("guid", names, dtype=h5py.string_dtype(), compression="lzf")
         paths.append(str(path))
     return paths
-
-
-def concatenated(paths, name):
-    parts = []
-    for path in paths:
-        with h5py.File(path) as file:
-            parts.append(file[name].asstr()[:] if file[name].dtype == object else file[name][:])
-    return np.concatenate(parts)

@@ -21,8 +21,7 @@ from ray_h5.errors import (
     UnknownColumnError,
 )
 from ray_h5.order.remaining_blocks import layout_of, read_block, start_of
-
-from .conftest import concatenated
+from tests.hdf5.h5kit import concatenated
 
 pytestmark = pytest.mark.usefixtures("ray_local")
 

@@ -9,8 +9,7 @@ import ray
 
 import ray_h5
 from ray_h5.errors import OutputExistsError, SchemaMismatchError
-
-from .conftest import concatenated
+from tests.hdf5.h5kit import concatenated
 
 pytestmark = pytest.mark.usefixtures("ray_local")
 

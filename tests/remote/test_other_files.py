@@ -27,6 +27,7 @@ from ray_h5.manifest.layout import FileState
 from ray_h5.read.open_file import forget_all
 from ray_h5.read.reader import RowReader
 from ray_h5.torch_data import H5Dataset, kfold, loader
+from tests.hdf5.h5kit import by_h5py
 from tests.kit.files import save
 from tests.kit.stores import forget_files
 from tests.remote.kit import options_of
@@ -197,8 +198,7 @@ def test_requests_are_few(server, bucket, raw, monkeypatch):
         assert len({*asked}) == 41
         assert len(asked) <= 45
     server.forget()
-    with h5py.File(bucket / "m.h5") as file:
-        same(reader.read(["x"], [0, 700, 701])["x"], file["x"][:][[0, 700, 701]])
+    same(reader.read(["x"], [0, 700, 701])["x"], by_h5py(bucket / "m.h5", "x")[[0, 700, 701]])
     assert len(server.requests()) <= 3
 
 
@@ -233,8 +233,7 @@ def test_a_chain(server, bucket, raw):
     link(bucket / "m.h5", "back", "c/c.h5", "back")
     with h5py.File(bucket / "m.h5", "a") as file:
         file["own"] = np.arange(3)
-    with h5py.File(raw / "p0.h5") as file:
-        expected = file["x"][:]
+    expected = by_h5py(raw / "p0.h5", "x")
     with reader_of(server, allow="s3://bkt") as reader:
         same(reader.read(["x"], ROWS)["x"], expected[ROWS])
         same(reader.read(["back"])["back"], np.arange(3))
@@ -318,8 +317,7 @@ def test_absolute_urls_of_the_same_store(server, bucket, raw):
         file["y"] = h5py.ExternalLink("s3a://bkt/raw/p0.h5", "x")
 
     master(bucket, fill)
-    with h5py.File(raw / "p0.h5") as file:
-        expected = file["x"][:]
+    expected = by_h5py(raw / "p0.h5", "x")
     same(reader_of(server).read(["x"])["x"], expected)
     same(reader_of(server, allow="s3a://bkt/raw").read(["y"])["y"], expected)
     with pytest.raises(ExternalDataError, match="outside"):
@@ -442,8 +440,7 @@ def test_mappings_that_are_not_read(server, bucket):
         with pytest.raises(UnsupportedColumnError, match=what):
             reader.read([name])
     same(reader.read(["endless here"])["endless here"], reader.read(["own"])["own"])
-    with h5py.File(bucket / "m.h5") as file:
-        same(reader.read(["rounded"])["rounded"], file["rounded"][()])
+    same(reader.read(["rounded"])["rounded"], by_h5py(bucket / "m.h5", "rounded"))
 
 
 def test_a_source_of_another_shape(server, bucket, raw, monkeypatch):
@@ -504,8 +501,7 @@ def test_a_file_system(bucket, raw):
             H5Dataset("a.h5", ["x"], filesystem=wrong)
     options = {"columns": ["x"], "filesystem": memory, "kept_bytes": 0}
     data = H5Dataset("memory://links/m.h5", allow_external="memory://links/raw", **options)
-    with h5py.File(raw / "p0.h5") as file:
-        np.testing.assert_array_equal(data.read(np.array(ROWS))["x"], file["x"][:][ROWS])
+    np.testing.assert_array_equal(data.read(np.array(ROWS))["x"], by_h5py(raw / "p0.h5", "x")[ROWS])
     with pytest.raises(ExternalDataError, match="outside"):
         H5Dataset("memory://links/m.h5", **options)
     source(raw / "p0.h5", 5)
@@ -527,8 +523,7 @@ def test_a_source_that_changes_between_plan_and_read(server, raw):
         data.read(np.arange(3))
     # Made again, it has the new values.
     again = H5Dataset(URL, columns=COLUMNS, allow_external=ALLOWED, storage_options=options_of(server))
-    with h5py.File(raw / "p0.h5") as file:
-        np.testing.assert_array_equal(again.read(np.array([4, 2]))["link"], file["x"][:][[4, 2]])
+    np.testing.assert_array_equal(again.read(np.array([4, 2]))["link"], by_h5py(raw / "p0.h5", "x")[[4, 2]])
     forget_all()
     (raw / "p0.h5").unlink()
     with pytest.raises((StaleIndexError, NotFoundError), match=r"p0\.h5"):
@@ -626,8 +621,7 @@ def test_any_mappings(server, bucket, monkeypatch):
     rng = random.Random(7)
     for number in range(60):
         path = mapped(rng, number, bucket)
-        with h5py.File(path) as file:
-            expected = file["x"][:]
+        expected = by_h5py(path, "x")
         reader = reader_of(server, f"s3://bkt/{path.name}")
         rows = [rng.randrange(len(expected)) for _ in range(5)]
         same(reader.read(["x"])["x"], expected)

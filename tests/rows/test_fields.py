@@ -6,6 +6,7 @@ import pytest
 
 from ray_h5 import Groups, H5Dataset, Shuffle, Windows, balance, between, fields, part, ragged, where
 from ray_h5.errors import OptionError, UnknownColumnError, UnsupportedColumnError
+from tests.hdf5.h5kit import by_h5py
 from tests.kit.files import save
 
 JET = np.dtype(
@@ -34,13 +35,8 @@ def path(tmp_path):
     return tmp_path / "a.h5"
 
 
-def stored(path, name):
-    with h5py.File(path) as file:
-        return file[name][()]
-
-
 def test_a_field_of_each_type(path):
-    jets, event = stored(path, "jets"), stored(path, "event")
+    jets, event = by_h5py(path, "jets"), by_h5py(path, "event")
     names = ["jets/pt", "jets/p/x", "jets/p/v", "event/label", "event/flag", "event/kind", "flat/name"]
     dataset = H5Dataset(path, names)
     found = dataset[list(range(50))]
@@ -54,7 +50,7 @@ def test_a_field_of_each_type(path):
 
 
 def test_several_fields_are_the_last_axis(path):
-    jets = stored(path, "jets")
+    jets = by_h5py(path, "jets")
     dataset = H5Dataset(path, [fields("jets", ["eta", "pt"]), "event/weight"])
     found = dataset[[3, 40, 3]]
     assert found["jets"].shape == (3, 4, 2)
@@ -68,7 +64,7 @@ def test_several_fields_are_the_last_axis(path):
 
 
 def test_in_predicates_and_weights(path):
-    event = stored(path, "event")
+    event = by_h5py(path, "event")
     chosen = H5Dataset(path, ["event/weight"], where(**{"event/label": [1, 2], "event/weight": between(3, None)}))
     keep = np.isin(event["label"], [1, 2]) & (event["weight"] >= 3)
     assert chosen[list(range(len(chosen)))]["event/weight"].tolist() == event["weight"][keep].tolist()
@@ -78,7 +74,7 @@ def test_in_predicates_and_weights(path):
 
 
 def test_of_a_ragged_column(path):
-    flat = stored(path, "flat")
+    flat = by_h5py(path, "flat")
     found = H5Dataset(path, [ragged("flat/pt", offsets="offsets")])
     assert len(found) == 5
     assert found[2]["flat/pt"].tolist() == flat["pt"][20:30].tolist()

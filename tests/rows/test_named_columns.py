@@ -8,6 +8,7 @@ from ray_h5 import Files, Grid, Groups, Patches, Shuffle, Windows, balance, betw
 from ray_h5.errors import OptionError, RayH5Error, UnknownColumnError
 from ray_h5.index.file_options import FileOptions
 from ray_h5.torch_data import H5Dataset, loader
+from tests.hdf5.h5kit import by_h5py
 
 EVENT = np.dtype([("pt", "<f4"), ("id", "<i4")])
 
@@ -29,11 +30,6 @@ def path(tmp_path):
     return tmp_path / "a.h5"
 
 
-def stored(path, name):
-    with h5py.File(path) as file:
-        return file[name][()]
-
-
 COLUMNS = {
     "first": part("x", {0: slice(2)}),
     "last": part("x", {0: [5]}),
@@ -47,7 +43,7 @@ COLUMNS = {
 
 
 def test_columns_of_one_dataset_are_its_parts(path, tmp_path):
-    x, event = stored(path, "x"), stored(path, "event")
+    x, event = by_h5py(path, "x"), by_h5py(path, "event")
     options = {"dtypes": {"whole": "f8"}, "index_dir": tmp_path / "index"}
     for _ in range(2):  # the second time from the index
         found = H5Dataset(path, COLUMNS, where(pt=between(2, None), y=[1]), **options)
@@ -71,7 +67,7 @@ def test_parts_of_one_dataset_decode_each_chunk_once(path):
     with scope.open(str(path)) as reader:
         found = reader.read(["a", "b"])
         assert reader.stats.chunks_decoded == 5
-    np.testing.assert_array_equal(found["b"], stored(path, "x")[:, [5, 1]])
+    np.testing.assert_array_equal(found["b"], by_h5py(path, "x")[:, [5, 1]])
 
 
 @pytest.mark.parametrize(
@@ -115,7 +111,7 @@ def test_attributes_that_are_named_as_columns_say_how_they_become_columns(tmp_pa
 
 
 def test_with_each_row_kind(path):
-    x, volume = stored(path, "x"), stored(path, "volume")
+    x, volume = by_h5py(path, "x"), by_h5py(path, "volume")
     columns = {"a": part("volume", {0: [1]}), "b": "volume"}
     found = H5Dataset(path, columns, rows=Patches({"volume": (4, 3)}, axes={"volume": (1, 2)}))[1]
     np.testing.assert_array_equal(found["a"], volume[[1], :4, 3:6])
@@ -132,7 +128,7 @@ def test_with_each_row_kind(path):
     np.testing.assert_array_equal(found[0]["pt"], cells["pt"][1:, 1:, [1]])
     groups = H5Dataset(path, {"a": part("x", {0: [0]}), "b": part("x", {1: [4]}), "c": "x"}, rows=Groups("g*"))
     for i in range(4):
-        values = stored(path, f"g{i}/x")
+        values = by_h5py(path, f"g{i}/x")
         np.testing.assert_array_equal(groups[i]["a"], values[[0]])
         np.testing.assert_array_equal(groups[i]["b"], values[:, [4]])
         np.testing.assert_array_equal(groups[i]["c"], values)
@@ -140,7 +136,7 @@ def test_with_each_row_kind(path):
     steps = H5Dataset(
         path, {"past": part("x", {0: [1]}), "next": "next", "now": "x"}, rows=Groups("g*"), windows=windows
     )
-    values = stored(path, "g0/x")
+    values = by_h5py(path, "g0/x")
     np.testing.assert_array_equal(steps[0]["past"], values[:2, [1]])
     np.testing.assert_array_equal(steps[0]["next"], values[[2]])
     np.testing.assert_array_equal(steps[0]["now"], values[1])
@@ -155,4 +151,4 @@ def test_with_each_row_kind(path):
     np.testing.assert_array_equal(cells["a"], volume[1, 1, [3]])
     np.testing.assert_array_equal(cells["b"], volume[1, 1])
     ends = H5Dataset(path, {"t": joined("g*/t"), "name/of": joined("g*/x")})
-    np.testing.assert_array_equal(ends[4]["name/of"], stored(path, "g1/x")[1])
+    np.testing.assert_array_equal(ends[4]["name/of"], by_h5py(path, "g1/x")[1])

@@ -11,6 +11,7 @@ from ray_h5 import Groups, H5Dataset, Patches, RowReader, Sidecar, Windows, wher
 from ray_h5.errors import SchemaMismatchError, UnknownColumnError
 from ray_h5.index.file_options import FileOptions
 from ray_h5.inspect.measure import inspect_files
+from tests.hdf5.h5kit import by_h5py
 from tests.rows.kit import assert_value
 
 SIZES = [5, 3, 11, 4]
@@ -32,8 +33,7 @@ def path(tmp_path):
 
 
 def in_file(path, number, kind="images"):
-    with h5py.File(path) as file:
-        return file[f"{kind}/case_{number}"][()]
+    return by_h5py(path, f"{kind}/case_{number}")
 
 
 @pytest.mark.parametrize("index", [False, True])

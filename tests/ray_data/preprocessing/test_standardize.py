@@ -31,7 +31,7 @@ from ray_h5.ray_data.preprocessing.batch_formats import names_of
 from ray_h5.ray_data.preprocessing.standardize import PreprocessorNotFittedError
 from ray_h5.transforms.moments import Moments
 from ray_h5.transforms.scaler import Scaler
-from tests.ray_data.conftest import concatenated
+from tests.hdf5.h5kit import concatenated
 from tests.ray_data.kit import position_at
 
 pytestmark = pytest.mark.usefixtures("ray_local")
