@@ -46,7 +46,7 @@ LIMITS: dict[str, Size] = {
     "call_errors": Size(69, 1, 0, 0, 1, 0),
     "cli": Size(194, 1, 3, 0, 0, 0),
     "codecs": Size(836, 6, 0, 0, 0, 0),
-    "columns": Size(4647, 21, 0, 0, 0, 1),
+    "columns": Size(4645, 21, 0, 0, 0, 1),
     "content_equality": Size(66, 1, 0, 0, 0, 0),
     "errors": Size(178, 1, 0, 0, 0, 0),
     "hash_and_permute": Size(187, 1, 0, 0, 0, 0),

@@ -224,10 +224,8 @@ def joined(pattern: str, *, name: str | None = None) -> JoinedColumn:
     joined('entry/data/data_*', name='entry/data/data')
     """
     pattern = as_path("joined: pattern", pattern)
-    if not any(character in pattern for character in "*?["):
-        raise OptionError(
-            f"joined({pattern!r}): expected a glob, such as 'data/frames_*'; a dataset is a column itself"
-        )
+    expected = "a glob, such as 'data/frames_*'; a dataset is a column itself"
+    require({*"*?["} & {*pattern}, "joined: pattern", pattern, expected)
     default = re.split(r"[*?\[]", pattern, maxsplit=1)[0].rstrip("/_-.") or "value"
     return JoinedColumn(pattern, default if name is None else as_path("joined: name", name))
 
@@ -289,13 +287,12 @@ def part(
         raise OptionError(f"{what}: names are listed: pass names= too, the dataset that has them, such as 'var/_index'")
     if names is not None and not has_names:
         raise OptionError(f"{what}: names={names!r} is used only with a list of names")
-    if random is not None and (not is_integer(random) or random < 1):
-        raise OptionError(f"{what}: random={random!r}: expected a number of entries, 1 or more")
+    count = None if random is None else as_integer(f"{what}: random", random, 1, instead=" entries")
     if random is not None and 0 in positions:
         raise OptionError(f"{what}: random={random} draws from axis 0; leave {{0: ...}} out")
     at = tuple(sorted(positions.items()))
     named = None if names is None else as_path("part: names", names)
-    return RowPart(of, at, named, None if random is None else int(random), as_integer("part: seed", seed, 0))
+    return RowPart(of, at, named, count, as_integer("part: seed", seed, 0))
 
 
 def _as_positions(what: str, value: Any) -> Positions:

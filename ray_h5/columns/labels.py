@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,6 +14,7 @@ from ray_h5.columns.schema import ColumnSpec
 from ray_h5.errors import CastError, OptionError
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.messages import few, near_names
+from ray_h5.options import require
 
 Value: TypeAlias = str | int | bool | float
 
@@ -121,7 +123,7 @@ class Classes:
         return ", ".join(shown[:_MAX_SHOWN]) + (f" and {len(shown) - _MAX_SHOWN} more" if shown[_MAX_SHOWN:] else "")
 
 
-def as_labels(labels: object) -> tuple[Classes, ...]:
+def as_labels(labels: Any) -> tuple[Classes, ...]:
     """Return the option `labels`, checked; those without values take the classes of the files.
 
     Raises
@@ -129,11 +131,8 @@ def as_labels(labels: object) -> tuple[Classes, ...]:
     OptionError
         If the option cannot be used.
     """
-    if not isinstance(labels, Mapping):
-        raise OptionError(
-            f"labels={labels!r}: expected {{column: classes}}, such as {{'cell_type': ['B', 'T']}} or "
-            "{'cell_type': 'auto'}"
-        )
+    expected = "{column: classes}, such as {'cell_type': ['B', 'T']} or {'cell_type': 'auto'}"
+    require(isinstance(labels, Mapping), "labels", labels, expected)
     return tuple(_classes(name, value) for name, value in labels.items())
 
 
@@ -167,7 +166,9 @@ def _classes(name: object, choice: object) -> Classes:
 
 def _value(where: str, value: Any) -> Value | None:
     plain = value.item() if isinstance(value, np.generic) else value
-    plain = plain.decode() if isinstance(plain, bytes) else plain
+    if isinstance(plain, bytes):
+        with contextlib.suppress(UnicodeDecodeError):  # other bytes are refused
+            plain = plain.decode()
     if plain is not None and not isinstance(plain, (str, int)):
         raise OptionError(f"{where}: expected text or integers as classes, found {value!r}")
     return plain

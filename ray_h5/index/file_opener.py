@@ -86,7 +86,7 @@ class Scope:
                 + ", to read the rows in it."
             )
         require(isinstance(decode_cf, (bool, np.bool_)), "decode_cf", decode_cf, "True or False")
-        require(axes in {"stored", "reversed"}, "axes", axes, "'stored' or 'reversed'")
+        require(axes in ("stored", "reversed"), "axes", axes, "'stored' or 'reversed'")
         # Columns that are more than parts of the rows of a dataset.
         others = [column for column in columns if not isinstance(column, RowPart) or not isinstance(column.of, str)]
         if axes == "reversed" and (has_groups or others or decode_cf):

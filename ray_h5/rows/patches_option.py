@@ -110,7 +110,7 @@ class Patches(RowKind):
             if list(axes_of) != sorted(set(axes_of)):
                 raise OptionError(f"Patches: axes={{{name!r}: {axes_of}}}: expected axes that ascend")
         put("axes", checked or None)
-        require(self.pad in {"inside", "zero"}, "Patches: pad", self.pad, "'inside' or 'zero'")
+        require(self.pad in ("inside", "zero"), "Patches: pad", self.pad, "'inside' or 'zero'")
         check_key("Patches: key", self.key)
 
     def _check_draws(self) -> None:

@@ -131,14 +131,14 @@ class Groups(RowKind):
         check_key("Groups: key", self.key)
         own = [*self.attrs, *([] if self.key is None else [self.key])]
         require(len(set(own)) == len(own), f"Groups: attrs={self.attrs}, key", self.key, "names that differ")
-        require(self.order in {"name", "creation"}, "Groups: order", self.order, "'name' or 'creation'")
+        require(self.order in ("name", "creation"), "Groups: order", self.order, "'name' or 'creation'")
         if isinstance(self.pattern, Mapping) and (self.attrs or self.order != "name"):
             raise OptionError(
                 f"Groups: pattern={self.pattern!r}: attrs= and order= are of groups that one pattern matches; leave "
                 "them out"
             )
         require(isinstance(self.name, str) and self.name, "Groups: name", self.name, "the name of a column")
-        require(self.missing in {"error", "null"}, "Groups: missing", self.missing, "'error' or 'null'")
+        require(self.missing in ("error", "null"), "Groups: missing", self.missing, "'error' or 'null'")
 
     def __hash__(self) -> int:
         return hash((self.in_file, self.key))

@@ -80,13 +80,13 @@ class Sidecar:
         object.__setattr__(self, "key", self.on if self.key is None else _names("key", self.key))
         option, keys = f"Sidecar: on={list(self.on)}, key", list(self.keys)
         require(len(self.on) == len(keys), option, keys, "a column of the table for each column of the files")
-        if self.missing not in {"error", "null", "drop"}:
-            raise OptionError(f"Sidecar: missing={self.missing!r}: expected 'error', 'null' or 'drop'")
+        is_known = self.missing in ("error", "null", "drop")
+        require(is_known, "Sidecar: missing", self.missing, "'error', 'null' or 'drop'")
         require(isinstance(self.prefix, str), "Sidecar: prefix", self.prefix, "a text, such as 'labels/'")
-        if self.types is not None and not isinstance(self.types, Mapping):
-            raise OptionError(f"Sidecar: types={self.types!r}: expected {{column: type}}, such as {{'zip': str}}")
-        if self.delimiter is not None and not (isinstance(self.delimiter, str) and len(self.delimiter) == 1):
-            raise OptionError(f"Sidecar: delimiter={self.delimiter!r}: expected one character, such as ';'")
+        is_mapping, expected = isinstance(self.types, (Mapping, type(None))), "{column: type}, such as {'zip': str}"
+        require(is_mapping, "Sidecar: types", self.types, expected)
+        is_one = self.delimiter is None or (isinstance(self.delimiter, str) and len(self.delimiter) == 1)
+        require(is_one, "Sidecar: delimiter", self.delimiter, "one character, such as ';'")
         object.__setattr__(self, "max_rows", as_integer("Sidecar: max_rows", self.max_rows, 1))
         object.__setattr__(self, "max_bytes", as_bytes("Sidecar: max_bytes", self.max_bytes))
 

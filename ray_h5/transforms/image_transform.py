@@ -112,8 +112,8 @@ class DecodeImage:
             object.__setattr__(self, "size", (int(size[0]), int(size[1])))
         object.__setattr__(self, "max_pixels", as_integer("DecodeImage: max_pixels", self.max_pixels, 1))
         require(self.mode in get_args(Mode), "DecodeImage: mode", self.mode, "'RGB', 'L' or 'unchanged'")
-        if self.on_error not in {"raise", "skip", "null"}:
-            raise OptionError(f"DecodeImage: on_error={self.on_error!r}: expected 'raise', 'skip' or 'null'")
+        is_known = self.on_error in ("raise", "skip", "null")
+        require(is_known, "DecodeImage: on_error", self.on_error, "'raise', 'skip' or 'null'")
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -145,6 +145,7 @@ def test_a_state_of_other_classes_is_refused(texts):
         ({"kind": ["B", None]}, "None is no class"),
         ({"kind": {"B": "0"}}, "expected an integer as the number of 'B'"),
         ({"kind": [0.5]}, "expected text or integers"),
+        ({"kind": [b"\xff"]}, r"expected text or integers as classes, found b'.xff'"),
         ({1: "auto"}, "expected names of columns"),
         ({"x": "auto"}, "labels are for text, categories and integers"),
         ({"kind": [0, 1]}, r"'kind': \.\.\.}: the column holds .*, and the classes are numbers: .* write 'auto'"),

@@ -513,6 +513,7 @@ WRONG = [
     (lambda: Sidecar("a.csv", on="a", missing="ignore"), "missing='ignore'"),
     (lambda: Sidecar("a.csv", on="a", delimiter="||"), "delimiter='||'"),
     (lambda: Sidecar("a.csv", on="a", max_rows=0), "max_rows=0"),
+    (lambda: Sidecar("a.csv", on="a", missing=["null"]), "'error', 'null' or 'drop'"),
     (lambda: Sidecar("a.csv", on="a", max_bytes="many"), "max_bytes='many'"),
     (lambda: Sidecar("a.csv", on="a", max_bytes="9" * 400), "max_bytes='99"),
     (lambda: FileOptions.of("x.h5", sidecar="labels.csv"), re.escape("write Sidecar('labels.csv', on=...)")),

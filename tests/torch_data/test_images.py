@@ -143,6 +143,7 @@ WRONG = [
     ({"column": "a", "size": 0}, "size=0"),
     ({"column": "a", "mode": "BGR"}, "mode='BGR'"),
     ({"column": "a", "on_error": "ignore"}, "on_error='ignore'"),
+    ({"column": "a", "on_error": ["skip"]}, "on_error=.'skip'"),
     ({"column": "a", "max_pixels": 0}, "max_pixels"),
 ]
 
