@@ -281,3 +281,37 @@ def test_axes_of_items_are_none_of_rows(tmp_path, kind, first):
     np.testing.assert_array_equal(H5Dataset(tmp_path / "a.h5", ["x"])[:]["x"], values)
     with pytest.raises(UnsupportedColumnError, match=r"column 'x'.* has items that are arrays"):
         H5Dataset(tmp_path / "a.h5", ["x"], **kind)[:]
+
+
+@few(30)
+@given(seed=st.integers(0, 1 << 30))
+def test_mappings_without_an_end_equal_h5py(tmp_path_factory, seed):
+    """Two side by side: of numbered sources, of which one may be missing; or of one that grows, in blocks of rows."""
+    rng, folder, endless = random.Random(seed), tmp_path_factory.mktemp("endless"), h5py.h5s.UNLIMITED
+    made = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    made.set_fill_value(np.array(-1, "i4"))
+    width = rng.randint(1, 4)
+    for side in range(2):
+        first, block, count, is_numbered = rng.randint(0, 3), rng.randint(1, 3), rng.randint(1, 5), rng.random() < 0.6
+        stride, of_type = block + rng.randint(0, 2), rng.choice(["i4", "u1", "f8"])
+        for number in range(count if is_numbered else 1):
+            values = np.random.default_rng(number).integers(0, 99, (block if is_numbered else block * count, width))
+            with h5py.File(folder / f"{side}_{number}.h5", "w", libver="latest") as file:
+                file.create_dataset("x", data=values.astype(of_type), chunks=(2, 1), maxshape=(None, width))
+        if is_numbered and count > 2 and rng.random() < 0.4:
+            (folder / f"{side}_{rng.randint(1, count - 1)}.h5").unlink()
+        here = h5py.h5s.create_simple((40, 2 * width), (endless, 2 * width))
+        here.select_hyperslab((first, side * width), (endless, 1), (stride, 1), (block, width))
+        there = h5py.h5s.create_simple((block, width), (endless, width))
+        if not is_numbered:
+            there.select_hyperslab((0, 0), (endless, 1), (block, 1), (block, width))
+        made.set_virtual(here, f"{side}_{'%b' if is_numbered else 0}.h5".encode(), b"x", there)
+    with h5py.File(folder / "all.h5", "w", libver="latest") as file:
+        h5py.h5d.create(file.id, b"x", h5py.h5t.STD_I32LE, here, dcpl=made)
+        values = file["x"][()]
+    with ray_h5.RowReader(folder / "all.h5", allow_external=[folder]) as reader:
+        assert reader.num_rows == len(values)
+        for rows in (slice(None), [rng.randrange(len(values)) for _ in range(4)]):
+            np.testing.assert_array_equal(reader.read(["x"], rows)["x"], values[rows])
+    flat = H5Dataset(folder / "all.h5", ["x"], rows=Grid(2), allow_external=folder)
+    np.testing.assert_array_equal(flat[:]["x"], values.reshape(-1))
