@@ -23,21 +23,13 @@ if TYPE_CHECKING:
 _NOTHING: Mapping[str, SourceStates] = {}
 
 
-def planned_jobs(file: OpenFile, read: FileRead, expected: Mapping[str, SourceStates]) -> list[Job]:
-    """Return the work of a read, which may be planned again.
-
-    Other files that its values come from are added to the read. The sources of columns have to be as `expected`, by
-    column.
-    """
-    read.after.clear()
-    read.sources.clear()
-    return _jobs_of(file, read, read.parts, expected)
-
-
-def _jobs_of(
+def jobs_of_parts(
     file: OpenFile, read: FileRead, parts: Sequence[Part], expected: Mapping[str, SourceStates] = _NOTHING
 ) -> list[Job]:
-    """Return the work of parts, and of those of the other files that have their values."""
+    """Return the work of parts of a read, and of those of the other files that have their values.
+
+    These files are added to the read. The sources of columns have to be as `expected`, by column.
+    """
     others: dict[OpenFile, list[Part]] = {}
     virtual: list[Job] = []
     # Parts that take fields, positions or boxes of one dataset are planned together.
@@ -75,7 +67,7 @@ def _jobs_of(
     with file.library():
         gather(place, parts)
         jobs = [job for some in gather(partial(_jobs_here, file), own.values()) for job in some]
-        for there in gather(lambda other: _jobs_of(other, read, others[other]), others):
+        for there in gather(lambda other: jobs_of_parts(other, read, others[other]), others):
             virtual += there
     return [*jobs, *virtual]
 
@@ -108,7 +100,7 @@ def _virtual_jobs(
                 read.add_sources(layout.name, virtual.states_of(paths))
                 return jobs
         if len(cut := virtual.cut(part, most)) > 1:  # few files are open at a time
-            return [planned_later(partial(_jobs_of, file, read, [some])) for some in cut]
+            return [planned_later(partial(jobs_of_parts, file, read, [some])) for some in cut]
     pieces = list(virtual.parts(part, read.after))
     read.add_sources(layout.name, virtual.states_of({path for path, _ in pieces}))
     for path, piece in pieces:

@@ -27,7 +27,7 @@ from ray_h5.per_process import PerProcess
 from ray_h5.read.arguments import Rows, as_names, as_places, as_request, as_rows, check_fit, common_rows, fitted
 from ray_h5.read.arrays.column import Column, JoinedColumn
 from ray_h5.read.casting import Casting
-from ray_h5.read.file_plan import planned_jobs
+from ray_h5.read.file_plan import jobs_of_parts
 from ray_h5.read.file_reads import repeated, run_together
 from ray_h5.read.jobs import Job, ReadStats
 from ray_h5.read.length_errors import HasRows, hint_of
@@ -463,7 +463,12 @@ class RowReader:
         if len(plain) == len(read.parts) and not self._expected:
             parts = zip(plain, read.parts, strict=True)
             return [job for column, part in parts for job in column.jobs(part.request, part.out)]
-        plan = functools.partial(planned_jobs, file, read, self._expected)
+
+        def plan() -> list[Job]:
+            read.after.clear()  # what an earlier pass, or try, added
+            read.sources.clear()
+            return jobs_of_parts(file, read, read.parts, self._expected)
+
         return plan() if file.held is None else replay(plan)
 
     def _ask(self, action: Callable[[OpenFile], Result]) -> Result:
