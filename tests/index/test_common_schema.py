@@ -21,11 +21,7 @@ from tests.kit.files import save
 @pytest.fixture
 def write(tmp_path):
     def write(*files):
-        paths = []
-        for number, columns in enumerate(files):
-            paths.append(str(tmp_path / f"{number}.h5"))
-            save(paths[-1], columns)
-        return paths
+        return [save(tmp_path / f"{number}.h5", columns) for number, columns in enumerate(files)]
 
     return write
 

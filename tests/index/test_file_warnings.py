@@ -2,7 +2,6 @@
 
 import h5py
 import numpy as np
-import pytest
 
 from ray_h5.torch_data import CombinedHDF5Dataset, Files, H5Dataset, Windows, loader
 from tests.kit.files import save
@@ -14,12 +13,8 @@ def warnings_of(caplog):
     return found
 
 
-@pytest.fixture
-def traces(tmp_path):
-    return save(tmp_path / "a.h5", {f"data/trace_{i}": np.zeros(100) for i in range(5)})
-
-
-def test_samples_that_become_columns_are_told_once(traces, caplog):
+def test_samples_that_become_columns_are_told_once(tmp_path, caplog):
+    traces = save(tmp_path / "a.h5", {f"data/trace_{i}": np.zeros(100) for i in range(5)})
     for dataset in (H5Dataset, CombinedHDF5Dataset, H5Dataset):
         dataset(traces)
     (warning,) = warnings_of(caplog)

@@ -70,18 +70,10 @@ def test_planning_leaves_no_circles_of_objects(tmp_path):
     assert kept == []
 
 
-@pytest.fixture
-def opens(monkeypatch):
-    """The files that libhdf5 opens."""
-    found = []
-    opened = opening._opened
-    monkeypatch.setattr(opening, "_opened", lambda path, swmr: found.append(path) or opened(path, swmr))
-    return found
-
-
 @pytest.mark.parametrize("columns", [None, ["x", "label"], ["anndata"], ["group"]])
-def test_libhdf5_opens_each_file_once_to_plan_it(tmp_path, opens, columns):
-    paths = []
+def test_libhdf5_opens_each_file_once_to_plan_it(tmp_path, monkeypatch, columns):
+    paths, opens, opened = [], [], opening._opened
+    monkeypatch.setattr(opening, "_opened", lambda path, swmr: opens.append(path) or opened(path, swmr))
     for number in range(5):
         paths.append(str(tmp_path / f"{number}.h5"))
         with h5py.File(paths[-1], "w") as file:

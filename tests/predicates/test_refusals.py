@@ -11,6 +11,7 @@ import pytest
 from ray_h5.errors import PredicateError
 from ray_h5.predicates.evaluate import evaluate
 from ray_h5.torch_data import Groups, H5Dataset, any_equal, between, csr, ragged, where
+from tests.kit.files import save
 
 DAYS = np.array(["2024-01-30", "2024-01-31", "2024-02-01", "NaT"], "M8[D]")
 
@@ -116,18 +117,14 @@ def said(wanted, column):
     return None
 
 
-@pytest.fixture
-def arrays(tmp_path):
-    """Four rows of arrays of many kinds."""
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["steps"], file["one_hot"], file["single"] = np.ones((4, 3)), np.ones((4, 5, 3)), np.ones((4, 5, 1))
-        file["image"], file["texts"] = np.ones((4, 3, 2, 2)), np.full((4, 2), b"1")
-        file["complex"], file["spectrum"] = np.ones(4, complex), np.ones((4, 3), complex)
-        file["mask"] = np.ones((4, 3), bool)
-        file["events/x"], file["events/offsets"] = np.ones(10), [0, 1, 4, 4, 10]
-        for name, values in (("data", np.ones(4)), ("indices", range(4)), ("indptr", range(5)), ("shape", [4, 4])):
-            file[f"cells/{name}"] = values
-    return tmp_path / "a.h5"
+ARRAYS = {
+    "steps": np.ones((4, 3)), "one_hot": np.ones((4, 5, 3)), "single": np.ones((4, 5, 1)),
+    "image": np.ones((4, 3, 2, 2)), "texts": np.full((4, 2), b"1"), "mask": np.ones((4, 3), bool),
+    "complex": np.ones(4, complex), "spectrum": np.ones((4, 3), complex),
+    "events/x": np.ones(10), "events/offsets": [0, 1, 4, 4, 10],
+    "cells/data": np.ones(4), "cells/indices": range(4), "cells/indptr": range(5), "cells/shape": [4, 4],
+}  # fmt: skip
+"""Four rows of arrays of many kinds."""
 
 
 @pytest.mark.parametrize(
@@ -137,16 +134,17 @@ def arrays(tmp_path):
         ("complex", False), ("spectrum", False), ("events/x", False), ("cells", False),
     ],
 )  # fmt: skip
-def test_any_equal_is_advised_where_it_works(arrays, column, is_advised):
+def test_any_equal_is_advised_where_it_works(tmp_path, column, is_advised):
+    path = save(tmp_path / "a.h5", ARRAYS)
     columns = ["steps", ragged("events/x", offsets="events/offsets"), csr("cells")]
     with pytest.raises(PredicateError, match="holds an array of shape") as raised:
-        H5Dataset(arrays, columns, where(**{column: 1}))
+        H5Dataset(path, columns, where(**{column: 1}))
     advised = re.search(r"write (where\(.*?\}\))[.]", str(raised.value))
     assert (advised is not None) == is_advised
     assert ("a class of a one-hot column occurs" in str(raised.value)) == (column == "one_hot")
     if advised is not None:
         predicate = eval(advised[1], {"where": where, "any_equal": any_equal, "value": 1})
-        assert len(H5Dataset(arrays, columns, predicate)) == 4
+        assert len(H5Dataset(path, columns, predicate)) == 4
 
 
 def test_any_equal_is_advised_for_each_kind_of_row(tmp_path):

@@ -170,8 +170,7 @@ def test_stacks_with_gaps_are_read_as_one_column(tmp_path, seed):
 def test_rows_of_stacks_may_be_wider_than_those_of_all_sources(tmp_path, chunks):
     layout = h5py.VirtualLayout((8, 6), "i4")
     for number in range(2):
-        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
-            file.create_dataset("x", data=np.arange(16, dtype="i4").reshape(4, 4) + 100 * number, chunks=chunks)
+        save(tmp_path / f"{number}.h5", {"x": np.arange(16, dtype="i4").reshape(4, 4) + 100 * number}, chunks=chunks)
         layout[4 * number : 4 * number + 4, 1:5] = h5py.VirtualSource(f"{number}.h5", "x", (4, 4))
     with h5py.File(tmp_path / "all.h5", "w") as file:
         file.create_virtual_dataset("x", layout, fillvalue=-3)

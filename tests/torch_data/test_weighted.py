@@ -13,12 +13,8 @@ FALSE_ALARMS = 1e-4
 """How often a statistical test would fail for another seed."""
 
 
-@pytest.fixture(scope="module")
-def dataset(files):
-    return H5Dataset(files, ["fhr_st"])
-
-
-def test_datasets_of_which_only_the_length_is_known(dataset):
+def test_datasets_of_which_only_the_length_is_known(files):
+    dataset = H5Dataset(files, ["fhr_st"])
     weights = np.arange(120) % 2
     for other in (range(120), ConcatDataset([dataset, dataset])):
         found = list(OrderSampler(other, shuffle=Shuffle(weights=weights, rows_per_epoch=500)))
