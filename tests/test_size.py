@@ -69,7 +69,7 @@ LIMITS: dict[str, Size] = {
     "rows": Size(3836, 17, 1, 0, 4, 1),
     "shown_values": Size(105, 1, 0, 0, 0, 0),
     "source": Size(269, 1, 8, 0, 0, 0),
-    "storage": Size(3222, 18, 4, 0, 2, 0),
+    "storage": Size(3220, 18, 4, 0, 2, 0),
     "tables": Size(1222, 7, 0, 0, 2, 2),
     "torch_data": Size(4385, 20, 2, 0, 1, 0),
     "transforms": Size(1729, 9, 0, 0, 1, 0),

@@ -21,7 +21,7 @@ from urllib.parse import unquote_to_bytes
 
 from ray_h5.errors import NotFoundError, NotReadableError, OptionError
 from ray_h5.messages import few, near_names
-from ray_h5.options import DEFAULT_EXTENSIONS
+from ray_h5.options import DEFAULT_EXTENSIONS, require
 from ray_h5.storage.addresses import has_magic, scheme_of, shown, without_secrets
 from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.local import absolute_path
@@ -64,15 +64,13 @@ class Endings:
     """Endings of the files to take from folders and globs, as the user writes them; None takes all files."""
 
     def __init__(self, extensions: Collection[str] | None) -> None:
-        what = f"file_extensions={extensions!r}: expected"
-        if isinstance(extensions, str):
-            # Each letter would be an ending.
-            raise OptionError(f"{what} a list of endings, found one; write file_extensions=[{extensions!r}]")
-        is_list = isinstance(extensions, Collection) and len(extensions) > 0
-        if extensions is not None and not (
-            is_list and all(isinstance(ending, str) and ending.strip(".") for ending in extensions)
-        ):
-            raise OptionError(f"{what} at least one ending, such as 'h5', or None for all files")
+        option, is_list = "file_extensions", isinstance(extensions, Collection) and len(extensions) > 0
+        # Each letter of a text would be an ending.
+        expected = f"a list of endings, found one; write {option}=[{extensions!r}]"
+        require(not isinstance(extensions, str), option, extensions, expected)
+        is_right = is_list and all(isinstance(ending, str) and ending.strip(".") for ending in extensions or ())
+        expected = "at least one ending, such as 'h5', or None for all files"
+        require(extensions is None or is_right, option, extensions, expected)
         endings = {"." + ending.lstrip(".").lower() for ending in extensions or ()}
         self._endings = None if extensions is None else tuple(endings)
         self._are_usual = endings == {f".{ending}" for ending in DEFAULT_EXTENSIONS}
