@@ -140,15 +140,10 @@ class OpenFile:
 
     def look(self) -> None:
         """Find out now whether it is HDF5."""
-        if self._is_hdf5 or self.headers() is not None:
-            return
-        try:
+        if not self._is_hdf5 and self.headers() is None:
             with self.library() as library:
                 library.file if self.held is None else library.root  # noqa: B018  opens it
-        except (RayH5Error, OSError):
-            self.forget()  # the cache would keep its descriptor
-            raise
-        self._is_hdf5 = True
+            self._is_hdf5 = True
 
     def forget(self) -> None:
         """Remove the file from the cache, so that it is opened again."""

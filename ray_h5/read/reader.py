@@ -429,6 +429,7 @@ class RowReader:
         try:
             file.look()
         except (RayH5Error, OSError):
+            file.forget()  # the cache would keep its descriptor
             self._opened.value = None
             raise
 
