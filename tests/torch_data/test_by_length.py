@@ -6,10 +6,11 @@ from itertools import chain
 import h5py
 import numpy as np
 import pytest
+import torch
 
 from ray_h5 import Files, Groups, H5Dataset, OrderBatchSampler, OrderSampler, Shuffle, Windows, loader, part, ragged
 from ray_h5.errors import OptionError
-from ray_h5.torch_data import where
+from ray_h5.torch_data import CombinedHDF5Dataset, where
 from tests.kit.files import save
 
 N = 600
@@ -100,6 +101,24 @@ def test_lengths_of_ranges_and_lists(tmp_path, index_dir):
             loader(dataset, 4, shuffle=Shuffle(seed=1, by_length=name, run_rows=4), pad=columns != ["label"])
         )
         assert sum(len(next(iter(batch.values()))) for batch in batches) == 40
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_lengths_are_not_cast_as_values_are(tmp_path, dtype):
+    """A CombinedHDF5Dataset casts all numbers, also those of lists."""
+    rng = np.random.default_rng(3)
+    lists = [[np.arange(count) for count in rng.integers(0, 9, 15)] for _ in range(2)]
+    for name, rows in zip("ab", lists, strict=True):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            stored = file.create_dataset("lists", 15, h5py.vlen_dtype("i2"))
+            for i, row in enumerate(rows):
+                stored[i] = row
+    dataset = CombinedHDF5Dataset(tmp_path, ["lists"], dtype=dtype, pad=True)
+    shuffle = Shuffle(seed=1, by_length="lists", run_rows=4)
+    assert dataset.epoch_order(shuffle).runs.lengths.tolist() == [len(row) for row in chain(*lists)]
+    batches = list(loader(dataset, 4, shuffle=shuffle))
+    assert {batch.lists.dtype for batch in batches} == {dtype}
+    assert sorted(chain(*(batch.lists_length.tolist() for batch in batches))) == sorted(map(len, chain(*lists)))
 
 
 def test_lengths_of_spans_of_time(tmp_path):

@@ -206,7 +206,7 @@ def _of_shapes(index: RowIndex, name: str) -> np.ndarray | None:
     if row_lengths is not None:
         return row_lengths
     lengths = virtual_name(name, Length())
-    return one_array(index.values([lengths])[lengths]).to_numpy()
+    return one_array(index.values([lengths], stored=True)[lengths]).to_numpy()
 
 
 def _range_lengths(index: RowIndex, name: str) -> np.ndarray | None:
