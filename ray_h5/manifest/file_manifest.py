@@ -60,7 +60,7 @@ class Manifest(Facts):
     @property
     def nbytes(self) -> int:
         """Bytes in memory, about."""
-        packed = sum(len(index.data) for column in self.columns.values() for index in column.indexes)
-        texts = (len(text) + _OBJECT_BYTES for array in self.values.values() if array.dtype.hasobject for text in array)
-        arrays = sum(array.nbytes for array in self.values.values()) + sum(texts)
-        return len(self.columns) * LAYOUT_BYTES + packed + arrays
+        columns, values = [*self.columns.values()], [*self.values.values()]  # other threads add to them
+        packed = sum(len(index.data) for column in columns for index in column.indexes)
+        texts = (len(text) + _OBJECT_BYTES for array in values if array.dtype.hasobject for text in array)
+        return len(columns) * LAYOUT_BYTES + packed + sum(array.nbytes for array in values) + sum(texts)

@@ -176,15 +176,15 @@ class OpenFile:
     def adopt(self, known: Manifest) -> None:
         """Take what a plan knows of the file, so that libhdf5 need not be asked."""
         with self._lock:
-            self.manifest = self.manifest.merged(replace(known, columns={}, values={}))
+            merged = self.manifest.merged(replace(known, columns={}, values={}))
+            self.manifest = replace(merged, columns=self.manifest.columns, values=self.manifest.values)
             for name, column in known.columns.items():
                 if name not in self.manifest.columns:
-                    layout = column.layout
-                    if layout.path != self.path:
-                        column = replace(column, layout=replace(layout, path=self.path))  # noqa: PLW2901
+                    if column.layout.path != self.path:
+                        column = replace(column, layout=replace(column.layout, path=self.path))  # noqa: PLW2901
                     self.manifest.columns[name] = column
                     if column.elsewhere is not None:
-                        self._expect(layout.sources)
+                        self._expect(column.layout.sources)
                         for other in column.elsewhere.columns:
                             if other.known is not None:
                                 self.file_of(other.path).adopt(Manifest(columns={other.name: other.known}))
@@ -518,7 +518,7 @@ class OpenFile:
         again = OpenFile(self.access, identity)
         with self._lock, again.library():
             is_same = again.identity == identity and all(
-                again.column(name) == known.layout for name, known in self.manifest.columns.items()
+                again.column(name) == known.layout for name, known in [*self.manifest.columns.items()]
             )
             if is_same and all(again.index_of(name) == index for name, index in self._indexes.items()):
                 self.identity, self._headers = identity, None
@@ -536,7 +536,7 @@ class OpenFile:
         if self.others is not None:
             return self.others.are_current() if planned is None else self.others.agree(planned)
         with self._lock:
-            columns = (source for known in self.manifest.columns.values() for source in known.layout.sources)
+            columns = (source for known in [*self.manifest.columns.values()] for source in known.layout.sources)
             sources = {*self._sought.items(), *columns, *self._states.items()}
         try:
             return all(identity_now(path) == known for path, known in sources)

@@ -391,11 +391,11 @@ class RowReader:
         if not self.is_fetched:
             return self._known
         self._asked.update(dict.fromkeys(columns))
-        self._ask(lambda file: file.complete(self._asked))
+        self._ask(lambda file: file.complete([*self._asked]))
         known = self.opened.manifest
         kept = {*self._asked, *self._known.columns, *(known.listing or ())}
         return self._known.merged(
-            replace(known, columns={name: known.columns[name] for name in known.columns if name in kept})
+            replace(known, columns={name: known.columns[name] for name in [*known.columns] if name in kept})
         )
 
     def fact(self, key: str, make: Callable[[], np.ndarray], *, of_file: bool = False) -> np.ndarray:

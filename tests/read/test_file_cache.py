@@ -282,6 +282,16 @@ def test_a_thread_lets_go_of_the_file_meanwhile(path, monkeypatch, other):
     assert not left
 
 
+def test_a_file_is_opened_while_a_thread_finds_its_columns(tmp_path):
+    path = save(tmp_path / "a.h5", {f"x{number}": [number] for number in range(1000)})
+    reader = RowReader(path)
+    with eager_switches(), ThreadPoolExecutor(1) as pool:
+        finds = pool.submit(lambda: [reader.find([f"x{number}"]) for number in range(1000)])
+        while not finds.done():
+            RowReader(path)  # the cache counts the bytes of what is known of the file
+    finds.result()
+
+
 def test_no_count_is_lost():
     total, each = ReadStats(), ReadStats(1, 2, 3)
     with eager_switches(), ThreadPoolExecutor(8) as pool:
