@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import json
 import logging
 import threading
 from collections.abc import Callable, Hashable, Mapping
@@ -44,7 +45,6 @@ Resumes: TypeAlias = Literal["at its rows", "at its epoch", "nowhere"]
 """Where a run resumes: at the rows that it has done; at the beginning of its epoch, because functions may change the
 number of rows, of which the user was warned; nowhere, because blocks may come to workers in any order."""
 
-
 Setting: TypeAlias = "int | Position"
 """The epoch of the next iteration; or the position at which it begins, if not at the first row of an epoch."""
 
@@ -65,8 +65,9 @@ def in_words(setting: Setting) -> str:
     if not isinstance(setting, Position):
         return f"epoch {setting}"
     rows = f" after {setting.rows} rows of each of {setting.world_size} ranks" if setting.has_begun else ""
-    # Ray broadcasts up to a kilobyte, and a position may be larger.
-    return f"epoch {setting.epoch}{rows}, of digest {hashlib.sha256(repr(setting).encode()).hexdigest()[:16]}"
+    # A digest, as Ray broadcasts up to a kilobyte; and of sorted names, which a checkpoint in JSON may have.
+    state = json.dumps(setting.to_dict(), sort_keys=True)
+    return f"epoch {setting.epoch}{rows}, of digest {hashlib.sha256(state.encode()).hexdigest()[:16]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +135,10 @@ class Epochs:
         """Return where this execution begins in which epoch; `key` tells apart what one `read_h5` executes."""
         if self._asked:
             asked, workers = dict(sorted(self._asked.items())), max(workers for workers, _ in self._asked.values())
-            settings = [setting for _, setting in asked.values()]
             self._asked.clear()  # also if they do not agree: the next execution begins without them
-            words = dict(zip(asked, map(in_words, settings), strict=True))
+            words = {shard: in_words(setting) for shard, (_, setting) in asked.items()}
             check_agreement(words, workers, max(0, workers - len(words)))
-            self.set(settings[0])
+            self.set(next(iter(asked.values()))[1])
         # The same dataset may be there twice, as in a union with itself: it is in one epoch.
         if key not in self._begun:
             self._begun[key] = self._next(plan, key)

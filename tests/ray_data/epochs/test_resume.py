@@ -6,6 +6,7 @@ import os
 import re
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -20,7 +21,8 @@ from ray.train.torch import TorchTrainer
 import ray_h5
 from ray_h5 import Position, Shuffle, loader, set_epoch
 from ray_h5.errors import OptionError, PositionError
-from ray_h5.ray_data.epochs import running_epoch
+from ray_h5.order.block_layout import Tail
+from ray_h5.ray_data.epochs import in_words, running_epoch
 from ray_h5.ray_data.ray_internals import datasources
 from ray_h5.ray_data.training.train_batches import TrainBatches
 from tests.index.kit import plan_files
@@ -96,6 +98,16 @@ def test_workers_that_disagree_are_named(paths):
             assert said in message
     agreed = consume_together(begin, shards, [(1, position)] * 3)
     assert sorted(row for rows in agreed for row in rows) == sorted(order_of(paths, 1)[48:])
+
+
+def test_workers_agree_on_a_position_that_one_of_them_stored_with_sorted_names(paths):
+    position = position_at(read(paths), 1, 16, 2)
+    position = replace(position, plan=replace(position.plan, data={"windows": "x: 0, 1", "columns": "x"}))
+    stored = Position.from_dict(json.loads(json.dumps(position.to_dict(), sort_keys=True)))
+    assert stored == position
+    assert repr(stored) != repr(position)
+    assert in_words(stored) == in_words(position) != in_words(replace(position, rows=17))
+    assert in_words(position) != in_words(replace(position, tail=Tail("pad", 2)))
 
 
 def test_a_loader_resumes_what_ray_began_and_ray_what_a_loader_began(paths):
