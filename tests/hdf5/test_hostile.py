@@ -11,6 +11,7 @@ import h5py
 import numpy as np
 import pytest
 
+from ray_h5 import repack
 from ray_h5.errors import (
     CorruptFileError,
     ExternalDataError,
@@ -561,6 +562,23 @@ def test_damaged_mappings_of_what_a_library_may_have_written(tmp_path, damage, n
         return "".join(map(str, [*reader.layout.refused.values(), reason]))
 
     assert "mappings of virtual dataset" in in_fork(read)
+
+
+@pytest.mark.parametrize("damage", DAMAGED_MAPPINGS)
+def test_damaged_mappings_in_a_file_to_repack(tmp_path, damage):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        layout = h5py.VirtualLayout((4,), ROWS.dtype)
+        file["y"] = ROWS
+        layout[:] = h5py.VirtualSource(file["y"])
+        file.create_virtual_dataset("g/x", layout)
+    damage_mappings(tmp_path / "a.h5", damage)
+
+    def copy():
+        with pytest.raises(CorruptFileError) as caught:
+            repack([tmp_path / "a.h5"], tmp_path / "out", drop=True)
+        return str(caught.value)
+
+    assert "mappings of virtual dataset 'g/x'" in in_fork(copy)
 
 
 @pytest.mark.parametrize("of", ["block0_items", "block0_values", "axis1", "table"])

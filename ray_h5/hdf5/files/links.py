@@ -138,13 +138,13 @@ class Trail:
             identifier = h5py.h5o.open(group.id, name.encode())
             return h5py.Group(identifier) if isinstance(identifier, h5py.h5g.GroupID) else identifier
 
-    def hard_target(self, group: h5py.Group, name: bytes) -> Any:
+    def hard_target(self, group: h5py.Group, name: bytes, path: str = "") -> Any:
         """Return the object that a hard link leads to; None if there is no such link, or it is of another kind."""
         # Of other kinds, it could lead to a file that is not allowed.
         info = group.id.links.get_info(name) if group.id.links.exists(name) else None
         if info is None or info.type != h5py.h5l.TYPE_HARD:
             return None
-        self.check_mappings(group, info.u, name.decode(errors="backslashreplace"))
+        self.check_mappings(group, info.u, path or name.decode(errors="backslashreplace"))
         return as_object(h5py.h5o.open(group.id, name))
 
     def check_mappings(self, group: h5py.Group, at: int, path: str) -> None:

@@ -21,7 +21,9 @@ from ray_h5.codecs.filter_ids import BLOSC, BZIP2, DEFLATE, FLETCHER32, LZ4, SHU
 from ray_h5.codecs.pipeline import ChunkDecoder, DecodeError
 from ray_h5.errors import CorruptFileError, RayH5Error, UnsupportedColumnError, VerifyError
 from ray_h5.hdf5.columns.chunk_lists import listed_in_tree
+from ray_h5.hdf5.files.external_policy import Access, ExternalPolicy
 from ray_h5.hdf5.files.file_bytes import Address, address_of
+from ray_h5.hdf5.files.links import LinkedFiles, Trail
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.tree.attributes import TextGuard
 from ray_h5.manifest.known_columns import num_chunks
@@ -171,8 +173,8 @@ class FileCopy:
         """Yield all that is in the file, each object once, groups before what is in them."""
         file, root_size, lose = self._file, Path(self._source).stat().st_size, self.result.dropped.append
         self._survey_attributes("/", file)
-        seen: dict[Address, str] = {address_of(file.id): "/"}
-        lost: set[Address] = set()
+        trail = Trail(Access(self._source, "/", ExternalPolicy()), LinkedFiles())
+        seen: dict[Address, str] = {address_of(file.id): "/"}  # an empty name for what a copy cannot keep
         groups: list[tuple[str, h5py.Group]] = [("", file)]
         while groups:
             prefix, group = groups.pop()
@@ -188,12 +190,11 @@ class FileCopy:
                 if isinstance(link, h5py.SoftLink):
                     yield _Entry(path, "soft", link.path)
                     continue
-                item = group[name]
+                item = trail.hard_target(group, name.encode(), path)
                 key = address_of(item.id)
-                if key in lost:
-                    continue
-                if key in seen:
-                    yield _Entry(path, "hard", seen[key])
+                if (first := seen.get(key)) is not None:
+                    if first:
+                        yield _Entry(path, "hard", first)
                     continue
                 seen[key] = path
                 self._survey_attributes(path, item)
@@ -206,7 +207,7 @@ class FileCopy:
                 elif (entry := self._array(path, item, root_size)) is not None:
                     yield entry
                 else:
-                    lost.add(key)
+                    seen[key] = ""
 
     def _array(self, path: str, dataset: h5py.Dataset, file_bytes: int) -> _Entry | None:
         """Return how an array is laid out; None, and note it, if a copy cannot keep it."""
@@ -370,8 +371,7 @@ def _stored_alike(one: h5py.Dataset, other: h5py.Dataset) -> bool:
     if one.chunks is None:
         if not one.id.get_storage_size():
             return bool(other.id.get_storage_size() == 0)
-        rows = max(1, _PIECE // max(1, layout_of(one).row_bytes))
-        parts = slabs(one, rows)
+        parts = slabs(one, max(1, _PIECE // max(1, layout_of(one).row_bytes)))
         return all(raw_values(one, part).tobytes() == raw_values(other, part).tobytes() for part in parts)
     return (
         pipeline_of(one) == pipeline_of(other)
