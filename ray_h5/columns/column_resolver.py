@@ -82,7 +82,7 @@ class Parts:
     @property
     def is_single(self) -> bool:
         """Whether each part has a single value, and no axis."""
-        return self.joined is not None and is_single(self.joined)
+        return self.joined is not None and are_single_values(self.joined)
 
     def read(self, reader: RowReader) -> list[np.ndarray]:
         """Return the values of each part, without axes of one."""
@@ -540,6 +540,6 @@ class Columns(ABC):
         return int(of_groups[0])
 
 
-def is_single(joined: JoinedArray) -> bool:
+def are_single_values(joined: JoinedArray) -> bool:
     """Return whether each part has a single value of a column."""
     return joined.single or not joined.shapes.shape[1]

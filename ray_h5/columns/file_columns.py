@@ -101,7 +101,7 @@ class FileColumns(Columns):
                     self.reader.find([dataset], missing_ok=True)
                 except UnsupportedColumnError as exc:
                     error = exc
-            is_one = error is not None and is_single(error) and not {*"*?["} & {*dataset}
+            is_one = error is not None and is_of_single_value(error) and not {*"*?["} & {*dataset}
             self._singles[dataset] = self.reader.single(dataset) if is_one else None
         return self._singles[dataset]
 
@@ -180,6 +180,6 @@ class FileColumns(Columns):
         return [self.reader.values_of_attributes(source.name, CF_ATTRIBUTES)], np.zeros(1, np.int64)
 
 
-def is_single(error: Exception) -> bool:
+def is_of_single_value(error: Exception) -> bool:
     """Return whether a column is refused because it has a single value."""
     return getattr(error, "has_rows", True) is None

@@ -29,7 +29,7 @@ from ray_h5.manifest.layout import ColumnLayout, Kind
 from ray_h5.manifest.row_requests import Request, request_of
 from ray_h5.messages import near_names
 from ray_h5.read.arrays.selection import Selection, layout_of_boxes, runs_of_positions
-from ray_h5.read.read_parts import Address, Part
+from ray_h5.read.read_parts import ColumnAddress, Part
 
 _ITEM = re.compile(r"(?P<field>.+)\[(?P<at>\d{1,9})\]")
 _KINDS: dict[str, Kind] = {"S": "string", "O": "string", "b": "bool", "M": "time", "m": "time", "V": "binary"}
@@ -43,7 +43,7 @@ class Stored(Values):
     ----------
     layout : ColumnLayout
         The dataset; of many, a layout with the type and shape of a unit.
-    address : Address
+    address : ColumnAddress
         Where it is.
     name : str
         The column, if its name is not that of the dataset.
@@ -56,7 +56,7 @@ class Stored(Values):
     """
 
     layout: ColumnLayout
-    address: Address
+    address: ColumnAddress
     name: str = ""
     fields: tuple[str, ...] = ()
     is_one: bool = False

@@ -38,7 +38,7 @@ from ray_h5.read.arrays.chunk_source import ChunkSource, RawFiles, joined_indexe
 from ray_h5.read.arrays.column import Column, JoinedColumn, no_places
 from ray_h5.read.arrays.selection import Selection
 from ray_h5.read.native.chunk_lister import list_chunks
-from ray_h5.read.read_parts import Address
+from ray_h5.read.read_parts import ColumnAddress
 from ray_h5.read.stored_items import StoredItems
 from ray_h5.storage.byte_source import ByteSource, Identity, ObjectIdentity, only_ctime_differs
 from ray_h5.storage.local import identity_now
@@ -97,7 +97,7 @@ class OpenFile:
         What is in memory of a file in a store.
     manifest : Manifest
         What is known of it.
-    readers : dict of (str, Address) to Column
+    readers : dict of (str, ColumnAddress) to Column
         The readers of datasets that were read, with the column that leads to each, if one does.
     joined_columns : mapping of JoinedArray to JoinedColumn
         The readers of many datasets.
@@ -121,7 +121,7 @@ class OpenFile:
         self._listed: tuple[str, ...] = ()
         self._refused: dict[str, RayH5Error] | None = None
         self._sought: Sources = {}
-        self.readers: dict[tuple[str, Address], Column] = {}
+        self.readers: dict[tuple[str, ColumnAddress], Column] = {}
         self.joined_columns: WeakKeyDictionary[JoinedArray, JoinedColumn] = WeakKeyDictionary()
         self._indexes: dict[str, ChunkIndex] = {}
         self.virtual: dict[str, Any] = {}
@@ -608,7 +608,7 @@ class OpenFile:
                 size, swmr = lambda: self.byte_source.size, self.access.swmr
                 return build_chunk_index(dataset, layout, self.path, size, swmr, list_chunks)
 
-    def reader(self, address: Address, where: str = "") -> Column | JoinedColumn:
+    def reader(self, address: ColumnAddress, where: str = "") -> Column | JoinedColumn:
         """Return the reader of a column; its errors say that the column `where` leads to the file, if one does."""
         array = address.array if isinstance(address, Selection) else address
         if isinstance(array, JoinedArray):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ray_h5.storage.byte_source import Identity
 
 
-Address: TypeAlias = str | JoinedArray | Selection
+ColumnAddress: TypeAlias = str | JoinedArray | Selection
 """What a column is made of: rows of a dataset, units of many datasets, or other selections of these."""
 
 
@@ -31,7 +31,7 @@ class Part:
     `where` is the column that leads to this one, for messages, if one does.
     """
 
-    address: Address
+    address: ColumnAddress
     request: Request
     out: np.ndarray
     where: str = ""

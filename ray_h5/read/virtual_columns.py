@@ -27,7 +27,7 @@ from ray_h5.read.arrays.columns_of_files import alike, joint_column, parts_of
 from ray_h5.read.arrays.selection import Selection, runs_of_positions
 from ray_h5.read.casting import keeps_all
 from ray_h5.read.jobs import Job
-from ray_h5.read.read_parts import Address, Part
+from ray_h5.read.read_parts import ColumnAddress, Part
 from ray_h5.read.stored_items import converted
 from ray_h5.storage.byte_source import Identity
 
@@ -293,7 +293,7 @@ def _part_of(
         for axis, (of, n) in enumerate(zip(there, shape, strict=True))
         if axis not in (cut or (0,)) and not (len(of) == n and (np.diff(of) == 1).all())
     }
-    address: Address = source.address
+    address: ColumnAddress = source.address
     if any(cut) or taken:
         address = Selection(source.address, cut or (0,), taken=tuple(map(taken.get, range(max(taken, default=-1) + 1))))
     read = [*([len(rows)] if cut else []), *(len(of) for axis, of in enumerate(there) if axis not in cut)]

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from ray_h5.columns.column_resolver import Columns, Parts
-from ray_h5.columns.file_columns import is_single
+from ray_h5.columns.file_columns import is_of_single_value
 from ray_h5.columns.ragged.range_columns import Runs, Take, common_shape, layout_of_rows, ragged_layout
 from ray_h5.columns.ragged.sparse_rows import Entries, SparseRow, index_dtype
 from ray_h5.columns.row_table import Listing, RowTable
@@ -149,7 +149,7 @@ def check_added(path: str, added: Iterable[str], listing: Listing, what: str) ->
 
 def with_single_values(listing: Listing) -> Listing:
     """Return a listing in which datasets with a single value are columns, too."""
-    singles = [name for name, error in listing.refused.items() if is_single(error)]
+    singles = [name for name, error in listing.refused.items() if is_of_single_value(error)]
     refused = {name: error for name, error in listing.refused.items() if name not in singles}
     return Listing((*listing.names, *singles), refused)
 

@@ -58,7 +58,7 @@ def check_slashes(path: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class StoreAddress:
     """Where a remote file is.
 
     Attributes
@@ -79,7 +79,7 @@ class Address:
     anonymous: bool = False
 
     @classmethod
-    def of(cls, url: str) -> Address:
+    def of(cls, url: str) -> StoreAddress:
         """Return the parts of a URL.
 
         Raises

@@ -37,7 +37,7 @@ States = dict[str, ObjectIdentity | None]
 """The states of remote files by their URLs; None for each file of a disk, by its path."""
 
 
-class Taken(NamedTuple):
+class FilesOfPath(NamedTuple):
     """The files that are taken of what a path names, and how many others are there, which end otherwise."""
 
     files: States
@@ -94,7 +94,7 @@ def _split_glob(parts: Sequence[str], path: str) -> tuple[Sequence[str], list[st
     return parts[:first], [*below, "**"] if below and path.endswith("/") else below
 
 
-def _search(list_folder: ListFolder, top: Entry, parts: Sequence[str], endings: Endings) -> Taken:
+def _search(list_folder: ListFolder, top: Entry, parts: Sequence[str], endings: Endings) -> FilesOfPath:
     """Return the files below a folder that a glob matches, and those in the folders that it matches; [] matches all."""
     matched, folders = _matches(list_folder, top, parts) if parts else ([], [top])
     below = [file for _, inside in _descend(list_folder, folders) for file in _files(inside)]
@@ -105,7 +105,7 @@ def _search(list_folder: ListFolder, top: Entry, parts: Sequence[str], endings: 
     for file in files.values():
         names.setdefault(file.real, []).append(file)
     each_once = (same[0] if len(same) == 1 else min(same, key=_by_links) for same in names.values())
-    return Taken({file.path: file.state for file in each_once}, num_others)
+    return FilesOfPath({file.path: file.state for file in each_once}, num_others)
 
 
 def _matches(list_folder: ListFolder, top: Entry, parts: Sequence[str]) -> tuple[list[Entry], list[Entry]]:
@@ -180,7 +180,7 @@ def _by_links(entry: Entry) -> tuple[int, str]:
 # On a disk -----------------------------------------------------------------------------------------
 
 
-def find_on_disk(path: str, root: str, endings: Endings) -> Taken | None:
+def find_on_disk(path: str, root: str, endings: Endings) -> FilesOfPath | None:
     """Return what a file, folder or glob names; None if it does not exist. Relative paths start from `root`."""
     for spelling in _spellings(path):
         spelt = os.path.join(root, spelling)
@@ -193,7 +193,7 @@ def find_on_disk(path: str, root: str, endings: Endings) -> Taken | None:
                     f"{spelt}: this folder cannot be listed: {exc.strerror}; ask for the right to read it"
                 ) from exc
         elif os.path.lexists(spelt):
-            return Taken({absolute_path(spelt): None})
+            return FilesOfPath({absolute_path(spelt): None})
         above, parts = ([spelt], []) if is_folder else _split_glob(Path(spelt).parts, spelt)
         top = os.path.join("", *above)
         if os.path.isdir(top or "."):
@@ -286,7 +286,7 @@ class StoreSearch:
         plain = dict.fromkeys(without_secrets(url)[0] for url in urls)
         self._named = self._states([url for url in plain if self._is_file_name(url)])
 
-    def find(self, path: str) -> Taken | None:
+    def find(self, path: str) -> FilesOfPath | None:
         """Return what a file, folder or glob names; None if it does not exist."""
         url = without_secrets(path)[0]
         state, refused = self._named.get(url), None
@@ -303,7 +303,7 @@ class StoreSearch:
             state = self._states([url])[url]
         if state is None and refused is not None:
             raise refused
-        return None if state is None else Taken({url: state})
+        return None if state is None else FilesOfPath({url: state})
 
     def note(self, path: str) -> str:
         """Return a URL of what does not exist, and what to say about it: names near it."""
@@ -330,7 +330,7 @@ class StoreSearch:
         is_file = not address.key.endswith("/") if address.kind == "https" else posixpath.splitext(address.key)[1]
         return bool(address.key and is_file) and address.kind != "hf" and not has_magic(address.key)
 
-    def _folder_or_glob(self, url: str) -> Taken | None:
+    def _folder_or_glob(self, url: str) -> FilesOfPath | None:
         address = self._storage.address(url)
         if address.kind == "https":
             # As it is written: %5B in the URL is a bracket in the name of a file.
@@ -345,11 +345,11 @@ class StoreSearch:
         top = address.url("/".join(above)).removesuffix("/")
         taken = _search(self._entries, Entry(top, top), parts, self._endings)
         if parts and (named := self._files.get(address.url(address.key))) is not None:
-            taken = Taken({named.path: named.state})  # a name that looks like a glob
+            taken = FilesOfPath({named.path: named.state})  # a name that looks like a glob
         # The listing of the Hub has other states than the hosts that it redirects to.
         states = self._states([*taken.files]) if address.kind == "hf" else taken.files
         existing: States = {name: state for name, state in states.items() if state is not None}
-        return Taken(existing, taken.other_endings) if any(taken) else None
+        return FilesOfPath(existing, taken.other_endings) if any(taken) else None
 
     def _entries(self, folder: Entry, part: str, below: bool) -> list[Entry]:  # noqa: ARG002  all of a folder is listed
         """Return what is in a folder. All that is below it is listed together, if that is asked for next."""

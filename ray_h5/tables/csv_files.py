@@ -21,7 +21,7 @@ from ray_h5.errors import OptionError, TableError
 from ray_h5.hdf5.columns.value_types import as_dtype
 from ray_h5.storage.local import LOCAL
 from ray_h5.tables.sidecar import Sidecar
-from ray_h5.tables.table_bytes import TableFile, Taken, check_names
+from ray_h5.tables.table_bytes import TableBudget, TableFile, check_names
 
 _BLOCK_BYTES, _PART_BYTES = 256 << 20, 16 << 20
 _SHOWN_CHARACTERS = 80
@@ -37,7 +37,7 @@ _MISFIT = re.compile(r"column #(\d+): Row #(\d+): CSV conversion error to (.*?):
 _INTEGER = re.compile(r"\s*[+-]?\d+\s*")
 
 
-def read_csv(file: TableFile, sidecar: Sidecar, taken: Taken) -> pa.Table:
+def read_csv(file: TableFile, sidecar: Sidecar, budget: TableBudget) -> pa.Table:
     """Return a table of CSV. Its key columns are text; in other columns of text, an empty entry is null.
 
     Raises
@@ -49,10 +49,10 @@ def read_csv(file: TableFile, sidecar: Sidecar, taken: Taken) -> pa.Table:
     types.update(dict.fromkeys(sidecar.keys, pa.large_string()))
     delimiter = sidecar.delimiter or ("\t" if ".tsv" in os.path.basename(file.path).lower() else ",")
     parsed = partial(_parsed, file, delimiter, refused := list[Any]())
-    if file.state is not None and file.state.size > taken.max_bytes:
-        taken.add(file, 0, file.state.size)
+    if file.state is not None and file.state.size > budget.max_bytes:
+        budget.add(file, 0, file.state.size)
     try:
-        table = parsed(types, taken)
+        table = parsed(types, budget)
         check_names(file, table.column_names)
         # Arrow takes "12:30" for a time of day, which numpy and torch lack; and makes floats of integers beyond int64,
         # and of those beside floats. It keeps no text of such columns: it is read again, of these alone.
@@ -60,7 +60,7 @@ def read_csv(file: TableFile, sidecar: Sidecar, taken: Taken) -> pa.Table:
         floats = [field.name for field in table.schema if pa.types.is_float64(field.type) and field.name not in types]
         rounded = [name for name in floats if (pc.max(pc.abs(table[name])).as_py() or 0) >= _EXACT]
         again = dict.fromkeys([*times, *rounded], pa.large_string())
-        texts = parsed(again, Taken(1 << 62, 1 << 62), [*again]) if again else table
+        texts = parsed(again, TableBudget(1 << 62, 1 << 62), [*again]) if again else table
         if again and file.storage is LOCAL:  # of those in a store, both passes have the same bytes
             file.check_unchanged()
     except UnicodeDecodeError as exc:
@@ -81,8 +81,8 @@ def read_csv(file: TableFile, sidecar: Sidecar, taken: Taken) -> pa.Table:
 class _Counted(io.RawIOBase):
     """The bytes of a table, which are counted before they are parsed."""
 
-    def __init__(self, file: TableFile, delimiter: str, taken: Taken) -> None:
-        self._file, self._taken, self._mark, self._header = file, taken, delimiter.encode(), 1
+    def __init__(self, file: TableFile, delimiter: str, budget: TableBudget) -> None:
+        self._file, self._budget, self._mark, self._header = file, budget, delimiter.encode(), 1
         self._stream = file.decoded()
 
     def readable(self) -> bool:
@@ -93,7 +93,7 @@ class _Counted(io.RawIOBase):
         while size and (part := self._stream.read(_PART_BYTES if size < 0 else min(size, _PART_BYTES))):
             lines = part.count(b"\n")
             cells = lines + part.count(self._mark)
-            self._taken.add(self._file, lines - self._header, len(part) + _CELL_BYTES * cells)
+            self._budget.add(self._file, lines - self._header, len(part) + _CELL_BYTES * cells)
             parts.append(part)
             size, self._header = size - len(part), 0
         return b"".join(parts)
@@ -104,7 +104,7 @@ def _parsed(
     delimiter: str,
     refused: list[Any],
     types: Mapping[str, pa.DataType],
-    taken: Taken,
+    budget: TableBudget,
     columns: Sequence[str] = (),
 ) -> pa.Table:
     """Return the table, or some of its columns. A line with another number of fields is put into `refused`."""
@@ -114,7 +114,7 @@ def _parsed(
         return "error"
 
     table = pacsv.read_csv(
-        _Counted(file, delimiter, taken),
+        _Counted(file, delimiter, budget),
         # Types follow from the first block: all of the table, if it is not very large. Only one thread counts lines.
         pacsv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES),
         pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True, invalid_row_handler=refuse),

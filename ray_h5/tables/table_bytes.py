@@ -80,7 +80,7 @@ class TableFile:
 
 
 @dataclass(slots=True)
-class Taken:
+class TableBudget:
     """What a table takes, and what it may take.
 
     Attributes

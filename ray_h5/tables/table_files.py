@@ -18,7 +18,7 @@ from ray_h5.messages import few, near_names
 from ray_h5.storage.storage_of_path import Storage
 from ray_h5.tables.csv_files import read_csv
 from ray_h5.tables.sidecar import Sidecar
-from ray_h5.tables.table_bytes import TableFile, Taken, check_names, find_tables
+from ray_h5.tables.table_bytes import TableBudget, TableFile, check_names, find_tables
 
 _PARQUET = b"PAR1"
 _BATCH_ROWS = 1 << 16
@@ -61,11 +61,11 @@ class Table(ComparedByContent):
     def column(self, name: str) -> pa.ChunkedArray:
         """Return one column, in one chunk; strings have offsets of 64 bits."""
         if name not in self._read:
-            taken = Taken(0, self.max_bytes, bytes=sum(table.nbytes for table in self._read.values()))
+            budget = TableBudget(0, self.max_bytes, bytes=sum(table.nbytes for table in self._read.values()))
             wanted = _decoded_type(self.schema.field(name).type)
             chunks: list[pa.Array] = []
             for file, table in self.parts:
-                column = _read_parquet(file, name, taken) if table is None else table[name]
+                column = _read_parquet(file, name, budget) if table is None else table[name]
                 try:
                     chunks += column.cast(wanted).chunks
                 except pa.ArrowInvalid as exc:
@@ -105,13 +105,13 @@ def open_table(sidecar: Sidecar, storage: Storage) -> Table:
     files = find_tables(sidecar.path, storage)
     name = str(files[0]) if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
     assert isinstance(sidecar.max_bytes, int)
-    taken = Taken(sidecar.max_rows, sidecar.max_bytes)
+    budget = TableBudget(sidecar.max_rows, sidecar.max_bytes)
     parts, schemas = [], []
     for file in files:
         is_parquet = file.opened().read(len(_PARQUET)) == _PARQUET
-        part = None if is_parquet else read_csv(file, sidecar, taken)
+        part = None if is_parquet else read_csv(file, sidecar, budget)
         parts.append((file, part))
-        schemas.append(_parquet_schema(file, taken) if part is None else part.schema)
+        schemas.append(_parquet_schema(file, budget) if part is None else part.schema)
     for file, schema in zip(files, schemas, strict=True):
         if set(schema.names) != set(schemas[0].names):
             differ = sorted(set(schema.names) ^ set(schemas[0].names))
@@ -120,7 +120,7 @@ def open_table(sidecar: Sidecar, storage: Storage) -> Table:
         common = pa.unify_schemas([schema.remove_metadata() for schema in schemas], promote_options="permissive")
     except pa.ArrowException as exc:
         raise TableError(f"{name}: the types of a column differ from table to table: {exc}") from exc
-    table = Table(name, common, tuple(parts), taken.max_bytes)
+    table = Table(name, common, tuple(parts), budget.max_bytes)
     _check_keys(table, sidecar)
     return table
 
@@ -140,18 +140,18 @@ def _check_keys(table: Table, sidecar: Sidecar) -> None:
             raise UnknownColumnError(f"{table.name}: no column {wanted!r}.{hint}")
 
 
-def _parquet_schema(file: TableFile, taken: Taken) -> pa.Schema:
+def _parquet_schema(file: TableFile, budget: TableBudget) -> pa.Schema:
     try:
         metadata = pq.read_metadata(file.opened())
         schema = metadata.schema.to_arrow_schema()
     except (pa.ArrowException, OSError) as exc:
         raise TableError(f"{file}: cannot be read as Parquet: {exc}") from exc
-    taken.add(file, metadata.num_rows, 0)
+    budget.add(file, metadata.num_rows, 0)
     check_names(file, schema.names)
     return schema
 
 
-def _read_parquet(file: TableFile, name: str, taken: Taken) -> pa.ChunkedArray:
+def _read_parquet(file: TableFile, name: str, budget: TableBudget) -> pa.ChunkedArray:
     """Return a column, which is counted before it is taken. Parquet stores equal values once."""
     try:
         opened = pq.ParquetFile(file.opened())
@@ -164,10 +164,10 @@ def _read_parquet(file: TableFile, name: str, taken: Taken) -> pa.ChunkedArray:
                 if column.path_in_schema == name or column.path_in_schema.startswith(f"{name}."):
                     width = _WIDTHS.get(column.physical_type, 0)
                     stored += max(column.num_values * width, column.total_uncompressed_size)
-        Taken(taken.max_rows, taken.max_bytes, bytes=taken.bytes).add(file, 0, stored)
+        TableBudget(budget.max_rows, budget.max_bytes, bytes=budget.bytes).add(file, 0, stored)
         parts = []
         for batch in opened.iter_batches(_BATCH_ROWS, columns=[name]):
-            taken.add(file, 0, _decoded_bytes(batch.column(name)))
+            budget.add(file, 0, _decoded_bytes(batch.column(name)))
             parts.append(batch.column(name).cast(_decoded_type(kind)))
         return pa.chunked_array(parts, _decoded_type(kind))
     except (pa.ArrowException, OSError, KeyError) as exc:

@@ -15,7 +15,7 @@ from typing import Any
 
 from ray_h5.errors import NotFoundError, OptionError, OutputExistsError
 from ray_h5.options import DEFAULT_EXTENSIONS, require
-from ray_h5.storage.addresses import Address, check_slashes, is_url
+from ray_h5.storage.addresses import StoreAddress, check_slashes, is_url
 from ray_h5.storage.local import LOCAL
 from ray_h5.storage.storage_of_path import storage_for, whole_path
 from ray_h5.writing.file_writer import sync, writing
@@ -75,7 +75,7 @@ def _place_to_write(option: str, path: Any, expected: str) -> str:
     check_slashes(text)
     if not is_url(text):
         return os.path.abspath(text.removeprefix("local://"))
-    if Address.of(text).kind == "https":
+    if StoreAddress.of(text).kind == "https":
         expected = "cannot write by HTTP; expected s3://, gs:// or az://"
         raise OptionError(expected, option=option, value=whole_path(text))
     return text.rstrip("/")

@@ -24,7 +24,7 @@ from ray_h5.errors import (
     TransientIOError,
     UnknownOptionError,
 )
-from ray_h5.storage.addresses import Address, is_url, without_secrets
+from ray_h5.storage.addresses import StoreAddress, is_url, without_secrets
 from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.stores.errors import store_error
 from ray_h5.storage.stores.file_systems import FileSystemStorage
@@ -68,15 +68,15 @@ def read(source, offset=0, count=1000):
 
 
 def test_addresses():
-    assert Address.of("s3://b/k/a?b#c.h5") == Address("s3", "b", "k/a?b#c.h5")
-    assert Address.of("S3A://b/k") == Address("s3", "b", "k")
-    assert Address.of("s3://anonymous@b/k") == Address("s3", "b", "k", anonymous=True)
-    assert Address.of("https://h:1/a%20b/c.h5") == Address("https", "https://h:1", "a b/c.h5")
+    assert StoreAddress.of("s3://b/k/a?b#c.h5") == StoreAddress("s3", "b", "k/a?b#c.h5")
+    assert StoreAddress.of("S3A://b/k") == StoreAddress("s3", "b", "k")
+    assert StoreAddress.of("s3://anonymous@b/k") == StoreAddress("s3", "b", "k", anonymous=True)
+    assert StoreAddress.of("https://h:1/a%20b/c.h5") == StoreAddress("https", "https://h:1", "a b/c.h5")
     assert [is_url(each) for each in ("gs://b/k", "file:///k", "/a/b", "local:///k")] == [True, False, False, False]
     with pytest.raises(OptionError, match="hdfs://"):
-        Address.of("hdfs://b/k")
+        StoreAddress.of("hdfs://b/k")
     with pytest.raises(OptionError, match="expected a bucket"):
-        Address.of("s3:///k")
+        StoreAddress.of("s3:///k")
     assert without_secrets("https://u:p@h/x.h5?sig=1")[0] == "https://h/x.h5"
     assert without_secrets("s3://b/x?y=1") == ("s3://b/x?y=1", "")
     with pytest.raises(OptionError, match="expected the URL of a file"):
@@ -174,7 +174,7 @@ def test_options_of_other_stores_that_are_refused():
         with pytest.raises(OptionError, match="account_name"):
             ObjectStorage(StoreOptions.of({"skip_signature": True}, [url])).identity(url)
     with pytest.raises(OptionError, match=r"access_key_id.*secret_access_key") as caught:
-        Address.of(f"s3://AKIA:{CANARY}@bkt/a.h5")
+        StoreAddress.of(f"s3://AKIA:{CANARY}@bkt/a.h5")
     assert CANARY not in str(caught.value)
 
 

@@ -24,7 +24,7 @@ from ray_h5.errors import (
 )
 from ray_h5.hdf5.columns.dataset_header import fill_of, is_plain
 from ray_h5.hdf5.columns.value_types import item_bytes, value_type_of
-from ray_h5.hdf5.files.file_bytes import Address, address_of, filename_of, gather, widths_of
+from ray_h5.hdf5.files.file_bytes import ObjectId, address_of, filename_of, gather, widths_of
 from ray_h5.hdf5.files.links import Sources, Trail
 from ray_h5.manifest.known_columns import Elsewhere, OtherColumn
 from ray_h5.manifest.layout import ColumnLayout
@@ -112,7 +112,7 @@ class ValueSources:
     failure: tuple[type[RayH5Error], str, str] | None = None
 
 
-def check_value_sources(trail: Trail, dataset: h5py.Dataset, where: str, known: dict[Address, ValueSources]) -> None:
+def check_value_sources(trail: Trail, dataset: h5py.Dataset, where: str, known: dict[ObjectId, ValueSources]) -> None:
     """Add each file that the values of a virtual or external dataset come from to `trail`; raise if one cannot be read.
 
     `where` names the dataset in messages. Each dataset is checked once: it is `known` then.
@@ -129,7 +129,7 @@ def check_value_sources(trail: Trail, dataset: h5py.Dataset, where: str, known: 
 
 
 def _checked(
-    trail: Trail, dataset: h5py.Dataset, where: str, known: dict[Address, ValueSources], above: tuple[Address, ...]
+    trail: Trail, dataset: h5py.Dataset, where: str, known: dict[ObjectId, ValueSources], above: tuple[ObjectId, ...]
 ) -> ValueSources:
     """Check a dataset, after all datasets that its values come from; `above` are those that come from it."""
     address, what = address_of(dataset.id), f"{trail.path}: virtual dataset of {where}"

@@ -10,7 +10,7 @@ from ray_h5.errors import ExternalDataError, OptionError
 from ray_h5.messages import printable
 from ray_h5.storage.addresses import (
     SCHEMES,
-    Address,
+    StoreAddress,
     check_slashes,
     is_url,
     scheme_of,
@@ -52,7 +52,7 @@ def _as_remote_root(url: str) -> str:
     plain = without_secrets(url)[0].rstrip("/")
     if scheme_of(plain) in SCHEMES:
         # s3a:// is s3://; and a bucket with a key and its secret is refused.
-        address = Address.of(plain)
+        address = StoreAddress.of(plain)
         key = address.key
         plain = address.url(key).rstrip("/")
     else:

@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 ReadBytes: TypeAlias = Callable[[int, int], bytes]
 """``read(offset, count)`` returns the bytes at an offset, fewer at the end of the file."""
 
-Address: TypeAlias = tuple[int, int]
+ObjectId: TypeAlias = tuple[int, int]
 """File number and byte offset of an object: they identify it among the open files, whatever its names are."""
 
 
@@ -36,7 +36,7 @@ HELD: WeakValueDictionary[int, Any] = WeakValueDictionary()
 """The bytes of the files that libhdf5 reads from memory, `HeldBytes`, by the number that it gives to each."""
 
 
-def address_of(identifier: h5py.h5f.FileID | h5py.h5g.GroupID | h5py.h5d.DatasetID) -> Address:
+def address_of(identifier: h5py.h5f.FileID | h5py.h5g.GroupID | h5py.h5d.DatasetID) -> ObjectId:
     """Return the number of an object's file and its byte offset in it; of a file, those of its root group.
 
     ``h5py.h5o.get_info`` returns the same, but also the size of the object's metadata: for that, libhdf5 walks through

@@ -20,7 +20,7 @@ from ray_h5.errors import (
     UnsupportedColumnError,
 )
 from ray_h5.hdf5.columns.value_types import are_references
-from ray_h5.hdf5.files.file_bytes import Address, address_of, widths_of
+from ray_h5.hdf5.files.file_bytes import ObjectId, address_of, widths_of
 from ray_h5.hdf5.files.links import Link, Trail, as_object, stored_name
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.groups.column_of_groups import GroupColumn, check_places
@@ -191,7 +191,7 @@ class _Walk:
         self.file_bytes = next((state.size for _, state in self.sources if state is not None), file_bytes)
         self._builders: dict[str, GroupColumn] = {}
         self._bounds = tree.bounds(f"the groups {pattern.said}", _ADVICE, most_depth=_MAX_DEPTH)
-        self._above: dict[str, frozenset[Address]] = {}  # the groups above what has a path that begins so
+        self._above: dict[str, frozenset[ObjectId]] = {}  # the groups above what has a path that begins so
         self._refers = False
         self._said: list[bytes] = []
         self.refused: dict[str, RayH5Error] = {}
@@ -220,7 +220,7 @@ class _Walk:
         return parts
 
     def _matches(
-        self, group: h5py.Group, trail: Trail, prefix: str, parts: Sequence[str], above: frozenset[Address]
+        self, group: h5py.Group, trail: Trail, prefix: str, parts: Sequence[str], above: frozenset[ObjectId]
     ) -> Iterator[tuple[str, _Parent]]:
         """Yield the paths that match, each with the group that has its last name. A loop back `above` matches none."""
         part, rest, here = parts[0], parts[1:], (group, trail)

@@ -28,7 +28,7 @@ from ray_h5.hdf5.columns.value_types import are_references
 from ray_h5.hdf5.columns.values_elsewhere import ValueSources, check_value_sources, find_elsewhere
 from ray_h5.hdf5.files.changed_files import check_identity
 from ray_h5.hdf5.files.external_policy import Access
-from ray_h5.hdf5.files.file_bytes import Address, FileBytes, Widths, address_of, widths_of
+from ray_h5.hdf5.files.file_bytes import FileBytes, ObjectId, Widths, address_of, widths_of
 from ray_h5.hdf5.files.links import LinkedFiles, Sources, Trail, as_object
 from ray_h5.hdf5.files.metadata_replay import HeldBytes, has_missed
 from ray_h5.hdf5.files.opening import open_h5, open_remote, translated
@@ -94,8 +94,8 @@ class H5Tree:
         self.linked = LinkedFiles() if states is None else LinkedFiles(states)
         self.sought: Sources = {}
         self._datasets: dict[str, h5py.Dataset] = {}
-        self._layouts: dict[Address, ColumnLayout] = {}
-        self._value_sources: dict[Address, ValueSources] = {}
+        self._layouts: dict[ObjectId, ColumnLayout] = {}
+        self._value_sources: dict[ObjectId, ValueSources] = {}
         self.key: Hashable = None
         self.blocks = 0
 

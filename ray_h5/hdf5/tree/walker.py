@@ -10,7 +10,7 @@ from typing import TypeAlias
 import h5py
 
 from ray_h5.errors import CorruptFileError, RayH5Error, TransientIOError, UnsupportedColumnError
-from ray_h5.hdf5.files.file_bytes import Address, address_of, gather
+from ray_h5.hdf5.files.file_bytes import ObjectId, address_of, gather
 from ray_h5.hdf5.files.links import Trail, links_in
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.messages import printable
@@ -87,7 +87,7 @@ def walk(
     root: h5py.Group,
     trail: Trail,
     bounds: Bounds,
-    above: Collection[Address] = (),
+    above: Collection[ObjectId] = (),
     enters: Callable[[str, h5py.Group], bool] = lambda *_: True,
 ) -> Iterator[tuple[str, Found, Trail]]:
     """Yield what is below a group with its name and the trail to it: each group before what is in it.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from ray_h5.columns.column_resolver import is_single
+from ray_h5.columns.column_resolver import are_single_values
 from ray_h5.columns.ragged.bounds import Bounds, episodes_key, rows_key
 from ray_h5.columns.row_table import LIKE_A_NUMBER, RowTable, Times
 from ray_h5.errors import OptionError
@@ -253,7 +253,7 @@ def has_steps(name: str, files: Iterable[tuple[str, RowTable]], windows: Windows
         if (joined := table.groups.columns.get(name)) is None:
             continue
         same = [joined.lengths == _entries(table, column) for column in {column.source for column in windows.columns}]
-        fits = np.any(same, axis=0) & (not is_single(joined))
+        fits = np.any(same, axis=0) & (not are_single_values(joined))
         for answer in {True, False} - shown.keys():
             if (fits[joined.is_there] == answer).any():
                 group = int(np.argmax((fits == answer) & joined.is_there))

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 import numpy as np
 
 from ray_h5.buffers import objects
-from ray_h5.columns.column_resolver import Parts, is_single
+from ray_h5.columns.column_resolver import Parts, are_single_values
 from ray_h5.columns.conventions.matlab_columns import texts_of_characters
 from ray_h5.columns.file_columns import THE_FILE, FileColumns
 from ray_h5.columns.ragged.range_columns import Ranges
@@ -122,7 +122,7 @@ class WholeRows(Episodes):
         if self.columns.is_range(name):
             return self.steps(name).lengths
         values, joined = self.columns.datasets(name)
-        if is_single(joined):
+        if are_single_values(joined):
             raise UnsupportedColumnError(
                 f"{self.columns.path}: Windows: column {name!r} has a single value in each episode, and no axis of "
                 "time. Leave it out of the offsets: each row then has the value of its episode."
@@ -158,8 +158,8 @@ class WholeRows(Episodes):
         if self.columns.is_range(name):
             return None
         _, joined = self.columns.datasets(name)
-        if is_single(joined) or self._is_timed:
-            is_constant = is_single(joined) and name not in self._windows.per_step
+        if are_single_values(joined) or self._is_timed:
+            is_constant = are_single_values(joined) and name not in self._windows.per_step
         else:
             is_constant = not has_steps(name, [(self.columns.path, self.table)], self._windows)
         return self.column(name) if is_constant else None

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
 
 from ray_h5.errors import OptionError
-from ray_h5.storage.addresses import Address
+from ray_h5.storage.addresses import StoreAddress
 from ray_h5.storage.stores.options import StoreOptions
 
 REFUSED = "127.0.0.1:0"
@@ -40,14 +40,14 @@ _PREFIXES = {"s3": ("AWS_",), "gs": ("GOOGLE_", "GCE_"), "az": ("AZURE_", "IDENT
 """How variables of the environment begin that a store looks at."""
 
 
-def store_arguments(options: StoreOptions, address: Address, root: str, token: str) -> tuple[str, dict[str, Any]]:
+def store_arguments(options: StoreOptions, address: StoreAddress, root: str, token: str) -> tuple[str, dict[str, Any]]:
     """Return the name and the arguments of a store of obstore, which send nothing secret to hosts that are not named.
 
     Parameters
     ----------
     options : StoreOptions
         How stores are reached.
-    address : Address
+    address : StoreAddress
         Where a file of it is.
     root : str
         Of ``https://``, scheme and host, with what is secret.

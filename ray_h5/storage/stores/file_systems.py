@@ -23,7 +23,7 @@ from pyarrow.fs import (
 )
 
 from ray_h5.errors import OptionError
-from ray_h5.storage.addresses import Address, check_listed, scheme_of
+from ray_h5.storage.addresses import StoreAddress, check_listed, scheme_of
 from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.stores.object_store import check_fork
 from ray_h5.storage.stores.store_base import Found, InStore
@@ -112,9 +112,9 @@ class FileSystemStorage(InStore):
         """Return the URL that stands for a path of the file system."""
         return path if scheme_of(path) else f"{self.protocol}://{path.lstrip('/')}"
 
-    def address(self, url: str) -> Address:
+    def address(self, url: str) -> StoreAddress:
         root, _, key = url.partition("://")[2].partition("/")
-        return Address(self.protocol, root, key)
+        return StoreAddress(self.protocol, root, key)
 
     def look(self, url: str) -> ObjectIdentity | None:
         filesystem, path = self._usable(), self._path(url)

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from ray_h5.errors import MissingDependencyError, OptionError, RayH5Error
 from ray_h5.lru import LRU
 from ray_h5.per_process import PerProcess
-from ray_h5.storage.addresses import Address, check_key
+from ray_h5.storage.addresses import StoreAddress, check_key
 from ray_h5.storage.block_cache import CachedFile, cache_for
 from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.hub import HubPath, files_below, token_for
@@ -63,7 +63,7 @@ class ObjectStorage(InStore):
     def look(self, url: str) -> ObjectIdentity | None:
         store, key = self._store(url)
         try:
-            return self._identity(url, _look(store, key, Address.of(url).kind == "https"))
+            return self._identity(url, _look(store, key, StoreAddress.of(url).kind == "https"))
         except FileNotFoundError:
             return None
 
@@ -79,7 +79,7 @@ class ObjectStorage(InStore):
         return CachedFile(cache, partial(self.get, url, expect), place, state, expect.size)
 
     def entries(self, url: str, *, below: bool) -> tuple[list[Found], list[str]]:
-        address = Address.of(url)
+        address = StoreAddress.of(url)
         if address.kind == "hf":
             of = HubPath.of(url)
             above = address.key.removesuffix(of.path)
@@ -160,7 +160,7 @@ class ObjectStorage(InStore):
     def _store(self, url: str) -> tuple[ObjectStore, str]:
         """Return the store of a file, and its key there."""
         check_fork()
-        address = Address.of(url)
+        address = StoreAddress.of(url)
         check_key(url, address.key)
         root, name, token = address.root, address.key, ""
         if address.kind == "https":
@@ -216,7 +216,7 @@ def check_fork() -> None:
         )
 
 
-def _new_store(options: StoreOptions, address: Address, root: str, token: str) -> Any:
+def _new_store(options: StoreOptions, address: StoreAddress, root: str, token: str) -> Any:
     """Return a new store. It asks for nothing."""
     try:
         from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from ray_h5.errors import NotFoundError, NotHDF5Error, RayH5Error, ReadFailedError, TruncatedFileError
-from ray_h5.storage.addresses import Address, check_listed, shown
+from ray_h5.storage.addresses import StoreAddress, check_listed, shown
 from ray_h5.storage.block_cache import CachedFile
 from ray_h5.storage.byte_source import Buffer, ByteSource, Identity, ObjectIdentity, Span, Then
 from ray_h5.storage.request_pool import IN_FLIGHT, call, fetch
@@ -62,9 +62,9 @@ class InStore(ABC):
     def read(self, url: str, expect: ObjectIdentity, offset: int, nbytes: int) -> bytes | memoryview:
         """Return bytes of a file in an expected state, by one request."""
 
-    def address(self, url: str) -> Address:
+    def address(self, url: str) -> StoreAddress:
         """Return the parts of a URL."""
-        return Address.of(url)
+        return StoreAddress.of(url)
 
     def error(self, exc: BaseException, url: str, doing: str) -> RayH5Error:
         """Return the error for what a request raised. The text of that may hold what is secret."""

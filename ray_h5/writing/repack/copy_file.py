@@ -22,7 +22,7 @@ from ray_h5.codecs.pipeline import ChunkDecoder, DecodeError
 from ray_h5.errors import CorruptFileError, RayH5Error, UnsupportedColumnError, VerifyError
 from ray_h5.hdf5.columns.chunk_lists import listed_in_tree
 from ray_h5.hdf5.files.external_policy import Access, ExternalPolicy
-from ray_h5.hdf5.files.file_bytes import Address, address_of
+from ray_h5.hdf5.files.file_bytes import ObjectId, address_of
 from ray_h5.hdf5.files.links import LinkedFiles, Trail
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.tree.attributes import TextGuard
@@ -174,7 +174,7 @@ class FileCopy:
         file, root_size, lose = self._file, Path(self._source).stat().st_size, self.result.dropped.append
         self._survey_attributes("/", file)
         trail = Trail(Access(self._source, "/", ExternalPolicy()), LinkedFiles())
-        seen: dict[Address, str] = {address_of(file.id): "/"}  # an empty name for what a copy cannot keep
+        seen: dict[ObjectId, str] = {address_of(file.id): "/"}  # an empty name for what a copy cannot keep
         groups: list[tuple[str, h5py.Group]] = [("", file)]
         while groups:
             prefix, group = groups.pop()
