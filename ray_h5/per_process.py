@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
@@ -18,12 +20,7 @@ class PerProcess(Generic[Value]):
     Another thread may hold a lock at the fork, or be in the middle of a change. In the child that thread does not
     exist: the lock would never be free, and the change never complete.
 
-    Parameters
-    ----------
-    make : callable
-        Returns a new value.
-
-    Its attribute `value` is that of this process.
+    Its attribute `value` is that of this process; `make` returns a new one.
     """
 
     def __init__(self, make: Callable[[], Value]) -> None:
@@ -39,10 +36,12 @@ class PerProcess(Generic[Value]):
         return PerProcess, (self._make,)
 
 
-def _renew_all() -> None:
-    # The child has one thread yet: nobody else asks for a value meanwhile.
-    for instance in list(_instances):
-        instance.renew()
+def cached_property(function: Callable[[Any], Value]) -> functools.cached_property[Value]:
+    """Return one as of Python 3.12, without the lock for all objects: at a fork, another thread may hold it."""
+    made = functools.cached_property(function)
+    vars(made)["lock"] = nullcontext()
+    return made
 
 
-os.register_at_fork(after_in_child=_renew_all)
+# The child has one thread yet: nobody else asks for a value meanwhile.
+os.register_at_fork(after_in_child=lambda: [*map(PerProcess.renew, list(_instances))])

@@ -61,7 +61,7 @@ LIMITS: dict[str, Size] = {
     "messages": Size(113, 1, 0, 0, 0, 0),
     "options": Size(180, 1, 0, 0, 0, 0),
     "order": Size(2491, 14, 0, 0, 0, 1),
-    "per_process": Size(48, 1, 0, 0, 0, 0),
+    "per_process": Size(47, 1, 0, 0, 0, 0),
     "plots": Size(363, 1, 0, 0, 0, 0),
     "predicates": Size(967, 6, 0, 0, 0, 0),
     "ray_data": Size(4023, 24, 5, 0, 7, 5),

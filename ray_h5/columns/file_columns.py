@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from ray_h5.hdf5.groups.matching_groups import GroupPattern
 from ray_h5.likely_rows.alike import pattern_of
 from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray, Paths, Texts
 from ray_h5.manifest.layout import ColumnLayout, Encoding, FileLayout, Form
+from ray_h5.per_process import cached_property
 from ray_h5.read.length_errors import groups_with
 from ray_h5.read.reader import RowReader
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -15,6 +14,7 @@ from ray_h5.errors import CastError, OptionError
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.messages import few, near_names
 from ray_h5.options import require
+from ray_h5.per_process import cached_property
 
 Value: TypeAlias = str | int | bool | float
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from ray_h5.order.epoch_order import Order
 from ray_h5.order.position import Position
 from ray_h5.order.read_plan import ReadPlan
 from ray_h5.order.remaining_blocks import layout_of, left_of
+from ray_h5.per_process import cached_property
 
 INDICES_AT_ONCE = 1 << 14
 """How many indices are computed by one call."""

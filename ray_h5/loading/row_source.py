@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from ray_h5.options import as_integer
 from ray_h5.order.block_layout import MAX_BLOCK_BYTES
 from ray_h5.order.execute_plan import BlockRows, by_file
 from ray_h5.order.read_plan import ReadPlan
-from ray_h5.per_process import PerProcess
+from ray_h5.per_process import PerProcess, cached_property
 from ray_h5.read.file_reads import run_reads
 from ray_h5.read.held_chunks import HeldChunks
 from ray_h5.read.native.job_table import new_times

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
 from ray_h5.manifest.layout import LAYOUT_BYTES, ColumnLayout
 from ray_h5.merged_facts import Facts
+from ray_h5.per_process import cached_property
 
 if TYPE_CHECKING:
     from ray_h5.manifest.known_columns import PackedIndex

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from ray_h5.order.block_layout import MAX_BLOCK_BYTES, RANGE_WINDOW_BYTES, Tail,
 from ray_h5.order.draws.shuffle import Shuffle, named_columns
 from ray_h5.order.epoch_order import Order, make_order
 from ray_h5.order.fingerprint import Fingerprint, data_of_rows, fingerprint
+from ray_h5.per_process import cached_property
 from ray_h5.rows.kinds.clock import Clock
 from ray_h5.rows.windows_option import WindowColumn
 from ray_h5.tables.table_columns import TableColumns

@@ -57,7 +57,6 @@ MAX_OTHERS = 256
 MAX_INDEX_BYTES = 256 << 20
 """Most bytes of the chunk indexes of the cached files; a chunk takes 28. The file used last stays in any case."""
 
-
 Result = TypeVar("Result")
 
 SourcesRead: TypeAlias = "Mapping[str, tuple[str, Identity | None]]"
@@ -598,10 +597,9 @@ class OpenFile:
         if known is not None and known.index is not None:
             return known.chunks(self.path, self.byte_source.size)
         layout = self.column(name)
-        if self.held is not None:
-            by_headers = self._by_headers(lambda headers: headers.chunk_index(name, layout))
-            if by_headers is not None:
-                return by_headers
+        found = None if self.held is None else self._by_headers(lambda headers: headers.chunk_index(name, layout))
+        if found is not None:
+            return found
         with self.library() as library:
             dataset = library.dataset(name)
             with translated(self.path, f"reading the chunk index of column {layout.name!r}"):

@@ -21,6 +21,7 @@ from ray_h5.errors import CastError, PredicateError, RayH5Error, UnknownColumnEr
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, FileLayout
 from ray_h5.messages import few, near_names
+from ray_h5.per_process import cached_property
 from ray_h5.read.arguments import Rows, as_names, as_places, as_rows, check_fit, fitted
 from ray_h5.read.arrays.columns_of_files import JobsOfRows
 from ray_h5.read.casting import Casting, LostValue
@@ -115,7 +116,7 @@ class RowView:
         """What was found out about the rows."""
         return replace(self._rows.table, num_steps=self.num_steps)
 
-    @functools.cached_property
+    @cached_property
     def num_rows(self) -> int:
         return self._rows.num_rows
 

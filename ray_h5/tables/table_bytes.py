@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 
 from ray_h5.errors import StaleIndexError, TableError
 from ray_h5.messages import few
+from ray_h5.per_process import cached_property
 from ray_h5.storage.byte_source import FileObject, Identity, only_ctime_differs
 from ray_h5.storage.find_files import find_files, list_paths
 from ray_h5.storage.hub import on_hub

@@ -292,6 +292,40 @@ def test_a_file_is_opened_while_a_thread_finds_its_columns(tmp_path):
     finds.result()
 
 
+FORKS = """
+import os, signal, sys, threading, warnings
+from ray_h5 import RowReader
+warnings.simplefilter("ignore")  # of a fork while threads run
+sys.setswitchinterval(1e-6)
+paths, has_ended = sys.argv[1:], threading.Event()
+def read(number):
+    while not has_ended.is_set():
+        number += 1
+        RowReader(paths[number % len(paths)]).read(["x"])
+threads = [threading.Thread(target=read, args=(number,)) for number in range(3)]
+for thread in threads:
+    thread.start()
+for _ in range(10):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        os._exit(RowReader(paths[5]).read(["x"])["x"].tolist() != [5])
+    if status := os.waitpid(child, 0)[1]:
+        break
+has_ended.set()
+for thread in threads:
+    thread.join()
+sys.exit(status)
+"""
+
+
+def test_a_process_is_forked_while_threads_open_files(tmp_path):
+    # More than stay open, and of a format that libhdf5 is asked about.
+    paths = [save(tmp_path / f"{number}.h5", {"x": [number]}, libver="latest") for number in range(100)]
+    done = run_python(FORKS, *paths)
+    assert done.returncode == 0, done.stderr
+
+
 def test_no_count_is_lost():
     total, each = ReadStats(), ReadStats(1, 2, 3)
     with eager_switches(), ThreadPoolExecutor(8) as pool:

@@ -6,7 +6,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from ray_h5.hash_and_permute import word_at
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import Request, by_part, request_of
+from ray_h5.per_process import cached_property
 
 
 def rows_a_chunk(bounds: Bounds, chunk_values: int) -> int:

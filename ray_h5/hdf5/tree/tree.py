@@ -8,7 +8,6 @@ import re
 import threading
 from collections.abc import Hashable, Iterator
 from dataclasses import replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import h5py
@@ -38,6 +37,7 @@ from ray_h5.hdf5.tree.walker import Bounds, names_in, walk
 from ray_h5.manifest.known_columns import Elsewhere
 from ray_h5.manifest.layout import ColumnLayout, Encoding, Form, SourceStates
 from ray_h5.messages import few, near_names
+from ray_h5.per_process import cached_property
 from ray_h5.storage.byte_source import FileIdentity, Identity, MissingBytes
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ import math
 import os
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import h5py
@@ -19,6 +18,7 @@ from ray_h5.hdf5.files.changed_files import check_source
 from ray_h5.manifest.chunk_index import UNALLOCATED, ChunkGrid, ChunkIndex, corrupt_chunk
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import Request, runs_between
+from ray_h5.per_process import cached_property
 from ray_h5.read.library_filters import decode_by_library
 from ray_h5.read.native.job_table import NO_BOXES, NO_DESCRIPTOR, RAW, Field, JobTable, Origin, pipeline_number
 from ray_h5.storage.byte_source import Buffer, ByteSource, FileIdentity

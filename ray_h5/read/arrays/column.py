@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from ray_h5.manifest.chunk_index import ChunkIndex
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import Request, by_part, runs_between
+from ray_h5.per_process import cached_property
 from ray_h5.read.arrays.chunk_source import ChunksOfParts, ChunkSource, cut_at, part_of
 from ray_h5.read.arrays.plan_boxes import MOST_BOXES, BoxPlanner
 from ray_h5.read.arrays.plan_rows import row_jobs, row_parts

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from ray_h5.manifest.chunk_index import UNALLOCATED
 from ray_h5.manifest.row_requests import Request, runs_between, units_of
+from ray_h5.per_process import cached_property
 from ray_h5.read.arrays.chunk_source import ChunkSource, cut_at, cut_between_chunks, part_of
 from ray_h5.read.arrays.plan_rows import row_jobs
 from ray_h5.read.arrays.selection import Runs, Selection

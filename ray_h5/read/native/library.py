@@ -18,7 +18,7 @@ from typing import Any
 
 from ray_h5.codecs.filter_ids import BITSHUFFLE, BLOSC, DEFLATE, FLETCHER32, LZ4, LZF, SHUFFLE, ZSTD
 from ray_h5.errors import OutOfMemoryError
-from ray_h5.per_process import PerProcess
+from ray_h5.per_process import PerProcess, cached_property
 from ray_h5.read.native.build import SWITCH, compiled_path, compiler_here
 
 logger = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class _OfThread(threading.local):
         self._loop = loop
         self.pool: Pool | None = None
 
-    @functools.cached_property
+    @cached_property
     def address(self) -> int:
         """The address of its context, which has buffers and decoders."""
         library = self._loop.library

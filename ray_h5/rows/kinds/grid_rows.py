@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from itertools import combinations
 
 import numpy as np
@@ -18,6 +17,7 @@ from ray_h5.columns.values import InMemory, rows_of_chunks
 from ray_h5.errors import RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.messages import few
+from ray_h5.per_process import cached_property
 from ray_h5.rows.row_columns import Episodes, RowColumn, check_added, with_single_values
 from ray_h5.rows.row_kind_options import Grid
 
@@ -97,8 +97,7 @@ class GridRows(Episodes):
     def _full(self, layouts: Mapping[str, ColumnLayout]) -> list[ColumnLayout]:
         """Return the columns that may have all row axes."""
         axes, own = self._kind.axes, self._row_axes
-        named = layouts.items()
-        return [of for name, of in named if len(of.shape) >= axes and len(own.get(name, of.shape)) >= axes]
+        return [of for name, of in layouts.items() if len(of.shape) >= axes and len(own.get(name, of.shape)) >= axes]
 
     def _lengths_of(self, full: Sequence[ColumnLayout], layouts: Mapping[str, ColumnLayout]) -> tuple[int, ...]:
         """Return the lengths of the row axes: those of the columns with the most axes."""

@@ -6,7 +6,6 @@ import math
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
 from itertools import combinations
 
 import numpy as np
@@ -20,6 +19,7 @@ from ray_h5.hash_and_permute import below, mix, word_at
 from ray_h5.manifest.file_table import digest_of
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.messages import few
+from ray_h5.per_process import cached_property
 from ray_h5.rows.patches_option import Patches
 
 _CELLS = 4

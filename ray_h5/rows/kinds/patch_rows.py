@@ -6,7 +6,6 @@ import contextlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from ray_h5.columns.stored_values import Stored
 from ray_h5.columns.values import Decoded, InMemory, Values
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import GroupTable
+from ray_h5.per_process import cached_property
 from ray_h5.rows.kinds.group_and_file_rows import name_column
 from ray_h5.rows.kinds.patch_positions import Blocks, Positions
 from ray_h5.rows.patches_option import Patches

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import cached_property
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from ray_h5.columns.ragged.range_columns import Ranges
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.values import InMemory
 from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
+from ray_h5.per_process import cached_property
 from ray_h5.rows.kinds.clock import Clock
 from ray_h5.rows.kinds.timestamps import TimesOf, width_of
 from ray_h5.rows.row_columns import Episodes, RowColumn, RowsOfKind, Steps, check_added, sparse_steps
