@@ -72,6 +72,9 @@ class RowReader(reader.RowReader):
         check_episodes(kind, over)
         return RowView(reader.RowReader(*args, **options), kind, over)
 
+    def __init__(self, *args: Any, rows: None = None, windows: None = None, **options: Any) -> None:  # noqa: ARG002
+        super().__init__(*args, **options)
+
 
 # The signature of a reader of a file, with the options of rows before its other ones.
 _OF_FILE, _OF_ROWS = inspect.signature(reader.RowReader), inspect.signature(RowReader.__new__).parameters

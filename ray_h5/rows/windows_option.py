@@ -125,7 +125,11 @@ class Windows:
         expected = "{column: offsets}, such as {'actions': range(0, 16)}"
         require(isinstance(offsets, Mapping) and offsets, "Windows: offsets", offsets, expected)
         self.stride = as_integer("Windows: stride", stride, 1)
-        self.pad = _as_pads(pad)
+        pads = tuple(pad) if isinstance(pad, (tuple, list)) else (pad, pad)
+        are_pads = len(pads) == 2 and all(isinstance(one, str) and one in _PADS for one in pads)
+        expected = "'edge', 'zero' or 'drop', or a pair of them for the beginning and the end"
+        require(are_pads, "Windows: pad", pad, expected)
+        self.pad = cast("tuple[Pad, Pad]", pads)
         self.episode, self.episode_ends, self.episode_bounds = episode, episode_ends, episode_bounds
         self.episode_starts, self.episode_lengths = episode_starts, episode_lengths
         flags = [episode_flags] if isinstance(episode_flags, str) else episode_flags
@@ -248,14 +252,6 @@ def _as_names(option: str, names: Any) -> tuple[str, ...]:
     listed = (None,) if isinstance(names, str) or not isinstance(names, Iterable) else tuple(names)
     require(all(isinstance(name, str) for name in listed), f"Windows: {option}", names, "a list of names of columns")
     return tuple(dict.fromkeys(listed))
-
-
-def _as_pads(pad: Any) -> tuple[Pad, Pad]:
-    pads = tuple(pad) if isinstance(pad, (tuple, list)) else (pad, pad)
-    is_right = len(pads) == 2 and all(isinstance(one, str) and one in _PADS for one in pads)
-    expected = "'edge', 'zero' or 'drop', or a pair of them for the beginning and the end"
-    require(is_right, "Windows: pad", pad, expected)
-    return cast("tuple[Pad, Pad]", pads)
 
 
 def _source_of(name: Any, steps: Any) -> tuple[str, Any]:

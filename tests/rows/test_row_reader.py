@@ -12,6 +12,7 @@ from ray_h5.errors import OptionError
 
 KINDS = [
     ({}, "x"),
+    ({"rows": None, "windows": None}, "x"),
     ({"rows": Groups("demos/demo_*")}, "actions"),
     ({"rows": Groups("demos/demo_*"), "windows": Windows({"actions": [-1, 0, 1]})}, "actions"),
     ({"windows": Windows({"x": [-2, 0]}, pad="drop")}, "x"),
