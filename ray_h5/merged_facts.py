@@ -35,8 +35,8 @@ def _is_known(value: Any) -> bool:
 def _merged(mine: Any, later: Any) -> Any:
     if isinstance(later, Facts):
         return later if mine is None else mine.merged(later)
-    if isinstance(later, Mapping):  # a new one, as readers add to theirs
-        inner = {name: value for name, value in later.items() if isinstance(value, (Facts, Mapping))}
+    if isinstance(later, Mapping):  # a new one, as readers add to theirs, in any thread
+        inner = {name: value for name, value in [*later.items()] if isinstance(value, (Facts, Mapping))}
         known = mine or {}
         return {**known, **later, **{name: _merged(known.get(name), value) for name, value in inner.items()}}
     return later if _is_known(later) else mine

@@ -1,5 +1,8 @@
 """RowReader over files in a store: the values that h5py reads, in few requests."""
 
+import pickle
+import sys
+import threading
 import time
 
 import h5py
@@ -221,3 +224,20 @@ def test_blocks_that_another_thread_drops_while_they_are_read(server, tmp_path):
     server.before_answer = drop
     assert held.read(0, len(data)) == data
     assert len(server.requests()) == held.requests == 2
+
+
+def test_a_reader_is_sent_to_another_process_while_a_thread_finds_columns(server, tmp_path):
+    names = [f"x{number}" for number in range(1500)]
+    written(tmp_path, lambda file: [file.create_dataset(name, data=[0]) for name in names])
+    reader = RowReader("s3://bkt/a.h5", storage_options=server.options)
+    finds = threading.Thread(target=lambda: [reader.find([name]) for name in names])
+    finds.start()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        while finds.is_alive():
+            pickle.dumps(reader)
+    finally:
+        sys.setswitchinterval(interval)
+        finds.join()
+    assert pickle.loads(pickle.dumps(reader)).find(names).keys() == {*names}
