@@ -61,7 +61,7 @@ class Table(ComparedByContent):
     def column(self, name: str) -> pa.ChunkedArray:
         """Return one column, in one chunk; strings have offsets of 64 bits."""
         if name not in self._read:
-            budget = TableBudget(0, self.max_bytes, bytes=sum(table.nbytes for table in self._read.values()))
+            budget = TableBudget(0, self.max_bytes, bytes=sum(table.nbytes for table in [*self._read.values()]))
             wanted = _decoded_type(self.schema.field(name).type)
             chunks: list[pa.Array] = []
             for file, table in self.parts:

@@ -5,6 +5,8 @@ import gzip
 import os
 import pathlib
 import re
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import h5py
 import numpy as np
@@ -23,6 +25,7 @@ from ray_h5.errors import (
     UnsupportedColumnError,
 )
 from ray_h5.index.file_options import FileOptions
+from ray_h5.storage.local import LOCAL
 from ray_h5.tables import table_files
 from ray_h5.tables.keys import RowKeys, lines_of
 from ray_h5.torch_data import Groups, H5Dataset, Shuffle, Sidecar, Windows, balance, kfold, loader, where
@@ -717,3 +720,17 @@ def test_text_of_parquet_is_as_it_is_written(files):
         sidecar = Sidecar([files / path for path in np.atleast_1d(paths)], on="guid")
         found = each(dataset(files, ["text", "codes", "d.t"], sidecar=sidecar))
         assert [list(row.values()) for row in found] == [[text] * 3 for text in texts]
+
+
+def test_threads_read_other_columns_of_one_table(tmp_path):
+    numbers = range(1000)
+    pq.write_table(pa.table({"x": [1], **{f"c{number}": [number] for number in numbers}}), tmp_path / "labels.parquet")
+    table = table_files.open_table(Sidecar(tmp_path / "labels.parquet", on="x"), LOCAL)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            found = pool.map(lambda number: table.column(f"c{number}").to_pylist(), numbers)
+            assert [*found] == [[number] for number in numbers]
+    finally:
+        sys.setswitchinterval(interval)
