@@ -151,6 +151,24 @@ def test_compound_values_without_the_fields_that_no_row_has(tmp_path, filters, c
     assert grouped["n"].tolist() == list(range(5))
 
 
+@pytest.mark.parametrize(
+    ("padding", "stored"), [(h5t.STR_SPACEPAD, b"ab   "), (h5t.STR_NULLTERM, b"ab\0xy"), (h5t.STR_NULLPAD, b"ab\0xy")]
+)
+def test_texts_beside_fields_that_no_row_has_end_where_their_type_says(tmp_path, padding, stored):
+    text = h5t.C_S1.copy()
+    text.set_size(len(stored))
+    text.set_strpad(padding)
+    kind = h5t.create(h5t.COMPOUND, len(stored) + 8)
+    kind.insert(b"text", 0, text)
+    kind.insert(b"to", len(stored), h5t.STD_REF_OBJ)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        made = write(file, "t", kind, shape=(3,))
+        made.id.write(h5s.ALL, h5s.ALL, np.array([stored + bytes(8)] * 3, f"V{len(stored) + 8}"), kind)
+        expected = made.fields("text")[()]
+    np.testing.assert_array_equal(H5Dataset(tmp_path / "a.h5", ["t"]).read(np.array([2, 0]))["t"]["text"], expected[:2])
+    np.testing.assert_array_equal(ray_h5.RowReader(tmp_path / "a.h5").read(["t"])["t"]["text"], expected)
+
+
 def test_a_compound_value_in_a_group_that_no_row_has(tmp_path):
     """The error is of the column, not of the group that it is in."""
     with h5py.File(tmp_path / "a.h5", "w") as file:

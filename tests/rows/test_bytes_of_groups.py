@@ -79,3 +79,15 @@ def test_inspect_prints_a_call_that_reads_them(by_name, capsys):
     text = capsys.readouterr().out
     assert "4 single values alike. If each is a sample, write read_h5(paths, rows=ray_h5.Groups('ISIC_*', key=" in text
     assert "pass rows=ray_h5.Groups('*'); if each file is one, rows=ray_h5.Files()" in text
+
+
+def test_opaque_values_that_were_never_written_are_their_fill_value(tmp_path):
+    fill = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    fill.set_fill_value(np.array(np.void(b"abc")))
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for group in ("g0", "g1"):
+            scalar, kind = h5py.h5s.create(h5py.h5s.SCALAR), h5py.h5t.py_create(np.dtype("V3"))
+            h5py.h5d.create(file.create_group(group).id, b"b", kind, scalar, fill)
+        expected = file["g0/b"][()].tobytes()
+    found = H5Dataset(tmp_path / "a.h5", ["b"], rows=Groups("g*")).read(np.arange(2))["b"]
+    assert [value.tobytes() for value in found] == [expected, expected]

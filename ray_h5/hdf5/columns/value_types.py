@@ -325,8 +325,6 @@ def _is_as_in_memory(type_id: h5py.h5t.TypeID, dtype: np.dtype) -> bool:
         members = {(name, offset): field for name, offset, field in fields_of(type_id)}
         pairs = [(members.get((name.encode(), field[1])), field[0]) for name, field in dtype.fields.items()]
         return all(member is not None and _is_as_in_memory(member, part) for member, part in pairs)
-    if type_id.get_class() == h5py.h5t.STRING:
-        return True
     if type_id.get_class() == h5py.h5t.BITFIELD:
         return bool(type_id.equal(h5py.h5t.STD_B8LE) or type_id.equal(h5py.h5t.STD_B8BE))
     return not _odd_type_of(type_id, dtype)

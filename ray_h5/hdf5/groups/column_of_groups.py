@@ -147,6 +147,7 @@ class GroupColumn:
         # A single value that is the bytes of something, such as an image: np.void(data) as h5py writes it. Each is a
         # type of its own, as long as the data, and is read as the array of its bytes.
         is_of_bytes = not axes and layout.kind == "binary" and layout.direct and layout.storage != "chunked"
+        is_of_bytes = is_of_bytes and not any(layout.fill_value.tobytes())
         if is_of_bytes:
             axes, size, byte = 1, layout.stored_dtype.itemsize, np.dtype("u1")
             fill = np.zeros((), byte)
