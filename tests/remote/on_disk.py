@@ -188,6 +188,7 @@ ON_DISK = {
     "torch_data/test_dataset.py::test_origins_are_files_and_rows_there": NAMES,
     "index/test_row_index.py::test_links_that_lead_nowhere_are_named_and_the_rest_is_read": OTHER_FILES,
     "torch_data/test_workers.py::test_all_start_methods_deliver_the_same[fork]": FORKS,
+    "torch_data/test_workers.py::test_the_functions_that_collate_samples_can_be_sent_to_a_worker[fork]": FORKS,
 }
 """Tests that do not run with their files in a store, by module and name, and why."""
 
