@@ -17,6 +17,7 @@ from ray_h5.errors import (
     ExternalDataError,
     MissingSourceError,
     OutOfMemoryError,
+    UnknownColumnError,
     UnsupportedColumnError,
 )
 from ray_h5.hdf5.groups.matching_groups import GroupPattern
@@ -562,6 +563,25 @@ def test_damaged_mappings_of_what_a_library_may_have_written(tmp_path, damage, n
         return "".join(map(str, [*reader.layout.refused.values(), reason]))
 
     assert "mappings of virtual dataset" in in_fork(read)
+
+
+@pytest.mark.parametrize("damage", DAMAGED_MAPPINGS)
+def test_a_group_that_is_not_there_beside_damaged_mappings(tmp_path, damage):
+    """The error is of the group, and says which ones there are."""
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w") as file:
+        file["obs/y"] = ROWS
+        layout = h5py.VirtualLayout((4,), ROWS.dtype)
+        layout[:] = h5py.VirtualSource(file["obs/y"])
+        file.create_virtual_dataset("x", layout)
+    damage_mappings(path, damage)
+
+    def read():
+        with pytest.raises(UnknownColumnError) as caught:
+            RowReader(path, group="osb").columns  # noqa: B018  raises
+        return str(caught.value)
+
+    assert "group='osb' names no group. Did you mean 'obs'?" in in_fork(read)
 
 
 @pytest.mark.parametrize("damage", DAMAGED_MAPPINGS)

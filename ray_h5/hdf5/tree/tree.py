@@ -33,7 +33,7 @@ from ray_h5.hdf5.files.metadata_replay import HeldBytes, has_missed
 from ray_h5.hdf5.files.opening import open_h5, open_remote, translated
 from ray_h5.hdf5.files.other_files import OtherFiles
 from ray_h5.hdf5.tree.encodings import Libraries, encoding_of, form_of
-from ray_h5.hdf5.tree.walker import Bounds, names_in, walk
+from ray_h5.hdf5.tree.walker import Bounds, walk
 from ray_h5.manifest.known_columns import Elsewhere
 from ray_h5.manifest.layout import ColumnLayout, Encoding, Form, SourceStates
 from ray_h5.messages import few, near_names
@@ -262,8 +262,8 @@ class H5Tree:
             try:
                 root = trail.follow(top, self.group, where="in the file")
             except UnknownColumnError as exc:
-                names = [name for name, _, _ in names_in(top) if isinstance(name, str)]
-                groups = [name for name in names if isinstance(trail.hard_target(top, name.encode()), h5py.Group)]
+                found = walk(top, trail, self.bounds(), enters=lambda *_: False)  # of what is damaged, its error
+                groups = [name for name, item, _ in found if isinstance(item, h5py.Group)]
                 near = near_names(self.group.strip("/"), groups) if groups else ""
                 raise UnknownColumnError(f"{exc}; group={self.group!r} names no group.{near}") from exc
         if not isinstance(root, h5py.Group):
