@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ray_h5 import RowReader, repack
-from ray_h5.errors import RayH5Error, WriteFailedError
+from ray_h5.errors import CorruptFileError, RayH5Error, WriteFailedError
 from tests.conformance.corpus import CASES
 from tests.fuzz.children import in_child
 from tests.fuzz.mutate import healthy, mutated
@@ -37,6 +37,16 @@ def test_an_index_of_chunks_in_which_libhdf5_crashes(tmp_path):
     case.make(tmp_path / "a.h5")
     file = healthy(case.name, tmp_path / "a.h5")
     assert of_mutant(tmp_path, file, 2123105752) in {"refused", "written"}
+
+
+def test_a_name_that_is_listed_and_not_found(tmp_path):
+    """libhdf5 searches for names in their order, and a damaged one is out of it."""
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w", libver="earliest") as file:
+        file["aaaa"] = file["bbbb"] = np.arange(4)
+    path.write_bytes(path.read_bytes().replace(b"aaaa", b"zzzz"))
+    with pytest.raises(CorruptFileError, match=r"a\.h5: listing what it holds failed.*'zzzz' doesn't exist"):
+        repack(path, tmp_path / "out.h5")
 
 
 @pytest.mark.slow

@@ -190,7 +190,7 @@ class FileCopy:
                 if isinstance(link, h5py.SoftLink):
                     yield _Entry(path, "soft", link.path)
                     continue
-                item = trail.hard_target(group, name.encode(), path)
+                item = trail.hard_target(group, name.encode(), path) or group[name]  # if it is not found, it raises
                 key = address_of(item.id)
                 if (first := seen.get(key)) is not None:
                     if first:
