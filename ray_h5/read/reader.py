@@ -229,7 +229,7 @@ class RowReader:
         # Fast path: layouts that are known are not asked for. In a store, what was held for others is dropped now.
         known = {} if opened is None or self._expected or self.is_fetched else opened.manifest.columns
         layouts = {name: known[name].layout for name in wanted if name in known}
-        if len(layouts) < len(wanted):
+        if not known or len(layouts) < len(wanted):
             layouts, absent = self._ask(lambda file: file.find(wanted, self._expected, missing_ok=missing_ok))
         if self.is_fetched:
             self._asked.update(dict.fromkeys(layouts))

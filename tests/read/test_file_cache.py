@@ -369,6 +369,8 @@ def test_an_error_in_a_thread_is_the_readers(tmp_path):
     [
         lambda reader: reader.read(["x"]),
         lambda reader: reader.read(["x"], []),
+        lambda reader: reader.read([], [0]),
+        lambda reader: reader.find([]),
         lambda reader: reader.read_into({"x": np.empty((1, 30), "i4")}, np.array([0])),
         lambda reader: reader.columns,
         lambda reader: reader.column("x"),
