@@ -252,22 +252,27 @@ class VirtualColumn:
             others = [axis for axis in range(len(box.indices)) if axis not in box.axes]
             marked = [len(box.indices[axis]) if axis in self._parted else 1 for axis in others]
             has_values = np.zeros((len(box.places), *marked), bool)
-            first, stop = np.searchsorted(np.sort(box.indices[0]), self._bounds.T)
+            order = np.argsort(box.indices[0], kind="stable")
+            first, stop = np.searchsorted(box.indices[0], self._bounds.T, sorter=order)
             for number in np.flatnonzero(first < stop).tolist():  # others have none of its rows
                 source = self.sources[number]
-                places = [along.places(at) for along, at in zip(source.here, box.indices, strict=True)]
+                # There may be many sources, and many rows: each looks at those between its ends alone.
+                near = np.sort(order[first[number] : stop[number]]) if 0 in box.axes else np.arange(len(box.places))
+                indices = [at[near] if axis in box.axes else at for axis, at in enumerate(box.indices)]
+                places = [along.places(at) for along, at in zip(source.here, indices, strict=True)]
                 rows = np.flatnonzero(reduce(np.minimum, (places[axis] for axis in box.axes)) >= 0)
                 at = [rows if axis in box.axes else np.flatnonzero(of >= 0) for axis, of in enumerate(places)]
                 if not all(map(len, at)):
                     continue
-                within = np.ix_(rows, *(at[axis] if axis in self._parted else _ONE for axis in others))
+                within = np.ix_(near[rows], *(at[axis] if axis in self._parted else _ONE for axis in others))
                 if has_values[within].any():
                     raise UnsupportedColumnError(
                         f"{self.layout.where} is virtual, and two of its mappings have the same values, which is not "
                         f"read without libhdf5. Write it again with mappings that are apart. {_COPY}"
                     )
                 has_values[within] = True
-                selected = [(one, of[one]) for one, of in zip(at, places, strict=True)]
+                taken = [near[rows] if axis in box.axes else one for axis, one in enumerate(at)]
+                selected = [(one, of[here]) for one, here, of in zip(taken, at, places, strict=True)]
                 yield source.path, _part_of(source, box, selected, where, after)
             if not has_values.all():
                 box.out[box.places[~has_values.reshape(len(has_values), -1).all(axis=1)]] = self._fill

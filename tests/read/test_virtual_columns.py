@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import ray_h5
 from ray_h5 import Grid, H5Dataset, Patches
 from ray_h5.errors import CastError, UnsupportedColumnError
+from ray_h5.manifest.selections import Along
 from tests.hdf5.h5kit import by_h5py
 from tests.kit.files import save
 from tests.properties import few
@@ -130,6 +131,17 @@ def test_values_of_other_types_are_those_that_libhdf5_converts(tmp_path, name, s
             found = reader.read(["x"], rows)["x"]
             assert found.dtype == expected.dtype
             np.testing.assert_array_equal(found, expected[rows])
+
+
+def test_sources_look_at_their_own_rows_alone(tmp_path, monkeypatch):
+    """A stack may have thousands of sources, and a grid of it millions of rows."""
+    looked_at, places = [], Along.places
+    monkeypatch.setattr(Along, "places", lambda self, at: looked_at.append(len(at)) or places(self, at))
+    values = write(tmp_path, "frames", {})
+    with ray_h5.RowReader(tmp_path / "all.h5", rows=Grid(2), allow_external=[tmp_path]) as reader:
+        np.testing.assert_array_equal(reader.read(["x"])["x"], values.reshape(-1, SHAPE[2]))
+    # Of 9 sources each has an index along two axes for each of its 6 rows, and those along the third one.
+    assert sum(looked_at) <= 9 * (2 * 6 + 8)
 
 
 def test_many_sources_are_open_a_few_at_a_time(tmp_path, monkeypatch):

@@ -247,12 +247,7 @@ class JointFiles:
         return cls(columns, whole) if columns else None
 
     def read(
-        self,
-        out: Mapping[str, np.ndarray],
-        files: np.ndarray,
-        rows: np.ndarray,
-        places: np.ndarray,
-        times: np.ndarray,
+        self, out: Mapping[str, np.ndarray], files: np.ndarray, rows: np.ndarray, places: np.ndarray, times: np.ndarray
     ) -> bool:
         """Read rows of files, given by their numbers, into ``out[column][places]``; return whether all were read.
 
