@@ -6,10 +6,12 @@ A test lists them. What a dataset will execute is a graph of *operators*; Ray ha
 from __future__ import annotations
 
 import dataclasses
+import gc
+import os
 import re
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import ray
 from ray._private.ray_logging import stderr_deduplicator, stdout_deduplicator
@@ -25,6 +27,10 @@ from ray_h5.errors import RayH5Error
 
 T = TypeVar("T")
 Source = TypeVar("Source", bound=Datasource)
+
+# A forked child, as a worker of a DataLoader is, shares its parent's connection to Ray's store. If it freed garbage
+# that holds objects of Ray, the store would read so amid the parent's messages and end, and all of Ray with it.
+os.register_at_fork(after_in_child=gc.freeze)
 
 _LIMITS_WAIT_SECONDS = 0.1
 """How long an execution waits for the resources of the cluster; an answer takes a few milliseconds."""
@@ -255,8 +261,7 @@ def of_dataset(dataset: DataIterator | Dataset, function: Callable[[Dataset], T]
     if not is_split(dataset):
         return function(getattr(dataset, "_base_dataset", dataset))
     call = dataset._coord_actor.__ray_call__.remote(lambda coordinator: function(coordinator._base_dataset))
-    result: T = ray.get(call)
-    return result
+    return cast("T", ray.get(call))
 
 
 # The cluster ------------------------------------------------------------------------------------------
@@ -265,8 +270,7 @@ def of_dataset(dataset: DataIterator | Dataset, function: Callable[[Dataset], T]
 def task_cpus(ds: Dataset) -> float:
     """Return the most CPUs that a task of a dataset reserves; 0 for data in memory."""
     options = [operator.ray_remote_args or {} for operator in operators(ds) if hasattr(operator, "ray_remote_args")]
-    cpus = [option.get("num_cpus") for option in options]
-    return float(max((1 if cpu is None else cpu for cpu in cpus), default=0))
+    return float(max((1 if (cpus := option.get("num_cpus")) is None else cpus for option in options), default=0))
 
 
 def may_grow() -> bool:

@@ -120,8 +120,7 @@ class H5Datasink(Datasink[list[Part]]):
             return []
         with PartWriter(self._folder, ctx.task_idx, self._layout, self._rows_per_file, self._threads) as writer:
             for block in blocks:
-                rows = BlockAccessor.for_block(block).num_rows()
-                if rows:
+                if rows := BlockAccessor.for_block(block).num_rows():
                     writer.append(*columns_of(block, self._columns, self._null_value, self._varying), rows)
         return writer.parts
 

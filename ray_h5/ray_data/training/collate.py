@@ -231,8 +231,7 @@ class TorchCollate(ArrowBatchCollateFn):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=_READ_ONLY)
             tensor = csr_tensor(*to_batch(column).canonical().parts)
-        dtype = self._dtype_of(name, tensor)
-        if dtype is not None:
+        if (dtype := self._dtype_of(name, tensor)) is not None:
             values = tensor.values()
             cast = _cast(name, values.numpy(), values, dtype) if self._is_checked else values.to(dtype)
             parts = tensor.crow_indices(), tensor.col_indices(), cast
@@ -250,8 +249,7 @@ class TorchCollate(ArrowBatchCollateFn):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=_READ_ONLY)
             tensor = torch.as_tensor(values)
-        dtype = self._dtype_of(name, tensor)
-        if dtype is not None:
+        if (dtype := self._dtype_of(name, tensor)) is not None:
             if tensor.is_complex() and not dtype.is_complex:
                 raise UnsupportedColumnError(
                     f"dtypes: column {name!r} has dtype {values.dtype}, of which {dtype} would keep only the real part"

@@ -60,14 +60,13 @@ class OrderedDataConfig(DataConfig):
         for name, ds in sorted(datasets.items()):
             is_shared = self._datasets_to_split == "all" or name in self._datasets_to_split
             ranks = world_size if is_shared else 1
-            read = self._read_by_workers(name, ds, nodes)
-            if read is not None:
+            if (read := self._read_by_workers(name, ds, nodes)) is not None:
                 source, functions = read
                 warn_of_lost_rows(f"dataset {name!r}", source.plan().num_positions, ranks)
+                plan = source.reference()
                 for rank in range(world_size):
                     epochs, of = source.epochs.for_workers(ranks), rank if is_shared else 0
-                    read_here = name, source.reference(), source.names, functions
-                    shards[rank][name] = WorkerShard(*read_here, epochs, of, threads[rank])
+                    shards[rank][name] = WorkerShard(name, plan, source.names, functions, epochs, of, threads[rank])
                 continue
             check_free_cpus(name, ds)
             in_tasks[name] = _for_workers(name, ds, ranks) if sources_of(ds) else ds
