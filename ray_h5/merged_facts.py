@@ -35,9 +35,9 @@ def _is_known(value: Any) -> bool:
 def _merged(mine: Any, later: Any) -> Any:
     if isinstance(later, Facts):
         return later if mine is None else mine.merged(later)
-    if isinstance(later, Mapping):  # a new one, as readers add to theirs, in any thread
-        inner = {name: value for name, value in [*later.items()] if isinstance(value, (Facts, Mapping))}
-        known = mine or {}
+    if isinstance(later, Mapping):
+        known, later = mine or {}, dict(later)  # other threads add to it; a list of its items is not made at once
+        inner = {name: value for name, value in later.items() if isinstance(value, (Facts, Mapping))}
         return {**known, **later, **{name: _merged(known.get(name), value) for name, value in inner.items()}}
     return later if _is_known(later) else mine
 

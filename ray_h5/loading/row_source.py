@@ -120,12 +120,12 @@ class RowSource:
     @property
     def is_compiled(self) -> bool | None:
         """Whether the compiled loop does most of the work of a read; None before rows were read."""
-        joints = tuple(self._cached.value.joint.items())
+        joints = dict(self._cached.value.joint)
         if not joints:
             return None
         if self.keeps_all:
             return False
-        return all(joint is not None and len(joint.columns) == len(names) for names, joint in joints)
+        return all(joint is not None and len(joint.columns) == len(names) for names, joint in joints.items())
 
     def split(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the row ids of selected indices; and their draws, if the values of rows are drawn."""

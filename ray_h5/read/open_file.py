@@ -517,7 +517,7 @@ class OpenFile:
         again = OpenFile(self.access, identity)
         with self._lock, again.library():
             is_same = again.identity == identity and all(
-                again.column(name) == known.layout for name, known in [*self.manifest.columns.items()]
+                again.column(name) == known.layout for name, known in dict(self.manifest.columns).items()
             )
             if is_same and all(again.index_of(name) == index for name, index in self._indexes.items()):
                 self.identity, self._headers = identity, None

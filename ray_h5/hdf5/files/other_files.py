@@ -144,7 +144,7 @@ class OtherFiles:
 
     def opened(self, urls: Container[str]) -> list[Any]:
         """Return those of some files that were opened."""
-        return [file for (url, _), file in list(self._files.items()) if url in urls]
+        return [file for (url, _), file in dict(self._files).items() if url in urls]
 
     @property
     def held(self) -> list[HeldBytes]:

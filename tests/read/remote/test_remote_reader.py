@@ -1,5 +1,6 @@
 """RowReader over files in a store: the values that h5py reads, in few requests."""
 
+import gc
 import pickle
 import sys
 import threading
@@ -226,18 +227,27 @@ def test_blocks_that_another_thread_drops_while_they_are_read(server, tmp_path):
     assert len(server.requests()) == held.requests == 2
 
 
+def let_others_run(*_):
+    """Be called by collections of garbage, as functions of Hypothesis are."""
+    time.sleep(0)
+
+
 def test_a_reader_is_sent_to_another_process_while_a_thread_finds_columns(server, tmp_path):
     names = [f"x{number}" for number in range(1500)]
     written(tmp_path, lambda file: [file.create_dataset(name, data=[0]) for name in names])
     reader = RowReader("s3://bkt/a.h5", storage_options=server.options)
     finds = threading.Thread(target=lambda: [reader.find([name]) for name in names])
     finds.start()
-    interval = sys.getswitchinterval()
+    interval, thresholds = sys.getswitchinterval(), gc.get_threshold()
     sys.setswitchinterval(1e-6)
+    gc.set_threshold(50)
+    gc.callbacks.append(let_others_run)
     try:
         while finds.is_alive():
             pickle.dumps(reader)
     finally:
         sys.setswitchinterval(interval)
+        gc.set_threshold(*thresholds)
+        gc.callbacks.remove(let_others_run)
         finds.join()
     assert pickle.loads(pickle.dumps(reader)).find(names).keys() == {*names}
