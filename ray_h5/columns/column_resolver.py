@@ -38,7 +38,7 @@ from ray_h5.manifest.file_table import digest_of
 from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray, Paths
 from ray_h5.manifest.layout import ColumnLayout, Encoding, Form
 from ray_h5.messages import near_names
-from ray_h5.read.reader import RowReader
+from ray_h5.read.reader import FileReader
 
 _CLASS = "MATLAB_class"
 _EMPTY = "MATLAB_empty"
@@ -84,7 +84,7 @@ class Parts:
         """Whether each part has a single value, and no axis."""
         return self.joined is not None and are_single_values(self.joined)
 
-    def read(self, reader: RowReader) -> list[np.ndarray]:
+    def read(self, reader: FileReader) -> list[np.ndarray]:
         """Return the values of each part, without axes of one."""
         units = read_units(reader, self.values, int(self.lengths.sum()))
         units = units.reshape(len(units)) if all(length == 1 for length in units.shape[1:]) else units
@@ -96,7 +96,7 @@ class Columns(ABC):
 
     Parameters
     ----------
-    reader : RowReader
+    reader : FileReader
         The open file.
     columns : iterable of MadeColumn
         The columns that the user described.
@@ -110,7 +110,7 @@ class Columns(ABC):
 
     def __init__(
         self,
-        reader: RowReader,
+        reader: FileReader,
         columns: Iterable[MadeColumn] = (),
         table: RowTable | None = None,
         *,

@@ -22,7 +22,7 @@ from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray, Paths, Texts
 from ray_h5.manifest.layout import ColumnLayout, Encoding, FileLayout, Form
 from ray_h5.per_process import cached_property
 from ray_h5.read.length_errors import groups_with
-from ray_h5.read.reader import RowReader
+from ray_h5.read.reader import FileReader
 
 THE_FILE = Paths(Texts.of([b""]))
 """The paths of a file that is one part."""
@@ -32,7 +32,7 @@ class FileColumns(Columns):
     """The columns of one file. Each has one value for each index of its first axis."""
 
     def __init__(
-        self, reader: RowReader, columns: Iterable[MadeColumn] = (), table: RowTable | None = None, **options: bool
+        self, reader: FileReader, columns: Iterable[MadeColumn] = (), table: RowTable | None = None, **options: bool
     ) -> None:
         super().__init__(reader, columns, table, **options)
         self._listed: Listing | None = None

@@ -25,7 +25,7 @@ from ray_h5.manifest.layout import ColumnLayout, Kind
 from ray_h5.manifest.row_requests import Request, request_of
 from ray_h5.read.arrays.selection import rows_in_order
 from ray_h5.read.read_parts import FileRead, Part
-from ray_h5.read.reader import OBJECT_BYTES, RowReader
+from ray_h5.read.reader import OBJECT_BYTES, FileReader
 
 Positions: TypeAlias = tuple[np.ndarray | None, ...]
 """The positions along each axis of a unit; None for all."""
@@ -249,7 +249,7 @@ class InMemory(Values):
         return cls(ColumnLayout(name, kind, (1, *row_shape), of, "contiguous", direct=True), values_of)
 
     @classmethod
-    def constant(cls, reader: RowReader, values: Values) -> InMemory:
+    def constant(cls, reader: FileReader, values: Values) -> InMemory:
         """Return a constant: all units of an array, which are read when they are asked for first."""
         array, read = values.array, cache(partial(read_units, reader, values))
         whole = replace(array, shape=(1, *array.shape), chunk_shape=None, fill=None, offset=None)
@@ -294,8 +294,8 @@ def rows_of_chunks(layout: ColumnLayout, axes: int) -> int:
     return layout.chunk_shape[0] * math.prod(layout.shape[1:axes])
 
 
-def read_units(reader: RowReader, values: Values, count: int | None = None, first: int = 0) -> np.ndarray:
-    """Return the values of all units, or of `count` from `first` on, for planning; errors as `RowReader.read_whole`."""
+def read_units(reader: FileReader, values: Values, count: int | None = None, first: int = 0) -> np.ndarray:
+    """Return the values of all units, or `count` from `first` on, for planning; errors as `FileReader.read_whole`."""
     array = values.array
     count = array.num_rows if count is None else count
     value_bytes = OBJECT_BYTES if array.dtype.hasobject else array.dtype.itemsize

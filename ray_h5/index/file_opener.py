@@ -17,9 +17,9 @@ from ray_h5.hdf5.files.external_policy import as_roots
 from ray_h5.manifest.file_manifest import Manifest
 from ray_h5.manifest.layout import FileState
 from ray_h5.options import require
-from ray_h5.read.reader import RowReader
+from ray_h5.read.reader import FileReader
 from ray_h5.rows.row_kind_options import Grid, Groups, RowKind, check_episodes
-from ray_h5.rows.row_view import FileReader, RowView
+from ray_h5.rows.row_view import AnyReader, RowView
 from ray_h5.rows.windows_option import Windows
 from ray_h5.source import Source
 from ray_h5.storage.local import LOCAL
@@ -130,13 +130,13 @@ class Scope:
         *,
         is_planned: bool = False,
         name: str = "",
-    ) -> FileReader:
+    ) -> AnyReader:
         """Open a file; `table` has what is known of its rows, and `known` of a remote file.
 
         With `is_planned`, a file without a table is known to follow no convention. What is drawn in a file depends on
         its `name`, the path below the folder of all files; alone, it is the last part of its path.
         """
-        reader = RowReader(
+        reader = FileReader(
             path,
             self.group,
             self.threads,

@@ -52,7 +52,7 @@ from ray_h5.read.arguments import as_names
 from ray_h5.rows.kinds.clock import check_any_row, check_steps, steps_of_rows
 from ray_h5.rows.kinds.timestamps import check_widths
 from ray_h5.rows.patches_option import check_any_block
-from ray_h5.rows.row_view import FileReader
+from ray_h5.rows.row_view import AnyReader
 from ray_h5.storage.byte_source import Identity
 from ray_h5.storage.request_pool import each_waiting
 from ray_h5.storage.storage_of_path import storage_of
@@ -190,7 +190,7 @@ class RowIndex(ComparedByContent):
         steps = [steps_of_rows(table, windows) + first for table, first in zip(tables, starts, strict=False)]
         return np.concatenate([*steps, np.empty(0, np.int64)]), starts
 
-    def open(self, file: int) -> FileReader:
+    def open(self, file: int) -> AnyReader:
         """Open a file, with what is known of it."""
         table, known = self.tables[file] if self.tables else None, self.known[file] if self.known else None
         return self.scope.open(self.files.path(file), FileState(self.files.identity(file)), table, known)

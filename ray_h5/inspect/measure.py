@@ -24,8 +24,8 @@ from ray_h5.order.block_layout import choose_block_rows
 from ray_h5.order.draws.shuffle import Shuffle, as_shuffle, balance
 from ray_h5.order.read_plan import make_plan
 from ray_h5.order.shuffle_effect import shuffle_effect
-from ray_h5.read.reader import RowReader
-from ray_h5.rows.row_view import FileReader, RowView
+from ray_h5.read.reader import FileReader
+from ray_h5.rows.row_view import AnyReader, RowView
 from ray_h5.storage.addresses import is_url
 from ray_h5.writing.layouts import GOOD_BYTES, chunk_faults
 
@@ -94,7 +94,7 @@ def _suggestions(files: FileOptions, reports: Sequence[FileReport]) -> tuple[Sug
     datasets = {name: column for columns in seen[::-1] for name, column in columns.items()}
     rows = {max((column.rows for column in file.columns), default=0) for file in reports}
     with _opened(files, first.path) as reader:
-        if not isinstance(reader, RowReader):
+        if not isinstance(reader, FileReader):
             datasets = {name: seen[0][name] for name in reader.base.layout.columns if name in seen[0]}
         tree = FileTree(
             seen[0],
@@ -114,14 +114,14 @@ def _seen(file: FileReport) -> dict[str, Seen]:
     return {col.name: Seen(col.dtype, (col.rows, *col.row_shape)) for col in file.columns if col.left_out is None}
 
 
-def _attributes(reader: FileReader, path: str = "") -> tuple[str, ...]:
+def _attributes(reader: AnyReader, path: str = "") -> tuple[str, ...]:
     try:
         return tuple(reader.base.attribute_names(path))
     except RayH5Error:  # what cannot be read has no rows, which is said
         return ()
 
 
-def _opened(files: FileOptions, path: str) -> FileReader:
+def _opened(files: FileOptions, path: str) -> AnyReader:
     listed = files.states.get(path)
     return files.scope.open(path, None if listed is None else FileState(listed))
 
@@ -142,14 +142,14 @@ def _inspect_file(files: FileOptions, path: str) -> FileReport:
         columns += [_column(column, None, ColumnNotes()) for column in referred]
         left = {name: error for name, error in layout.refused.items() if not getattr(error, "is_encoded", False)}
         refused = tuple(Unreadable.of(name, error) for name, error in left.items())
-        if isinstance(reader, RowReader):
+        if isinstance(reader, FileReader):
             reader.manifest([name for name, column in layout.columns.items() if column.is_decoded])
         return FileReport(path, scope.group, layout.identity.size, tuple(columns), refused, _attributes(reader))
 
 
-def _referred(reader: FileReader) -> list[ColumnLayout]:
+def _referred(reader: AnyReader) -> list[ColumnLayout]:
     """Return the columns whose rows are what references lead to, such as cell arrays of MATLAB."""
-    if not isinstance(reader, RowReader):
+    if not isinstance(reader, FileReader):
         return []
     view, encoded = RowView(reader, None, None), []
     for name, error in reader.layout.refused.items():

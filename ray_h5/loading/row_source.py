@@ -26,14 +26,14 @@ from ray_h5.read.held_chunks import HeldChunks
 from ray_h5.read.native.job_table import new_times
 from ray_h5.read.open_file import MAX_INDEX_BYTES, max_open
 from ray_h5.read.read_parts import FileRead
-from ray_h5.read.reader import RowReader
+from ray_h5.read.reader import FileReader
 from ray_h5.storage.byte_source import Identity, only_ctime_differs
 from ray_h5.storage.local import LOCAL
 from ray_h5.storage.storage_of_path import storage_of
 
 if TYPE_CHECKING:
     from ray_h5.read.arrays.columns_of_files import JointFiles
-    from ray_h5.rows.row_view import FileReader
+    from ray_h5.rows.row_view import AnyReader
     from ray_h5.storage.storage_of_path import Storage
 
 
@@ -93,7 +93,7 @@ class RowSource:
         self.call_bytes = self._storage.call_bytes
         """Bytes that a loader asks for at once; see `Storage`."""
         # An open file in a store needs no descriptor, only memory for what is known of it.
-        self._readers: LRU[FileReader] = LRU(
+        self._readers: LRU[AnyReader] = LRU(
             self._storage.kept_open, MAX_INDEX_BYTES, lambda reader: reader.base.known_bytes
         )
         self._states: LRU[tuple[str, Identity]] = LRU(_MAX_STATES)
@@ -196,7 +196,7 @@ class RowSource:
         steps = np.empty(len(row_ids), np.int64)
         for file, here in by_file(plan.files, row_ids):
             reader = self._reader(file)
-            assert not isinstance(reader, RowReader)
+            assert not isinstance(reader, FileReader)
             steps[here] = reader.step_numbers(row_ids[here] - plan.files.starts[file]) + plan.step_starts[file]
         return steps
 
@@ -336,7 +336,7 @@ class RowSource:
                 return None
             from ray_h5.read.arrays.columns_of_files import JointFiles  # one file needs none of it
 
-            plain = [reader.opened for reader in readers if isinstance(reader, RowReader)]
+            plain = [reader.opened for reader in readers if isinstance(reader, FileReader)]
             joints[names] = JointFiles.of(plain, out) if len(plain) == len(readers) else None
         return joints[names]
 
@@ -348,7 +348,7 @@ class RowSource:
             return np.flatnonzero(np.diff(files.starts))
         return np.flatnonzero(np.bincount(files.files_of(selection), minlength=len(files)))
 
-    def _reader(self, file: int) -> FileReader:
+    def _reader(self, file: int) -> AnyReader:
         reader = self._readers.get(file)
         if reader is not None:
             return reader

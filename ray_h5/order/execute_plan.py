@@ -16,7 +16,7 @@ from ray_h5.order.read_plan import ReadPlan
 from ray_h5.read.file_reads import run_reads
 from ray_h5.read.jobs import ReadStats
 from ray_h5.read.read_parts import FileRead
-from ray_h5.read.reader import RowReader
+from ray_h5.read.reader import FileReader
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,7 +66,7 @@ def read_rows(plan: ReadPlan, row_ids: np.ndarray, draws: np.ndarray | None = No
 
     def planned(file: int, places: np.ndarray) -> FileRead:
         reader, rows = plan.open(file), row_ids[places] - plan.files.starts[file]
-        if keys is not None and not isinstance(reader, RowReader):
+        if keys is not None and not isinstance(reader, FileReader):
             keys[places] = reader.step_numbers(rows) + plan.step_starts[file]
         drawn = {} if draws is None else {"draws": draws[places]}
         return reader.planned(arrays, rows, places, **plan.read_options, **drawn)

@@ -29,7 +29,7 @@ from ray_h5.tables.table_columns import TableColumns
 if TYPE_CHECKING:
     from ray_h5.columns.row_table import RowTable
     from ray_h5.manifest.file_manifest import Manifest
-    from ray_h5.rows.row_view import FileReader
+    from ray_h5.rows.row_view import AnyReader
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -114,7 +114,7 @@ class ReadPlan(ComparedByContent):
 
     @cached_property
     def read_options(self) -> dict[str, Any]:
-        """Options of `RowReader.read_into`: how columns are cast, if not all casts are checked."""
+        """Options of `FileReader.read_into`: how columns are cast, if not all casts are checked."""
         casting = {column.name: column.casting for column in self.of_files if column.casting != "checked"}
         return {"casting": casting} if casting else {}
 
@@ -122,7 +122,7 @@ class ReadPlan(ComparedByContent):
         """Return the state of a file when the plan was made."""
         return FileState(self.files.identity(file), self.sources.of_file(file))
 
-    def open(self, file: int) -> FileReader:
+    def open(self, file: int) -> AnyReader:
         """Open a file. Raise if it, or a source of its columns, changed since the plan was made."""
         table, known = self.tables[file] if self.tables else None, self.known[file] if self.known else None
         path = self.files.path(file)
@@ -149,7 +149,7 @@ class ReadPlan(ComparedByContent):
         order = self.order.with_drawn_seed(seed)
         return self if order is self.order else replace(self, order=order)
 
-    def check(self, file: int, reader: FileReader) -> None:
+    def check(self, file: int, reader: AnyReader) -> None:
         """Raise unless a file holds what the plan was made for. An index on disk may be wrong about it.
 
         Raises

@@ -11,14 +11,14 @@ from ray_h5.buffers import empty, zeros
 from ray_h5.errors import PredicateError
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.predicates.virtual_names import AnyEqual, Derived, Length, RowMask
-from ray_h5.rows.row_view import FileReader, RowView
+from ray_h5.rows.row_view import AnyReader, RowView
 
 _Length = TypeVar("_Length", int, int | None)
 
 _PIECE_BYTES = 16 << 20
 
 
-def compute(reader: FileReader, num_rows: int, column: str, criterion: Derived) -> np.ndarray:
+def compute(reader: AnyReader, num_rows: int, column: str, criterion: Derived) -> np.ndarray:
     """Return a virtual column of one file, of shape (num_rows,).
 
     Raises
@@ -55,7 +55,7 @@ def occurs(values: np.ndarray, valid: np.ndarray | None, column: str, criterion:
     return _occurs(values, valid, criterion.value)
 
 
-def _any_equal(reader: FileReader, num_rows: int, column: str, criterion: AnyEqual) -> np.ndarray:
+def _any_equal(reader: AnyReader, num_rows: int, column: str, criterion: AnyEqual) -> np.ndarray:
     names = [column] if criterion.valid is None else [column, criterion.valid]
     layouts = reader.find(names)
     dtypes = {name: np.dtype(dtype) for name, dtype, _ in criterion.casts}
@@ -109,7 +109,7 @@ def _check_shapes(where: str, forms: Sequence[tuple[str, tuple[int, ...]]], crit
             )
 
 
-def _row_mask(reader: FileReader, num_rows: int, column: str) -> np.ndarray:
+def _row_mask(reader: AnyReader, num_rows: int, column: str) -> np.ndarray:
     base = reader.base if isinstance(reader, RowView) else reader  # the mask is a dataset of the file, not of a row
     layout = base.find([column])[column]
     where = f"{reader.path}: row_mask: {column!r}"

@@ -1,4 +1,4 @@
-"""Checks of the arguments of `RowReader`: rows, names of columns, output arrays."""
+"""Checks of the arguments of `FileReader`: rows, names of columns, output arrays."""
 
 from __future__ import annotations
 

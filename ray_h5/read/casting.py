@@ -30,7 +30,7 @@ def as_casting(casting: object) -> Casting:
     raise OptionError(expected, option="casting", value=casting)
 
 
-class LostValue(Exception):  # noqa: N818  it never leaves this package: RowReader makes a CastError of it
+class LostValue(Exception):  # noqa: N818  it never leaves this package: FileReader makes a CastError of it
     """The value at a place of the output of a column cannot be cast to its dtype."""
 
     def __init__(self, out: CheckedOutput, place: int, value: Any) -> None:

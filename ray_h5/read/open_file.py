@@ -1,7 +1,7 @@
 """One open file: its bytes, its manifest, libhdf5's view of it, and the readers of its columns.
 
 An open file belongs to the process that opened it: after a fork the caches of the child are empty, and a
-pickled `RowReader` opens its own.
+pickled `FileReader` opens its own.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class FileRead:
 
     Attributes
     ----------
-    reader : RowReader
+    reader : FileReader
         The reader of the file.
     parts : sequence of Part
         What is read for each column, checked.

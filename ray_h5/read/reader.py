@@ -22,7 +22,7 @@ from ray_h5.manifest.file_manifest import Manifest
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, FileLayout, FileState, Form, SourceStates
 from ray_h5.manifest.row_requests import request_of
-from ray_h5.options import as_integer, names_options, require
+from ray_h5.options import as_integer, require
 from ray_h5.per_process import PerProcess
 from ray_h5.read.arguments import Rows, as_names, as_places, as_request, as_rows, check_fit, common_rows, fitted
 from ray_h5.read.arrays.column import Column, JoinedColumn
@@ -56,18 +56,17 @@ _TIMES_OF_FILE = 64
 
 def asked(
     method: Callable[Concatenate[OpenFile, Options], Result],
-) -> Callable[Concatenate[RowReader, Options], Result]:
+) -> Callable[Concatenate[FileReader, Options], Result]:
     """Return the method of a reader that asks its open file, and repeats what may pass."""
 
     @functools.wraps(method)
-    def ask(reader: RowReader, /, *args: Options.args, **options: Options.kwargs) -> Result:
+    def ask(reader: FileReader, /, *args: Options.args, **options: Options.kwargs) -> Result:
         return reader._ask(lambda file: method(file, *args, **options))
 
     return ask
 
 
-@names_options
-class RowReader:
+class FileReader:
     """Reads rows of the columns of one HDF5 file.
 
     Each chunk that contains a requested row is fetched and decoded once a call, straight into the
@@ -124,7 +123,7 @@ class RowReader:
         return self.opened.identity
 
     @property
-    def base(self) -> RowReader:
+    def base(self) -> FileReader:
         """The reader of the file: this one."""
         return self
 
@@ -512,4 +511,4 @@ class RowReader:
         self._opened = PerProcess(lambda: None)
 
     def __repr__(self) -> str:
-        return f"RowReader({self.path!r}, group={self.group!r}, threads={self.threads})"
+        return f"{type(self).__name__}({self.path!r}, group={self.group!r}, threads={self.threads})"

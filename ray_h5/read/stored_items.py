@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
@@ -131,13 +131,12 @@ def _decoder(type_id: h5py.h5t.TypeID, dtype: np.dtype, width: int) -> Decode:
     if kind == h5py.h5t.COMPOUND and dtype.names is not None:
         return _compound(type_id, dtype, width)
     if kind == h5py.h5t.STRING and type_id.is_variable_str():
-        return partial(_texts, _reference(width))
+        return _texts
     if kind == h5py.h5t.VLEN:
         # Elements in the heap are as the file stores them, as those of an array of fixed length are.
         element_type = type_id.get_super()
         element = np.dtype(h5py.check_vlen_dtype(dtype))
-        unit = _decoder(element_type, element, width)
-        return partial(_lists, _reference(width), unit, int(element_type.get_size()), element)
+        return partial(_lists, _decoder(element_type, element, width), int(element_type.get_size()), element)
     # h5py asks libhdf5 for this type when it reads: what needs no conversion has the same bytes.
     to = h5py.h5t.py_create(dtype)
     stored = type_id.get_super() if kind == h5py.h5t.ENUM else type_id
@@ -146,8 +145,10 @@ def _decoder(type_id: h5py.h5t.TypeID, dtype: np.dtype, width: int) -> Decode:
     return partial(converted, type_id, to, np.dtype(dtype.str))
 
 
-def _reference(width: int) -> np.dtype:
-    return np.dtype([("length", "<u4"), ("address", f"<u{width}"), ("number", "<u4")])
+def _referred(items: np.ndarray, heap: Heap, unit_bytes: int) -> Sequence[bytes]:
+    """Return what items refer to, of which a unit of their length has some bytes."""
+    reference: np.dtype = np.dtype([("length", "<u4"), ("address", f"<u{items.shape[1] - 8}"), ("number", "<u4")])
+    return heap.values(np.ascontiguousarray(items).view(reference).reshape(-1).tolist(), unit_bytes)
 
 
 def _plain(dtype: np.dtype, items: np.ndarray, heap: Heap) -> np.ndarray:  # noqa: ARG001  as all decoders
@@ -180,20 +181,16 @@ def _array(decode: Decode, shape: tuple[int, ...], items: np.ndarray, heap: Heap
     return decoded.reshape(len(items), *shape, *decoded.shape[1:])
 
 
-def _texts(reference: np.dtype, items: np.ndarray, heap: Heap) -> np.ndarray:
+def _texts(items: np.ndarray, heap: Heap) -> np.ndarray:
     texts = np.empty(len(items), object)
     # h5py takes text up to the first NUL.
-    values = heap.values(np.ascontiguousarray(items).view(reference).reshape(-1).tolist(), 1)
-    texts[:] = [value.partition(b"\0")[0] if b"\0" in value else value for value in values]
+    texts[:] = [value.partition(b"\0")[0] if b"\0" in value else value for value in _referred(items, heap, 1)]
     return texts
 
 
-def _lists(
-    reference: np.dtype, decode: Decode, unit_bytes: int, element: np.dtype, items: np.ndarray, heap: Heap
-) -> np.ndarray:
+def _lists(decode: Decode, unit_bytes: int, element: np.dtype, items: np.ndarray, heap: Heap) -> np.ndarray:
     lists = np.empty(len(items), object)
-    values = heap.values(np.ascontiguousarray(items).view(reference).reshape(-1).tolist(), unit_bytes)
-    for at, value in enumerate(values):
+    for at, value in enumerate(_referred(items, heap, unit_bytes)):
         stored = np.frombuffer(value, np.uint8).reshape(-1, unit_bytes)
         lists[at] = np.array(decode(stored, heap), element)
     return lists

@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from ray_h5.read import reader
+from ray_h5.options import names_options
+from ray_h5.read.reader import FileReader
 from ray_h5.rows.row_kind_options import RowKind, as_kind, check_episodes
 from ray_h5.rows.row_view import RowView
 from ray_h5.rows.windows_option import Windows, as_windows
 
 
-class RowReader(reader.RowReader):
+class RowReader(FileReader):
     """Reads rows of the columns of one HDF5 file.
 
     Each chunk that contains a requested row is fetched and decoded once a call, straight into the
@@ -70,15 +71,16 @@ class RowReader(reader.RowReader):
             return super().__new__(cls)
         kind, over = as_kind(rows), as_windows(windows)
         check_episodes(kind, over)
-        return RowView(reader.RowReader(*args, **options), kind, over)
+        return RowView(cls(*args, **options), kind, over)
 
     def __init__(self, *args: Any, rows: None = None, windows: None = None, **options: Any) -> None:  # noqa: ARG002
         super().__init__(*args, **options)
 
 
 # The signature of a reader of a file, with the options of rows before its other ones.
-_OF_FILE, _OF_ROWS = inspect.signature(reader.RowReader), inspect.signature(RowReader.__new__).parameters
+_OF_FILE, _OF_ROWS = inspect.signature(FileReader.__init__), inspect.signature(RowReader.__new__).parameters
 _OPTIONS = [_OF_ROWS["rows"], _OF_ROWS["windows"], *_OF_FILE.parameters.values()]
-RowReader.__signature__ = _OF_FILE.replace(  # type: ignore[attr-defined]
-    parameters=sorted(_OPTIONS, key=lambda option: option.kind)
-)
+_SIGNATURE = _OF_FILE.replace(parameters=sorted(_OPTIONS, key=lambda option: option.kind))
+RowReader.__init__.__signature__ = _SIGNATURE  # type: ignore[attr-defined]
+RowReader.__signature__ = _SIGNATURE.replace(parameters=[*_SIGNATURE.parameters.values()][1:])  # type: ignore[attr-defined]
+names_options(RowReader)

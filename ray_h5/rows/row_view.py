@@ -1,4 +1,4 @@
-"""Rows of a row kind, read as `RowReader` reads rows along the first axis."""
+"""Rows of a row kind, read as `FileReader` reads rows along the first axis."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ray_h5.read.arguments import Rows, as_names, as_places, as_rows, check_fit,
 from ray_h5.read.arrays.columns_of_files import JobsOfRows
 from ray_h5.read.casting import Casting, LostValue
 from ray_h5.read.read_parts import FileRead, outputs
-from ray_h5.read.reader import RowReader
+from ray_h5.read.reader import FileReader
 from ray_h5.rows.group_columns import GroupColumns
 from ray_h5.rows.kinds.first_axis_rows import AxisRows
 from ray_h5.rows.kinds.grid_rows import GridRows
@@ -56,11 +56,11 @@ GROUP = "group"
 class RowView:
     """The rows of one file, as a row kind defines them.
 
-    It has the methods of `RowReader` that planning uses.
+    It has the methods of `FileReader` that planning uses.
 
     Parameters
     ----------
-    reader : RowReader
+    reader : FileReader
         The file.
     kind : Groups or Grid, optional
         The row kind; None for rows along the first axis.
@@ -78,7 +78,7 @@ class RowView:
 
     def __init__(
         self,
-        reader: RowReader,
+        reader: FileReader,
         kind: RowKind | None,
         windows: Windows | None,
         table: RowTable | None = None,
@@ -101,8 +101,8 @@ class RowView:
         self._rows: RowsOfKind = _rows_of_kind(columns_of_file, kind, windows, table, self._name)
         self._steps = self._rows if isinstance(self._rows, WindowRows) else None
         self._kind = RowKind() if kind is None else kind
-        drawn = [column for column in columns if isinstance(column, RowPart) and column.random is not None]
-        seeds = {column.name: column.seed for column in drawn}
+        parts = [column for column in columns if isinstance(column, RowPart)]
+        seeds = {part.name: part.seed for part in parts if part.random is not None}
         named = [] if windows is None else [(window.name, window.source) for window in windows.columns]
         self._seeds = seeds | {name: seeds[source] for name, source in named if source in seeds}
         self._by_axis = kind is None and windows is None
@@ -177,7 +177,7 @@ class RowView:
         return RowColumn(name, InMemory.of(name, texts.take, object), self._rows.episodes_of)
 
     def read(self, columns: Sequence[str], rows: Rows = slice(None)) -> dict[str, np.ndarray]:
-        """Read rows of columns, as `RowReader.read`."""
+        """Read rows of columns, as `FileReader.read`."""
         layouts = self.find(columns)
         wanted = as_rows(rows, self._rows_of(layouts), self.path)
         out = {
@@ -239,7 +239,7 @@ class RowView:
         *,
         casting: Casting | Mapping[str, Casting] = "checked",
     ) -> None:
-        """Read rows into existing arrays, as `RowReader.read_into`."""
+        """Read rows into existing arrays, as `FileReader.read_into`."""
         if out:
             self.base.run(self.planned(out, rows, places, casting=casting))
 
@@ -252,7 +252,7 @@ class RowView:
         casting: Casting | Mapping[str, Casting] = "checked",
         draws: np.ndarray | None = None,
     ) -> FileRead:
-        """Return the read that `read_into` does, to be done later, as `RowReader.planned`.
+        """Return the read that `read_into` does, to be done later, as `FileReader.planned`.
 
         `draws` has the draw of each row, if row kinds draw their values: int64, from 0 on.
         """
@@ -272,11 +272,7 @@ class RowView:
         return self._planned(outputs(arrays, layouts, casting), wanted, there, draws)
 
     def _planned(
-        self,
-        arrays: Mapping[str, np.ndarray],
-        wanted: np.ndarray,
-        there: np.ndarray,
-        draws: np.ndarray | None = None,
+        self, arrays: Mapping[str, np.ndarray], wanted: np.ndarray, there: np.ndarray, draws: np.ndarray | None = None
     ) -> FileRead:
         """Return the read of `wanted[i]` to place `there[i]` of arrays."""
         if not len(wanted):
@@ -406,7 +402,7 @@ def _takes_arrays(out: object, layout: ColumnLayout) -> bool:
     return is_tensor and isinstance(out, np.ndarray) and out.dtype == object
 
 
-FileReader: TypeAlias = RowReader | RowView
+AnyReader: TypeAlias = FileReader | RowView
 """Reads the rows of one file."""
 
 

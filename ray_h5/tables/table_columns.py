@@ -117,7 +117,7 @@ class TableColumn(ComparedByContent):
         return _taken(self.values, self.lines.of(files, row_ids))
 
     def array(self, files: FileTable, row_ids: np.ndarray) -> np.ndarray:
-        """Return the values of some rows as `RowReader` returns columns; errors as `TableColumns.array`."""
+        """Return the values of some rows as `FileReader` returns columns; errors as `TableColumns.array`."""
         spec, values = self.spec, self.of(files, row_ids)
         if spec.kind == "ragged":
             return objects([np.array(value.values, spec.element) if value.is_valid else None for value in values])
@@ -219,7 +219,7 @@ class TableColumns(ComparedByContent):
         return column.of(files, row_ids).cast(column.spec.value_type)
 
     def array(self, name: str, files: FileTable, row_ids: np.ndarray) -> np.ndarray:
-        """Return the values of a column for some rows, as `RowReader` returns columns.
+        """Return the values of a column for some rows, as `FileReader` returns columns.
 
         Raises
         ------

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ray_h5 import RowReader
 from ray_h5.codecs.basic_codecs import ByteShuffle, Codec
 from ray_h5.codecs.filter_ids import BITSHUFFLE, BLOSC, BLOSC2, DEFLATE, FLETCHER32, LZ4, LZF, NBIT, SHUFFLE, SZIP, ZSTD
 from ray_h5.codecs.pipeline import ChunkDecoder, DecodeError, decodes
 from ray_h5.errors import CorruptChunkError
 from ray_h5.manifest.layout import FilterPipeline, FilterStep
 from ray_h5.read.library_filters import decode_by_library
-from ray_h5.read.reader import RowReader
 from tests.hdf5.h5kit import assert_same, by_h5py, replace_once
 from tests.kit.files import save
 from tests.properties import few

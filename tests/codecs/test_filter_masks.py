@@ -10,13 +10,12 @@ import imagecodecs
 import numpy as np
 import pytest
 
+from ray_h5 import RowReader
 from ray_h5.codecs.filter_ids import DEFLATE, FLETCHER32, LZF, SHUFFLE
 from ray_h5.codecs.pipeline import DecodeError, Fletcher32
 from ray_h5.errors import CodecUnavailableError, CorruptChunkError
 from ray_h5.manifest.layout import FilterStep
-from ray_h5.read.reader import RowReader
 from ray_h5.rows.row_kind_options import Groups
-from ray_h5.rows.row_reader import RowReader as RowReaderOfKinds
 from tests.hdf5.h5kit import (
     assert_same,
     by_h5py,
@@ -257,7 +256,7 @@ def test_filters_of_hdf5plugin_need_no_import_by_the_user(tmp_path):
     assert child.returncode == 0, child.stderr
     child = run_python(
         "import sys, numpy as np\n"
-        "from ray_h5.read.reader import RowReader\n"
+        "from ray_h5 import RowReader\n"
         "reader = RowReader(sys.argv[1])\n"
         "for name, values in reader.read(list(reader.columns), [99, 0, 31, 30]).items():\n"
         "    assert str(reader.columns[name].pipeline) == name, reader.columns[name]\n"
@@ -331,7 +330,7 @@ def test_a_last_chunk_without_filters_holds_its_rows_alone(tmp_path, chunks, sto
                 part = values[row : row + 3, column : column + chunks[1]][: None if stored or not row else 1]
                 dataset.id.write_direct_chunk((row, column), np.ascontiguousarray(part).tobytes())
     for options, name in (({}, "g/x"), ({"rows": Groups("g")}, "x")):
-        reader = RowReaderOfKinds(tmp_path / "a.h5", **options)
+        reader = RowReader(tmp_path / "a.h5", **options)
         if stored:
             assert np.array_equal(reader.read([name])[name].reshape(5, 2), values)
             assert np.array_equal(RowReader(tmp_path / "a.h5").read(["g/x"], [4, 1])["g/x"], values[[4, 1]])

@@ -11,8 +11,8 @@ import h5py
 import numpy as np
 import pytest
 
+from ray_h5 import RowReader
 from ray_h5.errors import RayH5Error
-from ray_h5.read.reader import RowReader
 from tests.conformance.case import Case, selections
 from tests.conformance.corpus import CASES
 from tests.hdf5.h5kit import assert_same, in_fork

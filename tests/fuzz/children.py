@@ -23,9 +23,9 @@ import h5py
 import hdf5plugin  # noqa: F401  children find its filters registered
 import numpy as np
 
+from ray_h5 import RowReader
 from ray_h5.codecs.filter_ids import BITSHUFFLE
 from ray_h5.errors import RayH5Error
-from ray_h5.read.reader import RowReader
 
 MEMORY_BYTES = 4 << 30
 MOST_BYTES = 64 << 20

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import ray_h5
-from ray_h5.read.reader import RowReader
+from ray_h5 import RowReader
 from tests.fuzz import campaign, pipelines
 from tests.fuzz.campaign import BOTH, CALLS_LIBRARY, IDENTICAL, OUR_READING, judge, run, run_all
 from tests.kit.files import save

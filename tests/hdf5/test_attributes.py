@@ -4,9 +4,9 @@ import h5py
 import numpy as np
 import pytest
 
+from ray_h5 import RowReader
 from ray_h5.errors import CorruptFileError
 from ray_h5.manifest.layout import ColumnNotes
-from ray_h5.read.reader import RowReader
 
 
 def notes(path, **attributes):

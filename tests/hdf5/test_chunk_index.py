@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 import pytest
 
+from ray_h5 import RowReader
 from ray_h5.errors import CorruptChunkError, CorruptFileError, StaleIndexError
 from ray_h5.hdf5.columns import chunk_lists
 from ray_h5.hdf5.columns.chunk_lists import build_chunk_index
@@ -19,7 +20,6 @@ from ray_h5.hdf5.format import CHUNKED, Layout
 from ray_h5.manifest.chunk_index import MAX_CHUNK_BYTES, ChunkIndex
 from ray_h5.manifest.known_columns import PackedIndex
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.read.reader import RowReader
 from tests.hdf5.h5kit import assert_same, by_h5py, overwrite, plist_with, stored_chunks
 from tests.kit.files import save
 
@@ -360,7 +360,7 @@ def test_a_damaged_chunk_index_does_not_end_the_process(tmp_path):
     at = damaged.find(b"BTHD")
     damaged[at + 9 : at + 11] = 66, 2  # sizes of nodes and of records
     path.write_bytes(damaged)
-    code = f"from ray_h5.read.reader import RowReader; RowReader({str(path)!r}).read(['x'])"
+    code = f"from ray_h5 import RowReader; RowReader({str(path)!r}).read(['x'])"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 1
     assert "CorruptFileError" in ended.stderr

@@ -4,8 +4,8 @@ import h5py
 import numpy as np
 import pytest
 
+from ray_h5 import RowReader
 from ray_h5.errors import UnsupportedColumnError
-from ray_h5.read.reader import RowReader
 from tests.hdf5.h5kit import assert_same, by_h5py, dataset_with, plist_with, replace_once
 from tests.kit.files import save
 

@@ -4,10 +4,10 @@ import h5py
 import numpy as np
 import pytest
 
+from ray_h5 import RowReader
 from ray_h5.errors import RayH5Error
 from ray_h5.hdf5.files.links import links_in
 from ray_h5.hdf5.groups.matching_groups import GroupPattern
-from ray_h5.read.reader import RowReader
 
 
 @pytest.mark.parametrize("libver", ["earliest", "latest"])

@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5 import repack
+from ray_h5 import RowReader, repack
 from ray_h5.errors import (
     CorruptFileError,
     ExternalDataError,
@@ -25,7 +25,6 @@ from ray_h5.hdf5.tree import walker
 from ray_h5.index.file_options import FileOptions
 from ray_h5.inspect.measure import inspect_files
 from ray_h5.inspect.text import to_text
-from ray_h5.read.reader import RowReader
 from ray_h5.torch_data import H5Dataset, RayH5Error, Windows, any_equal, csr, ragged, row_mask, where
 from tests.hdf5.h5kit import assert_same, by_h5py, in_fork, overwrite, plist_with, run_python
 from tests.kit.files import save

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ray_h5 import RowReader
 from ray_h5.errors import RayH5Error
 from ray_h5.hdf5.files.external_policy import Access, ExternalPolicy
 from ray_h5.hdf5.format import FormatError, MessageKind
@@ -25,7 +26,6 @@ from ray_h5.hdf5.tree.known_headers import KnownHeaders, PlainBytes
 from ray_h5.hdf5.tree.tree import H5Tree
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.read.open_file import forget_all
-from ray_h5.read.reader import RowReader
 from ray_h5.storage.local import LOCAL, LocalFile
 from tests.conformance.corpus import CASES
 from tests.hdf5.h5kit import in_fork

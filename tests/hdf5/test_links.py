@@ -11,6 +11,7 @@ import h5py
 import numpy as np
 import pytest
 
+from ray_h5 import RowReader
 from ray_h5.errors import (
     CorruptFileError,
     ExternalDataError,
@@ -27,7 +28,6 @@ from ray_h5.hdf5.files.external_policy import as_roots
 from ray_h5.hdf5.tree import walker
 from ray_h5.manifest.layout import FileState
 from ray_h5.read import open_file
-from ray_h5.read.reader import RowReader
 from ray_h5.torch_data import H5Dataset
 from tests.hdf5.h5kit import assert_same, by_h5py, layout_of, numbered_column, plist_with
 from tests.kit.files import save

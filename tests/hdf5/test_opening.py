@@ -15,11 +15,10 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5 import errors
+from ray_h5 import RowReader, errors
 from ray_h5.hdf5.files import opening
 from ray_h5.hdf5.files.opening import open_h5
 from ray_h5.read import file_reads
-from ray_h5.read.reader import RowReader
 from ray_h5.storage.byte_source import FileIdentity
 from ray_h5.storage.local import LocalFile
 from tests.hdf5.h5kit import assert_same, flip, in_fork, program, run_python

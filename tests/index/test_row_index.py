@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from ray_h5 import RowReader
 from ray_h5.columns.schema import Cast
 from ray_h5.errors import (
     MissingSourceError,
@@ -29,7 +30,6 @@ from ray_h5.index.scan_files import Lookup
 from ray_h5.index.stored.facts_store import MEMORY
 from ray_h5.manifest.file_table import FileTable
 from ray_h5.order.execute_plan import read_rows
-from ray_h5.read.reader import RowReader
 from ray_h5.storage.byte_source import FileIdentity, ObjectIdentity
 from ray_h5.torch_data import Groups, H5Dataset, RayH5Error, where
 from tests.index.kit import plan_files

@@ -8,11 +8,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import ray_h5
+from ray_h5 import RowReader
 from ray_h5.errors import CastError, PredicateError, UnknownColumnError
 from ray_h5.predicates import computed_columns
 from ray_h5.predicates.evaluate import as_expression, evaluate
 from ray_h5.predicates.virtual_names import Length, parse_virtual, virtual_name
-from ray_h5.read.reader import RowReader
 from ray_h5.torch_data import H5Dataset, any_equal, between, row_mask, where
 from tests.hdf5.h5kit import by_h5py
 from tests.index.kit import plan_files

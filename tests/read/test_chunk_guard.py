@@ -8,8 +8,8 @@ import hdf5plugin
 import numpy as np
 import pytest
 
+from ray_h5 import RowReader
 from ray_h5.errors import CorruptChunkError, CorruptFileError
-from ray_h5.read.reader import RowReader
 from tests.hdf5.h5kit import assert_same, by_h5py, dataset_with, overwrite, plist_with, random_rows
 
 DATA = np.arange(64, dtype="<i4").reshape(4, 16) * 1_000_003

@@ -4,7 +4,7 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5.read.reader import RowReader
+from ray_h5 import RowReader
 from ray_h5.storage.local import LocalFile
 from tests.hdf5.h5kit import by_h5py, dataset_with, plist_with, random_rows, stored_chunks
 from tests.kit.files import save

@@ -12,11 +12,12 @@ import h5py
 import numpy as np
 import pytest
 
+from ray_h5 import RowReader
 from ray_h5.errors import OptionError, RayH5Error, RowIndexError, StaleIndexError
 from ray_h5.hdf5.tree import tree
 from ray_h5.read import open_file
+from ray_h5.read.jobs import ReadStats
 from ray_h5.read.open_file import OpenFile
-from ray_h5.read.reader import ReadStats, RowReader
 from tests.hdf5.h5kit import assert_same, in_fork, open_descriptors, random_rows, run_python
 from tests.kit.files import save
 

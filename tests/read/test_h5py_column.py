@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 import ray_h5
-from ray_h5 import Grid
+from ray_h5 import Grid, RowReader
 from ray_h5.errors import CorruptChunkError, CorruptFileError, UnsupportedColumnError
-from ray_h5.read.reader import RowReader
 from tests.hdf5.h5kit import (
     assert_same,
     by_h5py,

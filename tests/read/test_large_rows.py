@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ray_h5 import RowReader
 from ray_h5.errors import RayH5Error
-from ray_h5.read.reader import RowReader
 from tests.hdf5.h5kit import assert_same, by_h5py, random_rows
 from tests.kit.files import save
 

@@ -7,7 +7,7 @@ import hdf5plugin
 import numpy as np
 import pytest
 
-from ray_h5.read.reader import RowReader
+from ray_h5 import RowReader
 from tests.hdf5.h5kit import assert_same, by_h5py, run_python
 
 CHUNK_ROWS, CHUNKS = 128, 16
@@ -27,7 +27,7 @@ MEASURE = r"""
 import os, re, sys
 import numpy as np
 import pyarrow  # whose memory pool large reads use
-from ray_h5.read.reader import RowReader
+from ray_h5 import RowReader
 
 def resident(key):
     return 1024 * int(re.search(key + r":\s+(\d+)", open("/proc/self/status").read())[1])

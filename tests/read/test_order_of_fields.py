@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from h5py import h5d, h5p, h5s, h5t
 
-from ray_h5 import Grid, Groups, H5Dataset, Patches, Windows
-from ray_h5.read.reader import RowReader
+from ray_h5 import Grid, Groups, H5Dataset, Patches, RowReader, Windows
 
 ROWS = 40
 VALUES = np.array(

@@ -2,7 +2,7 @@
 
 import h5py
 
-from ray_h5.read.reader import RowReader
+from ray_h5 import RowReader
 from tests.hdf5.h5kit import assert_same, random_rows
 
 

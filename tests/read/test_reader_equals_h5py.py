@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ray_h5 import RowReader
 from ray_h5.errors import CastError
 from ray_h5.read.casting import lost
-from ray_h5.read.reader import RowReader
 from tests.hdf5.h5kit import assert_same, by_h5py
 from tests.kit.files import save
 from tests.properties import few

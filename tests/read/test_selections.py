@@ -8,11 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from ray_h5 import RowReader
 from ray_h5.manifest.row_requests import request_of
 from ray_h5.read.arrays.selection import Selection, runs_of_positions
 from ray_h5.read.native import job_table as steps
 from ray_h5.read.read_parts import FileRead, Part
-from ray_h5.read.reader import RowReader
 from tests.kit.files import save
 from tests.properties import few
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ray_h5 import RowReader
 from ray_h5.errors import CorruptChunkError, CorruptFileError, UnsupportedColumnError
-from ray_h5.read.reader import RowReader
 from tests.hdf5.h5kit import assert_same, by_h5py, random_rows, replace_once
 from tests.kit.files import save
 

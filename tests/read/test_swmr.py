@@ -10,9 +10,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ray_h5 import RowReader
 from ray_h5.errors import CorruptChunkError, WriterActiveError
 from ray_h5.read import file_reads
-from ray_h5.read.reader import RowReader
 from tests.hdf5.h5kit import assert_same, by_h5py, program, run_python
 from tests.kit.files import save
 

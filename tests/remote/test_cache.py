@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ray_h5 import RowReader
 from ray_h5.errors import OptionError, RayH5Error
-from ray_h5.read.reader import RowReader
 from ray_h5.torch_data import H5Dataset
 from tests.remote.kit import ROWS, check_epoch, epoch_of, options_of, values_of, write
 

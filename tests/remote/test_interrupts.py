@@ -19,7 +19,7 @@ HEAD = """
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what it runs in the background
     from tests.remote.kit import check_epoch, epoch_of, options_of
     from ray_h5.errors import RayH5Error
-    from ray_h5.read.reader import RowReader
+    from ray_h5 import RowReader
     from ray_h5.torch_data import H5Dataset, create_optimized_dataloader
 
     class server:

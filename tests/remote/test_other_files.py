@@ -9,6 +9,7 @@ import pytest
 from pyarrow.fs import S3FileSystem
 
 import ray_h5
+from ray_h5 import RowReader
 from ray_h5.errors import (
     CastError,
     CorruptFileError,
@@ -25,7 +26,6 @@ from ray_h5.hdf5.files import metadata_replay
 from ray_h5.hdf5.files.external_policy import as_roots
 from ray_h5.manifest.layout import FileState
 from ray_h5.read.open_file import forget_all
-from ray_h5.read.reader import RowReader
 from ray_h5.torch_data import H5Dataset, kfold, loader
 from tests.hdf5.h5kit import by_h5py
 from tests.kit.files import save

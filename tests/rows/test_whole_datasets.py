@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ray_h5 import RowReader
 from ray_h5.errors import RowIndexError, StaleIndexError
 from ray_h5.read.native.library import compiled_loop
-from ray_h5.read.reader import RowReader
 from ray_h5.rows.row_kind_options import Groups
 from tests.rows.kit import open_rows
 

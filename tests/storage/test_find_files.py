@@ -10,9 +10,9 @@ import pytest
 from fsspec.implementations.dirfs import DirFileSystem
 from pyarrow.fs import FSSpecHandler, LocalFileSystem, PyFileSystem, SubTreeFileSystem
 
+from ray_h5 import RowReader
 from ray_h5.errors import NotFoundError, NotReadableError, OptionError
 from ray_h5.hdf5.files.external_policy import as_roots
-from ray_h5.read.reader import RowReader
 from ray_h5.storage.find_files import find_files, is_local_only
 from ray_h5.storage.local import LOCAL
 from ray_h5.storage.natural_order import natural_key

@@ -504,7 +504,7 @@ def test_attributes_come_from_index_dir(files, monkeypatch):
     options = {"attrs": ["patient", "fs"], "index_dir": str(files / "index")}
     expected = dataset(files, **options)[5]
     MEMORY.clear()
-    monkeypatch.setattr("ray_h5.read.reader.RowReader.attributes", lambda *_: pytest.fail("read again"))
+    monkeypatch.setattr("ray_h5.read.reader.FileReader.attributes", lambda *_: pytest.fail("read again"))
     found = dataset(files, **options)[5]
     assert {name: str(value) for name, value in found.items()} == {name: str(value) for name, value in expected.items()}
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import ray_h5
+from ray_h5 import RowReader
 from ray_h5.codecs.encode import CODEC_NAMES
 from ray_h5.errors import OptionError, UnsupportedColumnError, VerifyError
-from ray_h5.read.reader import RowReader
 from ray_h5.writing.file_writer import OutputFile
 from ray_h5.writing.repack.copy_file import FileCopy, NewLayout
 from tests.hdf5.h5kit import flip

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ray_h5 import RowReader
 from ray_h5.codecs.encode import CODEC_NAMES
 from ray_h5.errors import VerifyError, WriteFailedError
-from ray_h5.read.reader import RowReader
 from ray_h5.writing.file_writer import DiskFile, OutputFile, writing
 from tests.properties import few
 

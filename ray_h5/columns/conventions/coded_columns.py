@@ -18,13 +18,13 @@ from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import Request
 from ray_h5.read.casting import cast_error, lost
 from ray_h5.read.read_parts import Part
-from ray_h5.read.reader import RowReader
+from ray_h5.read.reader import FileReader
 
 _CATEGORY_BYTES = 256
 """About what a category takes: its value, its name and its code, as objects of Python."""
 
 
-def category(reader: RowReader, name: str, codes: Stored, categories: ColumnLayout | JoinedArray) -> Decoded:
+def category(reader: FileReader, name: str, codes: Stored, categories: ColumnLayout | JoinedArray) -> Decoded:
     """Return a column whose codes stand for the values of a dataset; each group of datasets has its own.
 
     Codes are delivered as these values, or as codes, into an array of integers; -1 stands for a missing value.
@@ -104,7 +104,7 @@ def of_categories(codes: Stored, name: str, categories: np.ndarray | JoinedArray
     return Decoded(codes, decode, layout, table_of=table_of)
 
 
-def optional(reader: RowReader, name: str, values: Stored, mask: ColumnLayout | JoinedArray) -> Decoded:
+def optional(reader: FileReader, name: str, values: Stored, mask: ColumnLayout | JoinedArray) -> Decoded:
     """Return a column of values, of which booleans in other datasets say which are missing."""
     path, missing, joined = reader.path, Stored.of(mask), values.address
     where, shapes = f"{path}: column {name!r}", (values.layout.shape, missing.layout.shape)

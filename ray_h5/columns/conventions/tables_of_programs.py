@@ -21,7 +21,7 @@ from ray_h5.columns.values import Values
 from ray_h5.errors import CorruptFileError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.manifest.layout import Encoding, Form
 from ray_h5.messages import few, near_names
-from ray_h5.read.reader import RowReader
+from ray_h5.read.reader import FileReader
 
 EncodingOf: TypeAlias = "Callable[[str], Encoding | None]"
 """Returns what a group, or a dataset, encodes."""
@@ -39,7 +39,7 @@ _HIDDEN = "__categories"
 _PANDAS_UNITS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 
-def listed_names(reader: RowReader, form: Form, encoding: EncodingOf) -> list[str]:
+def listed_names(reader: FileReader, form: Form, encoding: EncodingOf) -> list[str]:
     """Return the names of what may be columns of a file; `form` is the kind of file."""
     names = _paths(reader)
     plain = [name for name in names if reader.zip_file and name.split("/")[0] not in _OF_FORM.get(form, {})]
@@ -58,7 +58,7 @@ def listed_names(reader: RowReader, form: Form, encoding: EncodingOf) -> list[st
     return names
 
 
-def check_tables(reader: RowReader, names: Iterable[str]) -> None:
+def check_tables(reader: FileReader, names: Iterable[str]) -> None:
     """Raise for a MuData file, which has several tables, each as a file of AnnData; `names` are its columns."""
     paths = [path.split("/") for path in _paths(reader)]
     tables = list(dict.fromkeys(f"mod/{path[1]}" for path in paths if path[0] == "mod" and len(path) > 2))
@@ -69,7 +69,7 @@ def check_tables(reader: RowReader, names: Iterable[str]) -> None:
         )
 
 
-def _paths(reader: RowReader) -> list[str]:
+def _paths(reader: FileReader) -> list[str]:
     return [*reader.layout.columns, *reader.layout.refused]
 
 
@@ -91,7 +91,7 @@ def _of_pandas(datasets: Iterable[str], encoding: EncodingOf) -> list[str]:
     return list(names)
 
 
-def _of_observations(reader: RowReader, datasets: Iterable[str]) -> list[str]:
+def _of_observations(reader: FileReader, datasets: Iterable[str]) -> list[str]:
     """Return what a file of AnnData has for each observation: datasets, and groups that encode a column or a table."""
     names: dict[str, None] = {}
     for path in datasets:
@@ -122,12 +122,12 @@ def _times(stored: Stored, said: str) -> Values:
     return CF("time", np.dtype("M8[ns]"), unit=_PANDAS_UNITS.get(unit, 1)).of(stored)
 
 
-def pandas_values(reader: RowReader, encoding: Encoding, frame: str, name: str) -> Values:
+def pandas_values(reader: FileReader, encoding: Encoding, frame: str, name: str) -> Values:
     """Return the values of a column of a table of pandas.
 
     Parameters
     ----------
-    reader : RowReader
+    reader : FileReader
         The file.
     encoding : Encoding
         What the group of the table says.

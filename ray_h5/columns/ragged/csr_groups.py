@@ -17,7 +17,7 @@ from ray_h5.hdf5.tree.encodings import matrix_shape
 from ray_h5.manifest.layout import ColumnLayout, Encoding
 from ray_h5.manifest.row_requests import Request
 from ray_h5.messages import near_names
-from ray_h5.read.reader import RowReader
+from ray_h5.read.reader import FileReader
 
 SPARSE = {"csr", "csc", "compressed"}
 """What groups of sparse matrices encode."""
@@ -123,7 +123,7 @@ class SparseRows(Values):
         return np.where(delivered[place] == indices, place, -1).astype(dtype)
 
 
-def checked_encoding(reader: RowReader, made: Csr, name: str) -> Encoding | None:
+def checked_encoding(reader: FileReader, made: Csr, name: str) -> Encoding | None:
     """Return what a group encodes; None if only the user says so.
 
     Raises `UnsupportedColumnError` unless it is a matrix that is compressed by rows.
@@ -145,7 +145,7 @@ def checked_encoding(reader: RowReader, made: Csr, name: str) -> Encoding | None
     return encoding
 
 
-def width_of(reader: RowReader, made: Csr, name: str, num_rows: int) -> int:
+def width_of(reader: FileReader, made: Csr, name: str, num_rows: int) -> int:
     """Return the length of a row: that of the axis which is not compressed."""
     where, encoding = f"{reader.path}: sparse matrix {name!r}", checked_encoding(reader, made, name)
     said_rows, said_width = made.shape or (None, None)
@@ -174,7 +174,7 @@ def width_of(reader: RowReader, made: Csr, name: str, num_rows: int) -> int:
 
 
 def positions_of_names(
-    reader: RowReader, where: str, wanted: tuple[Any, ...], length: int, column: Values
+    reader: FileReader, where: str, wanted: tuple[Any, ...], length: int, column: Values
 ) -> np.ndarray:
     """Return the positions of names along an axis of this length, which a column names.
 

@@ -20,9 +20,9 @@ from ray_h5.index.file_opener import Scope
 from ray_h5.manifest.layout import ColumnLayout, FileState
 from ray_h5.predicates.computed_columns import compute
 from ray_h5.predicates.virtual_names import RowMask, parse_virtual, read_for
-from ray_h5.read.reader import OBJECT_BYTES, RowReader
+from ray_h5.read.reader import OBJECT_BYTES, FileReader
 from ray_h5.rows.row_kind_options import Groups
-from ray_h5.rows.row_view import FileReader
+from ray_h5.rows.row_view import AnyReader
 from ray_h5.storage.byte_source import Identity
 
 logger = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ def learn(
         return _answered(facts, path, question, scope, reader)
 
 
-def _answered(facts: FileFacts | None, path: str, question: Question, scope: Scope, reader: FileReader) -> FileFacts:
+def _answered(facts: FileFacts | None, path: str, question: Question, scope: Scope, reader: AnyReader) -> FileFacts:
     if facts is None:
         reader.base.look_again()
         facts = FileFacts(path, reader.identity)
@@ -70,12 +70,12 @@ def _answered(facts: FileFacts | None, path: str, question: Question, scope: Sco
         facts = _learn_attributes(facts, reader, attributes, scope)
     if known := reader.base.manifest():
         facts = replace(facts, known=known)
-    if isinstance(reader, RowReader):
+    if isinstance(reader, FileReader):
         return facts
     return replace(facts, table=reader.table if facts.table is None else facts.table.merged(reader.table))
 
 
-def check_planned(reader: FileReader, column: str, rows: int) -> None:
+def check_planned(reader: AnyReader, column: str, rows: int) -> None:
     """Raise unless a column has the number of rows that was planned. The file did not change since.
 
     Raises
@@ -96,14 +96,14 @@ def wrong_index(layout: ColumnLayout, planned: str, found: str) -> str:
     )
 
 
-def _learn_columns(facts: FileFacts, reader: FileReader, columns: Sequence[str] | None) -> FileFacts:
+def _learn_columns(facts: FileFacts, reader: AnyReader, columns: Sequence[str] | None) -> FileFacts:
     if columns is not None:
         new = [name for name in columns if name not in facts.columns]
         return facts.described(reader.find(new, missing_ok=True))
     if facts.listing is not None:
         return facts
     layout = reader.layout
-    if isinstance(reader, RowReader):
+    if isinstance(reader, FileReader):
         for error in layout.refused.values():
             if isinstance(error, UnsupportedColumnError) and error.is_encoded:
                 raise error  # the file is opened as one whose columns may be made of several datasets
@@ -130,14 +130,14 @@ def _learn_columns(facts: FileFacts, reader: FileReader, columns: Sequence[str] 
     return replace(facts.described(layouts, kept), listing=tuple(layouts), left_out=left_out, sought=sought)
 
 
-def _learn_values(facts: FileFacts, reader: FileReader, spec: ColumnSpec, columns: Sequence[str] | None) -> FileFacts:
+def _learn_values(facts: FileFacts, reader: AnyReader, spec: ColumnSpec, columns: Sequence[str] | None) -> FileFacts:
     rows = facts.num_rows(columns)
     for name in list(facts.chosen(columns))[:1]:
         check_planned(reader, name, rows)
     column, criterion = parse_virtual(spec.name)
     # A mask is a dataset of the file, also where rows are groups.
     is_mask = isinstance(criterion, RowMask)
-    finder = reader.base if is_mask and not isinstance(reader, RowReader) else reader
+    finder = reader.base if is_mask and not isinstance(reader, FileReader) else reader
     read = finder.find(read_for(spec.name))
     described = facts.described(read)
     # A mask as a column of rows would have other rows.
@@ -149,7 +149,7 @@ def _learn_values(facts: FileFacts, reader: FileReader, spec: ColumnSpec, column
     return replace(facts, values={**facts.values, spec: values})
 
 
-def _learn_attributes(facts: FileFacts, reader: FileReader, names: Sequence[str], scope: Scope) -> FileFacts:
+def _learn_attributes(facts: FileFacts, reader: AnyReader, names: Sequence[str], scope: Scope) -> FileFacts:
     values = dict(facts.values)
     try:
         by_name = reader.base.attributes(names)
@@ -168,7 +168,7 @@ def _learn_attributes(facts: FileFacts, reader: FileReader, names: Sequence[str]
     return replace(facts, values=values)
 
 
-def _stored(facts: FileFacts, reader: FileReader, spec: ColumnSpec, rows: int) -> pa.Array:
+def _stored(facts: FileFacts, reader: AnyReader, spec: ColumnSpec, rows: int) -> pa.Array:
     row_count = facts.columns[spec.name].num_rows
     if row_count != rows:
         raise SchemaMismatchError(

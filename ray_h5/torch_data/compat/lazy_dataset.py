@@ -15,7 +15,7 @@ from ray_h5.columns.schema import Cast, ColumnSpec
 from ray_h5.errors import OptionError, WriterActiveError
 from ray_h5.options import takes_options
 from ray_h5.read.casting import Casting
-from ray_h5.read.reader import RowReader
+from ray_h5.read.reader import FileReader
 from ray_h5.storage.local import absolute_path
 from ray_h5.torch_data.batched_dataset import BatchedDataset, Many, check_indices, datasets_in
 from ray_h5.torch_data.batches.samples import Batch, pair_of
@@ -43,7 +43,7 @@ class LivePairs:
 
     def __init__(self, path: str, columns: Mapping[str, str], cast: Cast) -> None:
         self.path, self._columns, self._casting = absolute_path(path), columns, cast.casting
-        with RowReader(self.path, swmr=True) as reader:
+        with FileReader(self.path, swmr=True) as reader:
             layouts = {name: reader.column(stored) for name, stored in columns.items()}
         self._length = min(layout.num_rows for layout in layouts.values())
         self.specs = [cast(replace(ColumnSpec.of(layout), name=name)) for name, layout in layouts.items()]
@@ -55,7 +55,7 @@ class LivePairs:
         """Read rows as arrays; see `H5Dataset.read`."""
         specs = {spec.name: ((len(rows), *spec.row_shape), spec.dtype) for spec in self.specs}
         arrays = new_arrays(specs) if out is None else out
-        with RowReader(self.path, swmr=True) as reader:
+        with FileReader(self.path, swmr=True) as reader:
             for name, stored in self._columns.items():
                 reader.read_into({stored: arrays[name]}, rows, casting=self._casting)
         return arrays

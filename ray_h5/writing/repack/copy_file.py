@@ -32,7 +32,7 @@ from ray_h5.manifest.row_requests import Request
 from ray_h5.messages import few
 from ray_h5.read.library_filters import decode_by_library
 from ray_h5.read.read_parts import FileRead, Part
-from ray_h5.read.reader import RowReader
+from ray_h5.read.reader import FileReader
 from ray_h5.writing.copy_objects import (
     NamedTypes,
     copy_attribute,
@@ -141,7 +141,7 @@ class FileCopy:
     def write(self, out: OutputFile, progress: Callable[[int], object] = lambda _: None) -> None:
         """Write the copy. `progress` is called with the bytes of each part of the input that is done."""
         self._progress, self._types = progress, NamedTypes(self._type_paths, out.file)
-        with RowReader(self._source, threads=self._threads) as reader, contextlib.ExitStack() as stack:
+        with FileReader(self._source, threads=self._threads) as reader, contextlib.ExitStack() as stack:
             # A local copy of a file in a store is removed: the cache of open files would keep its bytes on the disk.
             stack.callback(reader.opened.forget)
             with out.writing():
@@ -259,7 +259,7 @@ class FileCopy:
 
     # Writing it ------------------------------------------------------------------------------------
 
-    def _copy(self, entry: _Entry, out: OutputFile, reader: RowReader) -> None:
+    def _copy(self, entry: _Entry, out: OutputFile, reader: FileReader) -> None:
         path, item = entry.path, None if entry.target else self._file[entry.path]
         if entry.layout is not None:
             self._rewrite(path, item, entry.layout, out, reader)
@@ -278,7 +278,7 @@ class FileCopy:
         if isinstance(item, h5py.Dataset):
             self._progress(item.id.get_storage_size())
 
-    def _look_at_values(self, path: str, dataset: h5py.Dataset, reader: RowReader) -> None:
+    def _look_at_values(self, path: str, dataset: h5py.Dataset, reader: FileReader) -> None:
         """Raise if values are not where their chunks or references say: libhdf5 may crash when it copies them."""
         with translated(self._source, f"reading {path!r}"):
             if dataset.chunks is not None:
@@ -312,7 +312,7 @@ class FileCopy:
                 except DecodeError as exc:
                     raise CorruptFileError(f"{where}: its chunk at {corner} cannot be decoded: {exc}") from None
 
-    def _rewrite(self, path: str, dataset: h5py.Dataset, new: NewLayout, out: OutputFile, reader: RowReader) -> None:
+    def _rewrite(self, path: str, dataset: h5py.Dataset, new: NewLayout, out: OutputFile, reader: FileReader) -> None:
         rows, limits = dataset.shape[0], dataset.maxshape
         chunks = (min(new.chunk_rows, rows if limits[0] is not None else new.chunk_rows), *dataset.shape[1:])
         item = dataset.id.get_type().get_size()

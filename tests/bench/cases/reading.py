@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 
 import ray_h5
-from ray_h5.read.reader import RowReader
+from ray_h5 import RowReader
 from tests.bench import BenchOptions
 from tests.bench.baselines import epochs, reads
 from tests.bench.files import SIGNALS, Layout, make_workload

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import ray_h5
-from ray_h5.read.reader import RowReader
+from ray_h5 import RowReader
 from ray_h5.storage.request_pool import fetched
 from ray_h5.torch_data import H5Dataset
 from tests.bench import BenchOptions

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ray_h5 import RowReader
 from ray_h5.errors import CorruptFileError
 from ray_h5.read.native import chunk_lister
 from ray_h5.read.native.chunk_lister import list_chunks
 from ray_h5.read.native.library import compiled_loop
-from ray_h5.read.reader import RowReader
 from tests.hdf5.h5kit import flip
 
 pytestmark = pytest.mark.skipif(compiled_loop() is None, reason="the loop is not compiled")

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ray_h5 import RowReader
 from ray_h5.codecs import filter_ids
 from ray_h5.codecs.basic_codecs import DecodeError
 from ray_h5.codecs.pipeline import ChunkDecoder
 from ray_h5.manifest.layout import FilterPipeline, FilterStep
 from ray_h5.read.native.job_table import IN_PYTHON, PIPELINES, pipeline_number
 from ray_h5.read.native.library import compiled_loop
-from ray_h5.read.reader import RowReader
 from tests.kit.files import save
 
 pytestmark = pytest.mark.skipif(compiled_loop() is None, reason="the loop is not compiled")

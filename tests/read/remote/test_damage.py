@@ -6,9 +6,9 @@ import h5py
 import numpy as np
 import pytest
 
+from ray_h5 import RowReader
 from ray_h5.errors import RayH5Error
 from ray_h5.read.open_file import forget_all
-from ray_h5.read.reader import RowReader
 from tests.kit.fault_server import FaultServer
 
 pytest.importorskip("obstore")

@@ -10,11 +10,11 @@ import h5py
 import numpy as np
 import pytest
 
+from ray_h5 import RowReader
 from ray_h5.errors import NotFoundError, NotHDF5Error, OptionError, RowIndexError, StaleIndexError, UnknownColumnError
 from ray_h5.hdf5.files import metadata_replay
 from ray_h5.hdf5.files.metadata_replay import HeldBytes
 from ray_h5.manifest.file_manifest import Manifest
-from ray_h5.read.reader import RowReader
 from ray_h5.storage.stores.object_store import ObjectStorage
 from ray_h5.storage.stores.options import StoreOptions
 from tests.kit.stores import served
