@@ -98,7 +98,7 @@ _FUNCTIONS = [
 """Functions that open files, by their modules. They are replaced where tests find them."""
 
 _CLASSES = {
-    "ray_h5.read.reader": "RowReader",
+    "ray_h5.rows.row_reader": "RowReader",
     "ray_h5.torch_data.dataset": "H5Dataset",
     "ray_h5.torch_data.compat.combined_dataset": "CombinedHDF5Dataset",
     "ray_h5.torch_data.compat.lazy_dataset": "H5LazyDataset",
