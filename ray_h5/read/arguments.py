@@ -10,7 +10,6 @@ import numpy as np
 from ray_h5.errors import OptionError, RowIndexError
 from ray_h5.manifest.layout import SourceStates
 from ray_h5.manifest.row_requests import Request, request_of
-from ray_h5.options import require
 from ray_h5.read.length_errors import HasRows, error_of_lengths
 
 Rows = slice | Sequence[int] | np.ndarray
@@ -66,11 +65,12 @@ def as_places(places: Sequence[int] | np.ndarray) -> np.ndarray:
 
 def as_names(columns: Any, option: str = "columns") -> list[str]:
     """Return the names of columns that a user gave as `option`; a single string is an error."""
-    require(not isinstance(columns, str), option, columns, f"a list of names, found one; write {option}=[{columns!r}]")
+    if isinstance(columns, str):
+        advice = f"expected a list of names, found one; write {option}=[{columns!r}]"
+        raise OptionError(advice, option=option, value=columns)
     names = list(columns) if isinstance(columns, Iterable) else [columns]
-    for name in names:
-        if not isinstance(name, str):
-            raise OptionError(f"{option}: expected a list of names, such as 'signal' or 'obs/image', found {name!r}")
+    if odd := [name for name in names if not isinstance(name, str)]:
+        raise OptionError(f"{option}: expected a list of names, such as 'signal' or 'obs/image', found {odd[0]!r}")
     return names
 
 
