@@ -93,20 +93,20 @@ class KnownColumn(Facts):
         Its chunks, if it is chunked, decoded here, and its values are in the file.
     notes : ColumnNotes, optional
         What the file says about its values.
-    elsewhere : Elsewhere, optional
+    redirect : Redirect, optional
         Where its values are, if they are in other files.
     """
 
     layout: ColumnLayout
     index: PackedIndex | None = None
     notes: ColumnNotes | None = None
-    elsewhere: Elsewhere | None = None
+    redirect: Redirect | None = None
 
     @property
     def is_whole(self) -> bool:
         """Whether its values are read without libhdf5, or no more than this is ever known."""
         is_chunked = self.layout.is_decoded and self.layout.storage == "chunked"
-        return self.notes is not None and (self.elsewhere is not None or self.index is not None or not is_chunked)
+        return self.notes is not None and (self.redirect is not None or self.index is not None or not is_chunked)
 
     def merged(self, later: KnownColumn | None) -> KnownColumn:
         """Return the one that is whole; else what was found since."""
@@ -115,7 +115,7 @@ class KnownColumn(Facts):
     @property
     def indexes(self) -> list[PackedIndex]:
         """All chunk indexes that it has, with those of the datasets that its values are in."""
-        there = [] if self.elsewhere is None else [column.known for column in self.elsewhere.columns if column.known]
+        there = [] if self.redirect is None else [column.known for column in self.redirect.columns if column.known]
         return [*([] if self.index is None else [self.index]), *(index for known in there for index in known.indexes)]
 
     def chunks(self, path: str, file_bytes: int) -> ChunkIndex:
@@ -151,8 +151,8 @@ class OtherColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class Elsewhere:
-    """Where the values of a column are.
+class Redirect:
+    """Where the values of a column are, if they are in other datasets.
 
     Attributes
     ----------
@@ -171,7 +171,7 @@ class Elsewhere:
     mappings: tuple[tuple[int, Selection, Selection | None], ...] = ()
     fill: np.ndarray | None = None
 
-    def with_known(self, known: list[KnownColumn | None]) -> Elsewhere:
+    def with_known(self, known: list[KnownColumn | None]) -> Redirect:
         """Return the same with what is known of each dataset."""
         return replace(
             self, columns=tuple(replace(column, known=of) for column, of in zip(self.columns, known, strict=True))

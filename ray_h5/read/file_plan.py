@@ -44,24 +44,24 @@ def jobs_of_parts(
             else:
                 own[id(part)] = [part]
             return
-        layout, elsewhere = file.column(name), None
+        layout, redirect = file.column(name), None
         if name in expected:
             file.check_sources(name, expected[name])
         if layout.sources or layout.storage == "virtual":
-            elsewhere = file.elsewhere(name)
+            redirect = file.redirect(name)
             if layout.storage != "virtual":
                 read.add_sources(name, layout.sources)
-        if elsewhere is None:
+        if redirect is None:
             own.setdefault(name if isinstance(part.address, Selection) else id(part), []).append(part)
-        elif elsewhere.how == "link":
-            (column,) = elsewhere.columns
+        elif redirect.how == "link":
+            (column,) = redirect.columns
             address = replace(part.address, array=column.name) if isinstance(part.address, Selection) else column.name
             piece = replace(part, address=address, where=part.where or layout.where)
             others.setdefault(file.file_of(column.path), []).append(piece)
         else:
             # What it takes to make one grows with the mappings, and there may be thousands.
             if name not in file.virtual:
-                file.virtual[name] = VirtualColumn(file.file_of, elsewhere, layout)
+                file.virtual[name] = VirtualColumn(file.file_of, redirect, layout)
             virtual.extend(_virtual_jobs(file, read, part, file.virtual[name], others))
 
     with file.library():

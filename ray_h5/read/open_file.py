@@ -32,7 +32,7 @@ from ray_h5.lru import LRU
 from ray_h5.manifest.chunk_index import ChunkIndex
 from ray_h5.manifest.file_manifest import Manifest
 from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray
-from ray_h5.manifest.known_columns import Elsewhere, KnownColumn, OtherColumn, PackedIndex
+from ray_h5.manifest.known_columns import KnownColumn, OtherColumn, PackedIndex, Redirect
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, Encoding, FileLayout, FileState, Form, SourceStates
 from ray_h5.read.arrays.chunk_source import ChunkSource, RawFiles, joined_indexes
 from ray_h5.read.arrays.column import Column, JoinedColumn, no_places
@@ -182,9 +182,9 @@ class OpenFile:
                     if column.layout.path != self.path:
                         column = replace(column, layout=replace(column.layout, path=self.path))  # noqa: PLW2901
                     self.manifest.columns[name] = column
-                    if column.elsewhere is not None:
+                    if column.redirect is not None:
                         self._expect(column.layout.sources)
-                        for other in column.elsewhere.columns:
+                        for other in column.redirect.columns:
                             if other.known is not None:
                                 self.file_of(other.path).adopt(Manifest(columns={other.name: other.known}))
 
@@ -195,17 +195,17 @@ class OpenFile:
             return self.file_of(column.path).complete([column.name])[0]
 
         def complete(name: str) -> None:
-            layout, elsewhere, index = self.column(name), self.elsewhere(name), None
-            if elsewhere is not None:
-                elsewhere = elsewhere.with_known(gather(known_there, elsewhere.columns))
+            layout, redirect, index = self.column(name), self.redirect(name), None
+            if redirect is not None:
+                redirect = redirect.with_known(gather(known_there, redirect.columns))
             elif layout.is_decoded and layout.storage == "chunked":
                 index = PackedIndex.of(self.index_of(name))
-            self.manifest.columns[name] = KnownColumn(layout, index, self._notes(name), elsewhere)
+            self.manifest.columns[name] = KnownColumn(layout, index, self._notes(name), redirect)
 
         with self.library():
             known = self.manifest.columns
             new = [name for name in names if name not in known or not known[name].is_whole]
-            gather(self.elsewhere, new)
+            gather(self.redirect, new)
             gather(complete, new)
         return [self.manifest.columns.get(name) for name in names]
 
@@ -419,28 +419,28 @@ class OpenFile:
 
     def _bytes_stored(self, name: str) -> int:
         """Return how many bytes the values of a column take, in any file."""
-        if (elsewhere := self.elsewhere(name)) is None:
+        if (redirect := self.redirect(name)) is None:
             with self.library() as library:
                 dataset = library.dataset(name)
                 listed_in_tree(dataset, f"{self.path}: column {name!r}")  # libhdf5 walks through all of it
                 return int(dataset.id.get_storage_size())
         # libhdf5 would open the other files.
-        return sum(self.file_of(column.path)._bytes_stored(column.name) for column in elsewhere.columns)
+        return sum(self.file_of(column.path)._bytes_stored(column.name) for column in redirect.columns)
 
     # Other files -----------------------------------------------------------------------------
 
-    def elsewhere(self, name: str) -> Elsewhere | None:
+    def redirect(self, name: str) -> Redirect | None:
         """Return where the values of a column are, if they are in other datasets."""
         layout = self.column(name)
         if (layout.is_decoded and layout.storage == "external") or (not layout.sources and layout.storage != "virtual"):
             return None
         with self._lock:
             known = self.manifest.columns[name]
-            if known.elsewhere is None:
+            if known.redirect is None:
                 with self.library() as library, translated(self.path, f"reading the header of column {name!r}"):
-                    known = replace(known, elsewhere=library.elsewhere(library.dataset(name), layout))
+                    known = replace(known, redirect=library.redirect(library.dataset(name), layout))
                 self.manifest.columns[name] = known
-            return known.elsewhere
+            return known.redirect
 
     def file_of(self, path: str) -> OpenFile:
         """Return this file, or another one that values come from."""

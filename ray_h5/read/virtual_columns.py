@@ -16,7 +16,7 @@ from ray_h5.errors import CorruptFileError, UnsupportedColumnError
 from ray_h5.hdf5.columns.value_types import empty_record
 from ray_h5.hdf5.files.file_bytes import gather
 from ray_h5.manifest.joined_arrays import JoinedArray
-from ray_h5.manifest.known_columns import Elsewhere, OtherColumn
+from ray_h5.manifest.known_columns import OtherColumn, Redirect
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import Request, request_of, units_of
 from ray_h5.manifest.selections import Along, size_of
@@ -171,17 +171,17 @@ class VirtualColumn:
     ----------
     file : callable
         Opens the files that values come from.
-    elsewhere : Elsewhere
+    redirect : Redirect
         The mappings.
     layout : ColumnLayout
         The dataset.
     """
 
-    def __init__(self, file: FileOf, elsewhere: Elsewhere, layout: ColumnLayout) -> None:
-        made = gather(lambda of: _Source.of(file, elsewhere.columns[of[0]], of[1:], layout), elsewhere.mappings)
+    def __init__(self, file: FileOf, redirect: Redirect, layout: ColumnLayout) -> None:
+        made = gather(lambda of: _Source.of(file, redirect.columns[of[0]], of[1:], layout), redirect.mappings)
         sources = [source for source in made if size_of(source.here)]
         self._file, self.layout, self.sources = file, layout, sources
-        self._fill = _fill_of(elsewhere, layout)
+        self._fill = _fill_of(redirect, layout)
         self._ndim = len(layout.shape) - np.ndim(self._fill)  # without the axes of items
         self._paths = {source.path for source in sources}
         # The first row of each mapping, and the last one plus one.
@@ -331,9 +331,9 @@ def _put(out: np.ndarray, index: tuple[np.ndarray, ...], values: np.ndarray, sha
     out[index] = values.reshape(shape)
 
 
-def _fill_of(elsewhere: Elsewhere, layout: ColumnLayout) -> Any:
-    if elsewhere.fill is not None:
-        return elsewhere.fill
+def _fill_of(redirect: Redirect, layout: ColumnLayout) -> Any:
+    if redirect.fill is not None:
+        return redirect.fill
     if layout.element is not None:
         fill = np.empty((), object)
         fill[()] = np.empty(0, layout.element)

@@ -23,8 +23,8 @@ from ray_h5.errors import (
     UnsupportedColumnError,
 )
 from ray_h5.hdf5.columns.dataset_header import describe_column, is_plain
+from ray_h5.hdf5.columns.redirects import ValueSources, check_value_sources, find_redirect
 from ray_h5.hdf5.columns.value_types import are_references
-from ray_h5.hdf5.columns.values_elsewhere import ValueSources, check_value_sources, find_elsewhere
 from ray_h5.hdf5.files.changed_files import check_identity
 from ray_h5.hdf5.files.external_policy import Access
 from ray_h5.hdf5.files.file_bytes import FileBytes, ObjectId, Widths, address_of, widths_of
@@ -34,7 +34,7 @@ from ray_h5.hdf5.files.opening import open_h5, open_remote, translated
 from ray_h5.hdf5.files.other_files import OtherFiles
 from ray_h5.hdf5.tree.encodings import Libraries, encoding_of, form_of
 from ray_h5.hdf5.tree.walker import Bounds, walk
-from ray_h5.manifest.known_columns import Elsewhere
+from ray_h5.manifest.known_columns import Redirect
 from ray_h5.manifest.layout import ColumnLayout, Encoding, Form, SourceStates
 from ray_h5.messages import few, near_names
 from ray_h5.per_process import cached_property
@@ -142,9 +142,9 @@ class H5Tree:
             self._datasets[name] = as_object(self.find(name)[0])
         return self._datasets[name]
 
-    def elsewhere(self, dataset: h5py.Dataset, layout: ColumnLayout) -> Elsewhere:
+    def redirect(self, dataset: h5py.Dataset, layout: ColumnLayout) -> Redirect:
         """Return where the values of a dataset are that was described as a column."""
-        return find_elsewhere(self.path, dataset, layout, self._trail())
+        return find_redirect(self.path, dataset, layout, self._trail())
 
     def column(self, name: str) -> ColumnLayout:
         """Describe column `name`. Every file that its values come from is checked first."""
@@ -328,7 +328,7 @@ class H5Tree:
                 dataset, name, path=self.path, widths=widths, sources=sources, properties=properties
             )
             if sources and self.others is not None:
-                self.elsewhere(as_object(dataset), layout)  # raises if they cannot be read
+                self.redirect(as_object(dataset), layout)  # raises if they cannot be read
             # With sources, another name may lead through other links, and so have other sources.
             if not sources:
                 self._layouts[address] = layout

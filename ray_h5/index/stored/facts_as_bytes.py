@@ -19,15 +19,15 @@ from ray_h5.index.facts.file_facts import ColumnFacts, FileFacts
 from ray_h5.manifest.chunk_index import UNALLOCATED
 from ray_h5.manifest.file_manifest import Manifest
 from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray, Paths, Texts
-from ray_h5.manifest.known_columns import Elsewhere, KnownColumn, OtherColumn, PackedIndex, num_chunks
+from ray_h5.manifest.known_columns import KnownColumn, OtherColumn, PackedIndex, Redirect, num_chunks
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, Encoding, FilterPipeline, FilterStep
 from ray_h5.manifest.selections import Along
 from ray_h5.storage.byte_source import FileIdentity, ObjectIdentity
 
 _CLASSES: tuple[Any, ...] = (
-    Along, Bounds, ChunkedBy, ColumnFacts, ColumnLayout, ColumnNotes, ColumnSpec, Elsewhere, Encoding, FileIdentity,
+    Along, Bounds, ChunkedBy, ColumnFacts, ColumnLayout, ColumnNotes, ColumnSpec, Encoding, FileIdentity,
     FilterPipeline, FilterStep, GroupTable, JoinedArray, KnownColumn, Manifest, ObjectIdentity, OtherColumn,
-    PackedIndex, Paths, RowTable, Texts, Times,
+    PackedIndex, Paths, Redirect, RowTable, Texts, Times,
 )  # fmt: skip
 _FIELDS = {class_: tuple(one.name for one in fields(class_)) for class_ in _CLASSES}
 _NUMBERS = {class_: number for number, class_ in enumerate(_CLASSES)}
@@ -196,7 +196,7 @@ def check_ranges(facts: FileFacts) -> None:
             ends = layout.offset + layout.num_rows * layout.row_bytes
             if not 0 <= layout.offset <= ends <= size:
                 raise ValueError(f"column {layout.name!r}: values past the end of the file")
-        others = () if known.elsewhere is None else known.elsewhere.columns
+        others = () if known.redirect is None else known.redirect.columns
         todo += [(source.path, source.known) for source in others if source.known is not None]
     table, size = facts.table, facts.identity.size
     groups = [] if table is None else [*([] if table.groups is None else [table.groups]), *table.joined.values()]

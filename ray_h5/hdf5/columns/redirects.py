@@ -26,7 +26,7 @@ from ray_h5.hdf5.columns.dataset_header import fill_of, is_plain
 from ray_h5.hdf5.columns.value_types import item_bytes, value_type_of
 from ray_h5.hdf5.files.file_bytes import ObjectId, address_of, filename_of, gather, widths_of
 from ray_h5.hdf5.files.links import Sources, Trail
-from ray_h5.manifest.known_columns import Elsewhere, OtherColumn
+from ray_h5.manifest.known_columns import OtherColumn, Redirect
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.selections import ENDLESS, Along, Selection, size_of
 from ray_h5.messages import printable
@@ -254,12 +254,12 @@ def _check_raw_files(trail: Trail, dataset: h5py.Dataset, where: str) -> None:
 # dataset, in C order. Here a selection is one list of indices for each axis.
 
 
-def find_elsewhere(path: str, dataset: h5py.Dataset, layout: ColumnLayout, trail: Trail) -> Elsewhere:
+def find_redirect(path: str, dataset: h5py.Dataset, layout: ColumnLayout, trail: Trail) -> Redirect:
     """Return where the values of a dataset are that was described as a column of the file `path`."""
     home, what, made = filename_of(dataset.file), f"virtual column {layout.name!r}", dataset.id.get_create_plist()
     # A link may lead to another file, and from there back to this one.
     if home != path or is_plain(made):
-        return Elsewhere("link", (OtherColumn(home, dataset.name.strip("/")),))
+        return Redirect("link", (OtherColumn(home, dataset.name.strip("/")),))
 
     def exists(file_name: str, name: str) -> bool:
         try:
@@ -280,7 +280,7 @@ def find_elsewhere(path: str, dataset: h5py.Dataset, layout: ColumnLayout, trail
     fill = None
     if not layout.stored_dtype.hasobject:
         fill = fill_of(made, value_type_of(dataset.id.get_type(), widths_of(dataset.file.id), layout.where))
-    return Elsewhere("virtual", tuple(columns), tuple(mappings), fill=fill)
+    return Redirect("virtual", tuple(columns), tuple(mappings), fill=fill)
 
 
 def _parts(selection: Selection, shape: Sequence[int]) -> Iterator[Selection]:
