@@ -101,7 +101,7 @@ def _virtual_jobs(
                 return jobs
         if len(cut := virtual.cut(part, most)) > 1:  # few files are open at a time
             return [planned_later(partial(jobs_of_parts, file, read, [some])) for some in cut]
-    pieces = list(virtual.parts(part, read.after))
+    pieces = list(virtual.parts(part, read.finish_steps))
     read.add_sources(layout.name, virtual.states_of({path for path, _ in pieces}))
     for path, piece in pieces:
         others.setdefault(file.file_of(path), []).append(piece)

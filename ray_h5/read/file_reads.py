@@ -100,8 +100,8 @@ def run_together(reads: Sequence[FileRead], times: np.ndarray) -> ReadStats:
         jobs = [job for jobs in each(lambda read: read.reader.jobs_of(read), reads) for job in jobs]
         stats = run_all(jobs, reads[0].reader.threads, Worker(times, held=reads[0].held))
         for read in reads:
-            while read.after:
-                read.after.pop()()
+            while read.finish_steps:
+                read.finish_steps.pop()()
     except LostValue as exc:
         raise lost_in([(read.reader.path, read.parts) for read in reads], exc) from None
     except (RayH5Error, OSError):

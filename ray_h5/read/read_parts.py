@@ -54,7 +54,7 @@ class FileRead:
         What is read for each column, checked.
     finish : callable, optional
         What is left to do once all parts are read.
-    after : list of callable
+    finish_steps : list of callable
         What is left to do before that, of values in other files; the last one is done first.
     sources : dict of str to (str, Identity)
         Other files that rows come from, with a column and the state of the file when that was described.
@@ -65,7 +65,7 @@ class FileRead:
     reader: Any  # its module imports this one
     parts: Sequence[Part]
     finish: Callable[[], None] | None = None
-    after: list[Callable[[], None]] = field(default_factory=list)
+    finish_steps: list[Callable[[], None]] = field(default_factory=list)
     sources: dict[str, tuple[str, Identity | None]] = field(default_factory=dict)
     held: HeldChunks | None = None
 

@@ -465,7 +465,7 @@ class FileReader:
             return [job for column, part in parts for job in column.jobs(part.request, part.out)]
 
         def plan() -> list[Job]:
-            read.after.clear()  # what an earlier pass, or try, added
+            read.finish_steps.clear()  # what an earlier pass, or try, added
             read.sources.clear()
             return jobs_of_parts(file, read, read.parts, self._expected)
 

@@ -31,7 +31,7 @@ from ray_h5.read.read_parts import ColumnAddress, Part
 from ray_h5.read.stored_items import converted
 from ray_h5.storage.byte_source import Identity
 
-After = list[Callable[[], None]]
+FinishSteps = list[Callable[[], None]]
 """What is left to do once parts are read. The last of it is done first."""
 
 _COPY = "Copy the values into the file with h5repack."
@@ -238,12 +238,12 @@ class VirtualColumn:
         cuts = [(low, high) for low, high in itertools.pairwise([0, *edges, len(rows)]) if low < high]
         return [replace(part, request=rows.select(slice(*cut))) for cut in cuts]
 
-    def parts(self, part: Part, after: After) -> Iterator[tuple[str, Part]]:
-        """Yield paths, and the parts of reads of these that fill the output; add what is left to do then to `after`."""
+    def parts(self, part: Part, steps: FinishSteps) -> Iterator[tuple[str, Part]]:
+        """Yield paths, and the parts of reads of these that fill the output; add what is left to do then to `steps`."""
         if (out := part.out).dtype != self.layout.dtype:  # values are those of the column before they are cast
             request = part.request.listed()
             values = np.empty((len(request), *out.shape[1:]), self.layout.dtype)
-            after.append(partial(out.__setitem__, request.places, values))
+            steps.append(partial(out.__setitem__, request.places, values))
             part = replace(part, request=request_of(request.rows), out=values)
         where = part.where or self.layout.where
         if isinstance(part.address, Selection) and max(part.address.axes) >= self._ndim:
@@ -273,13 +273,13 @@ class VirtualColumn:
                 has_values[within] = True
                 taken = [near[rows] if axis in box.axes else one for axis, one in enumerate(at)]
                 selected = [(one, of[here]) for one, here, of in zip(taken, at, places, strict=True)]
-                yield source.path, _part_of(source, box, selected, where, after)
+                yield source.path, _part_of(source, box, selected, where, steps)
             if not has_values.all():
                 box.out[box.places[~has_values.reshape(len(has_values), -1).all(axis=1)]] = self._fill
 
 
 def _part_of(
-    source: _Source, box: _Box, selected: list[tuple[np.ndarray, np.ndarray]], where: str, after: After
+    source: _Source, box: _Box, selected: list[tuple[np.ndarray, np.ndarray]], where: str, steps: FinishSteps
 ) -> Part:
     """Return the part that reads what a source has of a box.
 
@@ -312,7 +312,7 @@ def _part_of(
         return Part(address, request_of(rows, index[0] if cut else None), out, where)
     values = np.empty(read, source.layout.dtype)
     put = [len(rows) if cut else 1, *(len(at) if axis in source.axes else 1 for axis, at in others.items())]
-    after.append(partial(_put, box.out, np.ix_(*index), values, put))
+    steps.append(partial(_put, box.out, np.ix_(*index), values, put))
     return Part(address, request_of(rows), values, where)
 
 
