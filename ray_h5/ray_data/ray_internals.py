@@ -6,7 +6,6 @@ A test lists them. What a dataset will execute is a graph of *operators*; Ray ha
 from __future__ import annotations
 
 import dataclasses
-import gc
 import os
 import re
 import time
@@ -24,13 +23,18 @@ from ray.data.dataset import _ExecutionCache
 from ray.exceptions import RayTaskError
 
 from ray_h5.errors import RayH5Error
+from ray_h5.per_process import INSTANCES
 
 T = TypeVar("T")
 Source = TypeVar("Source", bound=Datasource)
 
-# A forked child, as a worker of a DataLoader is, shares its parent's connection to Ray's store. If it freed garbage
-# that holds objects of Ray, the store would read so amid the parent's messages and end, and all of Ray with it.
-os.register_at_fork(after_in_child=gc.freeze)
+_of_parent: list[list[Any]] = []
+# A forked child, as a worker of a DataLoader is, shares its parent's connection to Ray's store. If it freed an object
+# of Ray, in garbage or in a cache of its parent, the store would read so amid the parent's messages and end, and all of
+# Ray with it. So garbage stays, and values of caches do.
+os.register_at_fork(
+    before=lambda: _of_parent.append([instance.value for instance in list(INSTANCES)]), after_in_parent=_of_parent.pop
+)
 
 _LIMITS_WAIT_SECONDS = 0.1
 """How long an execution waits for the resources of the cluster; an answer takes a few milliseconds."""

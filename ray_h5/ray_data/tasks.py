@@ -70,11 +70,7 @@ def task_of_nothing(schema: pa.Schema, rows: int | None, input_files: tuple[str,
 
 
 def _read_block(
-    plan: ReadPlan | ray.ObjectRef[ReadPlan],
-    names: tuple[str, ...],
-    run: Position,
-    block: int,
-    limit: int | None,
+    plan: ReadPlan | ray.ObjectRef[ReadPlan], names: tuple[str, ...], run: Position, block: int, limit: int | None
 ) -> Iterable[pa.Table]:
     # A plan is large, so tasks get a reference; Ray fetches the plan to each node once.
     key, source = None, None
