@@ -50,7 +50,7 @@ LIMITS: dict[str, Size] = {
     "content_equality": Size(66, 1, 0, 0, 0, 0),
     "errors": Size(178, 1, 0, 0, 0, 0),
     "hash_and_permute": Size(187, 1, 0, 0, 0, 0),
-    "hdf5": Size(6137, 27, 0, 0, 5, 3),
+    "hdf5": Size(6135, 27, 0, 0, 5, 3),
     "index": Size(3550, 16, 2, 0, 3, 4),
     "inspect": Size(1421, 8, 8, 0, 4, 0),
     "likely_rows": Size(881, 6, 0, 0, 0, 0),

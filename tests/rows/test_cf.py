@@ -43,10 +43,25 @@ def test_units_that_cannot_be_parsed_are_named(tmp_path, date, caplog):
     assert dataset.read(np.arange(2))["x"].tolist() == [0, 1]
 
 
-def test_a_scale_that_is_no_number_is_named(tmp_path):
+@pytest.mark.parametrize("rows", [None, Groups("*")])
+def test_several_missing_values(tmp_path, rows):
+    values = np.array([[-9, 1, 2], [-8, -9, 7]], "i2")
+    with h5py.File(tmp_path / "a.nc", "w") as file:
+        file["g/x"], file["g/none"] = values, values
+        file["g/x"].attrs["missing_value"] = np.array([-9, 7], ">i2")
+        file["g/none"].attrs["missing_value"] = np.array([], "i2")
+    opened = H5Dataset(tmp_path / "a.nc", group="/" if rows else "g", rows=rows, decode_cf=True)
+    read = [opened[0]] if rows else [opened.read(np.arange(2))]
+    expected = np.where(np.isin(values, [-9, 7]), np.nan, values)
+    np.testing.assert_array_equal(np.asarray(read[0]["x"]), expected)
+    np.testing.assert_array_equal(np.asarray(read[0]["none"]), values)
+
+
+@pytest.mark.parametrize("scale", ["0.1", np.array([0.1, 0.2]), np.array([[0.1, 0.2]])])
+def test_a_scale_that_is_no_number_is_named(tmp_path, scale):
     with h5py.File(tmp_path / "a.nc", "w") as file:
         file["x"] = np.arange(2)
-        file["x"].attrs["scale_factor"] = "0.1"
+        file["x"].attrs["scale_factor"] = scale
     with pytest.raises(UnsupportedColumnError, match="attribute 'scale_factor' that is no number"):
         H5Dataset(tmp_path / "a.nc", ["x"], decode_cf=True)
 

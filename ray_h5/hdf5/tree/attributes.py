@@ -66,7 +66,7 @@ def short_attributes(dataset: h5py.Dataset, names: Sequence[str]) -> dict[str, A
     for name in names:
         if text := text_attribute(dataset, name):
             values[name] = text
-        elif (array := _attribute(dataset, name)) is not None and array.dtype.kind in "iuf":
+        elif (array := _attribute(dataset, name, several_ok=True)) is not None and array.dtype.kind in "iuf":
             values[name] = array.reshape(-1).astype(array.dtype.newbyteorder("="))
     return values
 
@@ -139,17 +139,15 @@ def is_bare_dimension(dataset: h5py.Dataset) -> bool:
     return attribute is not None and is_text and bytes(attribute.reshape(-1)[0]).startswith(_BARE_DIMENSION)
 
 
-def _attribute(dataset: h5py.Dataset, name: str) -> np.ndarray | None:
-    """Return the value of an attribute; None if it is missing, or is no short single value."""
+def _attribute(dataset: h5py.Dataset, name: str, *, several_ok: bool = False) -> np.ndarray | None:
+    """Return the value of an attribute; None if it is missing, or no short value; `several_ok` takes several, too."""
     try:
         if not h5py.h5a.exists(dataset.id, name.encode()):
             return None
         attribute = dataset.attrs.get_id(name)
-        if (
-            attribute.shape not in {(), (1,)}
-            or attribute.dtype.kind not in "iufS"
-            or attribute.dtype.itemsize > _MAX_NAME_BYTES
-        ):
+        is_short = attribute.dtype.itemsize <= _MAX_NAME_BYTES and attribute.get_storage_size() <= _MAX_TEXT
+        is_wanted = attribute.shape in {(), (1,)} or (several_ok and attribute.shape and 0 not in attribute.shape)
+        if not (is_short and is_wanted) or attribute.dtype.kind not in "iufS":
             return None
         value = np.zeros(attribute.shape, attribute.dtype)
         attribute.read(value)
