@@ -77,7 +77,7 @@ LIMITS: dict[str, Size] = {
 }
 """Today's numbers."""
 
-COMMENTS = 1.3
+COMMENTS = 1.31
 """Per cent of lines that are comments, over all packages: this one may only rise."""
 
 

@@ -11,13 +11,15 @@ import numpy as np
 
 from ray_h5.codecs.filter_ids import filter_name
 from ray_h5.hdf5.columns.chunk_lists import build_chunk_index
-from ray_h5.hdf5.files.file_bytes import address_of
+from ray_h5.hdf5.columns.value_types import item_bytes
+from ray_h5.hdf5.files.file_bytes import address_of, widths_of
 from ray_h5.manifest.chunk_index import ChunkGrid
 from ray_h5.manifest.layout import ColumnLayout, FilterPipeline, FilterStep, Storage
 
 SLAB_OBJECTS = 1 << 16
 """Texts or lists that are copied at a time."""
 
+_OWN_FILTERS = 255  # libhdf5 has its own filters up to this number; those of plugins are above
 _PIECE = 8 << 20
 
 
@@ -31,11 +33,11 @@ def slabs(dataset: h5py.Dataset, rows: int = SLAB_OBJECTS) -> Iterator[slice | t
 
 
 def raw_values(dataset: h5py.Dataset, part: slice | tuple[()]) -> np.ndarray:
-    """Return one of the `slabs` as it is stored, by libhdf5, without a conversion of its type."""
-    type_, shape = dataset.id.get_type(), dataset.shape
+    """Return one of the `slabs` by libhdf5: objects, or values as they are stored, without a conversion."""
+    shape, type_ = dataset.shape, None if dataset.dtype.hasobject else dataset.id.get_type()
     if part:
         shape = (part.stop - part.start, *shape[1:])
-    values = np.empty(shape, np.dtype((np.void, type_.get_size())))
+    values = np.empty(shape, dataset.dtype if type_ is None else np.dtype((np.void, type_.get_size())))
     dataset.id.read(*_spaces(dataset, part, shape), values, type_)
     return values
 
@@ -57,9 +59,11 @@ def copy_object(item: h5py.Dataset | h5py.Datatype, out: h5py.File, path: str, t
     plist, is_heap = item.id.get_create_plist(), item.dtype.hasobject
     has_plain_chunks = item.chunks is not None and not is_heap and not item.file.userblock_size
     has_plain_chunks = has_plain_chunks and plist.get_alloc_time() == h5py.h5d.ALLOC_TIME_INCR
-    has_fill = is_heap and not refers(item.dtype) and plist.fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED
-    if not ((types.names_one_of(item) or has_plain_chunks or has_fill) and _copy_dataset(item, out, path, types)):
-        # libhdf5 copies chunks without decoding them. Of a fill value on the heap it copies the address.
+    has_fill = not refers(item.dtype) and plist.fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED
+    has_objects = is_heap and (has_fill or any(step.id > _OWN_FILTERS for step in pipeline_of(item).steps))
+    if not ((types.names_one_of(item) or has_plain_chunks or has_objects) and _copy_dataset(item, out, path, types)):
+        # libhdf5 copies chunks without decoding them. Of a fill value on the heap it copies the address, and where it
+        # encodes objects again, it clears memory by a size that plugins change.
         h5py.h5o.copy(item.file.id, str(item.name).encode(), out.id, path.encode(), lcpl=new_links())
 
 
@@ -71,17 +75,16 @@ def _copy_dataset(dataset: h5py.Dataset, out: h5py.File, path: str, types: Named
     if pipeline_of(made) != pipeline_of(dataset):  # bitshuffle adds parameters in each dataset that is made with it
         del out[path]
         return False
-    if dataset.shape is None or not dataset.size or refers(dataset.dtype):
+    if dataset.shape is None or not dataset.id.get_storage_size() or refers(dataset.dtype):
         pass
-    elif dataset.dtype.hasobject:
-        for part in slabs(dataset):
-            made[part] = dataset[part]
-    elif dataset.chunks is not None:
+    elif dataset.chunks is not None and not dataset.dtype.hasobject:
         # One after the other: by itself, libhdf5 keeps memory for all of them.
         for corner, mask, data in stored_chunks(dataset):
             made.id.write_direct_chunk(corner, data, mask)
     else:
-        made.id.write(h5py.h5s.ALL, h5py.h5s.ALL, raw_values(dataset, ()), mtype=dataset.id.get_type())
+        for part in slabs(dataset):
+            values, type_ = raw_values(dataset, part), None if dataset.dtype.hasobject else dataset.id.get_type()
+            made.id.write(*_spaces(made, part, values.shape), values, type_)
     return True
 
 
@@ -94,10 +97,11 @@ def pipeline_of(dataset: h5py.Dataset) -> FilterPipeline:
 
 def layout_of(dataset: h5py.Dataset) -> ColumnLayout:
     """Return how an array is stored, with values of any type as bytes."""
-    name, dtype = str(dataset.name).lstrip("/"), np.dtype((np.void, dataset.id.get_type().get_size()))
+    name, type_ = str(dataset.name).lstrip("/"), dataset.id.get_type()
     storage: Storage = "contiguous" if dataset.chunks is None else "chunked"
-    stored = {"chunk_shape": dataset.chunks, "pipeline": pipeline_of(dataset)}
-    return ColumnLayout(name, "number", dataset.shape or (), dtype, storage, **stored)
+    size = item_bytes(type_, widths_of(dataset.file.id).address)
+    stored = {"chunk_shape": dataset.chunks, "pipeline": pipeline_of(dataset), "item_bytes": size}
+    return ColumnLayout(name, "number", dataset.shape or (), np.dtype((np.void, type_.get_size())), storage, **stored)
 
 
 def copy_references(dataset: h5py.Dataset, made: h5py.Dataset) -> None:
@@ -200,14 +204,10 @@ def copy_attribute(
         values = remapped(values, item.file, made.file).reshape(attribute.shape)
         new.write(np.ascontiguousarray(values, attribute.dtype))
         return
-    if attribute.dtype.hasobject:
-        values = np.empty(attribute.shape, attribute.dtype)
-        attribute.read(values)
-        new.write(values)
-        return
-    # As they are stored: a conversion would cut texts that end with a NUL in the file, and with none in numpy.
-    type_ = attribute.get_type()
-    raw = np.empty(attribute.shape, np.dtype((np.void, type_.get_size())))
+    # As they are stored, if not as objects: a conversion cuts texts that end with a NUL in the file, and with none in
+    # numpy.
+    type_ = None if attribute.dtype.hasobject else attribute.get_type()
+    raw = np.empty(attribute.shape, attribute.dtype if type_ is None else np.dtype((np.void, type_.get_size())))
     attribute.read(raw, mtype=type_)
     new.write(raw, mtype=type_)
 

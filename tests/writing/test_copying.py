@@ -314,3 +314,25 @@ def test_a_changed_copy_is_found(tmp_path):
         raw.write(b"\x55")
     with h5py.File(source) as one, pytest.raises(VerifyError, match="'plain'"):
         FileCopy(one, source, RULES["nothing"]).verify(out)
+
+
+@pytest.mark.parametrize("codec", ["Zstd", "LZ4", "BZip2"])
+@pytest.mark.parametrize("libver", ["earliest", "latest"])
+def test_texts_and_lists_that_plugins_encoded(tmp_path, codec, libver):
+    source, copied = str(tmp_path / "a.h5"), str(tmp_path / "b.h5")
+    made = {"chunks": (100,), "maxshape": (None,), **getattr(hdf5plugin, codec)()}
+    with h5py.File(source, "w", libver=libver) as file:
+        file.create_dataset("text", data=["a" * (i % 7) for i in range(3000)], dtype=h5py.string_dtype(), **made)
+        lists = file.create_dataset("lists", (3000,), h5py.vlen_dtype("i2"), **made)
+        for i in range(0, 3000, 7):
+            lists[i] = np.arange(i % 5)
+        ones = np.empty(3000, lists.dtype)
+        for i in range(3000):
+            ones[i] = np.array([i], "i2")
+        file.create_dataset("ones", (3000,), lists.dtype, **made).id.write(h5py.h5s.ALL, h5py.h5s.ALL, ones)
+        file.create_dataset("unwritten", (3000,), h5py.string_dtype(), **made)
+    ray_h5.repack(source, copied)
+    with h5py.File(source) as one, h5py.File(copied) as other:
+        for name in one:
+            assert one[name].chunks == other[name].chunks, name
+            assert [np.array(each).tolist() for each in one[name]] == [np.array(each).tolist() for each in other[name]]
