@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_h5 import RowReader
 from ray_h5.errors import RowIndexError, StaleIndexError
 from ray_h5.read.native.library import compiled_loop
+from ray_h5.read.reader import FileReader
 from ray_h5.rows.row_kind_options import Groups
 from tests.rows.kit import open_rows
 
@@ -37,8 +37,8 @@ def expected(rows):
 @pytest.fixture
 def planned(monkeypatch):
     """The reads that are planned as those of other rows."""
-    reads, run = [], RowReader.run
-    monkeypatch.setattr(RowReader, "run", lambda self, read: reads.append(read) or run(self, read))
+    reads, run = [], FileReader.run
+    monkeypatch.setattr(FileReader, "run", lambda self, read: reads.append(read) or run(self, read))
     return reads
 
 
