@@ -120,6 +120,9 @@ class H5DataLoader(DataLoader[Any]):
         Seconds to wait for a batch; 0 waits for ever.
     """
 
+    # Not in `vars` of a loader: ignite passes all that it finds there when it makes the loader again.
+    num_workers, pin_memory_device, worker_init_fn, persistent_workers, in_order = 0, "", None, False, True
+
     def __init__(
         self,
         dataset: Dataset[Any],
@@ -155,6 +158,8 @@ class H5DataLoader(DataLoader[Any]):
             collate_fn=collate_fn,
             timeout=timeout,
         )
+        for name in vars(self).keys() & vars(H5DataLoader).keys():
+            delattr(self, name)  # options of `DataLoader` that this class does not take
         self.threads, self.workers, self.transforms_ahead = threads, workers, transforms_ahead
         self._processes = Workers()
         self.prefetch_factor = prefetch_factor
@@ -312,10 +317,9 @@ class H5DataLoader(DataLoader[Any]):
             self._decoded_bytes = max(self._decoded_bytes, nbytes_of(read) // max(1, sum(map(len, call.batches))))
         made: list[_Made] = []
         for task, arrays in zip(call.batches, read, strict=True):
-            if len(task) and not has_rows(arrays):
-                made.append((task, NOTHING))  # all images were skipped: it is not delivered
-            else:
-                made.append((task, arrays if make is None else make(task, arrays)))
+            is_skipped = len(task) > 0 and not has_rows(arrays)  # as all of its images: it is not delivered
+            batch = arrays if is_skipped or make is None else make(task, arrays)
+            made.append((task, NOTHING if is_skipped else batch))
         return made
 
     @property

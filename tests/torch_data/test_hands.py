@@ -269,6 +269,18 @@ def test_frameworks_give_samplers_of_their_own(path):
     assert sorted(int(i) for batch in shuffled for i in batch["y"]) == list(range(ROWS))
 
 
+def test_frameworks_make_a_loader_again_of_its_attributes(path):
+    """ignite's DeterministicEngine passes all of them that it does not replace by a batch sampler of its own."""
+    made = loader(path, 6, columns=["y"], seed=3, threads=1)
+    replaced = {"batch_size", "sampler", "drop_last", "batch_sampler"}
+    options = {name: value for name, value in vars(made).items() if not name.startswith("_") and name not in replaced}
+    again = type(made)(**options, batch_sampler=BatchSampler(made.sampler, 6, drop_last=False))
+    assert (again.threads, again.num_workers, again.in_order) == (1, 0, True)
+    rows = [batch.y.tolist() for batch in again]
+    made.set_epoch(0)
+    assert rows == [batch.y.tolist() for batch in made]
+
+
 def test_none_is_an_option_not_given(tmp_path):
     with h5py.File(tmp_path / "b.h5", "w") as file:
         file["x"] = np.zeros((8, 2))

@@ -97,8 +97,7 @@ class OptimalDataLoaderFactory:
             dataset_size,
             "each worked on" if works else "only read",
             machine.cpus,
-            "" if machine.has_gpu else "not ",
-            "there is a" if machine.has_gpu else "there is no",
+            *(("", "there is a") if machine.has_gpu else ("not ", "there is no")),
         )
         return config
 

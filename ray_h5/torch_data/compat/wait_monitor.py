@@ -35,11 +35,8 @@ class DataLoaderPerformanceMonitor:
     """
 
     def __init__(self) -> None:
-        self.metrics: dict[str, list[float]] = {
-            "batch_loading_times": [],
-            "gpu_utilization": [],
-            "memory_usage": [],
-        }
+        names = ("batch_loading_times", "gpu_utilization", "memory_usage")
+        self.metrics: dict[str, list[float]] = {name: [] for name in names}
 
     def time_batch_loading(self, dataloader: Iterable[Any], num_batches: int = 10) -> dict[str, float]:
         """Measure the wait for each batch, during which a training step would be idle.
