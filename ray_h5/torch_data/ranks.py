@@ -55,23 +55,19 @@ def has_accelerator() -> bool:
     return state is not None and bool(state.is_initialized())
 
 
-def is_split_by_accelerate(sampler: object) -> bool:
-    """Return whether a loader that accelerate prepared iterates over a sampler now.
+def is_split_by_accelerate() -> bool:
+    """Return whether a loader that accelerate prepared asks for samples now.
 
     Such a loader has the sampler inside a `BatchSamplerShard`, which takes every n-th batch of it, or is a
-    `DataLoaderDispatcher`, which reads in one process for all.
+    `DataLoaderDispatcher`, which reads in one process for all. One of both is among the callers. The loaders that
+    accelerate lists are not enough: a `StatefulDataLoader` with workers asks for samples before it is among them.
     """
-    if not has_accelerator():
-        return False
-    module = sys.modules["accelerate.data_loader"]
-    for running in module.GradientState().dataloader_references:
-        outer, is_split = running, isinstance(running, module.DataLoaderDispatcher)
-        while outer is not None and outer is not sampler:
-            is_split = is_split or isinstance(outer, module.BatchSamplerShard)
-            inner = getattr(outer, "batch_sampler", None)
-            outer = getattr(outer, "sampler", None) if inner is None else inner
-        if is_split and outer is sampler:
+    frame = sys._getframe() if has_accelerator() else None
+    while frame is not None:
+        module = sys.modules["accelerate.data_loader"]
+        if isinstance(frame.f_locals.get("self"), (module.BatchSamplerShard, module.DataLoaderDispatcher)):
             return True
+        frame = frame.f_back
     return False
 
 

@@ -327,7 +327,7 @@ class OrderSampler(DistributedSampler[int]):
         It continues the run of a position that was loaded if that has the same ranks and blocks, and if it ended
         between two runs of `run_length` rows. Otherwise the rows that are left are cut again.
         """
-        self._is_split = is_split_by_accelerate(self)
+        self._is_split = is_split_by_accelerate()
         own, state = self._own_rank(), self._state
         if state.advances:
             state.epoch, state.next_epoch = state.next_epoch, state.next_epoch + 1

@@ -231,6 +231,8 @@ class Accelerate(Cases):
                 self.run(f"{option}/{name}", self.epochs, kinds[name], **{option: True})
             self.run(f"uneven/{name}", self.epochs, kinds[name], even_batches=False)
             self.run(f"unprepared/{name}", self.unprepared, kinds[name])
+        for name in ("sampler_workers", "batch_sampler_workers"):  # they ask for samples while the loader is prepared
+            self.run(f"use_stateful_dataloader/{name}", self.epochs, kinds[name], use_stateful_dataloader=True)
 
 
 class Docs(Cases):
