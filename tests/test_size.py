@@ -66,7 +66,7 @@ LIMITS: dict[str, Size] = {
     "predicates": Size(967, 6, 0, 0, 0, 0),
     "ray_data": Size(4023, 24, 5, 0, 7, 5),
     "read": Size(5781, 29, 0, 0, 7, 3),
-    "rows": Size(3833, 17, 1, 0, 4, 1),
+    "rows": Size(3832, 17, 1, 0, 4, 1),
     "shown_values": Size(105, 1, 0, 0, 0, 0),
     "source": Size(269, 1, 8, 0, 0, 0),
     "storage": Size(3220, 18, 4, 0, 2, 0),

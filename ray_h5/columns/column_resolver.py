@@ -208,7 +208,7 @@ class Columns(ABC):
         table = self._datasets(made.name, made.pattern)
         joined, what = table.columns.get(made.name), f"groups, such as {table.names[0]!r}"
         if joined is not None and not joined.single and joined.unit_shape is not None:
-            return Stored.end_to_end(made.name, joined)
+            return self.decoded(joined, Stored.end_to_end(made.name, joined))
         if joined is not None:
             what = "datasets with single values" if joined.single else "datasets with rows of several shapes"
         raise UnsupportedColumnError(
@@ -228,13 +228,13 @@ class Columns(ABC):
     def at(self, path: str, name: str = "") -> Values:
         """Return the values of what is at a path; `name` is that of the column, if it has another one."""
         if (source := self.plain(path)) is not None:
-            return self._decoded(source)
+            return self.decoded(source)
         encoding = self.encoding(path)
         return self._field(path, name or path) if encoding is None else self._encoded(path, encoding, name or path)
 
-    def _decoded(self, source: Source) -> Values:
-        """Return the values of datasets; the attributes of each say what its values mean."""
-        stored = Stored.of(source)
+    def decoded(self, source: Source, stored: Stored | None = None) -> Values:
+        """Return the values of datasets, `stored` in some way; the attributes of each say what its values mean."""
+        stored = Stored.of(source) if stored is None else stored
         if not self.is_reversed or not isinstance(source, ColumnLayout):
             return cf_values(stored, *self.attributes(source)) if self.decode_cf else stored
         said = self.reader.values_of_attributes(source.name, [_CLASS, _EMPTY])
@@ -270,7 +270,7 @@ class Columns(ABC):
     def _field(self, path: str, name: str) -> Values:
         """Return a field of compound values, or a column of a table, as the kind of file has it."""
         if self.is_reversed:
-            return self._decoded(self.source(path))
+            return self.decoded(self.source(path))
         parts = path.strip("/").split("/")
         for count in range(len(parts)) if self.form == "pandas" else ():
             encoding = self.encoding(frame := "/".join(parts[:count]))
@@ -282,7 +282,7 @@ class Columns(ABC):
                 of_rows = parts[0] in OF_ROWS or not parent
                 known = listed_names(self.reader, "anndata", self.encoding) if of_rows else self.reader.layout.columns
                 raise UnknownColumnError(f"{self.path}: no {path!r}.{near_names(path, known)}")
-            return self._decoded(self.source(path))  # raises, with near names
+            return self.decoded(self.source(path))  # raises, with near names
         source, field = compound
         for lost, error in lost_fields(Stored.of(source).layout):
             if f"{path.strip('/')}/".startswith(f"{lost}/"):

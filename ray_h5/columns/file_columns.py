@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from ray_h5.columns.column_resolver import Columns, Source
-from ray_h5.columns.conventions.cf_columns import CF_ATTRIBUTES
+from ray_h5.columns.conventions.cf_columns import CF_ATTRIBUTES, attributes_of_text, text_of_attributes
 from ray_h5.columns.conventions.tables_of_programs import check_tables, listed_names
 from ray_h5.columns.derived_columns import MadeColumn
 from ray_h5.columns.row_table import Listing, RowTable
-from ray_h5.columns.stored_values import Stored
 from ray_h5.columns.values import Values
 from ray_h5.errors import RayH5Error, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.groups.matching_groups import GroupPattern
@@ -59,8 +58,7 @@ class FileColumns(Columns):
     def listing(self) -> Listing:
         if self._listed is None:
             form, self._layout = self.form, self.reader.layout
-            plain = [*self._layout.columns, *self._layout.refused]
-            names = listed_names(self.reader, form, self.encoding) if form else plain
+            names = listed_names(self.reader, form, self.encoding)
             if form == "anndata":
                 check_tables(self.reader, names)
             refused: dict[str, Exception] = dict(self._layout.refused)
@@ -77,7 +75,7 @@ class FileColumns(Columns):
             self._listed = Listing(tuple(chosen), {name: exc for name, exc in refused.items() if name in own})
         return self._listed
 
-    def single(self, name: str) -> Stored | None:
+    def single(self, name: str) -> Values | None:
         """Return a dataset that has a single value, as one unit; None if it has axes, or does not exist.
 
         Raises
@@ -90,7 +88,7 @@ class FileColumns(Columns):
             return None
         if (unit := joined.unit).kind not in {"number", "bool", "string"}:
             raise UnsupportedColumnError(f"{unit.where} holds a single {unit.kind} value; expected a number or text")
-        return Stored.of(joined)
+        return self.decoded(joined)
 
     def _without_axes(self, name: str) -> JoinedArray | None:
         """Return a dataset with a single value; of an opaque value, the array of its bytes. None if it has axes."""
@@ -114,7 +112,7 @@ class FileColumns(Columns):
 
     def datasets(self, name: str) -> tuple[Values, JoinedArray]:
         single, one = self.single(name), self._without_axes(name)
-        values, joined = super().datasets(name) if one is None else (Stored.of(one), one)
+        values, joined = super().datasets(name) if one is None else (self.decoded(one), one)
         if single is None:
             self.as_arrays[name] = joined
         return values, joined
@@ -176,8 +174,11 @@ class FileColumns(Columns):
         is_read = not self.is_reversed or encoding is None or encoding.kind == "references"
         return encoding if is_read else None
 
-    def attributes(self, source: Source) -> tuple[list[Mapping[str, Any]], np.ndarray]:
-        return [self.reader.values_of_attributes(source.name, CF_ATTRIBUTES)], np.zeros(1, np.int64)
+    def attributes(self, source: Source) -> tuple[Sequence[Mapping[str, Any]], np.ndarray]:
+        paths = [source.name] if isinstance(source, ColumnLayout) else source.paths
+        texts = [text_of_attributes(self.reader.values_of_attributes(path, CF_ATTRIBUTES)) for path in paths]
+        said, class_of = np.unique(texts, return_inverse=True)
+        return [attributes_of_text(text) for text in said], class_of
 
 
 def is_of_single_value(error: Exception) -> bool:

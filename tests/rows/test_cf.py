@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import xarray
 
-from ray_h5 import Files, Grid, Groups, H5Dataset, Windows, where
+from ray_h5 import Files, Grid, Groups, H5Dataset, Patches, Windows, joined, where
 from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
 from ray_h5.read.open_file import forget_all
 
@@ -133,6 +133,46 @@ def test_arrays_of_characters_in_other_rows(path):
     assert H5Dataset(path, ["name"], rows=Files(), decode_cf=True)[0]["name"] == [each.decode() for each in NAMES]
     grid = H5Dataset(path, ["pair"], rows=Grid(2), decode_cf=True)
     assert [grid[i]["pair"] for i in (0, 1, 2)] == ["Oslo", "Stavanger", "Bergen"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"rows": Files()},
+        {"rows": Files(), "windows": Windows({"x": [0]})},
+        {"rows": Grid(2)},
+        {"rows": Patches({"x": (1, 2)})},
+        {"rows": Patches({"x": (1, 2)}, groups="g")},
+        {"windows": Windows({"x": [0]}, at={"x": "time"})},
+    ],
+    ids=["files", "windows", "grid", "patches", "patches of groups", "times"],
+)
+def test_single_values_are_decoded(tmp_path, options):
+    with h5py.File(tmp_path / "a.nc", "w") as file:
+        file["g/x"], file["g/scale"], file["g/time"] = np.arange(4).reshape(2, 2), np.int16(7), np.arange(2)
+        file["g/scale"].attrs.update({"scale_factor": 0.5, "add_offset": 10.0})
+        file["g/start"] = np.int32(3)
+        file["g/start"].attrs["units"] = "days since 2000-01-01"
+    group = "/" if "groups='g'" in repr(options) else "g"
+    chosen = where(scale=13.5, start="2000-01-04")
+    found = H5Dataset(tmp_path / "a.nc", ["x", "scale", "start"], chosen, group=group, decode_cf=True, **options)
+    rows = found.read(np.arange(len(found)))
+    assert set(rows["scale"].tolist()) == {13.5}
+    assert set(rows["start"].astype("M8[D]").tolist()) == {np.datetime64("2000-01-04").item()}
+
+
+def test_datasets_end_to_end_are_decoded_by_the_attributes_of_each(tmp_path):
+    scales, expected = [0.5, None, 2.0, 0.5], []
+    with h5py.File(tmp_path / "a.nc", "w") as file:
+        for number, scale in enumerate(scales):
+            x = file.create_dataset(f"data/x_{number}", data=np.arange(number + 1, dtype="i2"))
+            x.attrs.update({} if scale is None else {"scale_factor": scale})
+            expected += [(scale or 1) * value for value in range(number + 1)]
+    found = H5Dataset(tmp_path / "a.nc", [joined("data/x_*")], decode_cf=True)
+    order = np.random.default_rng(0).permutation(len(found))
+    assert found.read(order)["data/x"].tolist() == [expected[i] for i in order]
+    chosen = H5Dataset(tmp_path / "a.nc", [joined("data/x_*")], where(**{"data/x": 4}), decode_cf=True)
+    assert chosen.read(np.arange(len(chosen)))["data/x"].tolist() == [4.0]
 
 
 def test_a_plan_has_the_attributes_of_all_groups(tmp_path, monkeypatch):

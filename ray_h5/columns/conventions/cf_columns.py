@@ -38,7 +38,7 @@ _LONG_NAMES = {"days", "hours", "minutes", "seconds", "milliseconds", "microseco
 _CALENDARS = {"standard", "gregorian", "proleptic_gregorian", ""}
 _NAT, _HIGH = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 _LOW = _NAT + 1
-_DOUBLE, _TIME = np.dtype(np.float64), np.dtype("M8[ns]")
+_SINGLE, _DOUBLE, _TIME = np.dtype(np.float32), np.dtype(np.float64), np.dtype("M8[ns]")
 _FIRST_GREGORIAN = np.datetime64("1582-10-15", "D")
 
 
@@ -261,13 +261,12 @@ def _number(value: Any) -> np.generic | None:
 
 def _float_dtype(stored: np.dtype, scale: np.generic | None, offset: np.generic | None) -> np.dtype:
     """Return the dtype of decoded numbers, as xarray chooses it."""
-    single, double = np.dtype(np.float32), _DOUBLE
     if scale is None and offset is None:
-        return stored if stored.kind == "f" else single if stored.itemsize <= 2 else double
-    if scale is not None and offset is not None and scale.dtype == offset.dtype and scale.dtype in (single, double):
-        return double if stored.itemsize == 4 and stored.kind in "iu" else scale.dtype
+        return stored if stored.kind == "f" else _SINGLE if stored.itemsize <= 2 else _DOUBLE
+    if scale is not None and offset is not None and scale.dtype == offset.dtype and scale.dtype in (_SINGLE, _DOUBLE):
+        return _DOUBLE if stored.itemsize == 4 and stored.kind in "iu" else scale.dtype
     # A large offset could lose digits.
-    return single if offset is None and scale is not None and scale.dtype == single else double
+    return _SINGLE if offset is None and scale is not None and scale.dtype == _SINGLE else _DOUBLE
 
 
 def _unit_and_origin(layout: ColumnLayout, since: re.Match[str], calendar: str) -> tuple[int, int]:

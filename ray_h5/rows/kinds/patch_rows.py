@@ -13,7 +13,6 @@ import numpy as np
 from ray_h5.buffers import objects
 from ray_h5.columns.ragged.range_columns import OfParts
 from ray_h5.columns.row_table import Listing, RowTable
-from ray_h5.columns.stored_values import Stored
 from ray_h5.columns.values import Decoded, InMemory, Values
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import GroupTable
@@ -199,7 +198,7 @@ class PatchRows(RowsOfKind):
                 f"{self._columns.path}: {name!r} has a single value in group {self._groups.names[0]!r}, and not in all "
                 "others. Choose groups that agree with groups= of Patches, or leave it out with columns=[...]."
             )
-        return Stored.of(joined_array)
+        return self._columns.decoded(joined_array)
 
     def _check_alike(self, name: str, blocks: Sequence[Values]) -> None:
         """Raise unless the blocks of all groups have one dtype and shape. Attributes may make others of a dtype."""
