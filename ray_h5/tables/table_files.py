@@ -85,7 +85,7 @@ class Table(ComparedByContent):
 
 def _decoded_type(kind: pa.DataType) -> pa.DataType:
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return pa.large_string() if pa.types.is_null(kind) else large_type(kind)
+    return pa.large_string() if pa.types.is_null(kind) or pa.types.is_string_view(kind) else large_type(kind)
 
 
 def open_table(sidecar: Sidecar, storage: Storage) -> Table:

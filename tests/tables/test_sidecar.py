@@ -722,6 +722,12 @@ def test_text_of_parquet_is_as_it_is_written(files):
         assert [list(row.values()) for row in found] == [[text] * 3 for text in texts]
 
 
+def test_keys_may_be_views_of_text(files):
+    pq.write_table(pa.table({"guid": pa.array(guids(), pa.string_view()), "n": range(12)}), files / "labels.parquet")
+    sidecar = Sidecar(files / "labels.parquet", on="guid")
+    assert [row["n"] for row in each(dataset(files, ["guid", "n"], where(n=[3, 7]), sidecar=sidecar))] == [3, 7]
+
+
 def test_threads_read_other_columns_of_one_table(tmp_path):
     numbers = range(1000)
     pq.write_table(pa.table({"x": [1], **{f"c{number}": [number] for number in numbers}}), tmp_path / "labels.parquet")
