@@ -101,16 +101,16 @@ class TableColumn(ComparedByContent):
     def cast(self, spec: ColumnSpec, values: pa.Array) -> pa.Array:
         """Return some values of the column, cast as the user asked for; errors as for columns of files."""
         stored = self.spec
-        if spec.dtype == stored.dtype or spec.kind not in TENSOR_KINDS or spec.row_shape:
+        (held, wanted), is_array = (one.element or one.dtype for one in (stored, spec)), not spec.is_scalar
+        if wanted == held or (is_array and spec.casting == "unsafe"):  # arrays are cast where they are made
             return values if spec.kind != "string" or not spec.as_bytes else values.cast(pa.large_binary())
-        absent = values.is_null().to_numpy(zero_copy_only=False)
-        filled = values.fill_null(False if stored.kind == "bool" else 0).to_numpy(zero_copy_only=False)
-        array = filled.astype(stored.dtype)
-        if spec.casting != "unsafe" and (wrong := lost(array, spec.dtype, spec.casting)).any():
+        filled = values.flatten() if is_array else values.fill_null(False if stored.kind == "bool" else 0)
+        array = filled.to_numpy(zero_copy_only=False).astype(held)
+        if spec.casting != "unsafe" and (wrong := lost(array, wanted, spec.casting)).any():
             where = f"{self.table.name}: column {spec.name!r}"
-            raise cast_error(where, array[int(np.argmax(wrong))], spec.dtype)
+            raise cast_error(where, array[int(np.argmax(wrong))], wanted)
         with np.errstate(all="ignore"):
-            return pa.array(array.astype(spec.dtype), mask=absent)
+            return values if is_array else pa.array(array.astype(wanted), mask=values.is_null().to_numpy(False))
 
     def of(self, files: FileTable, row_ids: np.ndarray | None) -> pa.Array:
         """Return the values of some rows; None stands for all."""

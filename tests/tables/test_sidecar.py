@@ -711,6 +711,22 @@ def test_casts(files):
         dataset(files, ["label"], sidecar=Sidecar(big, on="guid"), dtypes={"label": "int8"})
 
 
+@pytest.mark.parametrize("kind", [pa.list_(pa.float64()), pa.list_(pa.float64(), 2)], ids=["list", "array"])
+@pytest.mark.parametrize("lost", [300.0, 1.5, np.nan, None])
+def test_casts_of_arrays(files, kind, lost):
+    rows = [[float(i), 1.0] for i in range(12)]
+    pq.write_table(pa.table({"guid": guids(), "v": pa.array(rows, kind)}), files / "good.parquet")
+    pq.write_table(pa.table({"guid": guids(), "v": pa.array([*rows[1:], [2.0, lost]], kind)}), files / "bad.parquet")
+    good, bad = (Sidecar(files / f"{name}.parquet", on="guid") for name in ("good", "bad"))
+    found = each(dataset(files, ["v"], sidecar=good, dtypes={"v": "int8"}))
+    assert [row["v"].tolist() for row in found] == rows
+    assert found[0]["v"].numpy().dtype == "i1"
+    with pytest.raises(CastError, match=r"bad.parquet: column 'v': the value (300.0|1.5|nan) cannot be cast to int8"):
+        dataset(files, ["v"], sidecar=bad, dtypes={"v": "int8"})
+    unsafe = dataset(files, ["v"], sidecar=bad, dtypes={"v": "int8"}, casting="unsafe")
+    assert unsafe[0]["v"].tolist() == [1, 1]
+
+
 def test_text_of_parquet_is_as_it_is_written(files):
     """It is counted by the numbers of a dictionary."""
     texts = [None, "", *"abcabcabca"]
