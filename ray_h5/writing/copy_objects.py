@@ -9,7 +9,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ray_h5.codecs.filter_ids import filter_name
+from ray_h5.codecs.filter_ids import BITSHUFFLE, BLOSC, LZF, filter_name
 from ray_h5.hdf5.columns.chunk_lists import build_chunk_index
 from ray_h5.hdf5.columns.value_types import item_bytes
 from ray_h5.hdf5.files.file_bytes import address_of, widths_of
@@ -20,6 +20,7 @@ SLAB_OBJECTS = 1 << 16
 """Texts or lists that are copied at a time."""
 
 _OWN_FILTERS = 255  # libhdf5 has its own filters up to this number; those of plugins are above
+_KEEP_SIZES = {BITSHUFFLE, BLOSC, LZF}
 _PIECE = 8 << 20
 
 
@@ -60,10 +61,11 @@ def copy_object(item: h5py.Dataset | h5py.Datatype, out: h5py.File, path: str, t
     has_plain_chunks = item.chunks is not None and not is_heap and not item.file.userblock_size
     has_plain_chunks = has_plain_chunks and plist.get_alloc_time() == h5py.h5d.ALLOC_TIME_INCR
     has_fill = not refers(item.dtype) and plist.fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED
-    has_objects = is_heap and (has_fill or any(step.id > _OWN_FILTERS for step in pipeline_of(item).steps))
+    filters = {step.id for step in pipeline_of(item).steps} - _KEEP_SIZES
+    has_objects = is_heap and (has_fill or max(filters, default=0) > _OWN_FILTERS)
     if not ((types.names_one_of(item) or has_plain_chunks or has_objects) and _copy_dataset(item, out, path, types)):
         # libhdf5 copies chunks without decoding them. Of a fill value on the heap it copies the address, and where it
-        # encodes objects again, it clears memory by a size that plugins change.
+        # encodes objects again, it clears memory by a size that most plugins change.
         h5py.h5o.copy(item.file.id, str(item.name).encode(), out.id, path.encode(), lcpl=new_links())
 
 
@@ -224,15 +226,13 @@ def refers(dtype: np.dtype) -> bool:
 
 def remapped(values: Any, file: h5py.File, out: h5py.File) -> Any:
     """Return values with references to the same names in another file."""
-    if isinstance(values, h5py.RegionReference):
-        name = h5py.h5r.get_name(values, file.id) if values else None
-        if name is None or name.decode() not in out:
-            return h5py.RegionReference()
-        region = h5py.h5r.get_region(values, file.id)
-        return h5py.h5r.create(out.id, name, h5py.h5r.DATASET_REGION, region)
     if isinstance(values, h5py.Reference):
         name = h5py.h5r.get_name(values, file.id) if values else None
-        return out[name].ref if name is not None and name.decode() in out else h5py.Reference()
+        if name is None or name.decode() not in out:
+            return type(values)()
+        if isinstance(values, h5py.RegionReference):
+            return h5py.h5r.create(out.id, name, h5py.h5r.DATASET_REGION, h5py.h5r.get_region(values, file.id))
+        return out[name].ref
     if not isinstance(values, (np.ndarray, np.void)):
         return values
     if values.dtype.names is not None:

@@ -336,3 +336,16 @@ def test_texts_and_lists_that_plugins_encoded(tmp_path, codec, libver):
         for name in one:
             assert one[name].chunks == other[name].chunks, name
             assert [np.array(each).tolist() for each in one[name]] == [np.array(each).tolist() for each in other[name]]
+
+
+def test_lists_of_arrays_that_pytables_encoded(tmp_path):
+    tables = pytest.importorskip("tables", reason="PyTables writes the file")
+    source, copied = str(tmp_path / "a.h5"), str(tmp_path / "b.h5")
+    expected = [np.full((i % 5, 2), i, "f4") for i in range(300)]
+    with tables.open_file(source, "w", filters=tables.Filters(5, "blosc")) as file:
+        lists = file.create_vlarray("/", "lists", tables.Float32Atom(shape=(2,)), chunkshape=100)
+        for each in expected:
+            lists.append(each)
+    ray_h5.repack(source, copied)
+    with tables.open_file(copied) as file:
+        assert all(np.array_equal(one, other) for one, other in zip(file.root.lists, expected, strict=True))
