@@ -1,5 +1,6 @@
 """Files that libraries write: what their readers return, or refused by name."""
 
+import json
 import time
 import warnings
 
@@ -106,6 +107,17 @@ def test_text_of_a_frame_of_pandas_in_the_fixed_format_is_refused_by_name(pandas
     path = str(tmp_path / "series.h5")
     pandas.Series(np.arange(5.0)).to_hdf(path, key="s")
     assert H5Dataset(path)[2]["s/values"] == 2
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["fixed", "table"])
+def test_the_names_of_a_wide_frame_are_parsed_once(pandas, tmp_path, monkeypatch, kind):
+    path, parsed = str(tmp_path / "a.h5"), []
+    pandas.DataFrame(np.arange(600.0).reshape(3, 200)).to_hdf(path, key="wide", format=kind)
+    decode = json.JSONDecoder.decode
+    monkeypatch.setattr(json.JSONDecoder, "decode", lambda *text: parsed.append(len(text[1])) or decode(*text))
+    assert H5Dataset(path)[2]["wide/199"] == 599
+    assert len(parsed) < 10
 
 
 def test_datasets_that_are_called_as_those_of_pandas_are_columns(tmp_path):

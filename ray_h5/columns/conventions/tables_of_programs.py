@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,7 +19,7 @@ from ray_h5.columns.derived_columns import Ragged
 from ray_h5.columns.stored_values import Stored, stored_fields
 from ray_h5.columns.values import Values
 from ray_h5.errors import CorruptFileError, UnknownColumnError, UnsupportedColumnError
-from ray_h5.manifest.layout import Encoding, Form
+from ray_h5.manifest.layout import Encoding, Form, Kind
 from ray_h5.messages import few, near_names
 from ray_h5.read.reader import FileReader
 
@@ -36,6 +36,8 @@ _OF_CELLS = ("matrix", "layers", "col_attrs")
 """The groups of a loom file whose members have a row for each cell."""
 
 _HIDDEN = "__categories"
+_in_table: Callable[[str], dict[str, dict[str, Any]]] = lru_cache(maxsize=8)(json.loads)
+"""The columns of a table of pandas by name. They are asked for one by one, and there may be thousands."""
 _PANDAS_UNITS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 
@@ -86,7 +88,7 @@ def _of_pandas(datasets: Iterable[str], encoding: EncodingOf) -> list[str]:
     for path in datasets:
         frames = ((group, known(group)) for group in [*_above(path), path])
         frame, encoded = next((pair for pair in frames if pair[1] and pair[1].kind == "pandas"), ("", None))
-        columns = [path] if encoded is None else [f"{frame}/{name}".strip("/") for name in json.loads(encoded.text)]
+        columns = [path] if encoded is None else [f"{frame}/{name}".strip("/") for name in _in_table(encoded.text)]
         names.update(dict.fromkeys(columns))
     return list(names)
 
@@ -139,8 +141,7 @@ def pandas_values(reader: FileReader, encoding: Encoding, frame: str, name: str)
     UnknownColumnError, UnsupportedColumnError
         If there is no such column, or it holds Python objects.
     """
-    known: dict[str, dict[str, Any]] = json.loads(encoding.text)
-    column = f"{frame}/{name}".strip("/")
+    known, column = _in_table(encoding.text), f"{frame}/{name}".strip("/")
     where = f"{reader.path}: column {column!r}"
     if name not in known:
         raise UnknownColumnError(f"{reader.path}: no column {name!r} in the table {frame!r}.{near_names(name, known)}")
@@ -160,10 +161,9 @@ def pandas_values(reader: FileReader, encoding: Encoding, frame: str, name: str)
                 f"{where} is in a block of pandas' fixed format that holds {held}; its "
                 "numbers alone can be read. Write the frame with to_hdf(..., format='table')."
             )
+        kind: Kind = layout.kind if time is None else "time"
         stored = replace(Stored.of(layout), taken=(np.array([said["at"]]),))  # along the axis of the block
-        if time is None:
-            return rearranged(stored, layout.kind, layout.stored_dtype, lambda _: (), column)
-        return rearranged(stored, "time", time, lambda _: (), column)
+        return rearranged(stored, kind, layout.stored_dtype if time is None else time, lambda _: (), column)
     stored = stored_fields(layout, (said["field"],), column, is_one=True)
     if said["dtype"].startswith("datetime64"):
         return _times(stored, said["dtype"])
