@@ -55,20 +55,21 @@ def has_accelerator() -> bool:
     return state is not None and bool(state.is_initialized())
 
 
-def is_split_by_accelerate() -> bool:
-    """Return whether a loader that accelerate prepared asks for samples now.
+def split_by_accelerate() -> tuple[bool, int | None]:
+    """Return whether a loader that accelerate prepared asks for samples now, and its epoch if it has one.
 
     Such a loader has the sampler inside a `BatchSamplerShard`, which takes every n-th batch of it, or is a
-    `DataLoaderDispatcher`, which reads in one process for all. One of both is among the callers. The loaders that
-    accelerate lists are not enough: a `StatefulDataLoader` with workers asks for samples before it is among them.
+    `DataLoaderDispatcher`, which reads in one process for all. One of both is among the callers, also while accelerate
+    makes a loader that has workers and a state. A loader that skips batches does not pass its epoch to the sampler.
     """
-    frame = sys._getframe() if has_accelerator() else None
+    is_split, frame = False, sys._getframe() if has_accelerator() else None
     while frame is not None:
-        module = sys.modules["accelerate.data_loader"]
-        if isinstance(frame.f_locals.get("self"), (module.BatchSamplerShard, module.DataLoaderDispatcher)):
-            return True
+        module, asks = sys.modules["accelerate.data_loader"], frame.f_locals.get("self")
+        is_split = is_split or isinstance(asks, (module.BatchSamplerShard, module.DataLoaderDispatcher))
+        if is_split and isinstance(asks, module.DataLoaderStateMixin):
+            return True, getattr(asks, "iteration", None)
         frame = frame.f_back
-    return False
+    return is_split, None
 
 
 def warn_of_torchrun() -> None:

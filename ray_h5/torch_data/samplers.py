@@ -25,8 +25,8 @@ from ray_h5.order.remaining_blocks import continued
 from ray_h5.torch_data.ranks import (
     OwnRank,
     has_accelerator,
-    is_split_by_accelerate,
     resolve_rank,
+    split_by_accelerate,
     warn_of_lightning,
     warn_of_torchrun,
 )
@@ -327,8 +327,10 @@ class OrderSampler(DistributedSampler[int]):
         It continues the run of a position that was loaded if that has the same ranks and blocks, and if it ended
         between two runs of `run_length` rows. Otherwise the rows that are left are cut again.
         """
-        self._is_split = is_split_by_accelerate()
+        self._is_split, epoch = split_by_accelerate()
         own, state = self._own_rank(), self._state
+        if epoch is not None:
+            state.set_epoch(epoch)
         if state.advances:
             state.epoch, state.next_epoch = state.next_epoch, state.next_epoch + 1
         start = self._whole(own)

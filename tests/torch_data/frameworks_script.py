@@ -211,6 +211,18 @@ class Accelerate(Cases):
         assert [len(each) for each in batches] == [expected, expected]
         return [list(itertools.chain.from_iterable(each)) for each in batches]
 
+    def skip(self, make, **config):
+        """Return the rows of the end of a second epoch, and those that a loader yields which begins in it."""
+        from accelerate import Accelerator, skip_first_batches
+        from accelerate.utils import DataLoaderConfiguration
+
+        accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(**config))
+        _, whole = [[rows_of(batch) for batch in made] for made in [accelerator.prepare(make())] for _ in range(2)]
+        rest = skip_first_batches(accelerator.prepare(make()), 2)
+        rest.set_epoch(1)  # as transformers does it when it resumes
+        batches = [rows_of(batch) for batch in rest]
+        return [whole[-len(batches) :], batches]
+
     def unprepared(self, make):
         made, seen = make(), []
         for epoch in range(2):
@@ -229,6 +241,8 @@ class Accelerate(Cases):
         for name in ("sampler", "batch_sampler", "loader"):
             for option in ("split_batches", "dispatch_batches", "use_stateful_dataloader"):
                 self.run(f"{option}/{name}", self.epochs, kinds[name], **{option: True})
+            for dispatches in (False, True):
+                self.run(f"skip/{name}_{dispatches}", self.skip, kinds[name], dispatch_batches=dispatches)
             self.run(f"uneven/{name}", self.epochs, kinds[name], even_batches=False)
             self.run(f"unprepared/{name}", self.unprepared, kinds[name])
         for name in ("sampler_workers", "batch_sampler_workers"):  # they ask for samples while the loader is prepared

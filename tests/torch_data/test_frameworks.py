@@ -140,6 +140,12 @@ class TestAccelerate:
     def test_a_loader_that_is_not_prepared_is_split_too(self, seen):
         check_once(seen("accelerate"), "unprepared/")
 
+    def test_a_run_that_skips_batches_goes_on_in_its_epoch(self, seen):
+        cases = {name: ranks for name, ranks in seen("accelerate").items() if name.startswith("skip/")}
+        assert len(cases) == 6
+        for whole, rest in (rank for ranks in cases.values() for rank in ranks):
+            assert whole == rest
+
     def test_both_splits_are_of_one_order(self, seen):
         """accelerate hands out the batches of an epoch in turn, and our ranks take its blocks in turn."""
         cases = seen("accelerate")

@@ -234,10 +234,9 @@ def _row(values: Any, i: int) -> Any:
 
 def _send(batch: Sample | Listed) -> tuple[Any, ...]:
     """Reduce a batch for a message to another process: in shared memory if it lies in a slot of this worker."""
-    if get_worker_info() is not None:
-        packed = pack(list(batch.values() if isinstance(batch, Sample) else batch))
-        if packed is not None:
-            return _arrived, (list(batch) if isinstance(batch, Sample) else None, *packed)
+    values = list(batch.values() if isinstance(batch, Sample) else batch)
+    if get_worker_info() is not None and (packed := pack(values)):
+        return _arrived, (list(batch) if isinstance(batch, Sample) else None, *packed)
     return batch.__reduce__()
 
 

@@ -236,8 +236,6 @@ def unpack(key: PoolKey, memory: torch.Tensor | None, slot_bytes: int, number: i
 def _is_running(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
+    except OSError as exc:  # it may be another user's
+        return not isinstance(exc, ProcessLookupError)
     return True

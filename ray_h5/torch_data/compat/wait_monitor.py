@@ -65,10 +65,8 @@ class DataLoaderPerformanceMonitor:
         if num_batches < 1:
             raise OptionError(f"num_batches={num_batches}: expected 1 or more")
         waits: list[float] = []
-        batches = None
+        start, batches = time.perf_counter(), iter(dataloader)
         while len(waits) < num_batches:
-            start = time.perf_counter()
-            batches = iter(dataloader) if batches is None else batches
             try:
                 batch = next(batches)
             except StopIteration:
@@ -80,6 +78,7 @@ class DataLoaderPerformanceMonitor:
             with contextlib.suppress(ModuleNotFoundError, RuntimeError):
                 if torch.cuda.is_available():
                     self.metrics["gpu_utilization"].append(float(torch.cuda.utilization()))
+            start = time.perf_counter()
         if not waits:
             raise OptionError("time_batch_loading: the loader yielded no batch; is drop_last=True for a small dataset?")
         self.metrics["batch_loading_times"] += waits
