@@ -213,7 +213,8 @@ class Taken(Values):
 
     def reading(self, units: Request, out: np.ndarray) -> Reading:
         wanted, array = units.listed(), self.values.array
-        whole = empty((len(wanted), *array.row_shape), out.dtype, array.where)  # these values are decoded
+        dtype = array.dtype if array.dtype.kind in "biufc" else out.dtype  # numbers are cast where they are checked
+        whole = empty((len(wanted), *array.row_shape), dtype, array.where)
 
         def finish() -> None:
             kept = picked(whole, self.taken)

@@ -36,7 +36,7 @@ class LostValue(Exception):  # noqa: N818  it never leaves this package: FileRea
     def __init__(self, out: CheckedOutput, place: int, value: Any) -> None:
         super().__init__(out.column, place, value)
         self.column, self.place, self.value = out.column, place, value
-        self.address = out.address
+        self.address, self.length, self.dtype = out.address, len(out), out.dtype
 
 
 class CheckedOutput(np.ndarray):

@@ -17,14 +17,14 @@ from ray_h5.columns.ragged.range_columns import Ranges
 from ray_h5.columns.row_table import RowTable
 from ray_h5.columns.stored_values import Stored, field_of
 from ray_h5.columns.values import InMemory, Reading, keys_of
-from ray_h5.errors import CastError, PredicateError, RayH5Error, UnknownColumnError
+from ray_h5.errors import PredicateError, RayH5Error, UnknownColumnError
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, FileLayout
 from ray_h5.messages import few, near_names
 from ray_h5.per_process import cached_property
 from ray_h5.read.arguments import Rows, as_names, as_places, as_rows, check_fit, fitted
 from ray_h5.read.arrays.columns_of_files import JobsOfRows
-from ray_h5.read.casting import Casting, LostValue
+from ray_h5.read.casting import Casting, LostValue, cast_error
 from ray_h5.read.read_parts import FileRead, outputs
 from ray_h5.read.reader import FileReader
 from ray_h5.rows.group_columns import GroupColumns
@@ -277,12 +277,12 @@ class RowView:
         """Return the read of `wanted[i]` to place `there[i]` of arrays."""
         if not len(wanted):
             return FileRead(self.base, [])
-        with self._naming_columns():
+        with self._naming_rows(arrays, wanted, there):
             readings = [self._reading(name, wanted, there, array, draws) for name, array in arrays.items()]
         reading = Reading.together(readings)
 
         def finish() -> None:
-            with self._naming_columns():
+            with self._naming_rows(arrays, wanted, there):
                 reading.finish()
 
         return FileRead(self.base, [part for part in reading.parts if len(part.request)], finish)
@@ -308,13 +308,14 @@ class RowView:
         return column.reading(rows, every, values, keys).then(finish)
 
     @contextlib.contextmanager
-    def _naming_columns(self) -> Iterator[None]:
-        """Name the file and the column of a value that its array cannot hold."""
+    def _naming_rows(self, arrays: Mapping[str, np.ndarray], wanted: np.ndarray, there: np.ndarray) -> Iterator[None]:
+        """Name the file, the column and the row of a value that its array cannot hold."""
         try:
             yield
         except LostValue as exc:
-            where = f"{self.path}: column {exc.column!r}"
-            raise CastError(f"{where}: the value {exc.value} cannot be cast to its dtype in dtypes=") from None
+            rows = wanted if self._by_axis else wanted % self.num_rows  # draws of a row have numbers of their own
+            row = rows[there == exc.place * len(arrays[exc.column]) // exc.length][0]
+            raise cast_error(f"{self.path}: column {exc.column!r}, row {row}", exc.value, exc.dtype) from None
 
     @property
     def has_windows(self) -> bool:

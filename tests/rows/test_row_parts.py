@@ -4,8 +4,9 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5 import Files, Grid, Groups, Shuffle, Windows, any_equal, between, loader, part, ragged
-from ray_h5.errors import OptionError, PredicateError, RayH5Error
+from ray_h5 import Files, Grid, Groups, RowReader, Shuffle, Windows, any_equal, between, loader, part, ragged
+from ray_h5 import fields as of_fields
+from ray_h5.errors import CastError, OptionError, PredicateError, RayH5Error
 from ray_h5.index.file_options import FileOptions
 from ray_h5.torch_data import H5Dataset, where
 from tests.kit.files import save
@@ -339,3 +340,44 @@ def test_parts_of_a_column_without_offsets_that_a_group_lacks(tmp_path):
     assert [row.tolist() for row in values["inner"][:3]] == o3[:, :, [0, 3]].tolist()
     assert all(set(row.tolist()) <= set(o[at].tolist()) and len(row) == 2 for at, row in enumerate(values["drawn"][:3]))
     assert all(row is None for name in ("o", "inner", "drawn") for row in values[name][3:])
+
+
+@pytest.mark.parametrize(
+    ("column", "options"),
+    [
+        (part("x", random=2), {}),
+        (part("x", random=2), {"decode_cf": True}),
+        (part("x", {0: [0]}), {"axes": "reversed"}),
+        (part("x", random=1), {"axes": "reversed"}),
+        (part(of_fields("c", ["a", "b"]), {0: [0], 1: [0]}), {}),
+        ("x", {"decode_cf": True}),
+        ("x", {"decode_cf": True, "windows": Windows({"x": [0, 1]}, pad="drop")}),
+    ],
+    ids=str,
+)
+def test_values_of_parts_that_are_cast_are_checked(tmp_path, column, options):
+    values = np.ones((5, 5), "i2")
+    values[3] = values[:, 3] = 200
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = values
+        file["x"].attrs["scale_factor"] = 2.0
+        file["c"] = values.astype([("a", "f4"), ("b", "i2")])
+    name = column if isinstance(column, str) else column.name
+    kept = H5Dataset(tmp_path / "a.h5", [column], dtypes={name: "int16"}, casting="unsafe", **options)
+    assert kept.read(np.array([0]))[name].dtype == "i2"
+    checked = H5Dataset(tmp_path / "a.h5", [column], dtypes={name: "int8"}, **options)
+    row = 2 if "windows" in options else 3
+    with pytest.raises(
+        CastError, match=rf"a.h5: column '{name}', row {row}: the value (200|400).* cannot be cast to int8"
+    ):
+        checked.read(np.array([row]))
+
+
+def test_windows_into_an_array_with_gaps_are_checked(tmp_path):
+    save(tmp_path / "a.h5", {"x": np.array([1.0, 2.0, 300.0])})
+    out = np.zeros((1, 2, 3), "i1")[..., 0]
+    with RowReader(tmp_path / "a.h5", windows=Windows({"x": [0, 1]}, pad="drop")) as reader:
+        reader.read_into({"x": out}, [0])
+        assert out.tolist() == [[1, 2]]
+        with pytest.raises(CastError, match=r"column 'x', row 1: the value 300.0 cannot be cast to int8"):
+            reader.read_into({"x": out}, [1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -243,15 +243,13 @@ def _meaning(layout: ColumnLayout, attributes: Mapping[str, Any]) -> CF | None:
     return CF("number", _float_dtype(stored, scale, offset), missing, *factors, unsigned=unsigned)
 
 
-def _missing(attributes: Mapping[str, Any], signed: np.dtype, stored: np.dtype) -> list[Any]:
-    fills = []
+def _missing(attributes: Mapping[str, Any], signed: np.dtype, stored: np.dtype) -> Iterator[Any]:
     for name in ("_FillValue", "missing_value"):
         for value in np.atleast_1d(attributes[name]) if name in attributes else ():
             if not isinstance(value, np.generic) or value.dtype.kind not in "iuf":
                 continue
             same = value.astype(signed).view(stored) if stored != signed and value.dtype.kind == "i" else value
-            fills.append(same.astype(stored)[()] if stored.kind == "f" else same)
-    return fills
+            yield same.astype(stored)[()] if stored.kind == "f" else same
 
 
 def _number(value: Any) -> np.generic | None:

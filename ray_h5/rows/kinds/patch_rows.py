@@ -184,8 +184,7 @@ class PatchRows(RowsOfKind):
         """Return a dataset with a single value in each part; None for others."""
         if not self._kind.has_groups:
             return self._parts[0].single(name)
-        made = self._columns.made.get(name.strip("/"))
-        dataset = (name if made is None else made.dataset).strip("/")
+        dataset = self._columns.dataset_of(name).strip("/")
         if dataset in self._mapping and not self._groups.columns[dataset].single:
             return None
         if dataset not in self._groups.columns:
