@@ -39,10 +39,9 @@ def compared(column: str, wanted: Compared, values: Any) -> pa.ChunkedArray:
     kind, others = stored.type, wanted.values
     held = stored.cast(comparable_type(kind))
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        texts = [value for value in others if value is not None]
-        times = [None if text is None else _time(text) for text in others]
-        if texts and times.count(None) == others.count(None):
-            for text in filter(_MONTH.fullmatch, texts):
+        times = [_time(text) for text in others]
+        if len(times) > times.count(None) == others.count(None):
+            for text in filter(_MONTH.fullmatch, filter(None, others)):
                 raise _month(column, text, kind)
             others = tuple(times)
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 from functools import reduce
 from operator import and_
 from typing import Any
@@ -204,11 +205,10 @@ def _values(wanted: Any) -> list[Any] | None:
     """Return the values of a collection, or None if `wanted` is one value."""
     if isinstance(wanted, (set, frozenset)):
         wanted = sorted(wanted, key=repr)
-    if isinstance(wanted, np.ndarray) and wanted.ndim == 1:
-        wanted = list(wanted) if wanted.dtype.kind in "mM" else wanted.tolist()
+    is_array = isinstance(wanted, np.ndarray) and wanted.ndim == 1
     if isinstance(wanted, (pa.Array, pa.ChunkedArray)):
         wanted = wanted.to_pylist()
-    return [_plain(value) for value in wanted] if isinstance(wanted, (list, tuple, range)) else None
+    return [_plain(value) for value in wanted] if is_array or isinstance(wanted, (list, tuple, range)) else None
 
 
 def _check_scalar(where: str, value: Any, expected: str) -> None:
@@ -228,5 +228,6 @@ def _plain(value: Any) -> Any:
     plain = value.item() if isinstance(value, np.generic) else value
     if isinstance(plain, int) and plain.bit_length() > _MAX_BITS:
         raise PredicateError("where: expected a number of at most 20 digits, found an integer of thousands of digits")
+    plain = np.datetime64(plain, "us").item() if type(plain) is date else plain  # pyarrow cuts times beside dates
     # Python's times have no nanoseconds: `item` gives an integer for these.
     return value if isinstance(value, (np.datetime64, np.timedelta64)) and isinstance(plain, int) else plain

@@ -173,3 +173,11 @@ def test_a_comparison_with_null_chooses_no_row_and_neither_does_its_opposite(nul
             with_null = [*(wanted if isinstance(wanted, list) else [wanted]), None]
             assert nullable(where(**{name: with_null})) == sorted([*chosen, 1]), wanted
             assert nullable(~where(**{name: with_null})) == others, wanted
+
+
+@pytest.mark.parametrize("flip", [False, True])
+def test_a_list_of_days_and_times(flip):
+    columns = {"x": np.array(["2020-01-02T00", "2020-01-02T05", "2020-01-04T00", "2020-01-04T05"], "M8[us]")}
+    wanted = [dt.date(2020, 1, 4), dt.datetime(2020, 1, 2, 5)]  # pyarrow makes days of both
+    assert passing(where(x=wanted[::-1] if flip else wanted), columns) == [1, 2]
+    assert passing(where(x=between(dt.date(2020, 1, 2), dt.datetime(2020, 1, 2, 6))), columns) == [0, 1]
