@@ -206,9 +206,10 @@ def copy_attribute(
         values = remapped(values, item.file, made.file).reshape(attribute.shape)
         new.write(np.ascontiguousarray(values, attribute.dtype))
         return
-    # As they are stored, if not as objects: a conversion cuts texts that end with a NUL in the file, and with none in
-    # numpy.
-    type_ = None if attribute.dtype.hasobject else attribute.get_type()
+    # As they are stored: a conversion would cut texts that end with a NUL in the file, and with none in numpy, and swap
+    # the bytes of big-endian lists. Lists then stay in memory, as other objects would.
+    is_list = isinstance(attribute.get_type(), h5py.h5t.TypeVlenID)
+    type_ = None if attribute.dtype.hasobject and not is_list else attribute.get_type()
     raw = np.empty(attribute.shape, attribute.dtype if type_ is None else np.dtype((np.void, type_.get_size())))
     attribute.read(raw, mtype=type_)
     new.write(raw, mtype=type_)

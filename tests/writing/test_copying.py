@@ -349,3 +349,21 @@ def test_lists_of_arrays_that_pytables_encoded(tmp_path):
     ray_h5.repack(source, copied)
     with tables.open_file(copied) as file:
         assert all(np.array_equal(one, other) for one, other in zip(file.root.lists, expected, strict=True))
+
+
+def test_attributes_that_are_lists_of_big_endian_numbers(tmp_path):
+    source, copied = str(tmp_path / "a.h5"), str(tmp_path / "b.h5")
+    type_ = h5py.vlen_dtype(np.dtype(">i4"))
+    with h5py.File(source, "w") as file:
+        file.create_dataset("x", data=np.arange(9), chunks=(3,))
+        file.create_group("g")
+        for item in (file, file["x"], file["g"]):
+            lists = np.empty(2, type_)
+            lists[0], lists[1] = np.arange(3, dtype=">i4"), np.arange(1, dtype=">i4")
+            place = h5py.h5s.create_simple((2,))
+            h5py.h5a.create(item.id, b"lists", h5py.h5t.py_create(type_, logical=True), place).write(lists)
+    ray_h5.repack(source, copied)
+    with h5py.File(source) as one, h5py.File(copied) as other:  # h5py returns their bytes in the order of the file
+        for name in ("/", "x", "g"):
+            pairs = zip(one[name].attrs["lists"], other[name].attrs["lists"], strict=True)
+            assert all(np.array_equal(*pair) for pair in pairs), name

@@ -54,7 +54,7 @@ from ray_h5.writing.file_writer import OutputFile, new_chunked, sum_of_objects
 SLAB_BYTES = 64 << 20
 """Bytes of rows that are read at a time; one input chunk, if it is larger."""
 
-_PIECE = 8 << 20
+PIECE = 8 << 20
 _SUPERBLOCK_1_8 = 2
 _MOST_ROW_BYTES = 1 << 31
 _CODECS: dict[int, CodecName] = {ZSTD: "zstd", LZ4: "lz4", DEFLATE: "gzip", BLOSC: "blosc"}
@@ -290,7 +290,7 @@ class FileCopy:
         # Other values of varying length are no column: libhdf5 says what is wrong with them.
         with contextlib.suppress(UnsupportedColumnError):
             if dataset.shape:
-                rows = max(1, _PIECE // layout_of(dataset).row_bytes)
+                rows = max(1, PIECE // layout_of(dataset).row_bytes)
                 for first in range(0, dataset.shape[0], rows):
                     reader.read([path], slice(first, first + rows))
             elif (joined := reader.single(path)) is not None:
@@ -371,7 +371,7 @@ def _stored_alike(one: h5py.Dataset, other: h5py.Dataset) -> bool:
     if one.chunks is None:
         if not one.id.get_storage_size():
             return bool(other.id.get_storage_size() == 0)
-        parts = slabs(one, max(1, _PIECE // max(1, layout_of(one).row_bytes)))
+        parts = slabs(one, max(1, PIECE // max(1, layout_of(one).row_bytes)))
         return all(raw_values(one, part).tobytes() == raw_values(other, part).tobytes() for part in parts)
     return (
         pipeline_of(one) == pipeline_of(other)

@@ -25,7 +25,7 @@ from ray_h5.storage.storage_of_path import storage_of, whole_path
 from ray_h5.writing.destination import Destination
 from ray_h5.writing.file_writer import OutputFile, writing
 from ray_h5.writing.layouts import GOOD_BYTES, Layout, chunk_faults, size
-from ray_h5.writing.repack.copy_file import Copied, FileCopy, NewLayout, codec_of
+from ray_h5.writing.repack.copy_file import PIECE, Copied, FileCopy, NewLayout, codec_of
 
 if TYPE_CHECKING:
     import h5py
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int], object]
 """Called with the bytes that are done, and with all of them."""
-
-_PIECE = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,8 +330,8 @@ class Work:
         source = self._storage.open(path, self._states[path])
         try:
             with open(local, "xb") as file:
-                for start in range(0, source.size, _PIECE):
-                    piece = bytearray(min(_PIECE, source.size - start))
+                for start in range(0, source.size, PIECE):
+                    piece = bytearray(min(PIECE, source.size - start))
                     source.read_into(start, memoryview(piece))
                     file.write(piece)
             yield local
