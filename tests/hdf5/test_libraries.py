@@ -120,6 +120,16 @@ def test_the_names_of_a_wide_frame_are_parsed_once(pandas, tmp_path, monkeypatch
     assert len(parsed) < 10
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_an_empty_frame_of_pandas_has_no_row(pandas, tmp_path):
+    path = str(tmp_path / "a.h5")  # pandas writes an array of one value for it
+    pandas.DataFrame({"a": [], "b": []}, index=pandas.DatetimeIndex([])).to_hdf(path, key="df")
+    with pytest.raises(UnsupportedColumnError, match="that holds no values"):
+        H5Dataset(path, ["df/a"])
+    with pytest.raises((SchemaMismatchError, UnsupportedColumnError), match="that holds no values"):
+        H5Dataset(path)
+
+
 def test_datasets_that_are_called_as_those_of_pandas_are_columns(tmp_path):
     save(tmp_path / "a.h5", {"block0_values": np.arange(5), "axis0": np.arange(5), "_i_table/a": np.arange(5)})
     assert sorted(H5Dataset(str(tmp_path / "a.h5")).columns) == ["_i_table/a", "axis0", "block0_values"]

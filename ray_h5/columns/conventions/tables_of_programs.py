@@ -153,7 +153,7 @@ def pandas_values(reader: FileReader, encoding: Encoding, frame: str, name: str)
         # Times of a time zone are in UTC.
         unit = re.fullmatch(r"datetime64(?:\[(s|ms|us|ns)(?:,.*)?\])?", said["dtype"])
         time = np.dtype(f"M8[{unit[1] or 'ns'}]") if unit is not None and layout.stored_dtype == np.int64 else None
-        is_other = said["dtype"].startswith("datetime") and time is None
+        is_other = said["dtype"] == "no" or (said["dtype"].startswith("datetime") and time is None)
         if len(layout.shape) != 2 or layout.kind not in {"number", "bool"} or is_other:
             held = f"{said['dtype'] or layout.kind} values"
             held = "text or other objects, which pandas pickles" if layout.kind == "list" else held

@@ -110,16 +110,18 @@ def _of_pandas(group: h5py.Group, name: str, trail: Trail) -> Encoding:
     if said == "frame":
         axis = trail.hard_target(group, b"axis1")
         kind = "" if axis is None else text_attribute(axis, "kind")
-        if kind.startswith("datetime"):
+        if kind.startswith("datetime") and not h5py.h5a.exists(axis.id, b"shape"):
             columns["index"] = _column(f"{below}axis1", "", None, kind)
         for number in range(_MAX_BLOCKS):
             block = f"block{number}"
             if not _has(group, (f"{block}_values",)):
                 break
             values = trail.hard_target(group, f"{block}_values".encode())
+            # In the place of an array without values, pandas writes one with a single value, and its shape.
+            is_empty = isinstance(values, h5py.Dataset) and h5py.h5a.exists(values.id, b"shape")
             for at, item in enumerate(_names_of_block(group, block, trail) or []):
                 dtype = text_attribute(values, "value_type") if isinstance(values, h5py.Dataset) else ""
-                columns[item] = _column(f"{below}{block}_values", "", at, dtype)
+                columns[item] = _column(f"{below}{block}_values", "", at, "no" if is_empty else dtype)
         return Encoding("pandas", said, text=json.dumps(columns))
     path, table = trail.path, trail.hard_target(group, b"table")
     if not isinstance(table, h5py.Dataset) or table.dtype.names is None:
@@ -233,9 +235,7 @@ def _by_structure(group: h5py.Group, name: str, path: str) -> Encoding | None:
     for attribute in ("shape", "h5sparse_shape"):
         if h5py.h5a.exists(group.id, attribute.encode()):
             return Encoding("compressed", "data, indices and indptr", _shape(group, attribute, name, path))
-    if not _has(group, ("shape",)):
-        return None
-    return Encoding("compressed", "data, indices, indptr and shape")
+    return Encoding("compressed", "data, indices, indptr and shape") if _has(group, ("shape",)) else None
 
 
 def form_of(root: h5py.Group, trail: Trail, below: Iterable[object]) -> Form:
