@@ -285,8 +285,6 @@ class OrderSampler(DistributedSampler[int]):
         if is_split:
             self._check_split(own, is_asked)
             return OwnRank(0, 1)
-        if not is_asked:
-            warn_of_torchrun()
         return own
 
     def _check_split(self, own: OwnRank, is_asked: bool) -> None:
@@ -329,6 +327,8 @@ class OrderSampler(DistributedSampler[int]):
         """
         self._is_split, epoch = split_by_accelerate()
         own, state = self._own_rank(), self._state
+        if set(self._ranks.values()) == {None}:
+            warn_of_torchrun()
         if epoch is not None:
             state.set_epoch(epoch)
         if state.advances:
