@@ -253,11 +253,18 @@ def test_missing_times_and_flags(tmp_path):
         file["flag"].attrs["dtype"] = "bool"
         file["byte"] = np.array([0, -1, -128], "i1")
         file["byte"].attrs["_Unsigned"] = "true"
+        file["signed"] = np.array([0, 255, 128], "u1")
+        file["signed"].attrs["_Unsigned"] = "false"
+        file["gaps"] = np.array([0, 255, 128], "u1")
+        file["gaps"].attrs.update(_Unsigned="false", _FillValue=np.uint8(128))
         file["plain"] = np.arange(3)
     found = H5Dataset(str(tmp_path / "a.nc"), decode_cf=True).read(np.arange(3))
     assert found["at"].tolist() == np.array(["2000-01-01", "NaT", "2000-01-03"], "M8[ns]").tolist()
     assert found["flag"].tolist() == [False, True, True]
     assert (found["byte"].tolist(), found["byte"].dtype) == ([0, 255, 128], np.uint8)
+    assert (found["signed"].tolist(), found["signed"].dtype) == ([0, -1, -128], np.int8)
+    assert found["gaps"].tolist()[:2] == [0, -1]
+    assert np.isnan(found["gaps"][2])
     assert found["plain"].dtype == np.int64
 
 

@@ -36,9 +36,9 @@ _NANOSECONDS = {name: count for names, count in _UNITS.items() for name in names
 _SINCE = re.compile(r"(?P<unit>[A-Za-z]+) since ", re.IGNORECASE)
 _LONG_NAMES = {"days", "hours", "minutes", "seconds", "milliseconds", "microseconds", "nanoseconds"}
 _CALENDARS = {"standard", "gregorian", "proleptic_gregorian", ""}
-_NAT, _HIGH = np.iinfo(np.int64).min, np.iinfo(np.int64).max
-_LOW = _NAT + 1
+_NAT, _LOW, _HIGH = np.iinfo(np.int64).min, np.iinfo(np.int64).min + 1, np.iinfo(np.int64).max
 _SINGLE, _DOUBLE, _TIME = np.dtype(np.float32), np.dtype(np.float64), np.dtype("M8[ns]")
+_OTHER_SIGN = str.maketrans("iu", "ui")
 _FIRST_GREGORIAN = np.datetime64("1582-10-15", "D")
 
 
@@ -58,8 +58,8 @@ class CF:
         What stored values are multiplied by, and what is added.
     unit, origin : int
         For times: nanoseconds of a unit, and those from 1970 to the date that times are counted from.
-    unsigned : bool
-        Whether signed integers stand for unsigned ones.
+    other_sign : bool
+        Whether signed integers stand for unsigned ones, or unsigned ones for signed ones.
     is_short : bool
         For times: whether the name of the unit is short, such as ``hr``.
     packed : numpy.dtype
@@ -73,7 +73,7 @@ class CF:
     offset: float = 0.0
     unit: int = 0
     origin: int = 0
-    unsigned: bool = False
+    other_sign: bool = False
     is_short: bool = False
     packed: np.dtype = _DOUBLE
 
@@ -86,8 +86,8 @@ class CF:
         return Decoded(values, lambda stored, rows, *_: self._decoded(values, stored, rows), layout)
 
     def _decoded(self, values: Stored, stored: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        if self.unsigned:
-            stored = stored.view(stored.dtype.str.replace("i", "u"))
+        if self.other_sign:
+            stored = stored.view(stored.dtype.str.translate(_OTHER_SIGN))
         absent = np.zeros(stored.shape, bool)
         for value in self.missing:
             absent |= np.isnan(stored) if value != value else stored == value
@@ -220,8 +220,8 @@ def _meaning(layout: ColumnLayout, attributes: Mapping[str, Any]) -> CF | None:
         return None
     if attributes.get("dtype") == "bool" and layout.dtype.kind in "iu":
         return CF("bool", np.dtype(bool))
-    unsigned = layout.dtype.kind == "i" and str(attributes.get("_Unsigned", "")).lower() == "true"
-    stored = np.dtype(layout.dtype.str.replace("i", "u")) if unsigned else layout.dtype
+    other_sign = str(attributes.get("_Unsigned", "")).lower() == {"i": "true", "u": "false"}.get(layout.dtype.kind)
+    stored = np.dtype(layout.dtype.str.translate(_OTHER_SIGN)) if other_sign else layout.dtype
     missing = tuple(_missing(attributes, layout.dtype, stored))
     scale, offset = (_number(attributes.get(name)) for name in ("scale_factor", "add_offset"))
     if not_a_number := [name for name in PACKING[:2] if name in attributes and _number(attributes[name]) is None]:
@@ -235,20 +235,20 @@ def _meaning(layout: ColumnLayout, attributes: Mapping[str, Any]) -> CF | None:
         number = np.dtype(np.int64) if missing and stored.kind in "iu" else stored
         is_short = f"{since['unit'].lower().rstrip('s')}s" not in _LONG_NAMES
         packed = _float_dtype(number, scale, offset)
-        return CF("time", _TIME, missing, *factors, unit, origin, unsigned, is_short, packed)
+        return CF("time", _TIME, missing, *factors, unit, origin, other_sign, is_short, packed)
     if (begins := _SINCE.match(units)) is not None and begins["unit"].lower() in _NANOSECONDS:
         raise _unparsed(layout, units, "expected a date such as 2000-01-31, a time and a zone such as +05:30")
     if scale is None and offset is None and not missing:
-        return None if not unsigned else CF("number", stored, unsigned=True)
-    return CF("number", _float_dtype(stored, scale, offset), missing, *factors, unsigned=unsigned)
+        return None if not other_sign else CF("number", stored, other_sign=True)
+    return CF("number", _float_dtype(stored, scale, offset), missing, *factors, other_sign=other_sign)
 
 
-def _missing(attributes: Mapping[str, Any], signed: np.dtype, stored: np.dtype) -> Iterator[Any]:
+def _missing(attributes: Mapping[str, Any], in_file: np.dtype, stored: np.dtype) -> Iterator[Any]:
     for name in ("_FillValue", "missing_value"):
         for value in np.atleast_1d(attributes[name]) if name in attributes else ():
             if not isinstance(value, np.generic) or value.dtype.kind not in "iuf":
                 continue
-            same = value.astype(signed).view(stored) if stored != signed and value.dtype.kind == "i" else value
+            same = value.astype(in_file).view(stored) if value.dtype.kind == in_file.kind != stored.kind else value
             yield same.astype(stored)[()] if stored.kind == "f" else same
 
 
