@@ -65,8 +65,8 @@ def split_by_accelerate() -> tuple[bool, int | None]:
     is_split, frame = False, sys._getframe() if has_accelerator() else None
     while frame is not None:
         module, asks = sys.modules["accelerate.data_loader"], frame.f_locals.get("self")
-        is_split = is_split or isinstance(asks, (module.BatchSamplerShard, module.DataLoaderDispatcher))
-        if is_split and isinstance(asks, module.DataLoaderStateMixin):
+        is_split = is_split or issubclass(type(asks), (module.BatchSamplerShard, module.DataLoaderDispatcher))
+        if is_split and issubclass(type(asks), module.DataLoaderStateMixin):
             return True, getattr(asks, "iteration", None)
         frame = frame.f_back
     return is_split, None

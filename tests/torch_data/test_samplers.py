@@ -174,6 +174,25 @@ def test_ranks_of_torchrun_that_torch_does_not_know_are_warned_of_once(monkeypat
     assert said.startswith("torchrun started 2 processes, and torch.distributed is not initialised")
 
 
+def test_callers_may_hide_their_class():
+    """Loaders of accelerate are looked for among the callers, and a proxy may have no class yet."""
+
+    class Proxy:
+        @property
+        def __class__(self):
+            raise RuntimeError("there is nothing behind this proxy")
+
+        def rows(self):
+            return list(OrderSampler(range(9), shuffle=False))
+
+    accelerate = pytest.importorskip("accelerate")
+    accelerate.Accelerator(cpu=True)
+    try:
+        assert Proxy().rows() == list(range(9))
+    finally:
+        accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+
+
 @pytest.mark.parametrize("kind", ["pytorch_lightning", "lightning.pytorch", "another"])
 def test_a_state_of_what_was_read_ahead_is_warned_of_where_lightning_is(monkeypatch, caplog, kind):
     monkeypatch.setitem(sys.modules, kind, sys)
