@@ -201,4 +201,5 @@ def folder(made, store, monkeypatch, tmp_path):
     for path in made.iterdir():
         (tmp_path / path.name).symlink_to(path)
     monkeypatch.chdir(tmp_path)
-    return tmp_path
+    yield tmp_path
+    pipeline.decodes.cache_clear()  # it knows the codec that a page added
