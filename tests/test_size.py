@@ -71,7 +71,7 @@ LIMITS: dict[str, Size] = {
     "source": Size(269, 1, 8, 0, 0, 0),
     "storage": Size(3220, 18, 4, 0, 2, 0),
     "tables": Size(1222, 7, 0, 0, 2, 2),
-    "torch_data": Size(4380, 20, 2, 0, 1, 0),
+    "torch_data": Size(4379, 20, 2, 0, 1, 0),
     "transforms": Size(1729, 9, 0, 0, 1, 0),
     "writing": Size(2580, 12, 0, 0, 4, 2),
 }

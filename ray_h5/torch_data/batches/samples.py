@@ -234,8 +234,7 @@ def _row(values: Any, i: int) -> Any:
 
 def _send(batch: Sample | Listed) -> tuple[Any, ...]:
     """Reduce a batch for a message to another process: in shared memory if it lies in a slot of this worker."""
-    values = list(batch.values() if isinstance(batch, Sample) else batch)
-    if get_worker_info() is not None and (packed := pack(values)):
+    if get_worker_info() is not None and (packed := pack(list(batch.values() if isinstance(batch, Sample) else batch))):
         return _arrived, (list(batch) if isinstance(batch, Sample) else None, *packed)
     return batch.__reduce__()
 
