@@ -1,6 +1,7 @@
-"""The size of each package may only fall: lines, modules, and signs that a mechanism is there more than once.
+"""The size of the whole: lines, and signs that a mechanism is there more than once.
 
-``python -m tests.test_size`` prints today's table, to be copied into `LIMITS` when numbers have become better.
+No package has a limit of its own. A limit is raised in the commit that needs it, whose message says what people get for
+it; ``python -m tests.test_size`` prints today's numbers, a package a line.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.xdist_group("size")  # they share what is measured
 
 
 class Size(NamedTuple):
-    """Numbers of one package, each of which may only fall."""
+    """Numbers of one package, or of all."""
 
     lines: int
     """Lines of all modules, with docstrings, comments and blank lines."""
@@ -37,45 +38,11 @@ class Size(NamedTuple):
     """Functions with six or more parameters, public ones apart."""
 
 
-LIMITS: dict[str, Size] = {
-    "__init__": Size(193, 1, 1, 0, 0, 0),
-    "arrow_arrays": Size(129, 1, 0, 0, 0, 0),
-    "atomic": Size(24, 1, 0, 0, 0, 0),
-    "bench": Size(190, 1, 0, 0, 1, 0),
-    "buffers": Size(72, 1, 0, 0, 0, 0),
-    "call_errors": Size(69, 1, 0, 0, 1, 0),
-    "cli": Size(194, 1, 3, 0, 0, 0),
-    "codecs": Size(836, 6, 0, 0, 0, 0),
-    "columns": Size(4645, 21, 0, 0, 0, 1),
-    "content_equality": Size(66, 1, 0, 0, 0, 0),
-    "errors": Size(178, 1, 0, 0, 0, 0),
-    "hash_and_permute": Size(187, 1, 0, 0, 0, 0),
-    "hdf5": Size(6135, 27, 0, 0, 5, 3),
-    "index": Size(3550, 16, 2, 0, 3, 4),
-    "inspect": Size(1421, 8, 8, 0, 4, 0),
-    "likely_rows": Size(881, 6, 0, 0, 0, 0),
-    "loading": Size(1254, 8, 1, 0, 0, 1),
-    "lru": Size(138, 1, 0, 0, 0, 0),
-    "manifest": Size(1300, 9, 0, 0, 0, 1),
-    "merged_facts": Size(50, 1, 0, 0, 0, 0),
-    "messages": Size(113, 1, 0, 0, 0, 0),
-    "options": Size(180, 1, 0, 0, 0, 0),
-    "order": Size(2491, 14, 0, 0, 0, 1),
-    "per_process": Size(47, 1, 0, 0, 0, 0),
-    "plots": Size(363, 1, 0, 0, 0, 0),
-    "predicates": Size(967, 6, 0, 0, 0, 0),
-    "ray_data": Size(4023, 24, 5, 0, 7, 5),
-    "read": Size(5781, 29, 0, 0, 7, 3),
-    "rows": Size(3832, 17, 1, 0, 4, 1),
-    "shown_values": Size(105, 1, 0, 0, 0, 0),
-    "source": Size(269, 1, 8, 0, 0, 0),
-    "storage": Size(3220, 18, 4, 0, 2, 0),
-    "tables": Size(1222, 7, 0, 0, 2, 2),
-    "torch_data": Size(4379, 20, 2, 0, 1, 0),
-    "transforms": Size(1729, 9, 0, 0, 1, 0),
-    "writing": Size(2580, 12, 0, 0, 4, 2),
-}
-"""Today's numbers."""
+LIMITS = Size(lines=54_000, modules=290, hidden_imports=40, lone_protocols=0, single_use=48, wide_functions=27)
+"""Of all packages together."""
+
+TEST_LINES = 58_500
+"""Of all modules in tests/."""
 
 COMMENTS = 1.31
 """Per cent of lines that are comments, over all packages: this one may only rise."""
@@ -188,28 +155,28 @@ def _is_wide(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     return len([name for name in names if name not in ("self", "cls")]) >= 6
 
 
-def test_no_package_grows():
+def _sum(sizes: dict[str, Size]) -> Size:
+    return Size(*(sum(column) for column in zip(*sizes.values(), strict=True)))
+
+
+def test_the_house_keeps_its_size():
     sizes, comments = measure()
-    assert sizes.keys() == LIMITS.keys(), "a package came or went: run python -m tests.test_size"
     worse = {
-        f"{name}.{field}": f"{value}, was {limit}"
-        for name, size in sizes.items()
-        for field, value, limit in zip(Size._fields, size, LIMITS[name], strict=True)
+        field: f"{value}, at most {limit}"
+        for field, value, limit in zip(Size._fields, _sum(sizes), LIMITS, strict=True)
         if value > limit
     }
-    assert worse == {}
+    assert worse == {}, "merge what stands twice, or raise the limit here and say what people get for it"
     assert comments >= COMMENTS, "comments say why: where a reader stops, one helps"
 
 
-def test_the_limits_are_todays_numbers():
-    sizes, _ = measure()
-    loose = {name for name, size in sizes.items() if size.lines < LIMITS[name].lines - 50}
-    assert not loose, "these became smaller: run python -m tests.test_size and lower their limits"
+def test_the_tests_keep_their_size():
+    lines = sum(path.read_text(encoding="utf-8").count("\n") for path in Path(__file__).parent.rglob("*.py"))
+    assert lines <= TEST_LINES, "merge tests, or raise the limit in tests/test_size.py and say what they show"
 
 
 if __name__ == "__main__":
-    found, share = measure()
-    for name, size in sorted(found.items()):
-        print(f'    "{name}": Size{tuple(size)},')
-    total = Size(*(sum(column) for column in zip(*found.values(), strict=True)))
-    print(f"    # sum: {total}, comments {share:.2f}%")
+    by_package, share = measure()
+    for name, size in sorted(by_package.items()):
+        print(f"{name:20} {size}")
+    print(f"{'sum':20} {_sum(by_package)}, comments {share:.2f}%")
