@@ -191,7 +191,7 @@ class Epochs:
                 "position. A mixture of files that resumes is one read_h5 of all of them, with shares: "
                 "shuffle=Shuffle(weights={'a/*.h5': 0.3, 'b/*.h5': 0.7})."
             )
-        if execution.peeks or execution.reducers:
+        if execution.is_look or execution.reducers:
             return
         self._executed[key] = self._executed.get(key, 0) + 1
         if isinstance(self._setting, Position):

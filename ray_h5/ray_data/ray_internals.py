@@ -6,10 +6,12 @@ A test lists them. What a dataset will execute is a graph of *operators*; Ray ha
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import os
 import re
 import time
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, NamedTuple, TypeVar, cast
 
 import ray
@@ -18,6 +20,7 @@ from ray._private.worker import global_worker
 from ray.autoscaler.v2.sdk import get_cluster_status
 from ray.data import DataIterator, Dataset, Datasource
 from ray.data._internal.logical.interfaces import LogicalPlan
+from ray.data._internal.logical.operators import Aggregate, Count, MapBatches, StreamingRepartition, Write
 from ray.data._internal.logical.optimizers import LogicalOptimizer
 from ray.data.dataset import _ExecutionCache
 from ray.exceptions import RayTaskError
@@ -74,7 +77,7 @@ def row_count_changers(ds: Dataset) -> list[str]:
         and not getattr(getattr(operator, "fn", None), "keeps_rows", False)
         and (
             len(operator.input_dependencies) > 1  # such as union, zip and join
-            or type(operator).__name__ == "StreamingRepartition"
+            or isinstance(operator, StreamingRepartition)
             or getattr(operator, "can_modify_num_rows", True)
         )
     ]
@@ -98,7 +101,7 @@ def steps_after_reading(ds: Dataset) -> tuple[Datasource | None, list[Step]]:
     source = getattr(read, "datasource", None)
     steps = []
     for operator in reversed(maps):
-        if type(operator).__name__ != "MapBatches" or len(operator.input_dependencies) != 1:
+        if not isinstance(operator, MapBatches) or len(operator.input_dependencies) != 1:
             return None, []
         steps.append(
             Step(
@@ -175,11 +178,15 @@ def begin_each_time(ds: Dataset) -> None:
 # Executions -------------------------------------------------------------------------------------------
 
 
+_LOOKS = {inspect.unwrap(look).__code__ for look in (Dataset.take, Dataset.take_batch, Dataset.schema)}
+"""What looks at the first rows; ``show`` and ``columns`` call these. To an executor of Ray it is a ``limit``."""
+
+
 class Execution(NamedTuple):
     """What an execution does with the rows that are read."""
 
-    peeks: bool = False
-    """Whether only the first rows are wanted, as by ``take`` and ``schema``."""
+    is_look: bool = False
+    """Whether it is for a method that looks at the first rows, such as ``take`` and ``schema``."""
     reducers: tuple[str, ...] = ()
     """Operators that count, aggregate or write rows, and hand out none."""
     combiners: tuple[str, ...] = ()
@@ -187,14 +194,15 @@ class Execution(NamedTuple):
 
 
 def execution_of(executor: Any) -> Execution:
-    """Return what an executor of Ray is going to do."""
-    operators = list(executor._topology)
-    names = [operator.name for operator in operators]
-    return Execution(
-        peeks=names[-1].startswith("limit="),
-        reducers=tuple(name for name in names if "Aggregate" in name or name.endswith("Write")),
-        combiners=tuple(operator.name for operator in operators if len(operator.input_dependencies) > 1),
-    )
+    """Return what an executor of Ray is going to do, in the thread that lets it."""
+    frame: FrameType | None = inspect.currentframe()
+    while frame is not None and frame.f_code not in _LOOKS:
+        frame = frame.f_back
+    operators, reduce = list(executor._topology), (Aggregate, Count, Write)
+    # A fused operator is of several logical ones.
+    reducers = [each.name for each in operators if any(isinstance(op, reduce) for op in each._logical_operators)]
+    combiners = [each.name for each in operators if len(each.input_dependencies) > 1]
+    return Execution(frame is not None, tuple(reducers), tuple(combiners))
 
 
 def wait_for_limits(executor: Any) -> None:

@@ -68,7 +68,9 @@ def test_a_look_at_a_dataset_is_no_epoch(paths):
     ds.take_batch(5)
     ds.count()
     ds.show(1)
-    ds.limit(5).take_all()
+    assert [row["row_id"] for row in ds.map(lambda row: row).take(3)] == expected[1][:3]
+    assert ds.map_batches(lambda batch: batch).columns() == [*COLUMNS, "row_id"]
+    assert [row["row_id"] for row in ds.limit(5).take(3)] == expected[1][:3]
     assert ids_of(ds) == expected[1]
     materialized = ds.materialize()
     first = ids_of(materialized)
@@ -76,6 +78,20 @@ def test_a_look_at_a_dataset_is_no_epoch(paths):
     assert ids_of(materialized) == first
     batches = list(ds.select_columns(["row_id"]).iter_torch_batches(batch_size=16))
     assert [len(batch["row_id"]) for batch in batches] == [16] * 9 + [6]
+
+
+def AggregateWrite(batch):  # noqa: N802  as operators of Ray are named
+    return batch
+
+
+def test_what_hands_out_rows_is_an_epoch_whatever_its_name_and_however_few(paths):
+    expected, ds = orders(paths, 6), read(paths)
+    for epoch, derived in enumerate((ds, ds.map_batches(AggregateWrite), ds, ds.limit(8), ds.limit(8), ds)):
+        found = ids_of(derived)
+        assert found == expected[epoch][: len(found)]
+    limited = ds.map_batches(AggregateWrite).limit(8)
+    set_epoch(limited, 3)
+    assert [ids_of(limited) for _ in range(3)] == [order[:8] for order in expected[3:]]
 
 
 @pytest.mark.slow
