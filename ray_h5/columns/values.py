@@ -213,7 +213,7 @@ class Taken(Values):
 
     def reading(self, units: Request, out: np.ndarray) -> Reading:
         wanted, array = units.listed(), self.values.array
-        dtype = array.dtype if array.dtype.kind in "biufc" else out.dtype  # numbers are cast where they are checked
+        dtype = out.dtype if out.dtype == object else array.dtype  # values are cast where they are checked
         whole = empty((len(wanted), *array.row_shape), dtype, array.where)
 
         def finish() -> None:

@@ -11,6 +11,9 @@ import numpy as np
 
 from ray_h5.columns.ragged.sparse_rows import SparseRow
 
+TABLE_BYTES = 4
+"""Bytes that the table of the rows takes for each row, whether it is held or not."""
+
 _FIRST_ROWS = 64
 """Rows of a column with a bound of its own for which there is memory at first."""
 
@@ -28,7 +31,7 @@ class RowCache:
     specs : mapping of (shape, dtype)
         Row shape and dtype of each column.
     num_rows : int
-        How many rows there are.
+        How many rows there are that may be held: the first ones. The table of them takes `TABLE_BYTES` for each.
     bounds : mapping of int, optional
         How many rows of a column are held, where that is not all.
 
@@ -54,21 +57,30 @@ class RowCache:
             name: np.empty((min(grows[name], _FIRST_ROWS) if name in grows else num_rows, *shape), dtype)
             for name, (shape, dtype) in specs.items()
         }
-        self._is_held = np.zeros(num_rows if specs else 0, bool)
-        # In the order in which rows come, so that shuffled rows fill one page after the other. Large pages are cleared
-        # when they are first written to: 64 shuffled rows would take 64 of 2 MiB.
-        self._slot_after = np.zeros(len(self._is_held), np.int32 if num_rows < 2**31 else np.int64)
+        # Where each row is held, counted from 1; negative while it is copied there; 0 if it is nowhere. In the order in
+        # which rows come, so that shuffled rows fill one page after the other. Large pages are cleared when they are
+        # first written to: 64 shuffled rows would take 64 of 2 MiB.
+        self._slot_after = np.zeros(num_rows if specs else 0, np.int32 if num_rows < 2**31 else np.int64)
         self._num_slots, self._lock = 0, threading.Lock()
         self.hits = self.misses = 0
 
+    def _slots_of(self, rows: np.ndarray) -> np.ndarray:
+        """Return where rows are held; negative for those that are not."""
+        inside = rows < len(self._slot_after)
+        if inside.all():
+            return self._slot_after[rows].astype(np.int64) - 1
+        slots = np.full(len(rows), -1)
+        slots[inside] = self._slot_after[rows[inside]] - 1
+        return slots
+
     def holds(self, rows: np.ndarray, names: Sequence[Any]) -> np.ndarray:
         """Return, as bools, which of these rows are held with all these columns."""
-        bound = min((self._bounds.get(name, 0) for name in names), default=0)
-        return self._is_held[rows] & (self._slot_after[rows] <= bound) if bound else np.zeros(len(rows), bool)
+        slots = self._slots_of(rows)
+        return (slots >= 0) & (slots < min((self._bounds.get(name, 0) for name in names), default=0))
 
     def num_held(self, names: Sequence[Any]) -> int:
         """Return how many rows are held with all these columns."""
-        return int(np.count_nonzero(self.holds(np.flatnonzero(self._is_held), names)))
+        return int(np.count_nonzero(self.holds(np.flatnonzero(self._slot_after), names)))
 
     def keeps_all(self, names: Sequence[Any], num_rows: int) -> bool:
         """Return whether every row of these columns stays once it was read."""
@@ -95,7 +107,8 @@ class RowCache:
                 self.misses += len(rows)
             read(out, rows, places)
             return
-        is_held, slots = self._is_held[rows], self._slot_after[rows].astype(np.int64) - 1
+        slots = self._slots_of(rows)
+        is_held = slots >= 0
         hits = int(np.count_nonzero(is_held & (slots < min(by_bound, default=0))))
         to_read: list[tuple[np.ndarray, list[Any]]] = []
         for bound, names in by_bound.items():
@@ -110,8 +123,9 @@ class RowCache:
             if not here.all():
                 missing = ~here
                 read({name: out[name] for name in names}, rows[missing], places[missing])
-        if not is_held.all():
-            self._add(rows[~is_held], out, places[~is_held])
+        may_be_held = ~is_held & (rows < len(self._slot_after))
+        if may_be_held.any():
+            self._add(rows[may_be_held], out, places[may_be_held])
         with self._lock:
             self.hits += hits
             self.misses += len(rows) - hits
@@ -119,13 +133,15 @@ class RowCache:
     def _add(self, rows: np.ndarray, out: Mapping[Any, np.ndarray], places: np.ndarray) -> None:
         """Hold rows; those that another thread holds meanwhile are overwritten with the same values."""
         with self._lock:
-            new = rows[self._slot_after[rows] == 0]
-            numbers = np.arange(1, len(new) + 1)
-            self._slot_after[new[::-1]] = numbers[::-1]
-            new = new[self._slot_after[new] == numbers]  # each row once
-            self._slot_after[new] = np.arange(self._num_slots + 1, self._num_slots + len(new) + 1)
+            table = self._slot_after
+            new = rows[table[rows] == 0]
+            numbers = -np.arange(1, len(new) + 1)
+            table[new[::-1]] = numbers[::-1]
+            new = new[table[new] == numbers]  # each row once
+            table[new] = -np.arange(self._num_slots + 1, self._num_slots + len(new) + 1)
             self._num_slots += len(new)
-            slots = self._slot_after[rows].astype(np.int64) - 1  # where rows are in the arrays
+            after = np.abs(table[rows])
+            slots = after.astype(np.int64) - 1  # where rows are in the arrays
             for name, bound in self._bounds.items():
                 fits, least, held = slots < bound, min(self._num_slots, bound), self.columns[name]
                 if len(held) < least:
@@ -133,7 +149,7 @@ class RowCache:
                     grown[: len(held)] = held
                     self.columns[name] = grown
                 self.columns[name][slots[fits]] = _owned_rows(out[name][places[fits]])
-            self._is_held[rows] = True
+            table[rows] = after
 
     def _copy(self, out: Mapping[Any, np.ndarray], slots: np.ndarray, here: np.ndarray) -> None:
         """Copy the rows that are held to their places."""

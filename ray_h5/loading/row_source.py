@@ -14,7 +14,7 @@ from ray_h5.buffers import Spec, empty
 from ray_h5.errors import RayH5Error
 from ray_h5.hdf5.files.changed_files import check_identity, check_state
 from ray_h5.loading.rank_shares import split_draws
-from ray_h5.loading.row_cache import RowCache
+from ray_h5.loading.row_cache import TABLE_BYTES, RowCache
 from ray_h5.lru import LRU
 from ray_h5.options import as_integer
 from ray_h5.order.block_layout import MAX_BLOCK_BYTES
@@ -242,6 +242,10 @@ class RowSource:
             self._kept_chunk_bytes = max_bytes
             self._bound_chunks()
             return RowCache({}, 0)
+        if not self._kept_rows:
+            num_rows = min(num_rows, max_bytes // (2 * TABLE_BYTES))  # rows behind these are never held
+            # Who gives the size of all rows has them held: that of the table counts where rows are few bytes.
+            max_bytes -= max(0, num_rows * TABLE_BYTES - max_bytes // 16)
         specs, bounds = self.plan.of_files, dict[str, int]()
         for spec in sorted(specs, key=lambda spec: spec.row_bytes):
             if spec.kind not in {"list", "ragged", "sparse"} and spec.row_bytes * num_rows <= max_bytes:

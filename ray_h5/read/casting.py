@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -16,6 +17,9 @@ Casting: TypeAlias = Literal["checked", "rounded", "unsafe"]
 
 _PIECE = 1 << 16
 """Values that are looked at together: what is computed of them stays in the cache of the CPU."""
+
+_NUMBERS, _TEXTS, _TIMES = {*"biufc"}, {*"SU"}, {*"mMiu"}
+"""Kinds of dtypes whose values may be cast to each other: each value is looked at."""
 
 UNSAFE = 'casting="unsafe" casts all the same, as astype of numpy does'
 
@@ -36,54 +40,160 @@ class LostValue(Exception):  # noqa: N818  it never leaves this package: FileRea
     def __init__(self, out: CheckedOutput, place: int, value: Any) -> None:
         super().__init__(out.column, place, value)
         self.column, self.place, self.value = out.column, place, value
-        self.address, self.length, self.dtype = out.address, len(out), out.dtype
+        self.address, self.length, self.dtype, self.field = out.address, len(out), out.dtype, out.field
 
 
 class CheckedOutput(np.ndarray):
     """An output array that raises a `LostValue` when it is assigned a value that its dtype cannot hold.
 
     Each way to read a column assigns what is cast to its output. So the values are looked at once, chunk by chunk, and
-    only those of rows that were asked for.
+    only those of rows that were asked for. Fields of compound values are assigned by name; numpy does so by position.
     """
 
     column = ""
     address = 0
     casting: Casting = "checked"
+    field = ""
 
     def __array_finalize__(self, whole: Any) -> None:
-        """Let a part of the array, or the array in another shape, check as the array does."""
+        """Let a part of the array, a field, or the array in another shape, check as the array does."""
         self.column, self.address = getattr(whole, "column", ""), getattr(whole, "address", 0)
-        self.casting = getattr(whole, "casting", "checked")
+        self.casting, self.field = getattr(whole, "casting", "checked"), getattr(whole, "field", "")
 
     def __setitem__(self, where: Any, values: Any) -> None:
         values = np.asarray(values)
+        if self.dtype.names is not None:
+            for name in self.dtype.names:
+                part = self[name].view(CheckedOutput)
+                part.field = f"{self.field}/{name}" if self.field else name
+                part[where] = values[name]
+            return
+        if not {values.dtype.kind, self.dtype.kind} <= _NUMBERS and self.dtype.kind != "O" and values.size:
+            cast, is_lost = _cast_others(values, self.dtype, self.casting)
+            self._raise_first(where, values, is_lost)
+            super().__setitem__(where, cast)
+            return
         listed = np.atleast_1d(values)
         step = max(1, _PIECE * len(listed) // max(1, listed.size))
-        for start in range(0, 0 if not values.size or _within(values, self.dtype) else len(listed), step):
-            is_lost = lost(part := listed[start : start + step], self.dtype, self.casting)
-            if is_lost.any():
-                at = np.unravel_index(int(np.argmax(is_lost)), is_lost.shape)
-                rows = np.arange(len(self))[where[0] if isinstance(where, tuple) else where]
-                # Values with fewer axes, such as a fill value, go to all rows.
-                row = start + int(at[0]) if values.ndim == self.ndim else 0
-                raise LostValue(self, int(np.atleast_1d(rows)[row]), part[at])
+        is_safe = not values.size or self.casting == "unsafe" or self.dtype.kind == "O" or _within(values, self.dtype)
+        for start in range(0, 0 if is_safe else len(listed), step):
+            self._raise_first(where, values, lost(listed[start : start + step], self.dtype, self.casting), start)
         # numpy warns of the imaginary parts, which are 0.
-        super().__setitem__(where, values.real if self.dtype.kind != "c" else values)
+        super().__setitem__(where, values.real if values.dtype.kind == "c" != self.dtype.kind else values)
+
+    def _raise_first(self, where: Any, values: np.ndarray, is_lost: np.ndarray, start: int = 0) -> None:
+        """Raise for the first of some values, from `start` on, that is lost, if one is."""
+        if not is_lost.any():
+            return
+        at = np.unravel_index(int(np.argmax(is_lost)), is_lost.shape)
+        rows = np.arange(len(self))[where[0] if isinstance(where, tuple) else where]
+        # Values with fewer axes, such as a fill value, go to all rows.
+        row = start + int(at[0]) if values.ndim == self.ndim else 0
+        value = values[(start + at[0], *at[1:])] if values.ndim else values[()]
+        raise LostValue(self, int(np.atleast_1d(rows)[row]), value)
 
 
-def checked(column: str, out: np.ndarray, stored: np.dtype, casting: Casting) -> np.ndarray:
-    """Return the output of a column of dtype `stored`, checked if some of its values may be lost there."""
-    if stored == out.dtype or casting == "unsafe" or not {stored.kind, out.dtype.kind} <= set("biufc"):
+def checked(column: str, out: np.ndarray, stored: np.dtype, casting: Casting, where: str) -> np.ndarray:
+    """Return the output of a column of dtype `stored`, checked if some of its values may be lost there.
+
+    `where` names file and column.
+
+    Raises
+    ------
+    CastError
+        If no value of the column can be cast to the dtype of the array.
+    """
+    wanted = out.dtype
+    are_numbers = {stored.kind, wanted.kind} <= _NUMBERS
+    if stored == wanted or wanted.kind == "O" or (are_numbers and (casting == "unsafe" or keeps_all(stored, wanted))):
         return out
-    if keeps_all(stored, out.dtype):
-        return out
+    if why := _why_none(stored, wanted, casting):
+        expected = f"expected an array of {stored}, or of a dtype that holds such values"
+        raise CastError(f"{where}: {expected}, found {wanted}: {why}.")
     output = out.view(CheckedOutput)
     output.column, output.address, output.casting = column, out.ctypes.data, casting
     return output
 
 
-def cast_error(where: str, value: Any, dtype: np.dtype) -> CastError:
-    """Return the error for a value that is lost; `where` names file, column and row."""
+def assign(out: np.ndarray, values: np.ndarray, column: str, casting: Casting, where: Callable[[int], str]) -> None:
+    """Cast the rows of a column to the first rows of an array; `where` names the place of row i.
+
+    Raises
+    ------
+    CastError
+        If a value is lost, unless the casting is "unsafe".
+    """
+    try:
+        checked(column, out, values.dtype, casting, f"column {column!r}")[: len(values)] = values
+    except LostValue as exc:
+        raise cast_error(f"{where(exc.place)}: column {column!r}", exc.value, exc.dtype, exc.field) from None
+
+
+def _why_none(stored: np.dtype, wanted: np.dtype, casting: Casting) -> str:
+    """Return why a dtype can hold no value of another one; empty if it may hold some."""
+    if wanted.kind == "O":
+        return ""
+    if stored.names is not None and wanted.names is not None:
+        return next(filter(None, (_why_no_field(stored, wanted, name, casting) for name in wanted.names)), "")
+    kinds = {stored.kind, wanted.kind}
+    if "V" in kinds:  # compound values, opaque ones
+        return "" if stored == wanted else "one of the two has fields" if kinds == {"V"} else "the kinds differ"
+    is_known = casting == "unsafe" or stored.kind == "O" or any(kinds <= group for group in (_NUMBERS, _TEXTS, _TIMES))
+    return "" if is_known else "the kinds differ"
+
+
+def _why_no_field(stored: np.dtype, wanted: np.dtype, name: str, casting: Casting) -> str:
+    if name not in (stored.names or ()):
+        return f"there is no field {name!r}"
+    of, to = stored[name], wanted[name]
+    if of.shape != to.shape:
+        return f"field {name!r} has shape {of.shape}, not {to.shape}"
+    why = _why_none(of.base, to.base, casting)
+    return why and f"field {name!r}: {why}"
+
+
+def _cast_others(values: np.ndarray, dtype: np.dtype, casting: Casting) -> tuple[np.ndarray, np.ndarray]:
+    """Return values of which some are no numbers as another dtype, and which of them that dtype cannot hold."""
+    if values.dtype.kind == dtype.kind == "S":
+        return values, np.char.str_len(values) > (dtype.itemsize if casting != "unsafe" else values.dtype.itemsize)
+    if {values.dtype.kind, dtype.kind} <= _TIMES:
+        cast = values.astype(dtype)
+        back = cast.astype(values.dtype)  # NaT equals itself as an integer
+        return cast, (back.astype(np.int64) != values.astype(np.int64)) & (casting != "unsafe")
+    cast, is_lost = np.zeros(values.shape, dtype), np.zeros(values.shape, bool)
+    for at in np.ndindex(values.shape):
+        try:
+            cast[at] = _item(values[at], dtype, casting)
+        except (TypeError, ValueError, OverflowError):
+            is_lost[at] = True
+    return cast, is_lost
+
+
+def _item(value: Any, dtype: np.dtype, casting: Casting) -> Any:
+    """Return one value for an array of a dtype; raises a ValueError if that cannot hold it."""
+    is_unsafe = casting == "unsafe"
+    if dtype.kind in "SU" and isinstance(value, (bytes, str)):
+        text: bytes | str = value
+        if dtype.kind == "S" and isinstance(value, str):
+            text = value.encode("utf-8", "surrogateescape")
+        elif dtype.kind == "U" and isinstance(value, bytes):
+            text = value.decode()
+        if not is_unsafe and len(text) > _text_length(dtype):
+            raise ValueError
+        return text
+    if is_unsafe:
+        return value
+    if value is None and dtype.kind in "fc":
+        return np.nan
+    array = np.asarray(value)
+    if array.ndim or not ({array.dtype.kind, dtype.kind} <= _NUMBERS) or lost(array, dtype, casting):
+        raise ValueError
+    return array.real if dtype.kind != "c" else array
+
+
+def cast_error(where: str, value: Any, dtype: np.dtype, field: str = "") -> CastError:
+    """Return the error for a value that is lost; `where` names file, column and row, `field` a field of the column."""
+    where += f", field {field!r}" if field else ""
     why = f"{_why(value, dtype)}. Choose a dtype that holds it; or {UNSAFE}."
     return CastError(f"{where}: the value {value} cannot be cast to {dtype}: {why}")
 
@@ -153,6 +263,10 @@ def keeps_all(stored: np.dtype, wanted: np.dtype) -> bool:
     return bool(np.can_cast(real, target, "safe"))
 
 
+def _text_length(dtype: np.dtype) -> int:
+    return dtype.itemsize // (4 if dtype.kind == "U" else 1)
+
+
 def _limits(dtype: np.dtype) -> tuple[int, int]:
     info = np.iinfo(dtype)
     return int(info.min), int(info.max)
@@ -163,6 +277,10 @@ def _real(dtype: np.dtype) -> np.dtype:
 
 
 def _why(value: Any, dtype: np.dtype) -> str:
+    if dtype.kind in "SU":
+        return f"expected a text of at most {_text_length(dtype)} {'bytes' if dtype.kind == 'S' else 'characters'}"
+    if dtype.kind in "mM" or not isinstance(value, (int, float, complex, np.number, np.bool_)):
+        return f"{dtype} holds no such value"
     if isinstance(value, complex) and dtype.kind != "c":
         if value.imag:
             return "it has an imaginary part"

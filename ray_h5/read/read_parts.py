@@ -82,7 +82,8 @@ def outputs(
     if not isinstance(casting, Mapping):
         casting = dict.fromkeys(out, as_casting(casting))
     return {
-        name: checked(name, array, layouts[name].dtype, casting.get(name, "checked")) for name, array in out.items()
+        name: checked(name, array, layouts[name].dtype, casting.get(name, "checked"), layouts[name].where)
+        for name, array in out.items()
     }
 
 
@@ -106,4 +107,4 @@ def lost_in(reads: Sequence[tuple[str, Sequence[Part]]], lost_value: LostValue) 
         dataset = int(joined.datasets_of(np.array([row]))[0])
         path = next((other for other, _ in joined.layouts[0].sources), path)
         where = f"{path}: dataset {joined.paths[dataset]!r}, index {row - int(joined.starts[dataset])}"
-    return cast_error(where, lost_value.value, part.out.dtype)
+    return cast_error(where, lost_value.value, lost_value.dtype, lost_value.field)

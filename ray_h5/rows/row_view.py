@@ -315,7 +315,8 @@ class RowView:
         except LostValue as exc:
             rows = wanted if self._by_axis else wanted % self.num_rows  # draws of a row have numbers of their own
             row = rows[there == exc.place * len(arrays[exc.column]) // exc.length][0]
-            raise cast_error(f"{self.path}: column {exc.column!r}, row {row}", exc.value, exc.dtype) from None
+            where = f"{self.path}: column {exc.column!r}, row {row}"
+            raise cast_error(where, exc.value, exc.dtype, exc.field) from None
 
     @property
     def has_windows(self) -> bool:

@@ -30,6 +30,7 @@ from ray_h5.order.fingerprint import Fingerprint, fingerprint
 from ray_h5.order.read_plan import ReadPlan, block_rows_of, make_plan
 from ray_h5.predicates.virtual_names import columns_of, in_words
 from ray_h5.read.arguments import check_fit
+from ray_h5.read.casting import assign
 from ray_h5.source import OptionsButColumns, Source
 from ray_h5.storage.find_files import PathLike
 from ray_h5.torch_data.batched_dataset import BatchedDataset, Many, check_indices
@@ -316,12 +317,14 @@ class H5Dataset(BatchedDataset):
         indices : numpy.ndarray
             Which samples; negative ones count from the end.
         out : mapping of str to numpy.ndarray, optional
-            An array to fill for each column.
+            An array to fill for each column. If its dtype is another one than the column's, values are cast.
 
         Raises
         ------
         RowIndexError, OptionError
             If there is no such sample, or an array does not have the place for the samples.
+        CastError
+            If a value is lost in the dtype of its array, unless ``casting="unsafe"``.
         """
         indices = self._readable(indices)
         if out is not None:
@@ -329,8 +332,14 @@ class H5Dataset(BatchedDataset):
                 raise OptionError(f"out: expected an array for each of {list(self._specs)}, found {list(out)}")
             for name, spec in self._specs.items():
                 check_fit(out[name], spec.row_shape, len(indices), None, f"out: column {name!r}")
-        arrays = new_arrays(self._source.batch_specs(len(indices))) if out is None else out
-        self._read_into(arrays, indices)
+        specs, out = self._source.batch_specs(len(indices)), out or {}
+        # What is held in memory, and what is decoded, has the dtype of the column.
+        given = {name: array[: len(indices)] for name, array in out.items() if array.dtype == specs[name][1]}
+        made = new_arrays({name: spec for name, spec in specs.items() if name not in given})
+        self._read_into({name: given[name] if name in given else made[name] for name in specs}, indices)
+        for name in made if out else ():
+            assign(out[name], made[name], name, self._specs[name].casting, lambda i: self._place(indices[i]))
+        arrays = out or made
         return {**arrays, **self._place_arrays(indices)} if self._places else arrays
 
     def _read_into(self, arrays: Mapping[str, np.ndarray], indices: np.ndarray) -> None:

@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5 import RowReader
+from ray_h5 import Grid, RowReader, Windows
 from ray_h5.errors import CastError, OptionError
 from ray_h5.read.casting import lost
 from tests.kit.files import save
@@ -94,6 +94,102 @@ def test_a_fill_value_may_be_lost_too(tmp_path):
         read_as(path, "i1", [0, 5])
     with RowReader(path) as reader, pytest.raises(CastError, match="column 'never', row 2: the value 300"):
         reader.read_into({"never": np.zeros((2, 2), "i1")}, [2, 3])
+
+
+INNER = [("text", "S4"), ("n", "i4")]
+COMPOUND = np.zeros((6, 4), [("a", "i4"), ("b", ">f8"), ("inner", INNER), ("many", "i2", (2, 3)), ("t", "S6")])
+COMPOUND["a"], COMPOUND["b"], COMPOUND["many"] = np.arange(24).reshape(6, 4), 0.5, np.arange(6).reshape(2, 3)
+COMPOUND["inner"]["text"], COMPOUND["t"] = b"xy", b"a\0bc"
+COMPOUND[4, 1] = (300, -1.5, (b"long", 70000), np.full((2, 3), 9), b"longer")
+
+
+def by_name(values, dtype):
+    """Values with each field cast by its name, as h5py and unlike numpy."""
+    if dtype.names is None:
+        return np.char.decode(values, "utf-8") if dtype.kind == "U" else values.astype(dtype.base)
+    made = np.zeros(values.shape, dtype)
+    for name in dtype.names:
+        made[name] = by_name(values[name], dtype[name])
+    return made
+
+
+@pytest.fixture(scope="module")
+def compound_path(tmp_path_factory):
+    path = str(tmp_path_factory.mktemp("compound") / "a.h5")
+    with h5py.File(path, "w") as file:
+        file["plain"] = COMPOUND
+        file.create_dataset("chunks", data=COMPOUND, chunks=(4, 3), compression="gzip")
+        layout = h5py.VirtualLayout(COMPOUND.shape, file["plain"].dtype)
+        layout[:] = h5py.VirtualSource(file["plain"])
+        file.create_virtual_dataset("virtual", layout)
+    return path
+
+
+@pytest.mark.parametrize("column", ["plain", "chunks", "virtual"])
+@pytest.mark.parametrize("kind", ["axis", "grid", "windows"])
+@pytest.mark.parametrize(
+    ("dtype", "field"),
+    [
+        ([("inner", [("n", "f4"), ("text", "S9")]), ("t", "U7"), ("a", "i2")], None),
+        ([("b", "f4"), ("many", "f8", (2, 3))], None),
+        ([("t", "O"), ("a", "O")], None),
+        ([("b", "f8"), ("a", "i1")], "a"),
+        ([("inner", [("n", "u2")])], "inner/n"),
+        ([("inner", [("text", "S3")]), ("a", "i4")], "inner/text"),
+        ([("many", "i2", (2, 3)), ("t", "U5")], "t"),
+    ],
+)
+def test_fields_are_cast_by_name_and_checked(column, kind, dtype, field, compound_path):
+    options, values = {}, COMPOUND
+    if kind == "grid":
+        options, values = {"rows": Grid(2)}, COMPOUND.reshape(24)
+    elif kind == "windows":
+        options = {"windows": Windows({column: [0, 1]}, pad="drop")}
+        values = np.stack([COMPOUND[:-1], COMPOUND[1:]], axis=1)
+    rows = np.random.default_rng(0).permutation(len(values))
+    with RowReader(compound_path, **options) as reader:
+        out = np.zeros(values.shape, dtype)
+        if field is not None:
+            with pytest.raises(CastError, match=rf"column '{column}', row \d+, field '{field}': the value"):
+                reader.read_into({column: out}, rows)
+            rows = np.flatnonzero((values["a"] != 300).reshape(len(values), -1).all(axis=1))
+        reader.read_into({column: out}, rows)
+        assert repr(out[: len(rows)].tolist()) == repr(by_name(values[rows], out.dtype).tolist())
+
+
+@pytest.mark.parametrize("casting", ["checked", "unsafe"])
+def test_dtypes_that_hold_no_value_of_a_column_are_refused(casting, compound_path, tmp_path):
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w") as file:
+        file["number"], file["text"], file["bytes"] = [1], np.array([b"alpha"]), np.array([b"ab"], "V2")
+        file.create_dataset("any", data=["beta\u00e9"], dtype=h5py.string_dtype())
+    refused = [("number", [("a", "i8")]), ("text", "i4"), ("any", "f8"), ("bytes", "V4"), ("bytes", "S2")]
+    refused += [("number", "S9")] if casting == "checked" else []
+    for name, dtype in refused:
+        with RowReader(path) as reader, pytest.raises(CastError, match=f"column '{name}'"):
+            reader.read_into({name: np.zeros(1, dtype)}, [0], casting=casting)
+    for dtype in ("f8", [("z", "i4")], [("a", "i4", (2,))], [("inner", "i4")], [("t", [("x", "i1")])]):
+        out = {"plain": np.zeros((6, 4), dtype)}
+        with RowReader(compound_path) as reader, pytest.raises(CastError, match="column 'plain': expected"):
+            reader.read_into(out, slice(None), casting=casting)
+    with RowReader(path) as reader:
+        for name, dtype, value in (
+            ("any", "U5", "beta\u00e9"),
+            ("any", "S6", "beta\u00e9".encode()),
+            ("text", "U5", "alpha"),
+        ):
+            out = np.zeros(1, dtype)
+            reader.read_into({name: out}, [0], casting=casting)
+            assert out[0] == value
+            short = np.zeros(1, f"{dtype[0]}3")
+            if casting == "checked":
+                with pytest.raises(
+                    CastError, match=f"column '{name}', row 0: the value .* at most 3 (bytes|characters)"
+                ):
+                    reader.read_into({name: short}, [0])
+            else:
+                reader.read_into({name: short}, [0], casting=casting)
+                assert short[0] == value[:3]
 
 
 def test_each_column_has_its_own_casting(tmp_path):

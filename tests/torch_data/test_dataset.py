@@ -48,6 +48,44 @@ def test_arrays_to_read_into_have_a_place_for_each_sample(files, kept_bytes, out
 
 
 @pytest.mark.parametrize("kept_bytes", [0, None])
+def test_what_is_read_into_other_dtypes_or_longer_arrays_is_held_as_it_is_stored(kept_bytes, tmp_path):
+    values = {"x": np.random.default_rng(0).random((40, 3), "f4"), "text": np.array([b"t%d" % i for i in range(40)])}
+    dataset = H5Dataset(save(tmp_path / "a.h5", values), kept_bytes=kept_bytes)
+    rows = np.random.default_rng(1).permutation(40)[:10]
+    for dtype, text, count in [
+        ("f2", "S3", 10),
+        ("f8", "U9", 12),
+        ("f4", "O", 10),
+        ("f4", "O", 16),
+        (">f4", "S8", 11),
+    ] * 2:
+        out = {"x": np.zeros((count, 3), dtype), "text": np.zeros(count, text)}
+        assert dataset.read(rows, out)["x"] is out["x"]
+        np.testing.assert_array_equal(out["x"][:10], values["x"][rows].astype(dtype))
+        assert [t if isinstance(t, bytes) else t.encode() for t in out["text"][:10].tolist()] == values["text"][
+            rows
+        ].tolist()
+        assert not out["x"][10:].any()
+    np.testing.assert_array_equal(dataset.read(rows)["x"], values["x"][rows])
+    for name, dtype in (("x", "i4"), ("text", "S1")):
+        out = {"x": np.zeros((10, 3), "f4"), "text": np.zeros(10, "O")} | {
+            name: np.zeros((10, 3)[: 1 + (name == "x")], dtype)
+        }
+        with pytest.raises(errors.CastError, match=f"a.h5, row {rows[0]}: column '{name}': the value"):
+            dataset.read(rows, out)
+
+
+def test_the_table_of_held_rows_counts(tmp_path):
+    path = save(tmp_path / "a.h5", {"x": np.arange(40_000) % 100}, dtype="i1", chunks=(1000,))
+    for kept_bytes, held in ((40_000 * 8, 40_000), (64_000, 8000), (0, 0)):
+        dataset = H5Dataset(path, kept_bytes=kept_bytes)
+        for _ in range(2):
+            assert (dataset.read(np.arange(40_000))["x"] == np.arange(40_000) % 100).all()
+        assert dataset.source.num_held() == held
+        assert dataset.source.keeps_all == (held == 40_000)
+
+
+@pytest.mark.parametrize("kept_bytes", [0, None])
 def test_samples_of_a_read_are_checked(files, kept_bytes):
     dataset = H5Dataset(files, ["epoch"], kept_bytes=kept_bytes)
     assert dataset.read(np.array([-1, 59]))["epoch"].tolist() == [29, 29]

@@ -179,7 +179,7 @@ class Take(Values, ABC):
             return runs.reading(content, out, runs.places)
         places, stacked = runs.places, out
         if not out.flags.c_contiguous:
-            dtype = content.array.dtype if content.array.dtype.kind in "biufc" else out.dtype
+            dtype = out.dtype if out.dtype == object else content.array.dtype
             stacked, places = empty((len(places), *out.shape[1:]), dtype), np.arange(len(places))
         (rows, length), unit_shape = stacked.shape[:2], stacked.shape[2:]
         reading = runs.reading(content, stacked.reshape(rows * length, *unit_shape), places * length)
