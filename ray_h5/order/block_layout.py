@@ -99,13 +99,24 @@ class BlockLayout:
         """Rows that remain when all ranks have the same number of rows."""
         return self.num_rows - self.full_blocks * self.block_rows - self.last_rows * self.world_size
 
-    def bounds(self, block: int) -> tuple[int, int]:
-        """Return the first row of a block, and the first row after it."""
-        if block < self.full_blocks:
-            return block * self.block_rows, (block + 1) * self.block_rows
-        start = self.full_blocks * self.block_rows + (block - self.full_blocks) * self.last_rows
-        turn = block - self.full_blocks
-        return start, start + (self.last_rows if self.last_rows and turn < self.world_size else self.unshared_rows)
+    def bounds(self, block: int, done: int = 0) -> tuple[int, int]:
+        """Return the first row that is left of a block once each rank has done `done` rows, and the row after it."""
+        rounds = min(block, self.full_blocks) // self.world_size
+        start, stop = block * self.block_rows, (block + 1) * self.block_rows
+        if (turn := block - self.full_blocks) >= 0:
+            start = self.full_blocks * self.block_rows + turn * self.last_rows
+            if not self.last_rows or turn == self.world_size:
+                return start, start + self.unshared_rows
+            stop = start + self.last_rows
+        # A rank has a block in each round. Those of the present round are begun, of all ranks alike.
+        return start + min(max(done - rounds * self.block_rows, 0), stop - start), stop
+
+    def blocks_left(self, done: int) -> range:
+        """Return the numbers of the blocks that are left, or begun, once each rank has done `done` rows."""
+        full_rounds = self.full_blocks // self.world_size
+        if done >= full_rounds * self.block_rows + max(self.last_rows, 1):
+            return range(self.num_blocks - bool(self.unshared_rows), self.num_blocks)
+        return range(min(done // self.block_rows, full_rounds) * self.world_size, self.num_blocks)
 
     def rows_of(self, rank: int, start: int, stop: int) -> np.ndarray:
         """Return rows `start` to `stop` of those that a rank takes, which has equally many as the others."""

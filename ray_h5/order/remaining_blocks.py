@@ -1,6 +1,12 @@
-"""What a run reads of an epoch, in blocks: how Ray reads it. A `Position` without rows says where the run begins.
+"""What a run reads of an epoch, in blocks: how Ray reads it. A `Position` says where the run begins.
 
-It says which positions the run reads and how they are cut into blocks; tasks need nothing else beside the plan.
+It says which positions the run reads, how they are cut into blocks, and how many rows of its blocks each rank has done;
+tasks need nothing else beside the plan. With 2 ranks, blocks of 4 positions and 5 rows done, the blocks that are left
+are the rests of the present round, then those of later rounds::
+
+    positions   0 1 2 3 | 4 5 6 7 | 8  9 10 11 | 12 13 14 15 | 16 17 18 19 | ...
+    rank              0 |       1 |          0 |           1 |           0 |
+    left                              9 10 11 |    13 14 15 | 16 17 18 19 | ...
 """
 
 from __future__ import annotations
@@ -50,7 +56,7 @@ def start_of(plan: ReadPlan, epoch: int = 0, world_size: int = 1, seed: int | No
 
 
 def resume(plan: ReadPlan, position: Position, world_size: int) -> Position:
-    """Return where a run begins that reads the rest of the epoch of a position, cut into blocks again.
+    """Return where a run begins that reads the rest of the epoch of a position; see `continued`.
 
     The seed of the position replaces one that the plan has drawn.
 
@@ -60,15 +66,14 @@ def resume(plan: ReadPlan, position: Position, world_size: int) -> Position:
         If the position is of other files, another selection or another shuffle; it says what differs.
     """
     order = position.checked_order(plan.fingerprint, plan.order)
-    start = start_of(plan, position.epoch, world_size, order.seed)
-    return replace(start, left=position.left_under(plan.tail, order.epoch_rows))
+    return continued(start_of(plan, position.epoch, world_size, order.seed), position)
 
 
 def continued(start: Position, position: Position, batch_rows: int = 1) -> Position:
     """Return where ranks begin that continue at a position; `start` is where they would begin a whole epoch.
 
-    It is the same run if both cut the epoch alike, and if it ended between two batches of `batch_rows` rows: batches
-    are then the same, too. Otherwise what is left is cut again.
+    It is the same run if both cut the epoch alike, and if it ended between two batches of `batch_rows` rows: each rank
+    then has the rows that it would have had, and the same batches. Otherwise what is left is cut again.
     """
     cut = attrgetter("world_size", "block_rows", "tail")
     if cut(position) == cut(start) and position.rows % batch_rows == 0:
@@ -87,8 +92,8 @@ def layout_of(start: Position) -> BlockLayout:
 
 
 def positions_of(start: Position, block: int, limit: int | None = None) -> np.ndarray:
-    """Return the positions of a block of a run; at most the first `limit`."""
-    first, stop = layout_of(start).bounds(block)
+    """Return the positions that are left of a block of a run; at most the first `limit`."""
+    first, stop = layout_of(start).bounds(block, start.rows)
     return left_of(start).positions(np.arange(first, stop if limit is None else min(stop, first + limit)))
 
 

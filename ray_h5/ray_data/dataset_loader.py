@@ -51,7 +51,7 @@ class DatasetLoader:
     def state_dict(self) -> dict[str, Any]:
         """Return the position after all batches handed out so far, as a dict for a checkpoint."""
         shard = self._shard
-        return shard.state_dict() if self._is_inside else shard.epochs.next_here(shard.plan).to_dict()
+        return shard.state_dict() if self._is_inside else shard.epochs.next(shard.plan).to_dict()
 
     def load_state_dict(self, state: PositionLike) -> None:
         """Go on at a position: that of `state_dict`, of a `loader` of files, or of `train_batches`."""

@@ -28,7 +28,7 @@ from ray_h5.errors import OptionError, PositionError
 from ray_h5.options import as_integer, names_options
 from ray_h5.order.position import Position, PositionLike
 from ray_h5.order.read_plan import ReadPlan
-from ray_h5.order.remaining_blocks import continued, layout_of, resume, start_of
+from ray_h5.order.remaining_blocks import layout_of, resume, start_of
 from ray_h5.ray_data.ray_internals import (
     Execution,
     datasources,
@@ -141,7 +141,7 @@ class Epochs:
             self.set(next(iter(asked.values()))[1])
         # The same dataset may be there twice, as in a union with itself: it is in one epoch.
         if key not in self._begun:
-            self._begun[key] = self._next(plan, key)
+            self._begun[key] = self.next(plan, key)
         start = self._begun[key]
         if Executions not in context.custom_execution_callback_classes:
             self.started(key, Execution())
@@ -152,20 +152,13 @@ class Epochs:
         return start
 
     def iterate(self, plan: ReadPlan) -> Position:
-        """Begin an iteration in this process, and return where.
-
-        A run that resumes with the same number of ranks is the same run: it repeats its batches too, not only its rows.
-        """
-        start = self._begun[None] = self.next_here(plan)
+        """Begin an iteration in this process, and return where."""
+        start = self._begun[None] = self.next(plan)
         self.started(None, Execution())
         return start
 
-    def next_here(self, plan: ReadPlan) -> Position:
-        """Return where the next iteration in this process begins."""
-        start = self._next(plan, None)
-        return continued(start, self._setting) if isinstance(self._setting, Position) else start
-
-    def _next(self, plan: ReadPlan, key: Hashable) -> Position:
+    def next(self, plan: ReadPlan, key: Hashable = None) -> Position:
+        """Return where the next iteration begins; by default of those in this process."""
         position = self._setting
         if not isinstance(position, Position):  # a position is that of the first execution alone
             return start_of(plan, position + self._executed.get(key, 0), self.world_size, self._seed)
@@ -184,7 +177,7 @@ class Epochs:
         if key not in self._begun:
             return  # a dataset that is there twice has started
         start = self._begun.pop(key)
-        if start.left is not None and (others := execution.combiners or execution.reducers):
+        if start.has_begun and (others := execution.combiners or execution.reducers):
             raise PositionError(
                 "set_epoch was given a position, which is for one iteration of this dataset alone; found an execution "
                 f"with {', '.join(others)}. Iterate the dataset, or a map of it, first; or call set_epoch without "
@@ -196,8 +189,8 @@ class Epochs:
         self._executed[key] = self._executed.get(key, 0) + 1
         if isinstance(self._setting, Position):
             self._seed, self._setting = start.seed, self._setting.epoch
-        rows = layout_of(start).num_rows
-        if start.left is not None:
+        rows = layout_of(start).num_rows - start.rows * start.world_size
+        if start.has_begun:
             warn_of_lost_rows(f"the rest of epoch {start.epoch}", rows, start.world_size)
         logger.debug("epoch %d, %d rows", start.epoch, rows)
         self.running = RunningEpoch(start, self.resumes)

@@ -50,17 +50,14 @@ def read_tasks(
     in order. Ray joins the metadata of all tasks, so the first task names all `input_files`.
     """
     schema = schema_of(plan, names)
-    layout = layout_of(run)
-    if layout.num_blocks == 0:
-        return [task_of_nothing(schema, 0, input_files)]
-    tasks = []
-    for block in range(layout.num_blocks):
-        start, stop = layout.bounds(block)
-        of_files = None if block else input_files
+    layout, tasks = layout_of(run), list[ReadTask]()
+    for block in layout.blocks_left(run.rows):
+        start, stop = layout.bounds(block, run.rows)
+        of_files = None if tasks else input_files
         metadata = BlockMetadata(stop - start, (stop - start) * plan.row_bytes, None, input_files=of_files)
         read = partial(_read_block, plan_for_tasks, names, run, block, limit)
         tasks.append(ReadTask(read, metadata, schema=schema, per_task_row_limit=limit))
-    return tasks
+    return tasks or [task_of_nothing(schema, 0, input_files)]
 
 
 def task_of_nothing(schema: pa.Schema, rows: int | None, input_files: tuple[str, ...]) -> ReadTask:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ray_h5 import Position, RayH5Error, Shuffle
 from ray_h5.errors import OptionError, PositionError
 from ray_h5.index.file_opener import Scope
+from ray_h5.loading.rank_shares import Share
 from ray_h5.manifest.file_table import FileTable
 from ray_h5.order.block_layout import Left, Tail
 from ray_h5.order.epoch_order import Order
@@ -92,7 +93,7 @@ def test_what_is_no_position_is_refused(state):
 def test_a_position_of_something_else_is_refused():
     plan = plan_of(50, 8, Shuffle("rows", 1))
     position = dataclasses.replace(start_of(plan, 0, 2), rows=16)
-    assert layout_of(resume(plan, position, 2)).num_rows == 18
+    assert sum(map(len, positions_by_rank(resume(plan, position, 2)))) == 18
     for other in (
         plan_of(51, 8, Shuffle("rows", 1)),
         plan_of(50, 8, Shuffle("rows", 2)),
@@ -105,56 +106,76 @@ def test_a_position_of_something_else_is_refused():
             resume(other, position, 2)
     with pytest.raises(PositionError, match="more rows done than the epoch has: 26 on each of 2 ranks, of 50"):
         resume(plan, dataclasses.replace(position, rows=26), 2)
-    assert layout_of(resume(plan, dataclasses.replace(position, rows=25), 2)).num_blocks == 0
+    assert not positions_by_rank(resume(plan, dataclasses.replace(position, rows=25), 2))[0].size
 
 
 TAILS = st.one_of(st.none(), st.builds(Tail, st.sampled_from(["drop", "pad"]), st.integers(1, 40)))
 tailed_runs = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 12), st.integers(0, 40), TAILS), max_size=4)
 
 
-def begun(plan, world_size, left):
-    """Return where a run begins that reads what others have left; None for a whole epoch."""
-    left = None if left is None else Left.of(left, plan.tail, plan.epoch_rows)
-    return dataclasses.replace(start_of(plan, 0, world_size), left=left)
+def begun(plan, world_size, position):
+    """Return where a run begins: at a position, or None for a whole epoch."""
+    return start_of(plan, 0, world_size) if position is None else resume(plan, position, world_size)
 
 
-def positions_by_rank(remainder):
-    blocks = [positions_of(remainder, i) for i in range(layout_of(remainder).num_blocks)]
-    return [np.concatenate([np.empty(0, int), *blocks[r :: remainder.world_size]]) for r in range(remainder.world_size)]
+def positions_by_rank(start):
+    """Return what the tasks of Ray read of a run, by the ranks that take their blocks in turn."""
+    blocks = {number: positions_of(start, number) for number in layout_of(start).blocks_left(start.rows)}
+    assert all(map(len, blocks.values()))
+    ranks = range(start.world_size)
+    return [np.concatenate([[], *(b for i, b in blocks.items() if i % start.world_size == rank)]) for rank in ranks]
 
 
-def run_some(remainder, rows):
+def run_some(start, rows):
     """Return the positions that ranks have had once each has done `rows` (or all there are), and the position."""
-    shares = positions_by_rank(remainder)
-    rows = min(rows, *map(len, shares))
-    had = np.concatenate([share[:rows] for share in shares])
-    return had, Position.from_dict(json.loads(json.dumps(dataclasses.replace(remainder, rows=rows).to_dict())))
+    shares = positions_by_rank(start)
+    whole = min(map(len, shares))
+    for rank, share in enumerate(shares):  # what a loader, and a worker that reads itself, read
+        loaded = Share(Order(start.plan.epoch_rows), start, rank)
+        assert loaded.positions(start.rows, loaded.num_rows).tolist() == share[:whole].tolist()
+    had = np.concatenate([share[: min(rows, whole)] for share in shares])
+    position = dataclasses.replace(start, rows=start.rows + min(rows, whole))
+    return had, Position.from_dict(json.loads(json.dumps(position.to_dict())))
 
 
-@given(st.integers(1, 120), tailed_runs)
+same_cut = st.tuples(st.integers(1, 5), st.integers(1, 12), TAILS).flatmap(
+    lambda cut: st.lists(st.tuples(st.just(cut[0]), st.just(cut[1]), st.integers(0, 40), st.just(cut[2])), max_size=4)
+)
+
+
+@given(st.integers(1, 120), tailed_runs | same_cut)
 def test_whatever_the_tails_of_runs_were_the_rest_is_each_row_once(num_rows, runs):
-    had, left = [], None
+    had, position = [], None
     for world_size, block_rows, rows, tail in runs:
         plan = plan_of(num_rows, block_rows, Shuffle("rows", 1), tail)
-        some, position = run_some(begun(plan, world_size, left), rows)
+        some, position = run_some(begun(plan, world_size, position), rows)
         had += some[some < num_rows].tolist()
-        left = resume(plan, position, world_size).left
     plan = plan_of(num_rows, 7, Shuffle("rows", 1))
-    (rest,) = positions_by_rank(begun(plan, 1, left))
+    (rest,) = positions_by_rank(begun(plan, 1, position))
     assert sorted([*had, *rest.tolist()]) == list(range(num_rows))
 
 
-@given(st.integers(1, 120), tailed_runs, TAILS)
+@given(st.integers(1, 120), tailed_runs | same_cut, TAILS)
 def test_runs_of_one_tail_do_together_what_one_run_does(num_rows, runs, tail):
-    had, left = [], None
+    had, position = [], None
     for world_size, block_rows, rows, _ in runs:
         plan = plan_of(num_rows, block_rows, Shuffle("rows", 1), tail)
-        some, position = run_some(begun(plan, world_size, left), rows)
+        some, position = run_some(begun(plan, world_size, position), rows)
         had += some.tolist()
-        left = resume(plan, position, world_size).left
     plan = plan_of(num_rows, 7, Shuffle("rows", 1), tail)
-    (rest,) = positions_by_rank(begun(plan, 1, left))
+    (rest,) = positions_by_rank(begun(plan, 1, position))
     assert sorted([*had, *rest.tolist()]) == list(range(plan.num_positions))
+
+
+@given(st.integers(1, 120), st.integers(1, 5), st.integers(1, 12), st.lists(st.integers(0, 30), max_size=4), TAILS)
+def test_ranks_that_resume_alike_have_the_rows_that_they_would_have_had(num_rows, world_size, block_rows, steps, tail):
+    plan = plan_of(num_rows, block_rows, Shuffle("rows", 1), tail)
+    start = start_of(plan, 0, world_size)
+    whole = positions_by_rank(start)
+    for rows in steps:
+        start = resume(plan, run_some(start, rows)[1], world_size)
+    rests = [share[start.rows :].tolist() for share in whole]
+    assert [share.tolist() for share in positions_by_rank(start)] == rests
 
 
 @pytest.fixture(scope="module")
@@ -232,7 +253,7 @@ def test_a_drawn_seed_gives_way_to_that_of_a_position(written):
     assert first.order.seed != second.order.seed
     position = Position.from_dict(json.loads(json.dumps(dataclasses.replace(start_of(first, 2), rows=24).to_dict())))
     remainder = resume(second, position, 1)
-    blocks = [read_block(second, remainder, i) for i in range(layout_of(remainder).num_blocks)]
+    blocks = [read_block(second, remainder, i) for i in layout_of(remainder).blocks_left(remainder.rows)]
     assert np.concatenate([block.rows.row_ids for block in blocks]).tolist() == first.at(np.arange(24, 128), 2).tolist()
     assert {block.seed for block in blocks} == {first.order.seed}
     again = dataclasses.replace(remainder, rows=8)
@@ -279,7 +300,7 @@ def test_rows_that_are_done_are_not_read(five_files):
     with open(five_files[0], "w"):
         pass
     remainder = resume(plan, position, 1)
-    found = [read_block(plan, remainder, i).rows for i in range(layout_of(remainder).num_blocks)]
+    found = [read_block(plan, remainder, i).rows for i in layout_of(remainder).blocks_left(remainder.rows)]
     assert np.concatenate([rows.row_ids for rows in found]).tolist() == list(range(4, 13))
     with pytest.raises(RayH5Error):
         read_block(plan, start_of(plan), 0)

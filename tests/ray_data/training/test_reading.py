@@ -3,6 +3,7 @@
 import itertools
 import json
 import time
+from dataclasses import replace
 
 import h5py
 import numpy as np
@@ -16,8 +17,11 @@ import ray_h5
 from ray_h5 import Position, Shuffle, TorchCollate, between, set_epoch, where
 from ray_h5.errors import CorruptChunkError, OptionError, PositionError
 from ray_h5.loading import read_calls, row_source
+from ray_h5.loading.rank_shares import Share
+from ray_h5.order.remaining_blocks import resume
 from ray_h5.predicates.criteria import where as criteria
 from ray_h5.ray_data.epochs import running_epoch
+from ray_h5.ray_data.ray_internals import datasources
 from ray_h5.ray_data.training.train_batches import TrainBatches
 from ray_h5.read.arrays.columns_of_files import JointFiles
 from ray_h5.read.jobs import ReadStats
@@ -105,6 +109,15 @@ def read(paths, block_rows=16, **options):
     return ray_h5.read_h5(paths, include_row_ids=True, block_rows=block_rows, **options)
 
 
+def plan_of(ds):
+    return datasources(ds)[0].plan()
+
+
+def expected_of(ds, share):
+    """The row ids that a loader of plain PyTorch has of a share."""
+    return [row for _, indices in share.pieces() for row in plan_of(ds).row_ids(indices).tolist()]
+
+
 def order_of(paths, epoch, **options):
     _, plan = plan_files(paths, columns=["x", "label"], shuffle=SHUFFLE, **options)
     return plan.at(np.arange(plan.num_rows), epoch).tolist()
@@ -173,6 +186,16 @@ class TestTasks:
                 f"the rest of epoch 1: the last {lost} of {150 - 3 * BATCH * first} rows do not divide among {second}"
             )
             assert (said in caplog.text) == (lost > 0)
+
+    @pytest.mark.parametrize("rows", [5, 16, 21])
+    def test_each_rank_resumes_with_the_rows_that_it_would_have_had(self, paths, rows):
+        """Also inside a block; and what ends between two batches of a loader."""
+        ds = read(paths)
+        position = position_at(ds, 1, rows, 2)
+        for resumed in (position, replace(position, block_rows=8)):  # cut alike, or cut again
+            found = by_reading(ds, self.reading, 2, position=resumed)
+            shares = [Share.of(plan_of(ds), resume(plan_of(ds), resumed, 2), rank) for rank in range(2)]
+            assert [ids(batches) for batches, _ in found] == [expected_of(ds, share) for share in shares]
 
     def test_workers_may_not_disagree(self, paths):
         """A worker that is alone agrees with itself; in a trainer all do, or none begins."""
