@@ -15,6 +15,15 @@ _ENDLESS = 1 << 63
 _TOO_LARGE = (MemoryError, ValueError)
 """pyarrow's error is a MemoryError too; numpy calls some shapes too big."""
 
+ROW_BYTES = 16
+"""What planning takes at least for a row that it lists: two numbers."""
+
+_ALWAYS_BYTES = 64 << 20
+"""Planning may take this much for what it lists, of files of any size."""
+
+_TIMES_OF_FILES = 64
+"""And this many times the bytes of the files: columns that planning reads often compress well."""
+
 
 Spec: TypeAlias = "tuple[tuple[int, ...], np.dtype]"
 """Shape and dtype of an array."""
@@ -52,6 +61,29 @@ def _out_of_memory(shape: tuple[int, ...], dtype: np.dtype, where: str) -> OutOf
         f"{begin}cannot have the memory for values of {dtype} of shape {shape}: {nbytes} bytes. Read fewer rows at "
         "once; where one row takes that much, its column may be damaged: leave it out with columns=[...]."
     )
+
+
+def check_claim(what: str, nbytes: int, stored: int) -> None:
+    """Raise `OutOfMemoryError` if planning would take far more memory than the files have bytes.
+
+    A file of a few KB can claim any number of rows: those that were never written take nothing. So this is called
+    before memory is taken for each row, or for each value, that a file claims.
+
+    Parameters
+    ----------
+    what : str
+        What planning needs, and of which file, for the message.
+    nbytes : int
+        The memory that it takes, about.
+    stored : int
+        The bytes of the files that hold the values.
+    """
+    if nbytes > (most := max(_ALWAYS_BYTES, _TIMES_OF_FILES * stored)):
+        raise OutOfMemoryError(
+            f"{what}, which take about {nbytes} bytes of memory; expected at most {most}, as there are {stored} bytes "
+            "of files. If values were never written, leave their columns or files out; otherwise choose rows after "
+            "they are read."
+        )
 
 
 def objects(values: Iterable[object]) -> np.ndarray:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from ray_h5.buffers import empty
+from ray_h5.buffers import ROW_BYTES, empty
 from ray_h5.columns.derived_columns import RowEntries
 from ray_h5.columns.ragged.sparse_rows import Entries, SparseRow, index_dtype
 from ray_h5.errors import UnsupportedColumnError
@@ -301,7 +301,7 @@ def read_units(reader: FileReader, values: Values, count: int | None = None, fir
     count = array.num_rows if count is None else count
     value_bytes = OBJECT_BYTES if array.dtype.hasobject else array.dtype.itemsize
     shape = (count, *array.row_shape)
-    reader.check_claim([array], math.prod(shape) * value_bytes)
+    reader.check_claim([array], count * max(math.prod(array.row_shape) * value_bytes, ROW_BYTES))
     out = empty(shape, array.dtype, array.where)
     if count:
         reading = values.reading(Request.range(first, 0, count), out)

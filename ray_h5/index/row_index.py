@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ray_h5.buffers import ROW_BYTES, check_claim
 from ray_h5.columns.labels import Classes
 from ray_h5.columns.ragged.bounds import Bounds
 from ray_h5.columns.ragged.range_columns import chunk_group_starts
@@ -117,10 +118,28 @@ class RowIndex(ComparedByContent):
     def num_rows(self) -> int:
         return self.files.num_rows
 
+    def check_claim(self, steps: int = 0) -> None:
+        """Raise `OutOfMemoryError` if a list of all rows, or of some `steps`, takes far more memory than files have.
+
+        Called before such a list is made; see `ray_h5.buffers.check_claim`.
+        """
+        states = [state for _, state in SourceTable.of(self.found.sources).of_files()]
+        stored = self.files.nbytes + sum(state.size for state in states if state is not None)
+        counts = np.diff(self.files.starts)
+        largest = int(np.argmax(counts)) if len(counts) else 0
+        where = f"{self.files.path(largest)} with {counts[largest]} rows: " if len(counts) else ""
+        listed = f"{self.num_rows} rows" if steps <= self.num_rows else f"{steps} steps"
+        check_claim(f"{where}planning needs a list of all {listed}", max(self.num_rows, steps) * ROW_BYTES, stored)
+
+    def every_row(self) -> np.ndarray:
+        """Return the ids of all rows; raise an `OutOfMemoryError` as `check_claim` does."""
+        self.check_claim()
+        return np.arange(self.num_rows)
+
     @property
     def kept(self) -> np.ndarray:
         """The row ids that no table leaves out."""
-        return np.arange(self.num_rows) if self.beside.kept is None else self.beside.kept
+        return self.every_row() if self.beside.kept is None else self.beside.kept
 
     @property
     def scope(self) -> Scope:
@@ -184,9 +203,10 @@ class RowIndex(ComparedByContent):
         """
         windows = self.scope.windows
         if windows is None:
-            return np.arange(self.num_rows), self.files.starts
+            return self.every_row(), self.files.starts
         tables = [RowTable() if table is None else table for table in self.tables]
         starts = np.cumsum([0, *(table.num_steps for table in tables)], dtype=np.int64)
+        self.check_claim(int(starts[-1]))
         steps = [steps_of_rows(table, windows) + first for table, first in zip(tables, starts, strict=False)]
         return np.concatenate([*steps, np.empty(0, np.int64)]), starts
 
@@ -263,11 +283,14 @@ class RowIndex(ComparedByContent):
         absent = dict.fromkeys(spec for spec in columns.values() if spec not in self.found.values)
         for spec in absent:
             _, criterion = parse_virtual(spec.name)
-            if (column := self.beside.columns.get(spec.name)) is not None:
+            column = self.beside.columns.get(spec.name)
+            if column is not None or isinstance(criterion, Fold):
+                self.check_claim()
+            if column is not None:
                 values[spec] = pa.chunked_array([column.cast(spec, column.of(self.files, None))])
             elif isinstance(criterion, Fold):
                 values[spec] = pa.chunked_array([self._in_fold(criterion)])
-        if of_files := [spec for spec in absent if spec not in values]:
+        if of_files := [spec for spec in absent if spec not in values]:  # each file checks its own claim
             values |= self._of_files(of_files)
         self.found.add(values=values)
         return {name: self.found.values[spec] for name, spec in columns.items()}

@@ -130,6 +130,7 @@ def index_with_tables(
         by_name |= of_slices
         defaults += [*table.defaults, *of_slices]
         if table.sidecar.missing == "drop":
+            index.check_claim()
             kept.append(np.flatnonzero(lines.of(index.files, None) >= 0))
     of_attributes = _of_attributes(index, attrs) if attrs else {}
     rows = reduce(lambda one, other: np.intersect1d(one, other, assume_unique=True), kept) if kept else None

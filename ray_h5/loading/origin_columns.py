@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.errors import UnsupportedColumnError
+from ray_h5.index.row_index import RowIndex
 from ray_h5.manifest.file_table import FileTable
 from ray_h5.order.epoch_order import row_keys
 from ray_h5.order.read_plan import ReadPlan
@@ -37,11 +38,11 @@ def epoch_column(plan: ReadPlan, block: Block, name: str) -> np.ndarray | None:
     return block.rows.row_ids if name == ROW_ID_SPEC.name else None
 
 
-def place_values(files: FileTable, names: Collection[str]) -> dict[str, pa.Array]:
+def place_values(index: RowIndex, names: Collection[str]) -> dict[str, pa.Array]:
     """Return the columns `path` and `row_id` of all rows, those of `names`, for predicates."""
-    rows = [np.arange(files.num_rows, dtype=np.int64) for _ in names]  # none is made without names
+    rows = [index.every_row() for _ in names]  # none is made without names
     made = zip(names, rows, strict=True)
-    return {name: pa.array(ids) if name == ROW_ID_SPEC.name else paths_of(files, ids) for name, ids in made}
+    return {name: pa.array(ids) if name == ROW_ID_SPEC.name else paths_of(index.files, ids) for name, ids in made}
 
 
 def paths_of(files: FileTable, row_ids: np.ndarray) -> pa.Array:

@@ -86,6 +86,11 @@ class FileTable(ComparedByContent):
     def num_rows(self) -> int:
         return int(self.starts[-1])
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all files."""
+        return int(self.identities[:, 0].sum())
+
     def remote_bytes(self) -> int:
         """Return how many bytes the files in stores have."""
         if not len(self.etags):

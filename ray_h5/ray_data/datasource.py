@@ -306,7 +306,7 @@ class H5Datasource(Datasource):
     def _make_plan(self) -> ReadPlan:
         selection, of_files = None, self._predicate_specs.keys() - self._added.keys()
         if self._predicate is not None:
-            places = place_values(self._index.files, self._predicate_specs.keys() - of_files)
+            places = place_values(self._index, self._predicate_specs.keys() - of_files)
             selection = self._index.select(self._predicate, places)
         how = self._shuffle, *self._block_size, self._tail, of_files
         plan = make_plan(self._index, self._planned(), selection, *how)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
 import numpy as np
 
-from ray_h5.buffers import empty
-from ray_h5.errors import OptionError, OutOfMemoryError, RayH5Error, UnknownColumnError
+from ray_h5.buffers import check_claim, empty
+from ray_h5.errors import OptionError, RayH5Error, UnknownColumnError
 from ray_h5.hdf5.files.changed_files import check_identity
 from ray_h5.hdf5.files.external_policy import Access, ExternalPolicy
 from ray_h5.hdf5.files.metadata_replay import replay
@@ -46,12 +46,6 @@ Result = TypeVar("Result")
 
 OBJECT_BYTES = 64
 """About what a text takes as an object of Python."""
-
-_ALWAYS_BYTES = 64 << 20
-"""Planning may take this much for the values of a column, of a file of any size."""
-
-_TIMES_OF_FILE = 64
-"""And this many times the bytes of the file: columns that planning reads often compress well."""
 
 
 def asked(
@@ -293,21 +287,17 @@ class FileReader:
         self.check_claim([layout], math.prod(layout.shape) * value_bytes)
         return self.read([name])[name]
 
-    def check_claim(self, layouts: Iterable[ColumnLayout], nbytes: int) -> None:
+    def check_claim(self, layouts: Iterable[ColumnLayout], nbytes: int, values: str = "values") -> None:
         """Raise `OutOfMemoryError` if planning would take far more memory for columns than their files have bytes.
 
-        A file of a few KB can claim any number of values: those that were never written take nothing.
+        `values` says what it takes the memory for; see `ray_h5.buffers.check_claim`.
         """
         layouts = list(layouts)
         sources = {path: state for layout in layouts for path, state in layout.sources if state is not None}
         stored = self.identity.size + sum(state.size for state in sources.values())
-        if nbytes > (most := max(_ALWAYS_BYTES, _TIMES_OF_FILE * stored)):
-            names = ", ".join(repr(layout.name) for layout in layouts)
-            raise OutOfMemoryError(
-                f"{self.path}: column {names}, of shape {layouts[0].shape}: planning needs all of its values, which "
-                f"take about {nbytes} bytes of memory; expected at most {most}, as the file has {stored} bytes. If the "
-                "values were never written, leave the column out; otherwise choose rows after they are read."
-            )
+        names = ", ".join(repr(layout.name) for layout in layouts)
+        what = f"{self.path}: column {names}, of shape {layouts[0].shape}: planning needs all of its {values}"
+        check_claim(what, nbytes, stored)
 
     def read_into(
         self,

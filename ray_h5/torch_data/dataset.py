@@ -432,7 +432,7 @@ class H5Dataset(BatchedDataset):
 
     def _places_in(self, predicate: pc.Expression) -> dict[str, Any]:
         """Return the added columns that a predicate names, of all rows."""
-        return place_values(self._index.files, {*columns_of(predicate)} & {*self._places} - {"step"})
+        return place_values(self._index, {*columns_of(predicate)} & {*self._places} - {"step"})
 
     def _select(self, predicate: pc.Expression | None) -> np.ndarray | None:
         if predicate is None:

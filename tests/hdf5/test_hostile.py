@@ -25,7 +25,19 @@ from ray_h5.hdf5.tree import walker
 from ray_h5.index.file_options import FileOptions
 from ray_h5.inspect.measure import inspect_files
 from ray_h5.inspect.text import to_text
-from ray_h5.torch_data import H5Dataset, RayH5Error, Windows, any_equal, csr, ragged, row_mask, where
+from ray_h5.torch_data import (
+    Grid,
+    H5Dataset,
+    RayH5Error,
+    Sidecar,
+    Windows,
+    any_equal,
+    csr,
+    kfold,
+    ragged,
+    row_mask,
+    where,
+)
 from tests.hdf5.h5kit import assert_same, by_h5py, in_fork, overwrite, plist_with, run_python
 from tests.kit.files import save
 from tests.read.test_varying_values import checksum
@@ -321,6 +333,8 @@ def values(dtype, rows=1 << 23):
         (values("?"), {"predicate": where(x=row_mask())}),
         (values("i8", 1 << 24), {"windows": Windows({"x": [0]}, episode="y")}),
         (values("i8", 1 << 24), {"windows": Windows({"x": [0]}, episode_ends="y")}),
+        (values("u1", 1 << 24), {"columns": [ragged("x", offsets="y")]}),
+        (values("?", 1 << 24), {"windows": Windows({"x": [0]}, episode_flags=["y"])}),
     ],
 )
 def test_values_that_were_never_written_and_that_planning_needs(tmp_path, fill, options):
@@ -328,6 +342,41 @@ def test_values_that_were_never_written_and_that_planning_needs(tmp_path, fill, 
     assert path.stat().st_size < 10_000
     with pytest.raises(OutOfMemoryError, match=r"a.h5: column '.*planning needs all of its values, which take about"):
         len(H5Dataset(path, **options))
+
+
+@pytest.mark.parametrize("rows", [1 << 23, 1 << 45])
+@pytest.mark.parametrize(
+    ("plan", "options"),
+    [
+        (kfold, {"k": 2}),
+        (kfold, {"k": 2, "group": "path"}),
+        (H5Dataset, {"include_row_ids": True, "predicate": where(row_id=1)}),
+        (H5Dataset, {"rows": Grid(2), "windows": Windows({"x": [0]})}),
+        (H5Dataset, {"windows": Windows({"x": [0]}, stride=7), "sidecar": Sidecar("t.csv", on="row", missing="null")}),
+        (H5Dataset, {"sidecar": Sidecar("t.csv", on="row", missing="null")}),
+        (H5Dataset, {"sidecar": Sidecar("t.csv", on="path", key="file", missing="drop")}),
+        (H5Dataset, {"sidecar": Sidecar("t.csv", on="path", key="file"), "predicate": where(v=1)}),
+    ],
+)
+def test_lists_of_rows_that_were_never_written(tmp_path, monkeypatch, plan, options, rows):
+    monkeypatch.chdir(tmp_path)
+    filled(tmp_path / "a.h5", lambda file: file.create_dataset("x", (rows, 3), "i1", chunks=(1 << 18, 3)))
+    Path("t.csv").write_text("row,file,v\n1,a.h5,1\n")
+    with pytest.raises(OutOfMemoryError, match=rf"a.h5.* {rows} .* about \d+ bytes of memory|{rows}, 3.* episodes"):
+        len(plan("a.h5", **options))
+    assert len(H5Dataset("a.h5")) == rows
+
+
+def test_rows_that_other_files_hold_are_no_mere_claims(tmp_path):
+    rows = 1 << 23  # a list of them takes 128 MiB
+    save(tmp_path / "source.h5", {"x": np.ones(rows, "i1")})
+    layout = h5py.VirtualLayout((rows,), "i1")
+    layout[:] = h5py.VirtualSource(tmp_path / "source.h5", "x", (rows,))
+    path = filled(tmp_path / "a.h5", lambda file: file.create_virtual_dataset("x", layout))
+    assert path.stat().st_size < 10_000
+    (tmp_path / "t.csv").write_text("row,v\n7,1\n")
+    table = Sidecar(tmp_path / "t.csv", on="row", missing="drop")
+    assert H5Dataset(path, ["x", "v"], sidecar=table, allow_external=tmp_path)[0] == {"x": 1, "v": 1}
 
 
 # Names ---------------------------------------------------------------------------------------------

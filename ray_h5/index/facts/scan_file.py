@@ -10,7 +10,7 @@ from textwrap import shorten
 
 import pyarrow as pa
 
-from ray_h5.buffers import empty
+from ray_h5.buffers import ROW_BYTES, empty
 from ray_h5.columns.row_table import RowTable
 from ray_h5.columns.schema import ColumnSpec, scalar_to_arrow
 from ray_h5.errors import SchemaMismatchError, StaleIndexError, UnsupportedColumnError
@@ -30,9 +30,6 @@ logger = logging.getLogger(__name__)
 _WHY_CHARACTERS = 100
 _LINK_CHARACTERS = 300
 """A link is named with the path that it leads to."""
-
-_ROW_BYTES = 16
-"""What a predicate takes for a row: its row id, and whether it passes."""
 
 
 def learn(
@@ -143,7 +140,7 @@ def _learn_values(facts: FileFacts, reader: AnyReader, spec: ColumnSpec, columns
     # A mask as a column of rows would have other rows.
     facts = replace(described, columns=facts.columns) if finder is not reader else described
     value_bytes = OBJECT_BYTES if spec.dtype.hasobject else spec.dtype.itemsize
-    reader.base.check_claim(read.values(), rows * max(value_bytes, _ROW_BYTES))
+    reader.base.check_claim(read.values(), rows * max(value_bytes, ROW_BYTES))
     computed = None if criterion is None else pa.array(compute(reader, rows, column, criterion))
     values = _stored(facts, reader, spec, rows) if computed is None else computed
     return replace(facts, values={**facts.values, spec: values})

@@ -118,7 +118,7 @@ class AxisRows(Episodes):
 
     def _flags(self, names: Sequence[str], num_rows: int) -> np.ndarray:
         """Return the lengths of episodes that end where a column is true."""
-        is_last = np.zeros(num_rows, bool)
+        is_last = np.zeros(1, bool)  # one for each step, once the first of them was read
         for name in names:
             layout = self._scalar(name, num_rows)
             if layout.kind not in {"number", "bool"}:
@@ -131,7 +131,7 @@ class AxisRows(Episodes):
                     f"{layout.where}: expected a flag of the last step of each episode, found {values[wrong[0]]} in "
                     f"row {wrong[0]}. If it has one value an episode, pass episode={name!r}."
                 )
-            is_last |= values.astype(bool)
+            is_last = is_last | values.astype(bool)
         is_last[-1:] = True  # of an episode that was not finished
         return np.diff(np.flatnonzero(is_last), prepend=-1)
 

@@ -9,7 +9,7 @@ from itertools import combinations
 
 import numpy as np
 
-from ray_h5.buffers import objects
+from ray_h5.buffers import ROW_BYTES, objects
 from ray_h5.columns.column_resolver import Parts
 from ray_h5.columns.file_columns import FileColumns
 from ray_h5.columns.row_table import Listing, RowTable
@@ -214,6 +214,7 @@ class GridRows(Episodes):
     # Episodes: one index of all row axes but the last ------------------------------------
 
     def lengths_of(self, names: Iterable[str]) -> np.ndarray:
+        episodes = math.prod(self.lengths[:-1])
         for name in names:
             layout = self.columns.values(name).array  # a single value has no axis, and is an error
             if self._kind.axes - 1 not in self._axes_of(layout):
@@ -221,7 +222,8 @@ class GridRows(Episodes):
                     f"{layout.where} does not have the axis of time, which is row axis {self._kind.axes - 1}. Leave it "
                     "out of the offsets: each row then has the constant of its episode."
                 )
-        return np.full(math.prod(self.lengths[:-1]), self.lengths[-1], np.int64)
+            self.columns.reader.check_claim([layout], episodes * ROW_BYTES, "episodes")
+        return np.full(episodes, self.lengths[-1], np.int64)
 
     def steps(self, name: str) -> Parts:
         episodes = np.arange(math.prod(self.lengths[:-1]), dtype=np.int64)
