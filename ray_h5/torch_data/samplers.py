@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Iterable, Iterator, Sized
-from dataclasses import replace
+from functools import partial
 from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 from torch.utils.data import DistributedSampler, Sampler
 
 from ray_h5.errors import OptionError
+from ray_h5.loading.cursor import Counted, Cursor
 from ray_h5.loading.rank_shares import INDICES_AT_ONCE, Share
 from ray_h5.loading.read_calls import Task
 from ray_h5.loading.row_source import RowSource
@@ -19,9 +20,8 @@ from ray_h5.options import as_integer, names_options
 from ray_h5.order.block_layout import Tail
 from ray_h5.order.draws.shuffle import Shuffle, as_shuffle
 from ray_h5.order.epoch_order import Order, plain_order
-from ray_h5.order.fingerprint import Fingerprint, fingerprint
+from ray_h5.order.fingerprint import fingerprint
 from ray_h5.order.position import Position, PositionLike
-from ray_h5.order.remaining_blocks import continued
 from ray_h5.torch_data.ranks import (
     OwnRank,
     has_accelerator,
@@ -56,94 +56,6 @@ def order_of(dataset: Sized, shuffle: Shuffle | None) -> Order:
     if hasattr(dataset, "epoch_order"):  # an H5Dataset
         return cast("Order", dataset.epoch_order(shuffle))
     return plain_order(len(dataset), shuffle)
-
-
-class EpochState:
-    """Which epoch a sampler is in, and how much of it is done; samplers that a framework makes of another share it.
-
-    Attributes
-    ----------
-    order : Order
-        The order. A seed that was drawn is replaced by that of a position that is loaded.
-    epoch : int
-        The epoch of the next iteration, or of the running one if iterations advance.
-    advances : bool
-        Whether each iteration is of the epoch after that of the iteration before it. If not, it is of the epoch that
-        was set last.
-    """
-
-    def __init__(self, order: Order, plan: Fingerprint) -> None:
-        self.order, self.plan = order, plan
-        self.epoch = self.next_epoch = 0
-        self.advances = False
-        self.loaded: Position | None = None
-        self.is_ahead = False
-        """Whether the iteration that began last counts rows when they are asked for, before they are delivered."""
-        self.run: tuple[Position, int] | None = None
-        """Where the iteration that was asked last began, and how many rows of this rank are done now."""
-
-    def set_epoch(self, epoch: int) -> None:
-        epoch = as_integer("set_epoch: epoch", epoch, 0)
-        if epoch != self.epoch:
-            self.loaded = self.run = None
-        self.epoch = self.next_epoch = epoch
-
-    def position(self, run: tuple[Position, int] | None = None) -> Position:
-        """Return where the iteration that was asked last is, or the iteration `run`."""
-        if self.loaded is not None and run is None:
-            return self.loaded
-        run = run or self.run
-        if run is None:
-            return Position(self.order.seed, self.epoch, 0, 1, 1, self.plan, None, None)
-        return replace(run[0], rows=run[1])
-
-    def load(self, state: PositionLike) -> None:
-        position = Position.from_dict(state)
-        self.order = position.checked_order(self.plan, self.order)
-        self.set_epoch(position.epoch)
-        self.loaded = position
-
-
-class Counted(Iterator[_Item]):
-    """One iteration of a sampler, which counts the rows of each item as done when it is asked for.
-
-    The first item began the iteration in its state. From then on it counts for itself: another one, of another epoch,
-    may begin. It has a position of its own that stays when the sampler has come to its end: for a last batch that is
-    smaller than the others, a `DataLoader` takes the sampler to its end before the batch is delivered. torchdata
-    therefore asks the iterator for a state, and not only the sampler.
-    """
-
-    def __init__(self, state: EpochState, items: Iterable[_Item], size: Callable[[_Item], int]) -> None:
-        self._state, self._items, self._size = state, iter(items), size
-        self._run: tuple[Position, int] | None = None
-        self._loaded: PositionLike | None = None
-
-    def __next__(self) -> _Item:
-        state = self._state
-        if self._loaded is not None:
-            state.load(self._loaded)
-            self._loaded = None
-        try:
-            item = next(self._items)
-        except StopIteration:
-            state.run = None  # the next iteration is of a whole epoch
-            if state.advances:
-                state.epoch = state.next_epoch
-            raise
-        run = self._run or state.run
-        assert run is not None
-        state.run = self._run = run[0], run[1] + self._size(item)
-        if state.advances:
-            state.epoch = run[0].epoch
-        return item
-
-    def state_dict(self) -> State:
-        position = self._state.position(self._run) if self._loaded is None else Position.from_dict(self._loaded)
-        return position.to_dict()
-
-    def load_state_dict(self, state: PositionLike) -> None:
-        # Loaded when the first item is asked for: this iterator may never be iterated over.
-        self._loaded = state
 
 
 @names_options
@@ -214,7 +126,7 @@ class OrderSampler(DistributedSampler[int]):
         # Of other datasets only the length is known.
         known = hasattr(dataset, "fingerprint")
         plan = cast("Any", dataset).fingerprint(order) if known else fingerprint(None, None, order)
-        self._state = EpochState(order, plan)
+        self._cursor = Cursor(order, plan)
         self.batch_values = None if wanted is None else wanted.batch_values
         """The most that the lengths of the rows of a batch sum up to."""
         self._counted_runs: tuple[Any, int] = (None, 0)
@@ -225,16 +137,16 @@ class OrderSampler(DistributedSampler[int]):
     @property
     def epoch(self) -> int:
         """The epoch of the next iteration."""
-        return self._state.epoch
+        return self._cursor.epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch, before iterating."""
-        self._state.set_epoch(epoch)
+        self._cursor.set_epoch(epoch)
 
     @property
     def order(self) -> Order:
         """The order of an epoch. If its seed was drawn, a state that is loaded replaces the seed."""
-        return self._state.order
+        return self._cursor.order
 
     @property
     def seed(self) -> int:
@@ -306,38 +218,28 @@ class OrderSampler(DistributedSampler[int]):
                 f"{used.seed}"
             )
 
-    def _whole(self, own: OwnRank) -> Position:
+    def _whole(self, own: OwnRank, epoch: int) -> Position:
         """Return where a whole epoch begins."""
         order, block_rows = self.order, self.run_length
         tail = Tail("drop" if self.drop_last else "pad", own.world_size)
         # Rows that come by length: ranks take runs, so that their batches of one step have rows of similar length.
         if order.runs is None and hasattr(self.dataset, "block_rows"):
             block_rows = self.dataset.block_rows(order, tail.apply(order.epoch_rows))
-        return Position(order.seed, self.epoch, 0, own.world_size, block_rows, self._state.plan, None, tail)
+        return Position(order.seed, epoch, 0, own.world_size, block_rows, self._cursor.plan, None, tail)
 
     def _share(self, start: Position, rank: int) -> Share:
         """Return what a rank reads from a position on."""
         return Share(self.order, start, rank, getattr(self.dataset, "is_drawn", False))
 
     def _begin(self, run_length: int = 1) -> Share:
-        """Begin an iteration; return what this rank reads in it.
-
-        It continues the run of a position that was loaded if that has the same ranks and blocks, and if it ended
-        between two runs of `run_length` rows. Otherwise the rows that are left are cut again.
-        """
+        """Begin an iteration, of runs of some rows; return what this rank reads in it."""
         self._is_split, epoch = split_by_accelerate()
-        own, state = self._own_rank(), self._state
+        own = self._own_rank()
         if set(self._ranks.values()) == {None}:
             warn_of_torchrun()
         if epoch is not None:
-            state.set_epoch(epoch)
-        if state.advances:
-            state.epoch, state.next_epoch = state.next_epoch, state.next_epoch + 1
-        start = self._whole(own)
-        loaded, state.loaded = state.loaded, None
-        start = start if loaded is None else continued(start, loaded, run_length)
-        state.run, state.is_ahead = (start, start.rows), False
-        return self._share(start, own.rank)
+            self._cursor.set_epoch(epoch)
+        return self._share(self._cursor.begin(partial(self._whole, own), run_length), own.rank)
 
     def __iter__(self) -> Iterator[int]:
         if self.batch_values is not None:
@@ -349,7 +251,7 @@ class OrderSampler(DistributedSampler[int]):
 
     def _indices(self) -> Iterator[int]:
         for _, indices in self._begin().pieces():
-            self._state.is_ahead = True
+            self._cursor.is_ahead = True
             yield from indices.tolist()
 
     def tasks(self, *, whole: bool = False) -> Iterator[Task]:
@@ -370,7 +272,7 @@ class OrderSampler(DistributedSampler[int]):
         own = self._own_rank()
         key = self.epoch, self.order.seed, own.world_size, whole
         if self._counted_runs[0] != key:
-            share = self._share(self._whole(own), own.rank)
+            share = self._share(self._whole(own, self.epoch), own.rank)
             self._counted_runs = key, sum(1 for _ in self._runs(share, whole=whole))
         return self._counted_runs[1]
 
@@ -405,11 +307,11 @@ class OrderSampler(DistributedSampler[int]):
 
     def counted(self, batches: Iterable[_Item], size: Callable[[_Item], int]) -> Counted[_Item]:
         """Return what was made of this rank's runs; the samples of each count as done when it is asked for."""
-        return Counted(self._state, batches, size)
+        return self._cursor.counted(batches, size)
 
     def advance_epochs(self) -> None:
         """Let each iteration be of the epoch after the one before it, unless `set_epoch` or a state chose one."""
-        self._state.advances = True
+        self._cursor.advances = True
 
     def sharing_state(self, *, drop_last: bool, shuffled: bool) -> OrderSampler:
         """Return a sampler with these options that shares its epoch and position with this one."""
@@ -432,9 +334,9 @@ class OrderSampler(DistributedSampler[int]):
         batch that is smaller than the others. torchdata's ``StatefulDataLoader`` takes workers and the last batch into
         account, and an `OrderBatchSampler` has no such batch. `loader` counts only what it has delivered.
         """
-        if self._state.is_ahead and self._state.run is not None:
+        if self._cursor.is_ahead and self._cursor.run is not None:
             warn_of_lightning()
-        return self._state.position().to_dict()
+        return self._cursor.position().to_dict()
 
     def load_state_dict(self, state: PositionLike) -> None:
         """Let the next iteration continue where `state` was taken, on the ranks that there are now.
@@ -452,4 +354,4 @@ class OrderSampler(DistributedSampler[int]):
             If it was taken of a dataset of other files, rows or chunks, or of another shuffle. Of anything but an
             `H5Dataset` only the length is known.
         """
-        self._state.load(state)
+        self._cursor.resume(state)

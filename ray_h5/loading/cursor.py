@@ -1,0 +1,140 @@
+"""The cursor: where a run is in its epochs, for samplers, loaders, and workers of a trainer that read themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from ray_h5.options import as_integer
+from ray_h5.order.epoch_order import Order
+from ray_h5.order.fingerprint import Fingerprint
+from ray_h5.order.position import Position, PositionLike
+from ray_h5.order.remaining_blocks import continued
+
+_Item = TypeVar("_Item")
+
+
+class Cursor:
+    """Where a run is: the position at which its iteration began, and the rows handed out since.
+
+    ::
+
+        set_epoch, resume ──> begin ──> advance ... advance ──> end
+                                ^                                │  the next epoch, if iterations advance
+                                └────────────────────────────────┘
+
+    Whatever shares an epoch shares a cursor, such as samplers that a framework makes of another.
+
+    Attributes
+    ----------
+    order : Order
+        The order. A seed that was drawn is replaced by that of a position that is loaded.
+    epoch : int
+        The epoch of the next iteration, or of the running one if iterations advance.
+    advances : bool
+        Whether each iteration is of the epoch after that of the iteration before it. If not, it is of the epoch that
+        was set last.
+    """
+
+    def __init__(self, order: Order, plan: Fingerprint, *, advances: bool = False) -> None:
+        self.order, self.plan, self.advances = order, plan, advances
+        self.epoch = self.next_epoch = 0
+        self.loaded: Position | None = None
+        """Where the next iteration begins, if not at the first row of an epoch."""
+        self.is_ahead = False
+        """Whether the iteration that began last counts rows when they are asked for, before they are delivered."""
+        self.run: tuple[Position, int] | None = None
+        """Where the iteration that was asked last began, and how many rows of this rank are done now."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next iteration; a position in it stays, as frameworks set the epoch after it."""
+        epoch = as_integer("set_epoch: epoch", epoch, 0)
+        if epoch != self.epoch:
+            self.loaded = self.run = None
+        self.epoch = self.next_epoch = epoch
+
+    def resume(self, state: PositionLike) -> None:
+        """Let the next iteration begin at a position; raise a PositionError if it is of another order."""
+        position = Position.from_dict(state)
+        self.order = position.checked_order(self.plan, self.order)
+        self.set_epoch(position.epoch)
+        self.loaded = position
+
+    def begin(self, whole: Callable[[int], Position], batch_rows: int = 1) -> Position:
+        """Begin an iteration, and return where; `whole` returns where a whole epoch begins, on the ranks of now.
+
+        It continues the run of a position that was loaded if that has the same ranks and blocks, and if it ended
+        between two batches of `batch_rows` rows. Otherwise the rows that are left are cut again.
+        """
+        if self.advances:
+            self.epoch, self.next_epoch = self.next_epoch, self.next_epoch + 1
+        start = whole(self.epoch)
+        loaded, self.loaded = self.loaded, None
+        start = start if loaded is None else continued(start, loaded, batch_rows)
+        self.run, self.is_ahead = (start, start.rows), False
+        return start
+
+    def advance(self, rows: int, run: tuple[Position, int] | None = None) -> tuple[Position, int]:
+        """Count rows as done: of the iteration that was asked last, or of the iteration `run`; return where it is."""
+        run = run or self.run
+        assert run is not None
+        self.run = run[0], run[1] + rows
+        if self.advances:
+            self.epoch = run[0].epoch
+        return self.run
+
+    def end(self) -> None:
+        """End the iteration that was asked last: the next one is of a whole epoch."""
+        self.run = None
+        if self.advances:
+            self.epoch = self.next_epoch
+
+    def position(self, run: tuple[Position, int] | None = None) -> Position:
+        """Return where the iteration that was asked last is, or the iteration `run`."""
+        if self.loaded is not None and run is None:
+            return self.loaded
+        run = run or self.run
+        if run is None:
+            return Position(self.order.seed, self.epoch, 0, 1, 1, self.plan, None, None)
+        return replace(run[0], rows=run[1])
+
+    def counted(self, items: Iterable[_Item], size: Callable[[_Item], int]) -> Counted[_Item]:
+        """Return some items of an iteration; the rows of each count as done when it is asked for."""
+        return Counted(self, items, size)
+
+
+class Counted(Iterator[_Item]):
+    """One iteration, which counts the rows of each item as done when it is asked for.
+
+    The first item began the iteration in its cursor. From then on it counts for itself: another one, of another epoch,
+    may begin. It has a position of its own that stays when the sampler has come to its end: for a last batch that is
+    smaller than the others, a `DataLoader` takes the sampler to its end before the batch is delivered. torchdata
+    therefore asks the iterator for a state, and not only the sampler.
+    """
+
+    def __init__(self, cursor: Cursor, items: Iterable[_Item], size: Callable[[_Item], int]) -> None:
+        self._cursor, self._items, self._size = cursor, iter(items), size
+        self._run: tuple[Position, int] | None = None
+        self._loaded: PositionLike | None = None
+
+    def __next__(self) -> _Item:
+        cursor = self._cursor
+        if self._loaded is not None:
+            cursor.resume(self._loaded)
+            self._loaded = None
+        try:
+            item = next(self._items)
+        except StopIteration:
+            cursor.end()
+            raise
+        self._run = cursor.advance(self._size(item), self._run)
+        return item
+
+    def state_dict(self) -> dict[str, Any]:
+        position = self._cursor.position(self._run) if self._loaded is None else Position.from_dict(self._loaded)
+        return position.to_dict()
+
+    def load_state_dict(self, state: PositionLike) -> None:
+        # Loaded when the first item is asked for: this iterator may never be iterated over.
+        self._loaded = state
