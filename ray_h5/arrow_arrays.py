@@ -70,8 +70,20 @@ def to_arrow(array: np.ndarray, type_: pa.DataType) -> pa.Array:
     if array.dtype.kind == "V":
         return to_arrow(array, pa.binary(array.dtype.itemsize)).cast(type_)
     if pa.types.is_string(type_) or pa.types.is_large_string(type_):
+        if array.dtype.kind == "S":
+            return _fixed_texts(array).cast(type_)
         return pa.array(array, pa.binary() if pa.types.is_string(type_) else pa.large_binary()).cast(type_)
     return pa.array(np.ascontiguousarray(array), type_)
+
+
+def _fixed_texts(array: np.ndarray) -> pa.LargeBinaryArray:
+    """Return texts of a fixed length without the NULs at their ends. Arrow would end them at the first NUL."""
+    lengths = np.char.str_len(array)
+    size, ends = array.dtype.itemsize, np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    letters = np.ascontiguousarray(array).view(np.uint8).reshape(len(array), size)
+    data = letters[np.arange(size) < lengths[:, None]]
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.large_binary(), len(array), buffers)
 
 
 def _lists(array: np.ndarray, type_: pa.DataType) -> pa.Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ray_h5.per_process import PerProcess
 
@@ -113,6 +113,15 @@ class LRU(Generic[Value]):
         with state.lock:
             if key in state.items and state.items[key][0] is value:
                 state.remove(key)
+
+    def remove(self, which: Callable[[Any, Value], bool]) -> list[Value]:
+        """Remove, and return, the values of which a function says so; it is called with each key and its value."""
+        state = self._state.value
+        with state.lock:
+            gone = [(key, value) for key, (value, _) in state.items.items() if which(key, value)]
+            for key, _ in gone:
+                state.remove(key)
+        return [value for _, value in gone]
 
     def clear(self) -> None:
         """Remove all values."""

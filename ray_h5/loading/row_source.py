@@ -24,7 +24,7 @@ from ray_h5.per_process import PerProcess, cached_property
 from ray_h5.read.file_reads import run_reads
 from ray_h5.read.held_chunks import HeldChunks
 from ray_h5.read.native.job_table import new_times
-from ray_h5.read.open_file import MAX_INDEX_BYTES, max_open
+from ray_h5.read.open_file import MAX_INDEX_BYTES, forget, max_open
 from ray_h5.read.read_parts import FileRead
 from ray_h5.read.reader import FileReader
 from ray_h5.storage.byte_source import Identity, only_ctime_differs
@@ -217,8 +217,9 @@ class RowSource:
         self._held.resize(max(self._kept_chunk_bytes, _SHARED_BYTES if are_shared else 0))
 
     def close(self) -> None:
-        """Let go of all files and of the rows in memory. The next read opens the files again."""
+        """Close all files and let go of the rows in memory. The next read opens the files again."""
         self._readers.clear()
+        forget(self.plan.files.have)
         self._states.clear()
         self._held.clear()
         self._cached.renew()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ray_h5.arrow_arrays import binary_array
 from ray_h5.content_equality import ComparedByContent
@@ -49,6 +50,11 @@ class FileTable(ComparedByContent):
     def all_paths(self) -> list[str]:
         """Return the paths of all files."""
         return [path.decode("utf-8", "surrogateescape") for path in self.paths.to_pylist()]
+
+    def have(self, paths: Sequence[str]) -> list[bool]:
+        """Return of each path whether it is one of the files."""
+        wanted = binary_array([path.encode("utf-8", "surrogateescape") for path in paths])
+        return [bool(is_of) for is_of in pc.is_in(wanted, value_set=self.paths).to_pylist()]
 
     def identity(self, file: int) -> Identity:
         """Return the state of a file."""

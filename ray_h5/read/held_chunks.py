@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -27,7 +28,14 @@ _ALIGNMENT = 64
 _PATIENCE_S, _HELP_NS = 5.0, 200_000
 """How long a thread waits for its turn, and looks for jobs of others before it tries again."""
 
-Key: TypeAlias = "tuple[int, ...]"
+
+class _Column:
+    """A column of a file in some state, while chunks of it are held."""
+
+    __slots__ = ("__weakref__",)
+
+
+Key: TypeAlias = "tuple[_Column, int, int, int, int]"
 """The column, and the offset, stored size, mask and decoded size of a chunk."""
 
 _KEY_FIELDS = [Field.OFFSET, Field.SIZE, Field.MASK, Field.DECODED]
@@ -52,8 +60,6 @@ class HeldChunks:
 
     def __init__(self, max_bytes: int = 0) -> None:
         self.max_bytes = max_bytes
-        self._columns: dict[tuple[Hashable, ...], int] = {}
-        self._numbers = itertools.count()
         self._state = PerProcess(_State)
 
     @property
@@ -74,13 +80,13 @@ class HeldChunks:
         """Run jobs, and have chunks of columns of open files stay."""
         state, max_bytes, jobs = self._state.value, self.max_bytes, table.jobs
         # Datasets of a damaged file may claim the same bytes, each in its way.
-        of = [(origin.file_key, origin.decoder.pipeline) for origin in table.origins]
-        numbers = [-1 if key[0] is None else self._columns.setdefault(key, next(self._numbers)) for key in of]
-        columns = np.array(numbers)[table.chunks[0]]
+        of = [state.column((origin.file_key, origin.decoder.pipeline)) for origin in table.origins]
+        columns, has_key = table.chunks[0], np.array([origin.file_key is not None for origin in table.origins], bool)
         # Chunks that are decoded into their places are needed once.
         is_decoded = (jobs[Field.PIPELINE] != RAW) & (jobs[Field.DESTINATION] == 0) & (jobs[Field.FILE] >= 0)
-        at = np.flatnonzero(is_decoded & (columns >= 0))
-        keys = list(zip(columns[at].tolist(), *jobs[_KEY_FIELDS][:, at].tolist(), strict=True))
+        at = np.flatnonzero(is_decoded & has_key[columns])
+        chunks = jobs[_KEY_FIELDS][:, at].tolist()
+        keys: list[Key] = list(zip((of[column] for column in columns[at].tolist()), *chunks, strict=True))
         if not keys:
             worker.run_table(table)
             return
@@ -129,6 +135,15 @@ class _State:
         self._lock = threading.Lock()
         self._blocks: OrderedDict[_Block, None] = OrderedDict()
         self._places: dict[Key, tuple[_Block, int]] = {}
+        self._columns: WeakValueDictionary[tuple[Hashable, ...], _Column] = WeakValueDictionary()
+
+    def column(self, key: tuple[Hashable, ...]) -> _Column:
+        """Return what stands for a column in the keys of its chunks."""
+        column = self._columns.get(key)
+        if column is None:
+            with self._lock:
+                column = self._columns.setdefault(key, _Column())
+        return column
 
     def find(self, keys: Sequence[Key]) -> list[tuple[_Block, int] | None]:
         """Return for each key the block and the address of its chunk, if it is held; they count as used."""

@@ -699,6 +699,20 @@ def open_file(access: Access, expect: FileState | None = None) -> OpenFile:
     return opened
 
 
+def forget(are_of: Callable[[Sequence[str]], Sequence[bool]]) -> None:
+    """Remove some files from the cache, and those that their columns come from; what readers hold stays open.
+
+    `are_of` returns of paths whether each is among the files.
+    """
+    paths = list(dict.fromkeys(file.path for file in FILES.values()))
+    gone = {path for path, is_of in zip(paths, are_of(paths), strict=True) if is_of}
+    files = FILES.remove(lambda _, file: file.path in gone)
+    columns = [known.layout for file in files for known in [*file.manifest.columns.values()]]
+    gone |= {path for layout in columns for path, _ in layout.sources}
+    OTHERS.remove(lambda _, file: file.path in gone)
+    JOINT_COLUMNS.remove(lambda virtual, _: virtual.layout.path in gone)
+
+
 def forget_all() -> None:
     """Remove all files from the cache; those that readers hold stay open."""
     for cache in (FILES, OTHERS, JOINT_COLUMNS):

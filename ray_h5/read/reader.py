@@ -34,7 +34,7 @@ from ray_h5.read.length_errors import HasRows, hint_of
 from ray_h5.read.native.job_table import new_times
 from ray_h5.read.open_file import OpenFile, open_file
 from ray_h5.read.read_parts import FileRead, Part, outputs
-from ray_h5.storage.byte_source import Identity
+from ray_h5.storage.byte_source import FileIdentity, Identity, ObjectIdentity
 from ray_h5.storage.hub import on_hub
 from ray_h5.storage.storage_of_path import Storage, storage_for, storage_of, whole_path
 
@@ -89,6 +89,11 @@ class FileReader:
                 f"group={group!r}: expected the name of one group; columns of several are read from the group above "
                 "them, by names such as 'a/x' and 'b/x'"
             )
+        states = (FileIdentity, ObjectIdentity, FileState)
+        require(expect is None or isinstance(expect, states), "expect", expect, "the state of a file, or None")
+        require(known is None or isinstance(known, Manifest), "known", known, "what `manifest` of a reader returned")
+        require(isinstance(zip_file, str), "zip_file", zip_file, "the path of a file of the same rows")
+        require(isinstance(swmr, (bool, np.bool_)), "swmr", swmr, "True or False")
         address = on_hub(os.fsdecode(path))
         self.path = whole_path(address)
         self._known = Manifest() if known is None else Manifest().merged(known)  # its own: values are added
@@ -328,6 +333,7 @@ class FileReader:
         CastError
             If a value of one of the rows is lost. The arrays then hold part of the rows.
         """
+        require(isinstance(out, Mapping), "out", out, "an array for each column, by name")
         if out:
             self.run(self.planned(out, rows, places, casting=casting))
 

@@ -21,6 +21,7 @@ from ray_h5.errors import PredicateError, RayH5Error, UnknownColumnError
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, FileLayout
 from ray_h5.messages import few, near_names
+from ray_h5.options import require
 from ray_h5.per_process import cached_property
 from ray_h5.read.arguments import Rows, as_names, as_places, as_rows, check_fit, fitted
 from ray_h5.read.arrays.columns_of_files import JobsOfRows
@@ -240,6 +241,7 @@ class RowView:
         casting: Casting | Mapping[str, Casting] = "checked",
     ) -> None:
         """Read rows into existing arrays, as `FileReader.read_into`."""
+        require(isinstance(out, Mapping), "out", out, "an array for each column, by name")
         if out:
             self.base.run(self.planned(out, rows, places, casting=casting))
 

@@ -406,6 +406,15 @@ def test_folders_that_are_none(path, allow_external):
         RowReader(path, allow_external=allow_external)
 
 
+@pytest.mark.parametrize("option", ["expect", "known", "zip_file", "swmr"])
+@pytest.mark.parametrize("value", [5, [1], {}, object()])
+def test_options_of_other_types(path, option, value):
+    with pytest.raises(OptionError, match=rf"^{option}=.*: expected "):
+        RowReader(path, **{option: value})
+    with RowReader(path) as reader, pytest.raises(OptionError, match=r"^out=.*: expected an array for each column"):
+        reader.read_into(value or 5, [0])
+
+
 @pytest.mark.parametrize("columns", [None, 1, b"x", [1], ["x", b"s"], [["x"]], [None]])
 def test_names_that_are_none(path, columns):
     reader = RowReader(path)

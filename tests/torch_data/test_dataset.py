@@ -1,3 +1,5 @@
+import gc
+import os
 import pickle
 
 import h5py
@@ -83,6 +85,51 @@ def test_the_table_of_held_rows_counts(tmp_path):
             assert (dataset.read(np.arange(40_000))["x"] == np.arange(40_000) % 100).all()
         assert dataset.source.num_held() == held
         assert dataset.source.keeps_all == (held == 40_000)
+
+
+def open_below(folder):
+    links = (f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd"))
+    return sorted(
+        {
+            os.path.basename(os.readlink(link))
+            for link in links
+            if os.path.lexists(link) and os.readlink(link).startswith(str(folder))
+        }
+    )
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="descriptors are counted there")
+@pytest.mark.parametrize("columns", [["x"], ["stack"], ["side"], ["link", "raw"]])
+def test_a_dataset_that_is_closed_has_no_files_open(columns, tmp_path):
+    sources = [save(tmp_path / f"source{i}.h5", {"x": np.arange(4.0) + i}, chunks=(3,)) for i in range(2)]
+    for name in "ab":
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file["x"] = np.arange(8.0)
+            for column, shape, at in (
+                ("stack", (8,), lambda i: np.s_[4 * i : 4 * i + 4]),
+                ("side", (4, 2), lambda i: np.s_[:, i]),
+            ):
+                layout = h5py.VirtualLayout(shape, "f8")
+                for i, source in enumerate(sources):
+                    layout[at(i)] = h5py.VirtualSource(source, "x", (4,))
+                file.create_virtual_dataset(column, layout)
+            file["link"] = h5py.ExternalLink(sources[0], "x")
+            file.create_dataset("raw", (4,), "f8", external=[(str(tmp_path / "raw.bin"), 0, 32)])[...] = 1
+    other = H5Dataset(str(tmp_path / "b.h5"), columns, allow_external=[tmp_path])
+    dataset = H5Dataset(str(tmp_path / "[ab].h5"), columns, allow_external=[tmp_path])
+    rows = np.arange(len(dataset))
+    before = dataset.read(rows)
+    for _ in range(2):
+        assert len(open_below(tmp_path)) >= 2
+        dataset.release()
+        gc.collect()
+        assert open_below(tmp_path) == []
+        after = dataset.read(rows)
+        assert all((before[name] == after[name]).all() for name in columns)
+    dataset.close()
+    gc.collect()
+    assert open_below(tmp_path) == []
+    assert (other.read(np.arange(4))[columns[0]] == before[columns[0]][-len(other) :][:4]).all()
 
 
 @pytest.mark.parametrize("kept_bytes", [0, None])

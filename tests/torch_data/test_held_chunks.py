@@ -1,6 +1,8 @@
 """Blocks that share chunks: a loader decodes each chunk once an epoch, or once, and delivers what h5py reads."""
 
+import gc
 import pickle
+from dataclasses import replace
 
 import h5py
 import numpy as np
@@ -9,10 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from ray_h5 import H5Dataset, OrderSampler, Patches, Shuffle, loader
+from ray_h5 import H5Dataset, OrderSampler, Patches, RowReader, Shuffle, loader
 from ray_h5.errors import CorruptChunkError
 from ray_h5.loading import row_source
+from ray_h5.read.held_chunks import HeldChunks
 from tests.hdf5.h5kit import flip
+from tests.kit.files import save
 
 SHAPES = {"raw": (10, 10, 10), "label": (10, 10, 10)}
 CHUNKS = 3**3 * 2
@@ -192,3 +196,18 @@ def test_ranks_share_the_default_of_kept_bytes(small_images, monkeypatch):
     assert asked.dataset.source.num_held() == ROWS / 8
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")  # one rank a node
     assert loader(small_images, 64, rank=0, world_size=8).dataset.source.keeps_all
+
+
+def test_nothing_stays_of_a_file_whose_chunks_are_gone(tmp_path):
+    held = HeldChunks(1 << 10)
+    for number in range(20):
+        path = save(tmp_path / f"{number}.h5", {"x": np.arange(100)}, chunks=(10,), compression="lzf")
+        with RowReader(path) as reader:
+            out = np.empty(2, "i8")
+            reader.run(replace(reader.planned({"x": out}, [3, 50]), held=held))
+        assert out.tolist() == [3, 50]
+    gc.collect()
+    assert 0 < held.total_bytes <= 1 << 10
+    assert 0 < len(held._state.value._columns) <= (1 << 10) // 80
+    held.clear()
+    assert len(held._state.value._columns) == 0
