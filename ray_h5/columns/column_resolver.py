@@ -25,7 +25,7 @@ from ray_h5.columns.derived_columns import (
     RowEntries,
     RowPart,
 )
-from ray_h5.columns.ragged.bounds import Bounds, ChunkedBy, bounds_in, check_bounds, rows_key
+from ray_h5.columns.ragged.bounds import Bounds, ChunkedBy, bounds_in, check_bounds
 from ray_h5.columns.ragged.csr_groups import SPARSE, SparseRows, checked_encoding, positions_of_names, width_of
 from ray_h5.columns.ragged.range_columns import Ranges
 from ray_h5.columns.row_table import RowTable
@@ -37,6 +37,7 @@ from ray_h5.hdf5.tree.tree import lost_fields
 from ray_h5.manifest.file_table import digest_of
 from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray, Paths
 from ray_h5.manifest.layout import ColumnLayout, Encoding, Form
+from ray_h5.manifest.partition import Partition
 from ray_h5.messages import near_names
 from ray_h5.read.reader import FileReader
 
@@ -123,6 +124,7 @@ class Columns(ABC):
         self.decode_cf = decode_cf
         self.is_reversed = is_reversed
         self.bounds: dict[str, Bounds] = {} if table is None else dict(table.bounds)
+        self.rows: dict[str, Partition] = {} if table is None else dict(table.rows)
         self.chunked: dict[str, ChunkedBy] = {} if table is None else dict(table.chunked_by)
         self.many: dict[str, GroupTable] = {} if table is None else dict(table.joined)
         self.path_of: Callable[[str], str] = lambda name: name
@@ -490,39 +492,43 @@ class Columns(ABC):
         """Return where the rows of a column begin and end in the units of its contents, those of all parts.
 
         Which of them each group has is known then, too. `check` raises for the bounds in a part of some length.
+
+        What is kept are places in a part: columns with the same bounds may have other content, with other lengths.
         """
-        key, of_groups, content = made.bounds_key, rows_key(name), contents[0]
+        key, content = made.bounds_key, contents[0]
         if self.groups is None:
             self.chunked[name] = ChunkedBy(key, max(part.chunk_rows for part in contents))
-        if self.groups is None and key in self.bounds:  # columns with the same bounds may have other content
+        if self.groups is None and key in self.bounds:
             check(self.bounds[key], int(content.lengths[0]), 0)
-        elif key not in self.bounds or of_groups not in self.bounds:
+        elif key not in self.bounds or name not in self.rows:
             read = {option: self.units_at(dataset).read(self.reader) for option, dataset in made.given.items()}
             said = " and ".join(map(repr, made.given.values()))
-            all_bounds = []
-            for part, (first, length) in enumerate(zip(content.starts.tolist(), content.lengths.tolist(), strict=True)):
+            of_parts = []
+            for part, length in enumerate(content.lengths.tolist()):
                 own = {option: values[part] for option, values in read.items()}
                 where = f"{self.where(part)}: column {made.name!r}, {said}"
                 bounds = bounds_in(own, where, made.base, inclusive=made.inclusive)
                 check(bounds, length, part)
-                all_bounds.append(Bounds(bounds.starts + first, bounds.stops + first))
+                of_parts.append(bounds)
             nothing = np.empty(0, np.int64)
             self.bounds[key] = Bounds(
-                np.concatenate([nothing, *(bounds.starts for bounds in all_bounds)]),
-                np.concatenate([nothing, *(bounds.stops for bounds in all_bounds)]),
+                np.concatenate([nothing, *(bounds.starts for bounds in of_parts)]),
+                np.concatenate([nothing, *(bounds.stops for bounds in of_parts)]),
             )
             if self.groups is not None:
-                counts = np.array([len(bounds) for bounds in all_bounds], np.int64)
-                self.bounds[of_groups] = Bounds(np.cumsum(counts) - counts, np.cumsum(counts))
-        return self.bounds[key]
+                self.rows[name] = Partition.of(np.array([len(bounds) for bounds in of_parts], np.int64))
+        bounds = self.bounds[key]
+        if self.groups is None:
+            return bounds
+        firsts = self.rows[name].spread(content.starts)
+        return Bounds(bounds.starts + firsts, bounds.stops + firsts)
 
     def _common_width(self, made: Csr, bounds: Bounds) -> int:
         """Return the length of a row of a sparse matrix, which is one in all groups."""
         reader, name, groups = self.reader, made.group, self.groups
         of_parts = [len(bounds)]
         if groups is not None:
-            rows = self.bounds[rows_key(made.name)]
-            of_parts = (rows.stops - rows.starts).tolist()
+            of_parts = self.rows[made.name].lengths.tolist()
 
         def widths() -> np.ndarray:
             of_each = (width_of(reader, made, self._path(part, name), count) for part, count in enumerate(of_parts))

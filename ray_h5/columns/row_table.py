@@ -14,6 +14,7 @@ from ray_h5.merged_facts import Facts
 if TYPE_CHECKING:
     from ray_h5.columns.ragged.bounds import Bounds, ChunkedBy
     from ray_h5.manifest.joined_arrays import GroupTable
+    from ray_h5.manifest.partition import Partition
 
 
 LIKE_A_NUMBER = 1e-6
@@ -88,7 +89,10 @@ class RowTable(Facts):
     num_steps : int
         With windows: steps of all episodes.
     bounds : mapping of str to Bounds
-        Where the rows of columns begin and end in longer arrays, by the datasets that say so.
+        Where the rows of columns begin and end in longer arrays, by the datasets that say so: in those of their group,
+        if there are several, since columns with the same bounds may have arrays of other lengths.
+    rows : mapping of str to Partition
+        The rows that each group has of such a column, by column.
     chunked_by : mapping of str to ChunkedBy
         The bounds of such columns.
     chosen : numpy.ndarray, optional
@@ -107,6 +111,7 @@ class RowTable(Facts):
     episode_lengths: np.ndarray | None = None
     num_steps: int = 0
     bounds: Mapping[str, Bounds] = field(default_factory=dict)
+    rows: Mapping[str, Partition] = field(default_factory=dict)
     chunked_by: Mapping[str, ChunkedBy] = field(default_factory=dict)
     chosen: np.ndarray | None = None
     entries: Mapping[str, int] = field(default_factory=dict)
@@ -119,6 +124,7 @@ class RowTable(Facts):
         """Bytes in memory, about."""
         bounds = sum(bound.starts.nbytes + bound.stops.nbytes for bound in self.bounds.values())
         bounds += sum(array.nbytes for array in (self.chosen, self.chosen_counts) if array is not None)
+        bounds += sum(rows.starts.nbytes for rows in self.rows.values())
         bounds += sum(array.nbytes for array in self.joined.values())
         bounds += sum(time.nbytes for time in self.times.values())
         return bounds + self.lengths.nbytes + (0 if self.groups is None else self.groups.nbytes)

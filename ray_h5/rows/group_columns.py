@@ -12,7 +12,6 @@ import numpy as np
 from ray_h5.columns.column_resolver import Columns, Parts, Source
 from ray_h5.columns.conventions.cf_columns import CF_ATTRIBUTES, attributes_of_text, text_of_attributes
 from ray_h5.columns.derived_columns import Csr, Fields, MadeColumn, Ragged
-from ray_h5.columns.ragged.bounds import rows_key
 from ray_h5.columns.ragged.csr_groups import SPARSE
 from ray_h5.columns.ragged.range_columns import OfParts
 from ray_h5.columns.row_table import Listing, RowTable
@@ -66,7 +65,7 @@ class GroupColumns(Columns):
         # A column that was not compared is not known: whoever asks for it compares it.
         known, columns = self._compared, self.known.columns.items()
         kept = {name: of for name, of in columns if name in known or of.name != name or of.is_there.all()}
-        return RowTable(replace(self.known, columns=kept), bounds=self.bounds, **others)
+        return RowTable(replace(self.known, columns=kept), bounds=self.bounds, rows=self.rows, **others)
 
     @property
     def known(self) -> GroupTable:
@@ -121,14 +120,14 @@ class GroupColumns(Columns):
             return [self.dataset_of(name)]
         content = [made.content] if isinstance(made, Ragged) else [f"{made.group}/data", f"{made.group}/indices"]
         rows = made if isinstance(made, Ragged) else made.rows
-        return content if rows_key(made.name) in self.bounds else [*content, *rows.given.values()]
+        return content if made.name in self.rows else [*content, *rows.given.values()]
 
     # What the groups say --------------------------------------------------------------------------
 
     def whole(self, name: str) -> str | MadeColumn | None:
         made, path = super().whole(name), self.dataset_of(name)
         # A table that is known has the rows of matrices alone beside those that the user describes.
-        is_matrix = not isinstance(made, (Ragged, Csr, Fields)) and rows_key(name) in self.bounds
+        is_matrix = not isinstance(made, (Ragged, Csr, Fields)) and name in self.rows
         return Csr(path, called="" if path == name else name) if is_matrix else made
 
     def source(self, path: str) -> JoinedArray:
@@ -268,8 +267,8 @@ class GroupColumns(Columns):
     def parts(self, name: str) -> Parts:
         if self.is_range(name):
             made, values = self.whole(name), self.of_units(name, self.values(name))
-            rows = self.bounds[rows_key(made.name if isinstance(made, (Ragged, Csr)) else name)]
-            return Parts(values, rows.starts, rows.stops - rows.starts, values.array.chunk_rows)
+            rows = self.rows[made.name if isinstance(made, (Ragged, Csr)) else name]
+            return Parts(values, rows.firsts, rows.lengths, values.array.chunk_rows)
         if (part := self.part(name)) is not None:
             _, joined = self.datasets(name)
             self.check_one_shape(name, joined, f"and {part} takes the same of each", "take the part in a transform")

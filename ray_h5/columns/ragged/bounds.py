@@ -52,11 +52,6 @@ class ChunkedBy:
     size: int = field(default=1)
 
 
-def rows_key(name: str) -> str:
-    """Return the key of the rows that each group has of a column, among the bounds of a file."""
-    return f"rows of {name}"
-
-
 def episodes_key(name: str) -> str:
     """Return the key of episodes whose bounds a dataset has, among the bounds of a file."""
     return f"episodes {name}"

@@ -21,13 +21,14 @@ from ray_h5.manifest.file_manifest import Manifest
 from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray, Paths, Texts
 from ray_h5.manifest.known_columns import KnownColumn, OtherColumn, PackedIndex, Redirect, num_chunks
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, Encoding, FilterPipeline, FilterStep
+from ray_h5.manifest.partition import Partition
 from ray_h5.manifest.selections import Along
 from ray_h5.storage.byte_source import FileIdentity, ObjectIdentity
 
 _CLASSES: tuple[Any, ...] = (
     Along, Bounds, ChunkedBy, ColumnFacts, ColumnLayout, ColumnNotes, ColumnSpec, Encoding, FileIdentity,
     FilterPipeline, FilterStep, GroupTable, JoinedArray, KnownColumn, Manifest, ObjectIdentity, OtherColumn,
-    PackedIndex, Paths, Redirect, RowTable, Texts, Times,
+    PackedIndex, Partition, Paths, Redirect, RowTable, Texts, Times,
 )  # fmt: skip
 _FIELDS = {class_: tuple(one.name for one in fields(class_)) for class_ in _CLASSES}
 _NUMBERS = {class_: number for number, class_ in enumerate(_CLASSES)}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from ray_h5.columns.column_resolver import are_single_values
-from ray_h5.columns.ragged.bounds import Bounds, episodes_key, rows_key
+from ray_h5.columns.ragged.bounds import Bounds, episodes_key
 from ray_h5.columns.row_table import LIKE_A_NUMBER, RowTable, Times
 from ray_h5.errors import OptionError
 from ray_h5.lru import first_time
@@ -273,8 +273,8 @@ def has_steps(name: str, files: Iterable[tuple[str, RowTable]], windows: Windows
 def _entries(table: RowTable, name: str) -> np.ndarray:
     """Return how many entries a column has in each group."""
     assert table.groups is not None
-    rows = table.bounds.get(rows_key(name))
-    return table.groups.columns[name].lengths if rows is None else rows.stops - rows.starts
+    rows = table.rows.get(name)
+    return table.groups.columns[name].lengths if rows is None else rows.lengths
 
 
 def check_steps(
@@ -285,4 +285,4 @@ def check_steps(
     offsets = {name for column in windows.columns for name in (column.name, column.source)}
     for name in dict.fromkeys(names):
         if name not in offsets:
-            has_steps(name, [file for file in files if rows_key(name) not in file[1].bounds], windows)
+            has_steps(name, [file for file in files if name not in file[1].rows], windows)

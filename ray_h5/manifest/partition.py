@@ -1,0 +1,66 @@
+"""Parts that follow each other, and where a unit is in them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Partition:
+    """Parts that follow each other: files of a dataset, groups of a file, rows of a longer array.
+
+    Units are numbered through all parts. A part may be empty::
+
+        part         0       1   2    3
+        unit     | 0 1 2 3 | 4 5 | | 6 7 8 |      lengths 4 2 0 3
+        local    | 0 1 2 3 | 0 1 | | 0 1 2 |      starts  0 4 6 6 9
+
+    It is one array, so that ten million parts cost 80 MB and no object each.
+
+    Attributes
+    ----------
+    starts : numpy.ndarray
+        int64: the first unit of each part, then the number of units.
+    """
+
+    starts: np.ndarray
+
+    @classmethod
+    def of(cls, lengths: np.ndarray) -> Partition:
+        """Return parts of these lengths."""
+        starts = np.zeros(len(lengths) + 1, np.int64)
+        np.cumsum(lengths, out=starts[1:])
+        return cls(starts)
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    @property
+    def num_units(self) -> int:
+        """Units of all parts."""
+        return int(self.starts[-1])
+
+    @property
+    def firsts(self) -> np.ndarray:
+        """int64: the first unit of each part."""
+        return self.starts[:-1]
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """int64: the number of units of each part."""
+        return np.diff(self.starts)
+
+    def part_of(self, units: np.ndarray) -> np.ndarray:
+        """Return the part of each unit."""
+        return np.searchsorted(self.starts, units, side="right") - 1
+
+    def local(self, units: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the part of each unit, and its number in that part."""
+        parts = self.part_of(units)
+        return parts, units - self.starts[parts]
+
+    def spread(self, of_parts: np.ndarray) -> np.ndarray:
+        """Return for each unit what an array says of its part."""
+        return np.repeat(of_parts, self.lengths)

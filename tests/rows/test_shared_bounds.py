@@ -1,0 +1,62 @@
+"""Columns whose rows begin and end where the same datasets say, over contents of other lengths: NumPy is the oracle."""
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ray_h5 import Groups, Windows, loader, ragged
+from ray_h5.index.stored.facts_store import MEMORY
+from ray_h5.manifest.partition import Partition
+from ray_h5.torch_data import H5Dataset
+from tests.kit.files import save
+from tests.properties import few
+
+
+@few(40)
+@given(st.lists(st.integers(0, 4), max_size=12))
+def test_a_partition_is_where_numpy_splits(lengths):
+    parts = Partition.of(np.array(lengths, np.int64))
+    units = np.arange(sum(lengths))
+    split = np.split(units, np.cumsum(lengths)[:-1]) if lengths else []
+    assert (len(parts), parts.num_units, parts.lengths.tolist()) == (len(lengths), sum(lengths), lengths)
+    assert [first for first, part in zip(parts.firsts, split, strict=True) if len(part)] == [p[0] for p in split if len(p)]
+    of = np.array([number for number, part in enumerate(split) for _ in part], np.int64)
+    local = np.array([at for part in split for at in range(len(part))], np.int64)
+    assert parts.part_of(units).tolist() == parts.spread(np.arange(len(lengths))).tolist() == of.tolist()
+    for found, expected in zip(parts.local(units[::-1]), (of[::-1], local[::-1]), strict=True):
+        assert found.tolist() == expected.tolist()
+
+
+OPTIONS = {"bounds": "pairs", "offsets": "offsets", "ends": "ends", "counts": "counts"}
+
+
+@pytest.mark.parametrize("option", [*OPTIONS, "starts"])
+@pytest.mark.parametrize("is_indexed", [False, True])
+def test_groups_whose_contents_differ_in_length(tmp_path, option, is_indexed):
+    rng, file, expected = np.random.default_rng(0), {}, []
+    for group in range(4):
+        counts = rng.integers(0, 4, rng.integers(1, 6))
+        stops = np.cumsum(counts)
+        said = {"counts": counts, "offsets": np.append(0, stops), "ends": stops, "starts": stops - counts}
+        said["pairs"] = np.stack([stops - counts, stops], axis=1)
+        file |= {f"g{group}/{name}": values for name, values in said.items()}
+        longer = option in {"bounds", "starts"}  # the others are of all values
+        own = {name: rng.random(int(stops[-1]) + longer * int(rng.integers(0, 9))) for name in "xyz"}
+        file |= {f"g{group}/{name}": values for name, values in own.items()}
+        expected += [{name: own[name][b - n : b].tolist() for name in "xyz"} for b, n in zip(stops, counts, strict=True)]
+    path = save(tmp_path / "a.h5", file)
+    said = {"starts": "starts", "counts": "counts"} if option == "starts" else {option: OPTIONS[option]}
+    for names in ("xy", "yx", "zyx"):
+        MEMORY.clear()
+        options = {"rows": Groups("g*"), "windows": Windows({name: [0] for name in names})}
+        options |= {"index_dir": str(tmp_path / "index")} if is_indexed else {}
+        columns = [ragged(name, **said) for name in names]
+        dataset = pickle.loads(pickle.dumps(H5Dataset(path, columns, **options)))
+        wanted = [{name: row[name] for name in names} for row in expected]
+        assert [{name: row[name][0].tolist() for name in names} for row in dataset] == wanted
+        batches = loader(path, 3, columns=columns, shuffle=None, pad=True, **options)
+        lengths = [length for batch in batches for length in batch[f"{names[0]}_length"].reshape(-1).tolist()]
+        assert lengths == [len(row[names[0]]) for row in expected]
