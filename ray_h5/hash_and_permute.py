@@ -70,10 +70,19 @@ def below(words: Words, bound: Any) -> np.ndarray:
     """Return integers uniform on 0 .. bound - 1, from the upper half of each word: int64.
 
     Multiply and shift (Lemire, ACM TOMACS 29, 2019) without rejection: for a bound of n, the probabilities of values
-    differ by at most n / 2**32 of themselves. `bound`, below 2**32, broadcasts against `words`.
+    differ by at most n / 2**32 of themselves. `bound`, below 2**63, broadcasts against `words`; from 2**32 on, all bits
+    of a word count, and probabilities differ by n / 2**64.
     """
-    product = (words >> np.uint64(32)) * np.asarray(bound, dtype=np.uint64)
-    product >>= np.uint64(32)
+    bounds, half, low = np.asarray(bound, dtype=np.uint64), np.uint64(32), np.uint64(0xFFFFFFFF)
+    product = (words >> half) * bounds
+    product >>= half
+    if bounds.size and int(bounds.max()) > low:
+        # The upper half of a product of 128 bits, of which the halves of both factors have four parts.
+        (word, rest), (many, few) = (words >> half, words & low), (bounds >> half, bounds & low)
+        inner, outer = word * few, rest * many
+        carried = (inner & low) + (outer & low) + (rest * few >> half)
+        whole = word * many + (inner >> half) + (outer >> half) + (carried >> half)
+        product = np.where(many > 0, whole, product)
     return product.view(np.int64)
 
 

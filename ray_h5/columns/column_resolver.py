@@ -22,7 +22,6 @@ from ray_h5.columns.derived_columns import (
     MadeColumn,
     Positions,
     Ragged,
-    RowEntries,
     RowPart,
 )
 from ray_h5.columns.ragged.bounds import Bounds, ChunkedBy, bounds_in, check_bounds
@@ -358,7 +357,7 @@ class Columns(ABC):
         if made.random is not None and (values.array.kind in {"list", "ragged"} or not values.array.row_shape):
             raise UnsupportedColumnError(f"{where}: {made}: its rows have no axis to draw from")
         taken = self._taken(made, dict(made.axes), values)
-        return taken if made.random is None else Taken(taken, entries=RowEntries(made.random, where))
+        return taken if made.random is None else Taken(taken, entries=made.entries(where))
 
     def _taken(self, made: RowPart, axes: dict[int, Positions], values: Values, first_axis: int = 0) -> Values:
         shape, is_varying = values.array.row_shape, values.array.kind in {"list", "ragged"}

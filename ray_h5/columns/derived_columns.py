@@ -132,10 +132,13 @@ class RowEntries:
         Positions, a slice, or how many are drawn.
     where : str
         File and column, for messages.
+    seed : int, optional
+        The seed of the draw; None if entries are not drawn.
     """
 
     at: np.ndarray | Cut | int
     where: str
+    seed: int | None = None
 
     def counts(self, lengths: np.ndarray) -> np.ndarray:
         """Return how many entries rows of these lengths have."""
@@ -220,7 +223,7 @@ class RowPart(_OfDataset):
                 f"{where}: rows of varying length have no names along axis 0; part() got {at[0]!r}"
             )
         positions = np.array(at, np.int64) if isinstance(at, tuple) else at
-        return None if positions is None else RowEntries(positions, where)
+        return None if positions is None else RowEntries(positions, where, None if self.random is None else self.seed)
 
 
 @dataclass(frozen=True, slots=True)

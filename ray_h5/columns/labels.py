@@ -112,7 +112,7 @@ class Classes:
             if is_number:
                 said = f"text: name its integers, such as [0, 1], in place of {self.values[0]!r}"
             raise OptionError(f"labels={{{self.name!r}: ...}}: the column holds {stored}, and the classes are {said}")
-        return ColumnSpec(stored.name, "number", np.dtype(np.int64), stored.row_shape)
+        return ColumnSpec(stored.name, "number", np.dtype(np.int64), stored.row_shape, drawn=stored.drawn)
 
     def layout(self, stored: ColumnLayout) -> ColumnLayout:
         """Return the layout of the column as it is delivered."""

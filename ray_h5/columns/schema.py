@@ -65,6 +65,8 @@ class ColumnSpec:
         For rows of a sparse matrix: whether batches of tensors are dense.
     nullable : bool
         For lists: whether a value of a list may be missing, which is None.
+    drawn : bool
+        Whether values are drawn: each epoch has others of the same row.
     """
 
     name: str
@@ -78,6 +80,7 @@ class ColumnSpec:
     mean_bytes: int = 0
     dense: bool = False
     nullable: bool = False
+    drawn: bool = False
 
     @classmethod
     def of(cls, layout: ColumnLayout) -> ColumnSpec:
@@ -103,6 +106,7 @@ class ColumnSpec:
         # The strings of two files may have different fixed lengths. Objects hold both.
         dtype = np.dtype(object) if layout.kind == "string" else layout.dtype
         spec = cls(layout.name, layout.kind, dtype, layout.row_shape, layout.element, nullable=layout.nullable)
+        spec = replace(spec, drawn=True) if layout.drawn else spec
         if layout.kind not in {"ragged", "sparse"}:
             return spec
         size = layout.item_bytes
@@ -245,7 +249,7 @@ class ColumnSpec:
             what = "categories: integers for their codes" if is_category else "values that may be missing"
             raise OptionError(f"dtypes: column {self.name!r} holds {what}; it cannot be delivered as {wanted}")
         kind: Kind = "bool" if wanted.kind == "b" else "number"
-        return ColumnSpec(self.name, kind, wanted.newbyteorder("="), self.row_shape, casting=casting)
+        return ColumnSpec(self.name, kind, wanted.newbyteorder("="), self.row_shape, casting=casting, drawn=self.drawn)
 
     @property
     def shown_shape(self) -> str:

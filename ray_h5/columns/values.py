@@ -80,6 +80,14 @@ class Values:
             """Return the reading that fills ``out[units.places]`` with the values of ``units.rows``."""
             ...
 
+    @property
+    def seed(self) -> int | None:
+        """The seed by which entries of a value are drawn, in each epoch others; None if they are not.
+
+        Values that are made of others are drawn if these are.
+        """
+        return None
+
     def over(self, axes: int) -> Values:
         """Return the same values with the first `axes` axes of the array together as units, in C order."""
         if axes != 1:
@@ -145,6 +153,10 @@ class Decoded(Values):
     def array(self) -> ColumnLayout:
         return self.layout(self.values.array)
 
+    @property
+    def seed(self) -> int | None:
+        return self.values.seed
+
     def over(self, axes: int) -> Values:
         return replace(self, values=self.values.over(axes), mask=self.mask and self.mask.over(axes))
 
@@ -201,6 +213,10 @@ class Taken(Values):
         if self.entries is not None:
             shape[0] = int(self.entries.counts(np.array(shape[:1]))[0])
         return reshaped(whole, *shape)
+
+    @property
+    def seed(self) -> int | None:
+        return self.values.seed if self.entries is None else self.entries.seed
 
     def over(self, axes: int) -> Taken:
         return replace(self, values=self.values.over(axes))

@@ -100,11 +100,6 @@ class Scope:
         """Whether rows lie along the first axis."""
         return self.rows is None and self.windows is None
 
-    @property
-    def drawn_columns(self) -> frozenset[str]:
-        """The columns of which each epoch has other entries."""
-        return frozenset(column.name for column in self.columns if getattr(column, "random", None) is not None)
-
     def unread(self, names: Iterable[str], columns: Iterable[str]) -> set[str]:
         """Return those of `names` that are no datasets that some columns are read from, as far as names say so."""
         windows = () if self.windows is None else self.windows.columns

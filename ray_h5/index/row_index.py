@@ -42,7 +42,6 @@ from ray_h5.predicates.evaluate import check_names, evaluate
 from ray_h5.predicates.virtual_names import (
     AnyEqual,
     Fold,
-    Length,
     columns_of,
     parse_virtual,
     read_for,
@@ -357,17 +356,11 @@ class RowIndex(ComparedByContent):
         return pa.array(passes)
 
     def _looked_up_as(self, spec: ColumnSpec) -> ColumnSpec:
-        """Return the column whose values are looked up; raise if they are others in each epoch.
+        """Return the column whose values are looked up.
 
         One that is computed file by file is computed from values as they are delivered.
         """
         (column, criterion), read = parse_virtual(spec.name), read_for(spec.name)
-        drawn = [] if isinstance(criterion, Length) else [name for name in read if name in self.scope.drawn_columns]
-        if drawn:
-            raise PredicateError(
-                f"column {drawn[0]!r} is a part(..., random=), whose values are others in each epoch: they choose "
-                "no rows. Give the part another name, columns={'name': part(...)}, and name the dataset."
-            )
         if not isinstance(criterion, AnyEqual):
             return spec
         cast = [self.cast(spec) for spec in self.find([name for name in read if name in self.cast.dtypes]).values()]

@@ -123,6 +123,8 @@ class ColumnLayout:
         For rows of a sparse matrix: whether batches of tensors are dense.
     nullable : bool
         For lists: whether a value of a list may be missing, which is None.
+    drawn : bool
+        Whether values are drawn: each epoch has others of the same row.
     path : str
         The file, for messages: layouts of two files may be equal.
     """
@@ -148,6 +150,7 @@ class ColumnLayout:
     dense: bool = False
     nullable: bool = False
     lost_fields: tuple[str, ...] = ()
+    drawn: bool = False
     path: str = field(default="", compare=False)
 
     @property

@@ -94,8 +94,8 @@ class Order(ComparedByContent):
 
     @property
     def may_repeat(self) -> bool:
-        """Whether an epoch may have a row more than once."""
-        return self.epoch_rows > self.num_rows or self.draws is not None
+        """Whether an epoch may have a row more than once: if rows are drawn, or an epoch may lie in two passes."""
+        return self.draws is not None or (self.epoch_rows > 0 and self.num_rows % self.epoch_rows != 0)
 
     def with_drawn_seed(self, seed: int | None) -> Order:
         """Return the order with the seed of the run that is resumed, if its own was drawn; else the order itself."""

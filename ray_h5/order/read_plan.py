@@ -175,9 +175,7 @@ class ReadPlan(ComparedByContent):
     @property
     def is_drawn(self) -> bool:
         """Whether each epoch has other values of the same rows."""
-        return (self.scope.rows is not None and self.scope.rows.is_drawn) or any(
-            column.name in self.scope.drawn_columns for column in self.columns
-        )
+        return any(column.drawn for column in self.columns)
 
     def row_ids(self, selected: np.ndarray) -> np.ndarray:
         """Return the row ids of some selected indices."""

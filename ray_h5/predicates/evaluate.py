@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from ray_h5.columns.schema import TENSOR_KINDS, ColumnSpec, shown_shape
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
+from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.messages import no_column
 from ray_h5.predicates.comparisons import comparable_type, compared
 from ray_h5.predicates.computed_columns import step_shape
@@ -72,13 +73,25 @@ def check_names(names: Iterable[str], columns: Mapping[str, ColumnSpec]) -> None
     Raises
     ------
     PredicateError
-        If a column holds an array a row.
+        If a column holds an array a row, or is drawn.
     """
     for name in names:
         spec = columns[name]
+        check_not_drawn(name, spec)
         if not spec.has_one_value:
             are_numbers = spec.kind in TENSOR_KINDS and spec.dtype.kind != "c"
             raise no_scalar(name, spec.ragged_shape or spec.tensor_shape, are_numbers=are_numbers)
+
+
+def check_not_drawn(name: str, column: ColumnSpec | ColumnLayout) -> None:
+    """Raise `PredicateError` for a column whose values differ from epoch to epoch."""
+    if column.drawn:
+        raise PredicateError(
+            f"column {name!r} is drawn, so its values are others in each epoch: they choose, weigh and group no rows. "
+            "Filter by it after reading, or name a column that is not drawn. Beside a part(..., random=), that is its "
+            "dataset, if the part has another name, columns={'name': part(...)}; with Patches(per_file=), the column "
+            "of key=, or a single value of each file."
+        )
 
 
 def no_scalar(name: str, shape: tuple[int | None, ...], *, are_numbers: bool) -> PredicateError:

@@ -37,18 +37,23 @@ class RowColumn:
         Returns which of these values each row has; None if they are equal.
     chunk_rows : int, optional
         Rows that are best read together; None if rows are the units of the array.
+    draws_rows : bool
+        Whether rows are drawn: those of later draws have numbers after those of all rows.
     """
 
     name: str
     values: Values
     units_of: Numbers | None = None
     chunk_rows: int | None = 1
+    draws_rows: bool = False
 
     def layout(self, num_rows: int, path: str) -> ColumnLayout:
         array = self.values.array
-        if self.chunk_rows is None:
-            return array if array.name == self.name else replace(array, name=self.name)
-        return layout_of_rows(self.name, array, (num_rows, *array.row_shape), self.chunk_rows, path)
+        if self.chunk_rows is not None:
+            array = layout_of_rows(self.name, array, (num_rows, *array.row_shape), self.chunk_rows, path)
+        drawn = self.draws_rows or self.values.seed is not None
+        is_equal = (array.name, array.drawn) == (self.name, drawn)
+        return array if is_equal else replace(array, name=self.name, drawn=drawn)
 
     def at(self, numbers_of: Numbers) -> RowColumn:
         """Return the column whose row i is row ``numbers_of(i)`` of this one."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from ray_h5.buffers import empty, objects
-from ray_h5.columns.derived_columns import MadeColumn, RowPart
+from ray_h5.columns.derived_columns import MadeColumn
 from ray_h5.columns.file_columns import FileColumns
 from ray_h5.columns.ragged.range_columns import Ranges
 from ray_h5.columns.row_table import RowTable
@@ -102,10 +102,6 @@ class RowView:
         self._rows: RowsOfKind = _rows_of_kind(columns_of_file, kind, windows, table, self._name)
         self._steps = self._rows if isinstance(self._rows, WindowRows) else None
         self._kind = RowKind() if kind is None else kind
-        parts = [column for column in columns if isinstance(column, RowPart)]
-        seeds = {part.name: part.seed for part in parts if part.random is not None}
-        named = [] if windows is None else [(window.name, window.source) for window in windows.columns]
-        self._seeds = seeds | {name: seeds[source] for name, source in named if source in seeds}
         self._by_axis = kind is None and windows is None
 
     @property
@@ -226,7 +222,7 @@ class RowView:
             if content.fields or content.taken:
                 return None
             whole[name] = joined
-        return None if {*self._seeds, *self._labels} & out.keys() else JobsOfRows.of_datasets(whole, out)
+        return None if self._labels.keys() & out.keys() else JobsOfRows.of_datasets(whole, out)
 
     def _rows_of(self, layouts: Mapping[str, ColumnLayout]) -> int:
         """Return the number of rows; columns along the first axis may differ in it."""
@@ -269,7 +265,7 @@ class RowView:
             else:
                 arrays[name] = fitted(array, row_shape)
             check_fit(arrays[name], row_shape, len(wanted), there, f"{self.path}: column {name!r}")
-        if draws is not None and self._kind.is_drawn:
+        if draws is not None and any(self._columns[name][0].draws_rows for name in out):
             wanted = wanted + draws * self.num_rows
         return self._planned(outputs(arrays, layouts, casting), wanted, there, draws)
 
@@ -293,8 +289,8 @@ class RowView:
         self, name: str, rows: np.ndarray, places: np.ndarray, out: np.ndarray, draws: np.ndarray | None
     ) -> Reading:
         (column, layout), classes, keys = self._columns[name], self._labels.get(name), None
-        if name in self._seeds:
-            keys = keys_of(self._name, self._seeds[name], rows, np.zeros_like(rows) if draws is None else draws)
+        if (seed := column.values.seed) is not None:
+            keys = keys_of(self._name, seed, rows, np.zeros_like(rows) if draws is None else draws)
         if classes is None and not _takes_arrays(out, layout):
             return column.reading(rows, places, out, keys)
         every = np.arange(len(rows), dtype=np.int64)

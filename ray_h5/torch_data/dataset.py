@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import copy
+import logging
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from traceback import walk_stack
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow.compute as pc
+from torch.utils.data import get_worker_info
 
 from ray_h5.columns.ragged.padding import Fill, Padding, PadLike, cast_rows
 from ray_h5.columns.ragged.sparse_rows import cast_sparse
@@ -22,6 +26,7 @@ from ray_h5.loading.origin_columns import paths_of, place_values
 from ray_h5.loading.read_calls import Call
 from ray_h5.loading.row_cache import owned
 from ray_h5.loading.row_source import RowSource
+from ray_h5.lru import first_time
 from ray_h5.messages import counted, few
 from ray_h5.options import takes_options_of
 from ray_h5.order.draws.shuffle import Shuffle
@@ -52,6 +57,8 @@ if TYPE_CHECKING:
 
     from ray_h5.columns.derived_columns import Columns
     from ray_h5.transforms.image_transform import DecodeImage
+
+logger = logging.getLogger(__name__)
 
 Transform = Callable[[Any], Any] | Sequence[Callable[[Any], Any]]
 
@@ -118,6 +125,9 @@ class H5Dataset(BatchedDataset):
 
     _is_chosen = False
     """Whether samples are some of another dataset, in any order."""
+
+    is_sampled = False
+    """Whether a sampler of this package has these samples: it also says which draw of drawn values is meant."""
 
     _kept_rows = 0
     """Rows of the columns that do not fit into `kept_bytes` that stay in memory."""
@@ -291,6 +301,8 @@ class H5Dataset(BatchedDataset):
 
     def _several(self, indices: Many, *, skips: bool = True) -> Sequence[Any]:
         wanted = self._readable(indices)
+        if self.is_drawn and not self.is_sampled:
+            _warn_of_equal_draws(self)
         arrays = self._decoded(BatchArrays(self.read(wanted), wanted), skips=skips)
         if len(wanted) and not len(arrays.indices):
             raise ImageError(
@@ -461,3 +473,22 @@ class H5Dataset(BatchedDataset):
         names = few(self.columns, len(self.columns))
         rows, files = counted(len(self), "sample"), counted(len(self._index.files), "file")
         return f"{type(self).__name__}({rows} of {files}: {names})"
+
+
+_FETCHER = "torch.utils.data._utils.fetch"
+"""The module by which a `DataLoader` asks for samples."""
+
+
+def _warn_of_equal_draws(dataset: H5Dataset) -> None:
+    """Warn once if a `DataLoader` asks for drawn samples with a sampler that does not know of draws."""
+    frame, info = sys._getframe(), get_worker_info()
+    is_asked = any(above.f_globals.get("__name__") == _FETCHER for above, _ in walk_stack(frame))
+    if is_asked and (info is None or info.id == 0) and first_time("equal draws", repr(dataset)):
+        drawn = few([repr(spec.name) for spec in dataset.source.plan.columns if spec.drawn])
+        logger.warning(
+            "%s: this DataLoader has a sampler that counts no epochs: %s are drawn, and the draws are the same in each "
+            "epoch. For others in each epoch, iterate loader(dataset, ...); or pass sampler=OrderSampler(dataset), and "
+            "call its set_epoch(epoch).",
+            dataset,
+            drawn,
+        )

@@ -4,11 +4,11 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5 import Files, Grid, Groups, RowReader, Shuffle, Windows, any_equal, between, loader, part, ragged
+from ray_h5 import Files, Grid, Groups, RowReader, Shuffle, Windows, loader, part, ragged
 from ray_h5 import fields as of_fields
-from ray_h5.errors import CastError, OptionError, PredicateError, RayH5Error
+from ray_h5.errors import CastError, OptionError, RayH5Error
 from ray_h5.index.file_options import FileOptions
-from ray_h5.torch_data import H5Dataset, where
+from ray_h5.torch_data import H5Dataset
 from tests.kit.files import save
 
 
@@ -320,14 +320,6 @@ def test_refused(fields, column, message):
 def test_arguments(make, message):
     with pytest.raises(OptionError, match=message):
         make()
-
-
-def test_drawn_entries_choose_no_rows(tmp_path):
-    save(tmp_path / "a.h5", {"x": np.arange(50).reshape(10, 5)})
-    with pytest.raises(PredicateError, match=r"column 'x' is a part.*, whose values are others in each epoch"):
-        H5Dataset(tmp_path / "a.h5", [part("x", random=1)], where(x=between(0, 20)))
-    with pytest.raises(PredicateError, match="column 'x' is a part"):
-        H5Dataset(tmp_path / "a.h5", [part("x", random=2)], where(x=any_equal(3)))
 
 
 def test_parts_of_a_column_without_offsets_that_a_group_lacks(tmp_path):

@@ -22,7 +22,7 @@ def test_a_partition_is_where_numpy_splits(lengths):
     units = np.arange(sum(lengths))
     split = np.split(units, np.cumsum(lengths)[:-1]) if lengths else []
     assert (len(parts), parts.num_units, parts.lengths.tolist()) == (len(lengths), sum(lengths), lengths)
-    assert [first for first, part in zip(parts.firsts, split, strict=True) if len(part)] == [p[0] for p in split if len(p)]
+    assert parts.firsts.tolist() == [sum(lengths[:number]) for number in range(len(lengths))]
     of = np.array([number for number, part in enumerate(split) for _ in part], np.int64)
     local = np.array([at for part in split for at in range(len(part))], np.int64)
     assert parts.part_of(units).tolist() == parts.spread(np.arange(len(lengths))).tolist() == of.tolist()
@@ -46,7 +46,9 @@ def test_groups_whose_contents_differ_in_length(tmp_path, option, is_indexed):
         longer = option in {"bounds", "starts"}  # the others are of all values
         own = {name: rng.random(int(stops[-1]) + longer * int(rng.integers(0, 9))) for name in "xyz"}
         file |= {f"g{group}/{name}": values for name, values in own.items()}
-        expected += [{name: own[name][b - n : b].tolist() for name in "xyz"} for b, n in zip(stops, counts, strict=True)]
+        expected += [
+            {name: own[name][b - n : b].tolist() for name in "xyz"} for b, n in zip(stops, counts, strict=True)
+        ]
     path = save(tmp_path / "a.h5", file)
     said = {"starts": "starts", "counts": "counts"} if option == "starts" else {option: OPTIONS[option]}
     for names in ("xy", "yx", "zyx"):

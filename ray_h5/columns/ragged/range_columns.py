@@ -145,6 +145,10 @@ class Take(Values, ABC):
     content: Values
     joined: JoinedArray | None = field(default=None, kw_only=True)
 
+    @property
+    def seed(self) -> int | None:
+        return self.content.seed
+
     @abstractmethod
     def runs_of(self, wanted: Request) -> Runs:
         """Return the units of values, which are listed."""
@@ -216,6 +220,10 @@ class Ranges(Take):
         return cls(name, path, content, Bounds(joined.starts[:-1], joined.starts[1:]), joined=joined)
 
     @property
+    def seed(self) -> int | None:
+        return self.content.seed if self.entries is None else self.entries.seed
+
+    @property
     def array(self) -> ColumnLayout:
         array, joined, lengths = self.content.array, self.joined, self.bounds.stops - self.bounds.starts
         lengths = lengths if self.entries is None else self.entries.counts(lengths)
@@ -271,6 +279,10 @@ class OfParts(Values):
     name: str
     parts: tuple[Values, ...]
     part_of: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+    @property
+    def seed(self) -> int | None:
+        return self.parts[0].seed
 
     @cached_property  # it makes the layout of each part
     def array(self) -> ColumnLayout:

@@ -113,7 +113,10 @@ def _with_common_shape(specs: Sequence[ColumnSpec]) -> Sequence[ColumnSpec]:
         return specs
     size = max(spec.row_bytes for spec in shaped)
     made = partial(ColumnSpec, kind="ragged", dtype=np.dtype(object), row_shape=(), ragged_shape=shape, mean_bytes=size)
-    return [made(spec.name, element=spec.element or spec.dtype) if spec in shaped else spec for spec in specs]
+    return [
+        made(spec.name, element=spec.element or spec.dtype, drawn=spec.drawn) if spec in shaped else spec
+        for spec in specs
+    ]
 
 
 def _with_common_values(
@@ -131,11 +134,12 @@ def _with_common_values(
     if len({spec.value_type for spec in specs}) > 1:
         return specs  # the comparison of the files reports it
     common = specs[-1]
+    of_objects = partial(ColumnSpec, name, dtype=np.dtype(object), row_shape=(), drawn=common.drawn)
     if kinds <= {"category", "string"}:
-        common = ColumnSpec(name, "string", np.dtype(object), ())
+        common = of_objects("string")
     elif kinds <= {"category", "optional", *TENSOR_KINDS}:
         held = common.dtype if common.element is None else common.element
-        common = ColumnSpec(name, "optional", np.dtype(object), (), held)
+        common = of_objects("optional", element=held)
     else:
         return specs
     return [common] * len(specs)

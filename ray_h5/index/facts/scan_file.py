@@ -19,7 +19,8 @@ from ray_h5.index.facts.file_facts import ColumnFacts, FileFacts, Question
 from ray_h5.index.file_opener import Scope
 from ray_h5.manifest.layout import ColumnLayout, FileState
 from ray_h5.predicates.computed_columns import compute
-from ray_h5.predicates.virtual_names import RowMask, parse_virtual, read_for
+from ray_h5.predicates.evaluate import check_not_drawn
+from ray_h5.predicates.virtual_names import Length, RowMask, parse_virtual, read_for
 from ray_h5.read.reader import OBJECT_BYTES, FileReader
 from ray_h5.rows.row_kind_options import Groups
 from ray_h5.rows.row_view import AnyReader
@@ -136,6 +137,8 @@ def _learn_values(facts: FileFacts, reader: AnyReader, spec: ColumnSpec, columns
     is_mask = isinstance(criterion, RowMask)
     finder = reader.base if is_mask and not isinstance(reader, FileReader) else reader
     read = finder.find(read_for(spec.name))
+    for name, layout in read.items() if not isinstance(criterion, Length) else ():  # lengths are not drawn
+        check_not_drawn(name, layout)
     described = facts.described(read)
     # A mask as a column of rows would have other rows.
     facts = replace(described, columns=facts.columns) if finder is not reader else described

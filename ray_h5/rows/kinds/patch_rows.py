@@ -167,7 +167,8 @@ class PatchRows(RowsOfKind):
 
     def column(self, name: str) -> RowColumn:
         if name == Patches.corner:
-            return RowColumn(name, InMemory.of(name, self._positions.corners, np.int64, (len(self._kind.block),)))
+            corners = InMemory.of(name, self._positions.corners, np.int64, (len(self._kind.block),))
+            return RowColumn(name, corners, draws_rows=self._kind.is_drawn)
         if name == self._kind.key:
             if not self._kind.has_groups:
                 return name_column(name, self._columns.path, self._kind, np.zeros_like)
@@ -178,7 +179,7 @@ class PatchRows(RowsOfKind):
         blocks = self._of_each(name, Blocks.values_or_single)
         self._check_alike(name, blocks)
         values = OfParts(name, (*blocks,), positions.part_of) if len(blocks) > 1 else blocks[0]
-        return RowColumn(name, values, positions.places)
+        return RowColumn(name, values, positions.places, draws_rows=self._kind.is_drawn)
 
     def _single(self, name: str) -> Values | None:
         """Return a dataset with a single value in each part; None for others."""
