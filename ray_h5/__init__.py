@@ -1,7 +1,7 @@
 """Train from HDF5 files with Ray Data.
 
 Names are imported when they are first used: ``import ray_h5`` imports neither ray, torch nor h5py. Besides those of
-``__all__``, this package has the classes and functions of `ray_h5.torch_data.compat`, and all errors.
+``__all__``, this package has the classes and functions of `ray_h5.compat`, and all errors.
 """
 
 from __future__ import annotations
@@ -12,6 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ray_h5.columns.column_functions import csr, fields, joined, part, ragged
+    from ray_h5.compat.combined_dataset import CombinedHDF5Dataset as CombinedHDF5Dataset
+    from ray_h5.compat.dataset_wrappers import WorkerSafeAugmentedDataset as WorkerSafeAugmentedDataset
+    from ray_h5.compat.dataset_wrappers import WorkerSafeStandardizedDataset as WorkerSafeStandardizedDataset
+    from ray_h5.compat.dataset_wrappers import worker_init_fn as worker_init_fn
+    from ray_h5.compat.lazy_dataset import H5LazyDataset as H5LazyDataset
+    from ray_h5.compat.lazy_dataset import h5_worker_init_fn as h5_worker_init_fn
+    from ray_h5.compat.optimal_dataloader import OptimalDataLoaderFactory as OptimalDataLoaderFactory
+    from ray_h5.compat.optimal_dataloader import create_optimized_dataloader as create_optimized_dataloader
+    from ray_h5.compat.rank_cached import DistributedError as DistributedError
+    from ray_h5.compat.rank_cached import RankMemCachedH5Dataset as RankMemCachedH5Dataset
+    from ray_h5.compat.rank_cached import _balanced_contiguous_shard as _balanced_contiguous_shard
+    from ray_h5.compat.rank_cached import _interleaved_indices as _interleaved_indices
+    from ray_h5.compat.rank_cached import balanced_contiguous_shard as balanced_contiguous_shard
+    from ray_h5.compat.rank_cached import interleaved_indices as interleaved_indices
+    from ray_h5.compat.wait_monitor import DataLoaderPerformanceMonitor as DataLoaderPerformanceMonitor
     from ray_h5.errors import *  # noqa: F403
     from ray_h5.errors import RayH5Error
     from ray_h5.order.draws.shuffle import Shuffle, balance
@@ -34,19 +49,6 @@ if TYPE_CHECKING:
     from ray_h5.rows.windows_option import Windows
     from ray_h5.tables.sidecar import Sidecar
     from ray_h5.torch_data.batches.tensors import Sample
-    from ray_h5.torch_data.compat.combined_dataset import CombinedHDF5Dataset as CombinedHDF5Dataset
-    from ray_h5.torch_data.compat.dataset_wrappers import WorkerSafeAugmentedDataset as WorkerSafeAugmentedDataset
-    from ray_h5.torch_data.compat.dataset_wrappers import WorkerSafeStandardizedDataset as WorkerSafeStandardizedDataset
-    from ray_h5.torch_data.compat.dataset_wrappers import worker_init_fn as worker_init_fn
-    from ray_h5.torch_data.compat.lazy_dataset import H5LazyDataset as H5LazyDataset
-    from ray_h5.torch_data.compat.lazy_dataset import h5_worker_init_fn as h5_worker_init_fn
-    from ray_h5.torch_data.compat.optimal_dataloader import OptimalDataLoaderFactory as OptimalDataLoaderFactory
-    from ray_h5.torch_data.compat.optimal_dataloader import create_optimized_dataloader as create_optimized_dataloader
-    from ray_h5.torch_data.compat.rank_cached import DistributedError as DistributedError
-    from ray_h5.torch_data.compat.rank_cached import RankMemCachedH5Dataset as RankMemCachedH5Dataset
-    from ray_h5.torch_data.compat.rank_cached import _balanced_contiguous_shard as _balanced_contiguous_shard
-    from ray_h5.torch_data.compat.rank_cached import _interleaved_indices as _interleaved_indices
-    from ray_h5.torch_data.compat.wait_monitor import DataLoaderPerformanceMonitor as DataLoaderPerformanceMonitor
     from ray_h5.torch_data.dataset import H5Dataset
     from ray_h5.torch_data.derived_samplers import EpochShuffleSampler as EpochShuffleSampler
     from ray_h5.torch_data.derived_samplers import OrderBatchSampler, WeightedSampler
@@ -81,21 +83,23 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "rows.windows_option": ("Windows",),
     "tables.sidecar": ("Sidecar",),
     "torch_data.batches.samples": ("Sample",),
-    "torch_data.compat.combined_dataset": ("CombinedHDF5Dataset",),
-    "torch_data.compat.dataset_wrappers": (
+    "compat.combined_dataset": ("CombinedHDF5Dataset",),
+    "compat.dataset_wrappers": (
         "WorkerSafeAugmentedDataset",
         "WorkerSafeStandardizedDataset",
         "worker_init_fn",
     ),
-    "torch_data.compat.lazy_dataset": ("H5LazyDataset", "h5_worker_init_fn"),
-    "torch_data.compat.optimal_dataloader": ("OptimalDataLoaderFactory", "create_optimized_dataloader"),
-    "torch_data.compat.rank_cached": (
+    "compat.lazy_dataset": ("H5LazyDataset", "h5_worker_init_fn"),
+    "compat.optimal_dataloader": ("OptimalDataLoaderFactory", "create_optimized_dataloader"),
+    "compat.rank_cached": (
         "DistributedError",
         "RankMemCachedH5Dataset",
         "_balanced_contiguous_shard",
         "_interleaved_indices",
+        "balanced_contiguous_shard",
+        "interleaved_indices",
     ),
-    "torch_data.compat.wait_monitor": ("DataLoaderPerformanceMonitor",),
+    "compat.wait_monitor": ("DataLoaderPerformanceMonitor",),
     "torch_data.dataset": ("H5Dataset",),
     "torch_data.derived_samplers": ("EpochShuffleSampler", "OrderBatchSampler", "WeightedSampler"),
     "torch_data.h5_data_loader": ("H5DataLoader", "loader"),

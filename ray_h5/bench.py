@@ -20,6 +20,7 @@ import ray_h5
 from ray_h5.errors import OptionError
 from ray_h5.messages import counted
 from ray_h5.options import require
+from ray_h5.read.native.build import loop_line
 from ray_h5.torch_data import H5Dataset, loader
 
 _TURNS = 3
@@ -115,7 +116,7 @@ def to_text(lines: list[Line]) -> str:
         else f"{best.name} is limited by decoding and copying: it uses {cpu:.1f} CPUs. "
         "`ray-h5 inspect` names the arrays that are slow to read."
     )
-    return "\n".join([*rows, limit])
+    return "\n".join([*rows, limit, loop_line()])
 
 
 def _is_plain(dataset: H5Dataset, options: dict[str, Any]) -> bool:

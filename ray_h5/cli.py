@@ -16,6 +16,7 @@ from ray_h5 import __version__, inspect
 from ray_h5.errors import OptionError, RayH5Error
 from ray_h5.inspect.flags import Command, Flag, file_flags, options_of
 from ray_h5.messages import counted, printable
+from ray_h5.read.native.build import loop_line
 
 _Run = Callable[[Mapping[str, Any]], int]
 
@@ -70,8 +71,18 @@ def _failed(message: str) -> int:
     return 1
 
 
-@click.group(help="Train from HDF5 files with Ray.", context_settings=_SETTINGS)
-@click.version_option(__version__, message="%(prog)s %(version)s")
+def _version(ctx: click.Context, _: click.Parameter, is_asked: bool) -> None:
+    if is_asked and not ctx.resilient_parsing:
+        print(f"ray-h5 {__version__}\n{loop_line()}")
+        ctx.exit()
+
+
+_VERSION = click.Option(
+    ["--version"], is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show the version and exit."
+)
+
+
+@click.group(help="Train from HDF5 files with Ray.", context_settings=_SETTINGS, params=[_VERSION])
 def commands() -> None:
     """Hold the commands."""
 

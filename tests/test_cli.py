@@ -1,3 +1,4 @@
+import os
 import re
 
 import h5py
@@ -61,10 +62,11 @@ def test_bench_compares_the_ways_to_read_the_files(tmp_path, capsys, monkeypatch
     monkeypatch.chdir(tmp_path)
     arguments = ["scans", "--columns", "target", "guid", "--batch-size", "8", "--seconds", "0.05", "--no-ray"]
     assert main(["bench", *arguments]) == 0
-    head, *lines, limit = capsys.readouterr().out.splitlines()
+    head, *lines, limit, loop = capsys.readouterr().out.splitlines()
     assert head.split()[:3] == ["shuffled", "rows", "rows/s"]
     assert [line.split("  ")[0] for line in lines][:3] == ["h5py, row by row", "loader, 1 thread", "loader, 2 threads"]
     assert "waits for the disk" in limit or "is limited by decoding" in limit
+    assert loop == "compiled loop: yes" or os.environ.get("RAY_H5_COMPILED") == "0"
 
 
 def test_bench_of_a_name_says_where_the_benches_of_the_project_are(capsys):

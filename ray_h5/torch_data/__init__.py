@@ -1,6 +1,7 @@
 """Plain PyTorch: Datasets, Samplers and loaders; ray is never imported here.
 
-All names of `ray_h5` that need no Ray are here, too. They are looked up when they are first used.
+All names of `ray_h5` that need no Ray are here, too, and those of `ray_h5.compat`. They are looked up when they are
+first used.
 """
 
 from __future__ import annotations
@@ -12,23 +13,25 @@ from ray_h5 import look_up as _look_up
 
 if TYPE_CHECKING:
     from ray_h5 import *  # noqa: F403
+    from ray_h5.compat.combined_dataset import CombinedHDF5Dataset as CombinedHDF5Dataset
+    from ray_h5.compat.dataset_wrappers import WorkerSafeAugmentedDataset as WorkerSafeAugmentedDataset
+    from ray_h5.compat.dataset_wrappers import WorkerSafeStandardizedDataset as WorkerSafeStandardizedDataset
+    from ray_h5.compat.dataset_wrappers import worker_init_fn as worker_init_fn
+    from ray_h5.compat.lazy_dataset import H5LazyDataset as H5LazyDataset
+    from ray_h5.compat.lazy_dataset import h5_worker_init_fn as h5_worker_init_fn
+    from ray_h5.compat.optimal_dataloader import OptimalDataLoaderFactory as OptimalDataLoaderFactory
+    from ray_h5.compat.optimal_dataloader import create_optimized_dataloader as create_optimized_dataloader
+    from ray_h5.compat.rank_cached import DistributedError as DistributedError
+    from ray_h5.compat.rank_cached import RankMemCachedH5Dataset as RankMemCachedH5Dataset
+    from ray_h5.compat.rank_cached import _balanced_contiguous_shard as _balanced_contiguous_shard
+    from ray_h5.compat.rank_cached import _interleaved_indices as _interleaved_indices
+    from ray_h5.compat.rank_cached import balanced_contiguous_shard as balanced_contiguous_shard
+    from ray_h5.compat.rank_cached import interleaved_indices as interleaved_indices
+    from ray_h5.compat.wait_monitor import DataLoaderPerformanceMonitor as DataLoaderPerformanceMonitor
     from ray_h5.errors import *  # noqa: F403
     from ray_h5.index.folds import kfold as kfold
     from ray_h5.predicates.criteria import where as where
     from ray_h5.rows.row_reader import RowReader as RowReader
-    from ray_h5.torch_data.compat.combined_dataset import CombinedHDF5Dataset as CombinedHDF5Dataset
-    from ray_h5.torch_data.compat.dataset_wrappers import WorkerSafeAugmentedDataset as WorkerSafeAugmentedDataset
-    from ray_h5.torch_data.compat.dataset_wrappers import WorkerSafeStandardizedDataset as WorkerSafeStandardizedDataset
-    from ray_h5.torch_data.compat.dataset_wrappers import worker_init_fn as worker_init_fn
-    from ray_h5.torch_data.compat.lazy_dataset import H5LazyDataset as H5LazyDataset
-    from ray_h5.torch_data.compat.lazy_dataset import h5_worker_init_fn as h5_worker_init_fn
-    from ray_h5.torch_data.compat.optimal_dataloader import OptimalDataLoaderFactory as OptimalDataLoaderFactory
-    from ray_h5.torch_data.compat.optimal_dataloader import create_optimized_dataloader as create_optimized_dataloader
-    from ray_h5.torch_data.compat.rank_cached import DistributedError as DistributedError
-    from ray_h5.torch_data.compat.rank_cached import RankMemCachedH5Dataset as RankMemCachedH5Dataset
-    from ray_h5.torch_data.compat.rank_cached import _balanced_contiguous_shard as _balanced_contiguous_shard
-    from ray_h5.torch_data.compat.rank_cached import _interleaved_indices as _interleaved_indices
-    from ray_h5.torch_data.compat.wait_monitor import DataLoaderPerformanceMonitor as DataLoaderPerformanceMonitor
     from ray_h5.torch_data.derived_samplers import EpochShuffleSampler as EpochShuffleSampler
     from ray_h5.torch_data.derived_samplers import WeightedSampler as WeightedSampler
     from ray_h5.torch_data.h5_data_loader import loader as loader
@@ -43,7 +46,9 @@ _HOMES = {name: home for name, home in _ALL.items() if not home.startswith("ray_
     "where": "ray_h5.predicates.criteria",
 }
 
-__all__ = sorted([*_HOMES, "RayH5Error"])  # noqa: PLE0605  every name that can be looked up
+__all__ = sorted(  # noqa: PLE0605
+    [name for name, home in _HOMES.items() if not home.startswith("ray_h5.compat")] + ["RayH5Error"]
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -34,7 +34,7 @@ STREAMS = {
     "lzf": {"compression": "lzf"},
     "zstd": hdf5plugin.Zstd(),
     "zstd 19": hdf5plugin.Zstd(clevel=19),
-    "zstd -5": hdf5plugin.Zstd(clevel=-5),
+    "zstd -5": {"compression": hdf5plugin.Zstd.filter_id, "compression_opts": (2**32 - 5,)},
     "lz4": hdf5plugin.LZ4(),
     "lz4 by 512": hdf5plugin.LZ4(nbytes=512),
     "lz4 by 100": hdf5plugin.LZ4(nbytes=100),

@@ -92,7 +92,7 @@ _FUNCTIONS = [
     ("ray_h5.ray_data", "kfold"),
     ("ray_h5.index.folds", "kfold"),
     ("ray_h5.torch_data.h5_data_loader", "loader"),
-    ("ray_h5.torch_data.compat.optimal_dataloader", "create_optimized_dataloader"),
+    ("ray_h5.compat.optimal_dataloader", "create_optimized_dataloader"),
     ("tests.index.kit", "plan_files"),
 ]
 """Functions that open files, by their modules. They are replaced where tests find them."""
@@ -100,9 +100,9 @@ _FUNCTIONS = [
 _CLASSES = {
     "ray_h5.rows.row_reader": "RowReader",
     "ray_h5.torch_data.dataset": "H5Dataset",
-    "ray_h5.torch_data.compat.combined_dataset": "CombinedHDF5Dataset",
-    "ray_h5.torch_data.compat.lazy_dataset": "H5LazyDataset",
-    "ray_h5.torch_data.compat.rank_cached": "RankMemCachedH5Dataset",
+    "ray_h5.compat.combined_dataset": "CombinedHDF5Dataset",
+    "ray_h5.compat.lazy_dataset": "H5LazyDataset",
+    "ray_h5.compat.rank_cached": "RankMemCachedH5Dataset",
     "ray_h5.ray_data.datasource": "H5Datasource",
 }
 """Classes that open files. They stay, so that tests may pickle them and ask for their kind."""

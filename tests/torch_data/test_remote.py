@@ -11,9 +11,9 @@ import torch
 from pyarrow.fs import FSSpecHandler, PyFileSystem, S3FileSystem
 
 from ray_h5.cli import main
+from ray_h5.compat.optimal_dataloader import OptimalDataLoaderFactory, with_start_method
 from ray_h5.errors import NotFoundError, NotReadableError, OptionError, StaleIndexError
 from ray_h5.torch_data import H5Dataset, H5LazyDataset, loader, where
-from ray_h5.torch_data.compat.optimal_dataloader import OptimalDataLoaderFactory, with_start_method
 from tests.kit.stores import served
 
 pytest.importorskip("obstore")

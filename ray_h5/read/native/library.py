@@ -1,6 +1,6 @@
 """The compiled loop: found beside this module, loaded once, and given the decoders that imagecodecs brings.
 
-`loop.c` is compiled when a wheel is built, or by ``pip install`` from a clone if there is a C compiler; see
+`loop.c` is compiled when a wheel is built, or by ``pip install`` from a clone; see
 `ray_h5.read.native.build`. Without it, `ray_h5.read.native.steps_in_python` does the same.
 """
 
@@ -10,7 +10,6 @@ import contextlib
 import ctypes
 import functools
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 from ray_h5.codecs.filter_ids import BITSHUFFLE, BLOSC, DEFLATE, FLETCHER32, LZ4, LZF, SHUFFLE, ZSTD
 from ray_h5.errors import OutOfMemoryError
 from ray_h5.per_process import PerProcess, cached_property
-from ray_h5.read.native.build import SWITCH, compiled_path, compiler_here
+from ray_h5.read.native.build import compiled_path, is_left_out, why_missing
 
 logger = logging.getLogger(__name__)
 
@@ -175,24 +174,13 @@ def threads_of_loop(threads: int) -> Iterator[None]:
 
 @functools.cache
 def compiled_loop() -> Loop | None:
-    """Return the compiled loop; None if it was not compiled, or is switched off."""
-    if os.environ.get(SWITCH) == "0":
-        return None
-    path = compiled_path()
-    try:
-        return Loop(path)
-    except OSError as exc:
-        # A loop of another version is there after the source changed. Without one, and without a compiler, nothing can
-        # be done, and who installed the package was told.
-        if not path.exists() and (any(path.parent.glob("loop-*.lib")) or compiler_here()):
-            logger.warning(
-                "rows are decoded in Python, which is slower: the loop in C is not compiled, or its source has changed "
-                "since (%s). Run: python -m ray_h5.read.native.build",
-                exc,
-            )
-        else:
-            logger.debug("rows are decoded in Python: %s", exc)
-        return None
+    """Return the compiled loop; None if it is missing, which a process says once, or is switched off."""
+    reason = why_missing()
+    if reason is None:
+        return Loop(compiled_path())
+    level = logging.DEBUG if is_left_out() else logging.WARNING
+    logger.log(level, "rows are decoded in Python, which is several times slower, without the loop in C: %s", reason)
+    return None
 
 
 def _functions(name: str) -> list[int] | None:

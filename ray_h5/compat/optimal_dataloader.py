@@ -11,13 +11,13 @@ import torch
 from joblib import cpu_count
 from torch.utils.data import DataLoader, Dataset
 
+from ray_h5.compat.combined_dataset import CombinedHDF5Dataset
+from ray_h5.compat.dataset_wrappers import worker_init_fn
 from ray_h5.errors import OptionError
 from ray_h5.options import as_integer, names_options, require
 from ray_h5.storage.find_files import PathLike
 from ray_h5.torch_data.batched_dataset import datasets_in
 from ray_h5.torch_data.batches.processes import start_method
-from ray_h5.torch_data.compat.combined_dataset import CombinedHDF5Dataset
-from ray_h5.torch_data.compat.dataset_wrappers import worker_init_fn
 from ray_h5.torch_data.h5_data_loader import H5DataLoader
 from ray_h5.torch_data.samplers import OrderSampler
 

@@ -12,12 +12,12 @@ from joblib import cpu_count
 from torch.utils.data import get_worker_info
 
 from ray_h5.columns.schema import TENSOR_KINDS
+from ray_h5.compat.lazy_dataset import WITHOUT_AUX, H5LazyDataset, LivePairs
 from ray_h5.errors import OptionError, RayH5Error, UnsupportedColumnError
 from ray_h5.options import require, takes_options_of
 from ray_h5.torch_data.batched_dataset import Many, check_indices
 from ray_h5.torch_data.batches.shared_memory import new_shared
 from ray_h5.torch_data.batches.tensors import new_arrays, tensor_over
-from ray_h5.torch_data.compat.lazy_dataset import WITHOUT_AUX, H5LazyDataset, LivePairs
 
 MODES = ("contiguous", "interleave")
 
@@ -114,9 +114,9 @@ class RankMemCachedH5Dataset(H5LazyDataset):
         self._where = f"{self.path}, rank {self.rank}"
         self._total = len(self._source)
         if mode == "contiguous":
-            self._row_ids = np.arange(*_balanced_contiguous_shard(self._total, self.world_size, self.rank))
+            self._row_ids = np.arange(*balanced_contiguous_shard(self._total, self.world_size, self.rank))
         else:
-            self._row_ids = _interleaved_indices(self._total, self.world_size, self.rank)
+            self._row_ids = interleaved_indices(self._total, self.world_size, self.rank)
         if pin_host_memory and (share_memory or not torch.cuda.is_available()):
             why = "shared" if share_memory else "without a CUDA device"
             log_fn(f"pin_host_memory: {why}, the memory is not pinned")
@@ -195,7 +195,7 @@ class RankMemCachedH5Dataset(H5LazyDataset):
         return arrays
 
 
-def _balanced_contiguous_shard(total: int, world_size: int, rank: int) -> tuple[int, int]:
+def balanced_contiguous_shard(total: int, world_size: int, rank: int) -> tuple[int, int]:
     """Return where a rank's share of neighbouring samples begins and ends.
 
     Parameters
@@ -216,7 +216,7 @@ def _balanced_contiguous_shard(total: int, world_size: int, rank: int) -> tuple[
     return start, start + length + (rank < rest)
 
 
-def _interleaved_indices(total: int, world_size: int, rank: int) -> np.ndarray:
+def interleaved_indices(total: int, world_size: int, rank: int) -> np.ndarray:
     """Return every `world_size`-th sample from `rank` on, as an int64 array; arguments as above."""
     _check(total, world_size, rank)
     return np.arange(rank, total, world_size, dtype=np.int64)
@@ -228,3 +228,8 @@ def _check(total: int, world_size: int, rank: int) -> None:
             f"total={total}, world_size={world_size}, rank={rank}: expected no negative total, and a rank from 0 to "
             "world_size - 1"
         )
+
+
+# Documents name them so, too.
+_balanced_contiguous_shard = balanced_contiguous_shard
+_interleaved_indices = interleaved_indices

@@ -3,10 +3,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, SequentialSampler, TensorDataset
 
+from ray_h5.compat import optimal_dataloader
+from ray_h5.compat.optimal_dataloader import Machine
 from ray_h5.errors import OptionError
 from ray_h5.torch_data import DataLoaderPerformanceMonitor, OptimalDataLoaderFactory, OrderSampler
-from ray_h5.torch_data.compat import optimal_dataloader
-from ray_h5.torch_data.compat.optimal_dataloader import Machine
 
 config = OptimalDataLoaderFactory.get_optimal_config
 DATA = TensorDataset(torch.arange(103.0), torch.arange(103))

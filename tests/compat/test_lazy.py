@@ -155,6 +155,6 @@ def test_the_worker_init_function_closes_what_was_inherited(pairs, monkeypatch, 
     monkeypatch.setattr(H5LazyDataset, "release", lambda self: released.append(self.x_key))
     parts = [H5LazyDataset(pairs, name) for name in ("images", "labels")]
     info = type("Info", (), {"dataset": Subset(put_together(parts), [1, 2])})
-    monkeypatch.setattr("ray_h5.torch_data.compat.lazy_dataset.get_worker_info", lambda: info)
+    monkeypatch.setattr("ray_h5.compat.lazy_dataset.get_worker_info", lambda: info)
     h5_worker_init_fn(1)
     assert sorted(released) == ["images", "labels"]
