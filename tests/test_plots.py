@@ -1,6 +1,7 @@
 import datetime as dt
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -88,6 +89,26 @@ def test_the_padding_of_orders_of_lengths(tmp_path):
     for wrong, said in ((["a", "b"], "found a"), ([1, -2], "found -2"), ([1, np.nan], "found nan")):
         with pytest.raises(OptionError, match=f"orders: 'x': expected lengths.*{said}"):
             plots.plot_spread({"x": wrong}, 1, are_lengths=True)
+
+
+@pytest.mark.parametrize(("kinds", "rows", "batch_size"), [(3, 90, 7), (150, 640, 8), (40_000, 40_000, 64)])
+def test_a_spread_is_counted_without_a_table_of_batches_and_values(kinds, rows, batch_size):
+    order = RNG.integers(0, kinds, rows) * 3
+    plots.plot_spread({"x": order[:batch_size]}, batch_size)
+    tracemalloc.start()
+    figure = plots.plot_spread({"x": order}, batch_size)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < max(100 * order.nbytes, 10 << 20)
+    values, whole = np.unique(order, return_inverse=True), len(order) // batch_size * batch_size
+    batches = values[1][:whole].reshape(-1, batch_size)
+    counts = np.stack([np.bincount(batch, minlength=len(values[0])) for batch in batches])
+    expected = np.abs(counts / batch_size - counts.sum(axis=0) / whole).sum(axis=1) / 2
+    curve = next(line for axes in figure.axes for line in axes.lines if line.get_label().startswith("x"))
+    np.testing.assert_allclose(curve.get_ydata(), expected, atol=1e-12)
+    starts = np.unique(np.linspace(0, len(values[0]), 64, endpoint=False).astype(int))
+    image = next(axes.images[0].get_array() for axes in figure.axes if axes.images)
+    assert np.array_equal(image, np.add.reduceat(counts, starts, axis=1).T)
 
 
 def test_a_spread_over_many_files_or_names(tmp_path):

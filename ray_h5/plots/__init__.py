@@ -188,15 +188,12 @@ def plot_spread(
     panels = [figure.add_subplot(grid[0, place]) for place in range(len(named))]
     images, lines = [], []
     for panel, (name, order) in zip(panels, named.items(), strict=True):
-        counts = _counts(np.searchsorted(values, order), len(values), batch_size)
-        images.append(_draw_counts(panel, counts, values))
+        numbers = np.searchsorted(values, order)
+        images.append(_draw_counts(panel, numbers, values, batch_size))
         panel.set_title(wrapped(name, width / len(named) - 1), fontsize=10)
         panel.xaxis.get_major_locator().set_params(integer=True)
         panel.tick_params(labelleft=panel is panels[0])
-        # The total variation between the shares of each batch and of the whole, or the part that is padding: 0 to 1.
-        shares = counts / counts.sum(axis=1, keepdims=True)
-        distances = np.abs(shares - counts.sum(axis=0) / counts.sum()).sum(axis=1) / 2
-        curve = _padding(order, batch_size) if are_lengths else distances
+        curve = _padding(order, batch_size) if are_lengths else _distances(numbers, len(values), batch_size)
         label = wrapped(f"{name}, mean\xa0{curve.mean():.2f}", width / min(3, len(named)) - 0.5)
         lines.append(draw_line(curves, curve, label=label, linewidth=1.2))
     panels[0].set_ylabel(what if len(values) <= _MOST_GROUPS else f"{what}, in {_MOST_GROUPS} groups")
@@ -228,11 +225,19 @@ def _checked_orders(orders: Mapping[str, Any], batch_size: int, are_lengths: boo
     return named
 
 
-def _counts(values: np.ndarray[Any, Any], kinds: int, batch_size: int) -> np.ndarray[Any, Any]:
-    """Count rows by batch and value, shape (batches, kinds)."""
-    batches = len(values) // batch_size
-    places = np.repeat(np.arange(batches), batch_size) * kinds + values[: batches * batch_size]
-    return np.bincount(places, minlength=batches * kinds).reshape(batches, kinds)
+def _cells(numbers: np.ndarray[Any, Any], kinds: int, batch_size: int) -> np.ndarray[Any, Any]:
+    """Return for each row of a whole batch its cell in a table of shape (batches, kinds)."""
+    batches = len(numbers) // batch_size
+    return np.repeat(np.arange(batches), batch_size) * kinds + numbers[: batches * batch_size]
+
+
+def _distances(numbers: np.ndarray[Any, Any], kinds: int, batch_size: int) -> np.ndarray[Any, Any]:
+    """Return the total variation between the shares of the values in each batch and in the whole: 0 to 1."""
+    # Only cells with rows are listed: most values are in few batches. What a batch lacks has its share of the whole.
+    cells, counts = np.unique(_cells(numbers, kinds, batch_size), return_counts=True)
+    batches, present = np.divmod(cells, kinds)
+    whole = (np.bincount(present, counts, kinds) / counts.sum())[present]
+    return (1 + np.bincount(batches, np.abs(counts / batch_size - whole) - whole)) / 2
 
 
 def _padding(lengths: np.ndarray[Any, Any], batch_size: int) -> np.ndarray[Any, Any]:
@@ -243,8 +248,8 @@ def _padding(lengths: np.ndarray[Any, Any], batch_size: int) -> np.ndarray[Any, 
     return (longest - by_batch.mean(axis=1)) / np.where(longest > 0, longest, 1)
 
 
-def _draw_counts(panel: Axes, counts: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> Any:
-    """Draw an image of counts, with some of the values beside its rows."""
+def _draw_counts(panel: Axes, numbers: np.ndarray[Any, Any], values: np.ndarray[Any, Any], batch_size: int) -> Any:
+    """Draw an image of the rows by batch and value, with some of the values beside it; `numbers` are those of rows."""
     from matplotlib.colors import PowerNorm
 
     starts = np.unique(np.linspace(0, len(values), _MOST_GROUPS, endpoint=False).astype(int))
@@ -253,7 +258,9 @@ def _draw_counts(panel: Axes, counts: np.ndarray[Any, Any], values: np.ndarray[A
     else:
         places = range(0, len(starts), -(-len(starts) // _MOST_NAMES))
         panel.set_yticks(list(places), [short_text(values[starts[place]]) for place in places], fontsize=8)
-    grouped = np.add.reduceat(counts, starts, axis=1).T
+    group_of = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(values)))
+    cells = _cells(group_of[numbers], len(starts), batch_size)
+    grouped = np.bincount(cells, minlength=len(numbers) // batch_size * len(starts)).reshape(-1, len(starts)).T
     # Colours follow the roots of counts, because a shuffled batch has few rows of each value.
     return panel.imshow(grouped, aspect="auto", interpolation="nearest", origin="lower", norm=PowerNorm(0.5, vmin=0))
 
