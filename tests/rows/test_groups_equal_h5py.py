@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_h5.errors import CorruptFileError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.hdf5.groups import column_of_groups
 from ray_h5.index.facts.file_facts import FileFacts
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.stored.facts_as_bytes import FactsReader, FactsWriter, check_ranges
@@ -355,3 +356,37 @@ def test_a_single_text_of_a_fixed_length_that_a_group_lacks_is_empty(tmp_path):
     with open_rows(tmp_path / "a.h5", Groups("g*", missing="null")) as reader:
         assert reader.read(["x"])["x"].tolist() == [b"abc", b""]
     assert H5Dataset(tmp_path / "a.h5", ["x"], rows=Groups("g*", missing="null"))[:]["x"] == ["abc", None]
+
+
+def counted(monkeypatch, owner, name):
+    """Return a list that grows with each call of a function."""
+    calls, function = [], getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda *args, **options: calls.append(name) or function(*args, **options))
+    return calls
+
+
+def test_texts_of_other_lengths_are_described_once(tmp_path, monkeypatch):
+    """Each text is compared with few before it, and what is known of one is what a description of it says."""
+    with h5py.File(tmp_path / "a.h5", "w", libver="latest") as file:
+        for group in range(300):
+            text = (b"ab\0cde" * 60)[: 1 + group]
+            kind = h5py.string_dtype(["ascii", "utf-8"][group % 2], len(text) + group % 3)
+            fill = {"fillvalue": np.array(b"fill", kind)} if group % 7 == 5 else {}
+            dataset = file.create_dataset(f"g{group:03d}/x", (), kind, **fill)
+            if group % 5:
+                dataset[()] = text
+        expected = [bytes(file[f"g{group:03d}/x"][()]) for group in range(300)]
+    columns = []
+    for _ in range(2):
+        described = counted(monkeypatch, column_of_groups, "describe_column")
+        compared = counted(monkeypatch, column_of_groups._Class, "has")
+        with open_rows(tmp_path / "a.h5", Groups("g*")) as reader:
+            assert reader.read(["x"])["x"].tolist() == expected
+            columns.append(reader.table.groups.columns["x"])
+        if len(columns) == 1:
+            assert len(described) < 100
+            assert len(compared) < 1500
+        monkeypatch.setattr(column_of_groups._Class, "of_text", lambda *_: False)
+    assert len(described) > 150
+    assert columns[0].layouts == columns[1].layouts
+    assert np.array_equal(columns[0].class_of, columns[1].class_of)

@@ -16,7 +16,7 @@ from ray_h5.hdf5.columns.value_types import ValueType, value_type_of, without_ro
 from ray_h5.hdf5.files.file_bytes import Widths, filename_of, widths_of
 from ray_h5.manifest.layout import ColumnLayout, FilterPipeline, FilterStep, SourceStates, Storage
 
-_MAX_ITEM_BYTES = 1 << 20
+MAX_FILL_BYTES = 1 << 20
 """A column keeps its fill value in memory. A string type in a file can claim 2 GiB."""
 
 NO_FILL = np.zeros((), "V1")
@@ -153,7 +153,7 @@ def fill_of(properties: h5py.h5p.PropDCID, values: ValueType) -> np.ndarray | No
     # h5py's buffer is zero.
     is_zero = properties.get_fill_time() == h5py.h5d.FILL_TIME_NEVER
     if is_zero or properties.fill_value_defined() != h5py.h5d.FILL_VALUE_USER_DEFINED:
-        return None if values.dtype.hasobject or values.dtype.itemsize > _MAX_ITEM_BYTES else values.zero
+        return None if values.dtype.hasobject or values.dtype.itemsize > MAX_FILL_BYTES else values.zero
     if values.dtype.hasobject:
         return NO_FILL
     if values.like["lost_fields"]:

@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 
 from ray_h5.errors import CorruptFileError, SchemaMismatchError, UnsupportedColumnError
-from ray_h5.hdf5.columns.dataset_header import describe_column, is_plain, offset_of, storage_of
+from ray_h5.hdf5.columns.dataset_header import MAX_FILL_BYTES, describe_column, is_plain, offset_of, storage_of
 from ray_h5.hdf5.files.file_bytes import Widths
 from ray_h5.manifest.chunk_index import UNALLOCATED
 from ray_h5.manifest.joined_arrays import MISSING, GroupTable, JoinedArray, Paths
@@ -48,13 +48,29 @@ class _Class:
         # H5Pequal does not compare the last dimension of a chunk.
         return self.layout.storage != "chunked" or properties.get_chunk() == self.layout.chunk_shape
 
+    def of_text(self, type_id: h5py.h5t.TypeID, properties: h5py.h5p.PropDCID, growing: tuple[bool, ...]) -> bool:
+        """Return whether datasets of a type are as those of the class but for the length of their texts."""
+        is_text = type_id.get_class() == h5py.h5t.STRING and not type_id.is_variable_str()
+        return is_text and growing == self.growing and self.has(properties)
+
+    def with_length(self, name: str, type_id: h5py.h5t.TypeID) -> _Class:
+        """Return the class of a dataset for which `of_text` is true, as `describe_column` would describe it."""
+        text = np.dtype(("S", type_id.get_size()))
+        fill = None if text.itemsize > MAX_FILL_BYTES else np.zeros((), text)
+        layout = replace(self.layout, name=name, stored_dtype=text, item_bytes=text.itemsize, fill=fill)
+        return replace(self, type_id=type_id, layout=layout)
+
     def shown(self, axes: int) -> str:
         array = f" of shape {self.array_shape}" if self.array_shape else ""
         return f"{self.layout.dtype}{array} with {axes} {'axis' if axes == 1 else 'axes'}"
 
 
-_Alike = tuple[tuple[bool, ...], tuple[int, ...] | None]
-"""Which axes of a dataset can grow, and the shape of a chunk: datasets of one class agree in them."""
+_Alike = tuple[tuple[bool, ...], tuple[int, ...] | None, int | None]
+"""Which axes of a dataset can grow, the shape of a chunk, and the size of a value: datasets of one class agree in them.
+
+Opaque values have no size here, as a class may have several. So a dataset is compared with few classes: where each
+group has a text of fixed length, there may be a class for each length.
+"""
 
 
 @dataclass(slots=True, eq=False)
@@ -71,6 +87,7 @@ class GroupColumn:
     classes: dict[_Alike, list[_Class]] = field(default_factory=dict)
     first: _Class | None = None
     last: _Class | None = None
+    text: _Class | None = None
     axes: int = 0
     by_unit: dict[tuple[_Class, tuple[int, ...]], int] = field(default_factory=dict)
     layouts: list[ColumnLayout] = field(default_factory=list)
@@ -139,10 +156,14 @@ class GroupColumn:
         """Return the class of a dataset; describe one that is unlike all before, and check that it is alike enough."""
         type_id = dataset.get_type()
         chunk = properties.get_chunk() if storage_of(properties) == "chunked" else None
-        candidates = self.classes.setdefault((growing, chunk), [])
+        size = None if type_id.get_class() == h5py.h5t.OPAQUE else type_id.get_size()
+        candidates = self.classes.setdefault((growing, chunk, size), [])
         for candidate in candidates:
             if candidate.has_type(type_id) and candidate.has(properties):
                 return candidate
+        if self.text is not None and self.text.of_text(type_id, properties, growing):
+            candidates.append(class_ := self.text.with_length(path, type_id))
+            return class_
         layout, axes = describe_column(dataset, path, path=self.path, widths=self.widths, single_ok=True), len(growing)
         # A single value that is the bytes of something, such as an image: np.void(data) as h5py writes it. Each is a
         # type of its own, as long as the data, and is read as the array of its bytes.
@@ -173,6 +194,9 @@ class GroupColumn:
                 "column out with columns=[...], or write one enum."
             )
         candidates.append(class_)
+        is_text = layout.kind == "string" and layout.direct and layout.storage == "contiguous"
+        if is_text and not array_shape and not layout.fill_value.tobytes().strip(b"\0"):
+            self.text = class_  # a group may have a text of any length: the next ones are not described
         return class_
 
     def joined(self, paths: Paths) -> JoinedArray:
