@@ -164,12 +164,6 @@ __all__ = [
 
 _MODULES = ("plots", "torch_data")
 
-_GONE = {
-    "make_train_val_indices": "kfold(paths, 5)[0] returns predicates of the rows of training and validation.",
-    "mix": "Read all files by one dataset, and give each source its share: Shuffle(weights={'lab/*.h5': 0.3, ...}).",
-}
-"""What to write instead of names that earlier versions had."""
-
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
@@ -184,10 +178,6 @@ def __dir__() -> list[str]:
 
 def look_up(package: str, name: str, homes: dict[str, str]) -> Any:
     """Return the value of a public name of a package; `homes` has the modules of all names except errors."""
-    if name in _GONE:
-        from ray_h5.errors import OptionError
-
-        raise OptionError(f"{package}.{name} is gone. {_GONE[name]}")
     home = homes.get(name, "ray_h5.errors" if name.endswith("Error") else "")
     value = getattr(importlib.import_module(home), name, None) if home else None
     if value is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import sys
@@ -28,6 +29,8 @@ _INTERRUPTED = 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names of files and columns may have letters that it lacks
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         with commands.make_context("ray-h5", list(sys.argv[1:] if argv is None else argv)) as ctx:
             try:

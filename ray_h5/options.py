@@ -6,7 +6,7 @@ import functools
 import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from inspect import Parameter
 from numbers import Integral, Real
 from typing import Any, TypeGuard, TypeVar, cast
@@ -54,6 +54,17 @@ def require(holds: object, option: str, value: object, expected: str) -> None:
     """Raise an OptionError, ``option=value: expected ...``, unless `holds` is true."""
     if not holds:
         raise OptionError(f"expected {expected}", option=option, value=value)
+
+
+def as_names(columns: Any, option: str = "columns") -> list[str]:
+    """Return the names of columns that a user gave as `option`; a single string is an error."""
+    if isinstance(columns, str):
+        advice = f"expected a list of names, found one; write {option.rpartition(': ')[2]}=[{columns!r}]"
+        raise OptionError(advice, option=option, value=columns)
+    names = list(columns) if isinstance(columns, Iterable) else [columns]
+    if odd := [name for name in names if not isinstance(name, str)]:
+        raise OptionError(f"{option}: expected a list of names, such as 'signal' or 'obs/image', found {odd[0]!r}")
+    return list(map(str, names))  # Python's text: subclasses, such as numpy's, are in no index file
 
 
 _BYTES = re.compile(r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([a-zA-Z]*)\s*")

@@ -1,5 +1,7 @@
+import io
 import os
 import re
+import sys
 
 import h5py
 import hdf5plugin  # noqa: F401  lets h5py read the workloads
@@ -34,6 +36,16 @@ def test_names_in_an_error_are_no_commands_to_a_terminal(tmp_path, capsys):
     shown = capsys.readouterr().err
     assert "\x1b" not in shown
     assert r"red \x1b[31m" in shown
+
+
+def test_letters_that_the_output_lacks_are_escaped(tmp_path, monkeypatch):
+    save(tmp_path / "a.h5", {"gr\u00f6\u00dfe": [1, 2]})
+    for command in (["inspect"], ["inspect", "--json"]):
+        written = io.BytesIO()
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, "ascii"))
+        assert main([*command, str(tmp_path / "a.h5")]) == 0
+        sys.stdout.flush()
+        assert b"gr\\" in written.getvalue()
 
 
 @pytest.mark.parametrize(

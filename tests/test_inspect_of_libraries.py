@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5 import Groups, H5Dataset
+from ray_h5 import Groups, H5Dataset, csr
 from ray_h5.cli import main
 
 
@@ -50,6 +50,16 @@ def test_columns_beside_a_sparse_matrix_take_what_they_take_in_the_file(tmp_path
     assert status == 0
     assert "saves nothing" not in text
     assert f"deflate 4        {stored} B " in text
+
+
+def test_a_sparse_matrix_that_says_its_shape_in_an_attribute_is_one_call(tmp_path, capsys):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        group = file.create_group("X")
+        group.attrs.update({"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": (20, 30)})
+        group["data"], group["indices"] = np.ones(40, "f4"), np.tile([1, 5], 20)
+        group["indptr"] = np.arange(0, 41, 2)
+    assert "columns=[ray_h5.csr('X')]" in shown(capsys, tmp_path / "a.h5")[1]
+    assert len(H5Dataset(tmp_path / "a.h5", [csr("X")])) == 20
 
 
 def test_attributes_that_can_be_columns_are_named(tmp_path, capsys):

@@ -142,10 +142,12 @@ def _with(files: FileOptions, option: str, columns: list[str], spread: Spread) -
         hint = _EPISODES if name == EPISODE else " A column of a table needs sidecar= here, too."
         raise type(exc)(f"kfold: {option}={name!r}: {exc}{hint * isinstance(exc, UnknownColumnError)}") from None
     spec = index.find([name])[name]
-    if not spec.has_one_value:
+    if not spec.has_one_value or pa.types.is_nested(spec.kept_type):
+        held = f"values of type {spec.kept_type}" if spec.has_one_value else f"an array of shape {spec.shown_shape}"
+        field = f"; name a field, such as {f'{name}/{spec.dtype.names[0]}'!r}" if spec.dtype.names else ""
         raise PredicateError(
-            f"kfold: {option}={name!r}: the column holds an array of shape {spec.shown_shape} a row; expected a column "
-            "with one value a row, such as a patient or a class"
+            f"kfold: {option}={name!r}: the column holds {held} a row; expected a column with one value a row, "
+            f"such as a patient or a class{field}"
         )
     if option == "stratify" and spec.dtype.kind == "f":
         values = index.values([name])[name]

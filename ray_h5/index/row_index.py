@@ -38,6 +38,7 @@ from ray_h5.manifest.file_manifest import Manifest
 from ray_h5.manifest.file_table import FileTable, digest_of
 from ray_h5.manifest.layout import FileState
 from ray_h5.messages import few, near_names
+from ray_h5.options import as_names
 from ray_h5.predicates.evaluate import check_names, evaluate
 from ray_h5.predicates.virtual_names import (
     AnyEqual,
@@ -48,7 +49,6 @@ from ray_h5.predicates.virtual_names import (
     virtual_name,
     virtual_spec,
 )
-from ray_h5.read.arguments import as_names
 from ray_h5.rows.kinds.clock import check_any_row, check_steps, steps_of_rows
 from ray_h5.rows.kinds.timestamps import check_widths
 from ray_h5.rows.patches_option import check_any_block

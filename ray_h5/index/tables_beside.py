@@ -18,7 +18,7 @@ from ray_h5.index.facts.file_facts import Question
 from ray_h5.index.row_index import RowIndex, build_index, columns_beside
 from ray_h5.index.scan_files import Lookup
 from ray_h5.messages import counted, few
-from ray_h5.read.arguments import as_names
+from ray_h5.options import as_names
 from ray_h5.rows.row_view import GROUP
 from ray_h5.tables.keys import LENGTH, RowKeys, Slices, lines_of, slices_of
 from ray_h5.tables.sidecar import Sidecar
@@ -179,7 +179,7 @@ def _check_sliced(slices: Slices | None, paths: Sequence[str], lookup: Lookup) -
     with scope.open(paths[0]) as reader:
         columns = slices.columns_of(reader.layout.columns)
     if columns:
-        raise slices.one_by_one(paths[0], scope.group, columns)
+        raise slices.one_by_one(paths, scope.group, columns)
 
 
 def _lines(index: RowIndex, sidecar: Sidecar, table: Table) -> Lines:

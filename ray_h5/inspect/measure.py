@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from ray_h5.codecs.filter_ids import UNCOMPRESSED, describe_filter
 from ray_h5.codecs.pipeline import decodes
+from ray_h5.columns.ragged.csr_groups import says_sparse
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.errors import OptionError, RayH5Error, UnsupportedColumnError
 from ray_h5.hdf5.files.opening import is_of_matlab
@@ -105,6 +106,7 @@ def _suggestions(files: FileOptions, reports: Sequence[FileReport]) -> tuple[Sug
             datasets=datasets,
             single_values=tuple({column.name: None for file in reports for column in file.refused if column.is_single}),
             attributes_of=lambda path: _attributes(reader, path),
+            is_sparse=lambda group: says_sparse(reader.base, group),
         )
         tried = suggestions(tree)
     return tuple(files.that_run(tried, [report.path for report in reports]))

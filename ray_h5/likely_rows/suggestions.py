@@ -111,7 +111,7 @@ def _sparse(tree: FileTree) -> Iterator[Suggestion]:
         return
     group, said = groups[0], f"{few(list(map(repr, groups)), FEW)} holds a sparse matrix"
     rows, shape = tree.columns[f"{group}/indptr"].rows - 1, ""
-    if f"{group}/shape" not in tree.columns:
+    if f"{group}/shape" not in tree.columns and not tree.is_sparse(group):
         # Names of the other axis, such as those of genes.
         parts = {f"{group}/{index}" for index in ("data", "indices", "indptr")}
         lengths = {

@@ -55,6 +55,8 @@ class FileTree:
         their own; None if these are the columns. Columns of a frame are no datasets.
     attributes_of : callable, optional
         Returns the attributes with one value of a group or dataset, given its path.
+    is_sparse : callable, optional
+        Returns whether a group says that it is a sparse matrix, with its shape, given its path.
     of_cf : tuple of str
         Columns that are stored as the CF conventions of netCDF say: packed numbers, times.
     """
@@ -67,6 +69,7 @@ class FileTree:
     of_cf: tuple[str, ...] = ()
     datasets: Mapping[str, Seen] | None = None
     attributes_of: Callable[[str], Sequence[str]] | None = None
+    is_sparse: Callable[[str], bool] = lambda _: False
 
     @property
     def whole(self) -> Mapping[str, Seen]:

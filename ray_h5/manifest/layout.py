@@ -247,7 +247,7 @@ class Encoding:
     said : str
         What the file calls it, for messages.
     shape : tuple of int
-        Shape of a sparse matrix; empty if it is in a dataset ``shape``.
+        Shape of a sparse matrix; empty if it is in a dataset ``shape``, or not said.
     values : str
         Dataset, below the group that the file was opened with, of the codes or values.
     other : str
@@ -302,6 +302,8 @@ class ColumnNotes:
             compute += f" * {packing['scale_factor']}"
         if "add_offset" in packing:
             compute += f" + {packing['add_offset']}"
+        if "scale_factor" in packing:
+            compute += " (the rule of CF; some files mean value / scale_factor, and divide)"
         missing = list(dict.fromkeys(packing[name] for name in ("_FillValue", "missing_value") if name in packing))
         todo = [f"compute {compute}"] if compute != "value" else []
         todo += [f"take {' and '.join(missing)} for missing"] if missing else []

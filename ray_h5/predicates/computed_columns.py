@@ -33,6 +33,8 @@ def compute(reader: AnyReader, num_rows: int, column: str, criterion: Derived) -
     assert isinstance(criterion, Length)  # the others are computed from the index
     # Lists of HDF5 have their lengths beside the values alone, so that they are read for these.
     layout = reader.find([column])[column]
+    if layout.row_shape:  # they differ from file to file alone
+        return np.full(num_rows, layout.row_shape[0], np.int64)
     lengths = np.empty(num_rows, np.int64)
     for piece in _pieces(num_rows, [layout]):
         rows = empty((piece.stop - piece.start,), np.dtype(object), layout.where)

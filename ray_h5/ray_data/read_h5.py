@@ -11,13 +11,12 @@ import ray.data
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.row_index import RowIndex
 from ray_h5.loading.loader_registry import loader_of
-from ray_h5.options import takes_options_of
+from ray_h5.options import as_names, takes_options_of
 from ray_h5.ray_data.arguments import ShuffleLike, as_flag, as_resources, remote_options
 from ray_h5.ray_data.datasource import H5Datasource
 from ray_h5.ray_data.epochs import Executions
 from ray_h5.ray_data.ray_internals import begin_each_time
 from ray_h5.ray_data.tasks import in_tasks
-from ray_h5.read.arguments import as_names
 from ray_h5.source import Source, SourceOptions
 from ray_h5.storage.find_files import PathLike
 

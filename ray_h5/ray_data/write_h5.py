@@ -13,11 +13,10 @@ from ray.data.datasource.datasink import WriteResult
 
 from ray_h5.codecs.encode import as_codec
 from ray_h5.errors import OptionError
-from ray_h5.options import as_integer, names_options, takes_options_of
+from ray_h5.options import as_integer, as_names, names_options, takes_options_of
 from ray_h5.ray_data.arguments import as_resources, remote_options
 from ray_h5.ray_data.arrow.columns_of_blocks import columns_of
 from ray_h5.ray_data.ray_internals import own_error
-from ray_h5.read.arguments import as_names
 from ray_h5.writing.destination import folder_of
 from ray_h5.writing.layouts import Layout
 from ray_h5.writing.task_files import Part, PartWriter, check_mode, publish

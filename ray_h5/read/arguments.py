@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,17 +61,6 @@ def _one_axis(option: str, value: Any, kinds: str, expected: str) -> np.ndarray:
 def as_places(places: Sequence[int] | np.ndarray) -> np.ndarray:
     """Return `places` as an int64 array. Numbers that int64 cannot hold become negative; `check_fit` refuses them."""
     return _one_axis("places", places, "iu", "a 1-d array of int").astype(np.int64, copy=False)
-
-
-def as_names(columns: Any, option: str = "columns") -> list[str]:
-    """Return the names of columns that a user gave as `option`; a single string is an error."""
-    if isinstance(columns, str):
-        advice = f"expected a list of names, found one; write {option}=[{columns!r}]"
-        raise OptionError(advice, option=option, value=columns)
-    names = list(columns) if isinstance(columns, Iterable) else [columns]
-    if odd := [name for name in names if not isinstance(name, str)]:
-        raise OptionError(f"{option}: expected a list of names, such as 'signal' or 'obs/image', found {odd[0]!r}")
-    return names
 
 
 def without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -22,9 +22,9 @@ from ray_h5.manifest.file_manifest import Manifest
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, FileLayout, FileState, Form, SourceStates
 from ray_h5.manifest.row_requests import request_of
-from ray_h5.options import as_integer, require
+from ray_h5.options import as_integer, as_names, require
 from ray_h5.per_process import PerProcess
-from ray_h5.read.arguments import Rows, as_names, as_places, as_request, as_rows, check_fit, common_rows, fitted
+from ray_h5.read.arguments import Rows, as_places, as_request, as_rows, check_fit, common_rows, fitted
 from ray_h5.read.arrays.column import Column, JoinedColumn
 from ray_h5.read.casting import Casting
 from ray_h5.read.file_plan import jobs_of_parts

@@ -77,31 +77,38 @@ class GroupColumns(Columns):
 
     def listing(self) -> Listing:
         if self._listing is None:
-            table, errors = self.reader.group_table(self._pattern)
-            if doubles := [name for name in self.own if name in table.columns]:
-                raise OptionError(
-                    f"{self.path}: {doubles[0]!r} is a dataset of the groups {self._pattern.said}, and "
-                    "a name in key= or attrs= of Groups. Choose another key, or leave out the attribute."
-                )
-            self._groups, refused = table, dict[str, Exception](errors)
-            self._listing = Listing(tuple(table.columns), refused)  # there are no other datasets
-            # The encoded members of groups, matrices last, in place of the datasets that they are read from.
-            above = (name.rpartition("/") for name in table.columns)
-            encoded, matrices, parts = list[str](), list[str](), set[str]()
-            for name in dict.fromkeys(parent for parent, _, part in above if parent and part in _FIRST_PARTS):
-                try:
-                    self.plain(name)  # raises if other groups have a dataset of this name
-                    encoding = self.encoding(name)
-                except (UnknownColumnError, UnsupportedColumnError) as exc:
-                    refused[name] = exc
-                    continue
-                if encoding is not None:
-                    of_kind = _PARTS.get(encoding.kind, _MATRIX)
-                    (matrices if of_kind is _MATRIX else encoded).append(name)
-                    parts.update(f"{name}/{part}" for part in of_kind)
-            names = [*self.own, *(name for name in table.columns if name not in parts), *encoded, *matrices]
-            self._listing = Listing(tuple(dict.fromkeys(names)), refused)
+            try:
+                self._listing = self._listed()
+            except RayH5Error:
+                self._listing = None  # whoever asks again gets the error again, and no part of a listing
+                raise
         return self._listing
+
+    def _listed(self) -> Listing:
+        table, errors = self.reader.group_table(self._pattern)
+        if doubles := [name for name in self.own if name in table.columns]:
+            raise OptionError(
+                f"{self.path}: {doubles[0]!r} is a dataset of the groups {self._pattern.said}, and "
+                "a name in key= or attrs= of Groups. Choose another key, or leave out the attribute."
+            )
+        self._groups, refused = table, dict[str, Exception](errors)
+        self._listing = Listing(tuple(table.columns), refused)  # there are no other datasets
+        # The encoded members of groups, matrices last, in place of the datasets that they are read from.
+        above = (name.rpartition("/") for name in table.columns)
+        encoded, matrices, parts = list[str](), list[str](), set[str]()
+        for name in dict.fromkeys(parent for parent, _, part in above if parent and part in _FIRST_PARTS):
+            try:
+                self.plain(name)  # raises if other groups have a dataset of this name
+                encoding = self.encoding(name)
+            except (UnknownColumnError, UnsupportedColumnError) as exc:
+                refused[name] = exc
+                continue
+            if encoding is not None:
+                of_kind = _PARTS.get(encoding.kind, _MATRIX)
+                (matrices if of_kind is _MATRIX else encoded).append(name)
+                parts.update(f"{name}/{part}" for part in of_kind)
+        names = [*self.own, *(name for name in table.columns if name not in parts), *encoded, *matrices]
+        return Listing(tuple(dict.fromkeys(names)), refused)
 
     def look_at(self, paths: Iterable[str]) -> None:
         """Find out about datasets, several at once."""

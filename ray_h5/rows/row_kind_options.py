@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ray_h5.errors import OptionError
-from ray_h5.options import as_integer, is_integer, names_options, require
+from ray_h5.options import as_integer, as_names, is_integer, names_options, require
 
 if TYPE_CHECKING:
     from ray_h5.hdf5.groups.matching_groups import GroupPattern
@@ -123,11 +123,8 @@ class Groups(RowKind):
         check_pattern("Groups: pattern", self.pattern)
         if isinstance(self.pattern, Mapping):
             object.__setattr__(self, "pattern", dict(self.pattern))
-        if isinstance(self.attrs, str):
-            raise OptionError(f"Groups: attrs={self.attrs!r}: expected a list of names; write attrs=[{self.attrs!r}]")
-        object.__setattr__(self, "attrs", tuple(self.attrs))
-        for attr in self.attrs:
-            require(isinstance(attr, str), "Groups: attrs", attr, "names of attributes")
+        attrs: Any = self.attrs
+        object.__setattr__(self, "attrs", () if attrs is None else tuple(as_names(attrs, "Groups: attrs")))
         check_key("Groups: key", self.key)
         own = [*self.attrs, *([] if self.key is None else [self.key])]
         require(len(set(own)) == len(own), f"Groups: attrs={self.attrs}, key", self.key, "names that differ")

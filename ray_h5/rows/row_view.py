@@ -21,9 +21,9 @@ from ray_h5.errors import PredicateError, RayH5Error, UnknownColumnError
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, FileLayout
 from ray_h5.messages import few, near_names
-from ray_h5.options import require
+from ray_h5.options import as_names, require
 from ray_h5.per_process import cached_property
-from ray_h5.read.arguments import Rows, as_names, as_places, as_rows, check_fit, fitted
+from ray_h5.read.arguments import Rows, as_places, as_rows, check_fit, fitted
 from ray_h5.read.arrays.columns_of_files import JobsOfRows
 from ray_h5.read.casting import Casting, LostValue, cast_error
 from ray_h5.read.read_parts import FileRead, outputs

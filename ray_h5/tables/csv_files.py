@@ -31,6 +31,9 @@ _CELL_BYTES = 8
 _EXACT = 2.0**53
 """Up to here, a float64 holds each integer."""
 
+_NO_NUMBERS = pa.array(["", "NaN", "nan", "-NaN", "-nan"], pa.large_string())
+"""A column of these alone has no values: they are no text of a person."""
+
 _MISFIT = re.compile(r"column #(\d+): Row #(\d+): CSV conversion error to (.*?): invalid value '(.*)'", re.DOTALL)
 """What Arrow says of an entry that its column cannot hold."""
 
@@ -59,7 +62,9 @@ def read_csv(file: TableFile, sidecar: Sidecar, budget: TableBudget) -> pa.Table
         times = [field.name for field in table.schema if pa.types.is_time(field.type)]
         floats = [field.name for field in table.schema if pa.types.is_float64(field.type) and field.name not in types]
         rounded = [name for name in floats if (pc.max(pc.abs(table[name])).as_py() or 0) >= _EXACT]
-        again = dict.fromkeys([*times, *rounded], pa.large_string())
+        # To Arrow, NA is missing if no line says another text, and text if one does.
+        absent = [field.name for field in table.schema if pa.types.is_null(field.type) and field.name not in types]
+        again = dict.fromkeys([*times, *rounded, *absent], pa.large_string())
         texts = parsed(again, TableBudget(1 << 62, 1 << 62), [*again]) if again else table
         if again and file.storage is LOCAL:  # of those in a store, both passes have the same bytes
             file.check_unchanged()
@@ -73,6 +78,7 @@ def read_csv(file: TableFile, sidecar: Sidecar, budget: TableBudget) -> pa.Table
     for name in rounded:
         _check_integers(file, name, texts[name], table[name])
     columns = dict(zip(table.column_names, table.columns, strict=True)) | {name: texts[name] for name in times}
+    columns |= {name: texts[name] for name in absent if not pc.all(pc.is_in(texts[name], _NO_NUMBERS)).as_py()}
     for name in {name for name, column in columns.items() if is_text(column.type)}.difference(sidecar.keys):
         columns[name] = pc.if_else(pc.equal(columns[name], ""), None, columns[name])
     return pa.table(columns)
@@ -156,6 +162,18 @@ def _check_integers(file: TableFile, name: str, texts: pa.ChunkedArray, values: 
                 f"beside floats, which a float64 may round. Pass Sidecar(..., types={{{name!r}: str}}) to keep its "
                 "text, 'uint64' for integers from 0 to 2**64 - 1, or 'float64' to round."
             )
+
+
+def without_words(table: pa.Table, name: str) -> pa.Table:
+    """Return a table in which a column of text has no values, if all of its entries are words such as ``NA``.
+
+    Another table has numbers in this column.
+    """
+    words = pa.array(pacsv.ConvertOptions().null_values, pa.large_string())
+    column = table[name]
+    if not pc.all(pc.fill_null(pc.is_in(column.cast(pa.large_string()), words), True)).as_py():
+        return table
+    return table.set_column(table.column_names.index(name), name, pa.nulls(len(column)))
 
 
 def _shown(text: str) -> str:

@@ -275,20 +275,28 @@ class Slices:
         parts = [RowKeys("dataset", pa.repeat(name, num_rows)), RowKeys("row", pa.array(np.arange(num_rows)))]
         return lines_of(parts, [self.names, self.rows], (*self.sidecar.keys, "row"), self.table.name)
 
-    def one_by_one(self, path: str, group: str, columns: Sequence[str]) -> SchemaMismatchError:
-        """Return the error for a file whose datasets must be read one by one; it prints the calls."""
-        key, on = self.sidecar.keys[0], self.sidecar.row_keys[0]
+    def one_by_one(self, paths: Sequence[str], group: str, columns: Sequence[str]) -> SchemaMismatchError:
+        """Return the error for files whose datasets must be read one by one; it prints the calls for the first one.
+
+        Of as many tables as files, the first one is that of the first file: both are sorted.
+        """
+        key, on, path = self.sidecar.keys[0], self.sidecar.row_keys[0], paths[0]
+        tables = [str(file) for file, _ in self.table.parts]
+        table = tables[0] if len(tables) in {1, len(paths)} else tables
         more = "" if key == on else f", key={key!r}"
         opened = repr(path) if group.strip("/") == "" else f"{path!r}, group={group!r}"
-        table = f"sidecar=ray_h5.Sidecar({self.table.name!r}, on={on!r}{more})"
+        said = f"sidecar=ray_h5.Sidecar({table!r}, on={on!r}{more})"
         labels = [self.sidecar.prefix + name for name in self.table.types if name != key][:_MAX_LABELS]
         chosen = [[column, column + LENGTH, *labels] for column in columns]
-        calls = [f"  ray_h5.read_h5({opened}, columns={names!r}, {table})" for names in chosen]
+        calls = [f"  ray_h5.read_h5({opened}, columns={names!r}, {said})" for names in chosen]
         shown = calls[:_MAX_LISTED] + ([f"  and {len(calls) - _MAX_LISTED} more"] if len(calls) > _MAX_LISTED else [])
+        others = "" if len(paths) == 1 else f" These are of the first of {len(paths)} files; each has calls of its own"
+        others += ", with its own table:" if others and table != tables else ":" * bool(others)
         head = (
             f"{self.table.name}: the keys {key!r}, such as {self.table.column(key)[0].as_py()!r}, are rows of "
             f"{len(columns)} datasets, which do not share rows. Read them one at a time, with the columns of the table "
-            "that you need, and join what is read by ds.union(...), or by ConcatDataset of H5Datasets:"
+            f"that you need, and join what is read by ds.union(...), or by ConcatDataset of H5Datasets{others and '.'}"
+            f"{others or ':'}"
         )
         return SchemaMismatchError("\n".join([head, *shown]))
 

@@ -16,7 +16,7 @@ from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import TableError, UnknownColumnError
 from ray_h5.messages import few, near_names
 from ray_h5.storage.storage_of_path import Storage
-from ray_h5.tables.csv_files import read_csv
+from ray_h5.tables.csv_files import read_csv, without_words
 from ray_h5.tables.sidecar import Sidecar
 from ray_h5.tables.table_bytes import TableBudget, TableFile, check_names, find_tables
 
@@ -112,6 +112,12 @@ def open_table(sidecar: Sidecar, storage: Storage) -> Table:
         part = None if is_parquet else read_csv(file, sidecar, budget)
         parts.append((file, part))
         schemas.append(_parquet_schema(file, budget) if part is None else part.schema)
+    for name in schemas[0].names if len(files) > 1 else ():
+        kinds = [is_text(schema.field(name).type) if name in schema.names else None for schema in schemas]
+        for number, (file, part) in enumerate(parts):
+            if part is not None and kinds[number] and False in kinds:
+                parts[number] = file, without_words(part, name)
+                schemas[number] = parts[number][1].schema
     for file, schema in zip(files, schemas, strict=True):
         if set(schema.names) != set(schemas[0].names):
             differ = sorted(set(schema.names) ^ set(schemas[0].names))

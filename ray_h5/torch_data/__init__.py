@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ray_h5 import _HOMES as _ALL
+from ray_h5 import errors as _errors
 from ray_h5 import look_up as _look_up
 
 if TYPE_CHECKING:
@@ -46,8 +47,10 @@ _HOMES = {name: home for name, home in _ALL.items() if not home.startswith("ray_
     "where": "ray_h5.predicates.criteria",
 }
 
+_ERRORS = [name for name in vars(_errors) if name.endswith("Error")]
+
 __all__ = sorted(  # noqa: PLE0605
-    [name for name, home in _HOMES.items() if not home.startswith("ray_h5.compat")] + ["RayH5Error"]
+    [*(name for name, home in _HOMES.items() if not home.startswith("ray_h5.compat")), *_ERRORS]
 )
 
 

@@ -21,6 +21,9 @@ NanPolicy: TypeAlias = Literal["raise", "omit"]
 _BLOCK_VALUES = 262_144
 """Values converted to float64 at a time, so that they stay in the caches; measured."""
 
+_MOST = 2.0**63
+"""Counts are int64."""
+
 _TOO_LARGE = "values are too large for their squares in float64; scale them first"
 
 
@@ -191,7 +194,9 @@ class Moments:
         ):
             raise OptionError(f"axis {axis} of moments does not fit their shape {mean.shape}")
         # Counts are not taken from the floats above, which are exact only up to 2**53.
-        return cls(np.array(state["count"]).astype(np.int64).reshape(shape), mean, m2, axis)
+        if (count > _MOST).any() or ((counts := np.array(state["count"]).astype(np.int64)) < 0).any():
+            raise OptionError("moments: expected counts below 2**63")
+        return cls(counts.reshape(shape), mean, m2, axis)
 
 
 def _sum(block: np.ndarray[Any, Any], axes: tuple[int, ...]) -> np.ndarray[Any, Any]:

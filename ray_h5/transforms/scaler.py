@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -46,6 +47,9 @@ _MAX_SHOWN = 4
 
 _OF_RAY = ("sample_rows", "seed")
 """Options that the class of Ray has and that of plain PyTorch has not; each class reads the files of the other."""
+
+_NO_STATE = (AttributeError, KeyError, TypeError, ValueError, OverflowError)
+"""The errors of what is no state of a `Standardize`."""
 
 _FORMAT = "ray_h5.scalers"
 _VERSION = 3
@@ -315,7 +319,7 @@ class Standardization:
         try:
             options = {name: value for name, value in state.items() if name != "scalers"}
             return cls._made(options, {name: _scaler_of(scaler) for name, scaler in state["scalers"].items()})
-        except (AttributeError, KeyError, TypeError, ValueError, RayH5Error) as exc:
+        except (*_NO_STATE, RayH5Error) as exc:
             raise OptionError(f"expected a result of Standardize.to_dict, found something else: {exc}") from exc
 
     def to_json(self) -> str:
@@ -372,8 +376,9 @@ class Standardization:
             return cls._made(header["options"], scalers)
         except FileNotFoundError as exc:
             raise NotFoundError(f"{name}: no such file; expected one that Standardize.save wrote") from exc
-        # numpy's own messages for such files advise to allow pickle.
-        except (AttributeError, KeyError, TypeError, ValueError, EOFError, OSError, zipfile.BadZipFile) as exc:
+        # numpy's own messages for such files advise to allow pickle. zipfile raises RuntimeError, or
+        # NotImplementedError, which is one, for a part that another program would have to read.
+        except (*_NO_STATE, RuntimeError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as exc:
             if isinstance(exc, CorruptFileError) or "://" in name:
                 raise
             raise CorruptFileError(

@@ -7,7 +7,7 @@ import re
 from importlib.metadata import entry_points
 
 import ray_h5
-from ray_h5 import torch_data
+from ray_h5 import errors, torch_data
 
 COMMANDS = ("inspect", "repack")
 
@@ -23,6 +23,8 @@ def names_text():
         lines += [f"# {module.__name__}", ""]
         for name in module.__all__:
             value = getattr(module, name)
+            if name != "RayH5Error" and value is getattr(errors, name, None):  # listed below
+                continue
             if module is torch_data and getattr(ray_h5, name, None) is value and name in ray_h5.__all__:
                 lines.append(f"{name}: as in ray_h5")
             else:

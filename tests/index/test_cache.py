@@ -505,6 +505,36 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path, files):
             plan_files(files, index_dir=str(folder))
 
 
+def test_an_index_in_a_folder_that_is_only_read(kept, files, monkeypatch, caplog):
+    """As on a share that is mounted without the right to write: mkdir of a folder that is there is no error."""
+
+    def refuse(*_, **__):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    folder, expected = kept
+    before = sorted(os.listdir(folder))
+    monkeypatch.setattr(index_files.tempfile, "TemporaryFile", refuse)
+    monkeypatch.setattr(index_files, "written_whole", refuse)
+    assert planned(files, folder) == expected
+    with h5py.File(files[0], "a") as file:  # its facts are found again, and not stored
+        file["more"] = np.arange(len(file["label"]))
+    for _ in range(2):
+        assert len(H5Dataset(files[0], ["more"], index_dir=folder)) == len(H5Dataset(files[0], ["more"]))
+    assert sorted(os.listdir(folder)) == before
+    (said,) = (record.message for record in caplog.records if "only read" in record.message)
+    assert said == f"index_dir={folder!r}: only read, not stored: Read-only file system"
+    os.mkdir(folder + "2")
+    with pytest.raises(OptionError, match="nothing can be written there: Read-only file system"):
+        plan_files(files, index_dir=folder + "2")
+
+
+def test_names_of_columns_may_be_texts_of_numpy(tmp_path, files):
+    for names in (np.array(["label"]), {"label": np.str_("label")}, ["label"]):
+        assert len(H5Dataset(files, names, index_dir=tmp_path / "index")) == len(H5Dataset(files, ["label"]))
+    assert repr(Groups("g*", attrs=np.array(["n"]))) == repr(Groups("g*", attrs=["n"]))
+    assert Groups("g*", attrs=None) == Groups("g*")
+
+
 def test_an_empty_name_is_no_folder(files):
     with pytest.raises(OptionError, match=r"index_dir='': expected a folder"):
         plan_files(files, index_dir="")

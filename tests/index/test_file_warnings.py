@@ -42,7 +42,8 @@ def test_packed_values_are_told_once_with_what_to_compute(tmp_path, caplog):
     H5Dataset(path)
     (warning,) = warnings_of(caplog)
     assert "values are delivered as stored" in warning
-    assert "t2m: compute value * 0.01 + 273.15, and take -32767 for missing." in warning
+    assert "t2m: compute value * 0.01 + 273.15 (the rule of CF; some files" in warning
+    assert "and divide), and take -32767 for missing." in warning
     assert "plain" not in warning
     assert "differ" not in warning
     H5Dataset(path, ["plain"])

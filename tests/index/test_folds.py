@@ -69,12 +69,6 @@ def test_the_predicates_of_a_fold_share_no_row_and_lose_none(tmp_path, values):
             assert not {row // 2 for row in train} & {row // 2 for row in test}
 
 
-def test_values_that_cannot_be_grouped(tmp_path):
-    path = write(tmp_path / "a.h5", x=np.arange(4), g=np.zeros(4, [("a", "i4")]))
-    with pytest.raises(OptionError, match=r"kfold: group='g': values of type struct<a: int32> cannot be compared"):
-        kfold(path, 2, "g", stratify=None)
-
-
 @pytest.mark.parametrize("stratify", [None, "cs_label", "text"])
 @pytest.mark.parametrize("group", ["guid", "number"])
 @pytest.mark.parametrize("k", [2, 5])
@@ -147,6 +141,21 @@ def test_a_column_of_arrays(patients, arguments):
     wrong = "stratify" if "stratify" in arguments else "group"
     with pytest.raises(PredicateError, match=rf"^kfold: {wrong}='x': the column holds an array of shape \(3,\) a row"):
         kfold(patients, 3, **arguments)
+
+
+@pytest.mark.parametrize("option", ["stratify", "group"])
+def test_values_of_several_parts_are_no_classes(tmp_path, option):
+    pairs = np.array([(i % 2, i % 3) for i in range(6)], [("a", "i4"), ("b", "f8")])
+    path = write(tmp_path / "a.h5", x=np.arange(6), pairs=pairs)
+    with h5py.File(path, "a") as file:
+        file.create_dataset("lists", (6,), h5py.vlen_dtype("i4"))[:] = [np.arange(i % 2 + 1) for i in range(6)]
+    others = {} if option == "group" else {"group": "x"}
+    for name in ("pairs", "lists"):
+        with pytest.raises(PredicateError, match=f"^kfold: {option}='{name}': the column holds values of type "):
+            kfold(path, 2, columns=["x"], **{option: name}, **others)
+    with pytest.raises(PredicateError, match="name a field, such as 'pairs/a'"):
+        kfold(path, 2, **{option: "pairs"})
+    assert len(kfold(path, 2, **{option: "pairs/a"})) == 2
 
 
 @pytest.mark.parametrize("option", ["stratify", "group"])

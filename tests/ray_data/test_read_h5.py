@@ -237,4 +237,4 @@ def test_what_files_hold_is_told_once(tmp_path, caplog):
     ]
     assert len(found) == 2
     assert "demo_0 ... demo_4: 5 groups alike" in found[0]
-    assert "demo_0/t2m: compute value * 0.5; " in found[1]
+    assert "demo_0/t2m: compute value * 0.5 (the rule of CF" in found[1]

@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5 import Grid, Groups, H5Dataset, Patches, RayH5Error, Windows, row_mask, where
+from ray_h5 import Grid, Groups, H5Dataset, Patches, RayH5Error, RowReader, Windows, row_mask, where
 from ray_h5.errors import (
     CorruptFileError,
     ExternalDataError,
@@ -279,7 +279,8 @@ def test_groups_may_share_others_by_links(tmp_path):
         (lambda: Groups({"x": "a/*"}, attrs=["n"]), "of groups that one pattern matches"),
         (lambda: Patches({"x": (2,)}, stride=1, groups={"x": "a"}), "Patches: groups=.*one or more of"),
         (lambda: Groups("a", attrs="n"), r"write attrs=\['n'\]"),
-        (lambda: Groups("a", attrs=["n", 3, "m"]), "Groups: attrs=3: expected names of attributes"),
+        (lambda: Groups("a", attrs=["n", 3, "m"]), "Groups: attrs: expected a list of names"),
+        (lambda: Groups("a", attrs=3), "Groups: attrs: expected a list of names"),
         (lambda: Groups("a", attrs=("n",), key="n"), "names that differ"),
         (lambda: Groups("a", order="size"), "'name' or 'creation'"),
         (lambda: Groups("a", order=["name"]), "'name' or 'creation'"),
@@ -334,6 +335,36 @@ def test_patterns(tmp_path, pattern, rows):
             file[f"{name}/x"] = np.arange(i)
     with open_rows(tmp_path / "a.h5", Groups(pattern, key="name")) as reader:
         assert reader.read(["name"])["name"].tolist() == [row.encode() for row in rows]
+
+
+def test_a_path_with_signs_of_a_pattern_is_that_of_an_object(tmp_path):
+    save(tmp_path / "a.h5", {"raw/x[0]/t": np.arange(3), "raw/x[1]/t": np.arange(4)})
+    assert len(H5Dataset(tmp_path / "a.h5", rows=Groups("raw/x[0]"))[0]["t"]) == 3
+    with pytest.raises(UnknownColumnError, match=re.escape("Did you mean 'raw/x[[]*]'")):
+        H5Dataset(tmp_path / "a.h5", rows=Groups("raw/x[2]"))
+    assert len(H5Dataset(tmp_path / "a.h5", rows=Groups("raw/x[[]*]"))) == 2
+
+
+def test_two_stars_over_datasets_name_the_pattern_of_these(tmp_path):
+    save(tmp_path / "a.h5", {f"2017/L1C/{number}.csv": np.zeros((number, 13)) for number in (9, 10, 77)})
+    with pytest.raises(SchemaMismatchError) as caught:
+        H5Dataset(tmp_path / "a.h5", rows=Groups("**"))
+    (pattern,) = re.findall(r"pass rows=ray_h5\.Groups\('(.*)'\)\.$", str(caught.value))
+    assert len(H5Dataset(tmp_path / "a.h5", rows=Groups(pattern))) == 3
+
+
+def test_groups_that_do_not_fit_are_refused_each_time(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for i in range(3):
+            file[f"g{i}/x"] = np.arange(3)
+        group = file["g0"].create_group("c")
+        group.attrs.update({"encoding-type": "categorical", "encoding-version": "0.2.0", "ordered": False})
+        group["codes"], group["categories"] = np.array([0, 1, 0], "i1"), np.array(["a", "b"], object)
+        file["g1/c"] = np.array([5, 6, 7])
+    with RowReader(tmp_path / "a.h5", rows=Groups("g*", missing="null")) as reader:
+        for _ in range(2):
+            with pytest.raises(SchemaMismatchError, match="column 'c': expected"):
+                _ = reader.columns
 
 
 def test_datasets_that_overlap(tmp_path):

@@ -147,6 +147,7 @@ def test_urls_that_differ_in_what_is_secret(server):
         ({"timeout": "soon"}, "expected seconds"),
         ({"timeout": float("inf")}, "expected seconds"),
         ({"retry_timeout": float("inf")}, "expected seconds"),
+        ({"retry_timeout": "30 years"}, "expected seconds"),
         ({"endpoint": "minio.example.org:9000"}, "begins with https://"),
         ({"max_retries": -1}, "integer of 0 or more"),
         ({3: 4}, "names of options"),
@@ -190,6 +191,9 @@ def test_values_of_options_as_texts_and_as_numbers_of_numpy():
     assert found.values["skip_signature"] is True
     assert found.values["max_retries"] == 3
     assert found.values["timeout"] == "2000ms"
+    for said, seconds in {"30s": 30, "1.5": 1.5, "250 ms": 0.25, "2min": 120, "1h": 3600, 4: 4}.items():
+        assert StoreOptions.of({"retry_timeout": said}, ["s3://b/k"]).values["retry_timeout"].total_seconds() == seconds
+        assert StoreOptions.of({"timeout": said}, ["s3://b/k"]).values["timeout"] == f"{round(seconds * 1000)}ms"
 
 
 def test_names_of_options_with_prefixes():

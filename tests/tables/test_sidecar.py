@@ -591,6 +591,25 @@ def test_an_empty_text_of_a_csv_is_none(files, how):
     assert dataset(files, ["none"], sidecar=sidecar)[0]["none"] is None
 
 
+def test_a_word_that_stands_for_nothing_elsewhere_is_text_in_each_line_or_in_none(files):
+    def found(*texts):
+        table = write(files, "guid,w\n" + "".join(f"{g},{t}\n" for g, t in zip(guids(), texts * 12, strict=False)))
+        return [row["w"] for row in each(dataset(files, ["w"], sidecar=Sidecar(table, on="guid")))][: len(texts)]
+
+    assert found("NA", "FR") == ["NA", "FR"]
+    assert found("NA", "NA") == ["NA", "NA"]
+    assert found("NA", "", "null") == ["NA", None, "null"]
+    assert found("NaN", "") == [None, None]
+    # Beside numbers it is no value: also if they are in another table.
+    assert np.isnan(float(found("NA", "1.5")[0]))
+    tables = [labels(files, guids()[:6], "a.csv"), labels(files, guids()[6:], "b.csv")]
+    for name, value in zip(("a.csv", "b.csv"), ("NA", "2.5"), strict=True):
+        lines = (files / name).read_text().splitlines()
+        write(files, "\n".join([f"{lines[0]},w", *(f"{line},{value}" for line in lines[1:]), ""]), name)
+    values = [row["w"] for row in each(dataset(files, ["w"], sidecar=Sidecar(tables, on="guid")))]
+    np.testing.assert_array_equal([float(value) for value in values], np.repeat([np.nan, 2.5], 6))
+
+
 def test_parquet_tables_whose_integers_do_not_fit_one_type(files):
     for name, values in (("a", np.array(BIG[:6], np.uint64)), ("b", np.arange(6) - 3)):
         start = 0 if name == "a" else 6

@@ -73,6 +73,13 @@ def test_a_column_of_varying_shape_need_not_be_read(path, tmp_path):
         assert found.lengths.tolist() == [i if i % 3 else 0 for i in range(20)]
 
 
+def test_lengths_of_rows_that_differ_from_file_to_file(tmp_path):
+    for i, width in enumerate((3, 5, 4)):
+        save(tmp_path / f"{i}.h5", {"x": np.zeros((10, width, 2))})
+    runs = H5Dataset(tmp_path).epoch_order(Shuffle(by_length="x")).runs
+    assert runs.lengths.tolist() == np.repeat([3, 5, 4], 10).tolist()
+
+
 @pytest.mark.parametrize("index_dir", [None, "index"])
 def test_lengths_of_ranges_and_lists(tmp_path, index_dir):
     counts = np.random.default_rng(1).integers(0, 30, (2, 40))

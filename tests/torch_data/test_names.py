@@ -4,7 +4,7 @@ import sys
 import pytest
 
 import ray_h5
-from ray_h5 import torch_data
+from ray_h5 import errors, torch_data
 
 
 def test_every_public_name_is_there_and_sorted():
@@ -15,7 +15,7 @@ def test_every_public_name_is_there_and_sorted():
 
 def test_all_names_that_need_no_ray_are_here():
     of_ray = {name for name, home in ray_h5._HOMES.items() if home.startswith("ray_h5.ray_data.")}
-    assert set(torch_data.__all__) == {*ray_h5._HOMES, "RayH5Error"} - (
+    assert set(torch_data.__all__) == {*ray_h5._HOMES, *(leaf for leaf in vars(errors) if leaf.endswith("Error"))} - (
         of_ray - {"where", "kfold", "DecodeImage", "Standardize"}
     )
     assert {*ray_h5.__all__} - {*torch_data.__all__} <= of_ray

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 
-from ray_h5.errors import NonFiniteError, NotFittedError, OptionError, UnknownColumnError
+from ray_h5.errors import CorruptFileError, NonFiniteError, NotFittedError, OptionError, UnknownColumnError
 from ray_h5.torch_data import Groups, H5Dataset, Standardize, Windows, loader, where
 from tests.kit.files import save
 
@@ -98,6 +98,22 @@ def test_it_is_saved_for_plain_pytorch_and_for_ray(paths, tmp_path):
     of_ray.save(tmp_path / "r.npz")
     for each in (of_ray, Standardize.load(tmp_path / "r.npz")):
         assert each.to_dict()["scalers"] == standardize.to_dict()["scalers"]
+
+
+@pytest.mark.parametrize(("at", "value"), [(10, 99), (8, 1)], ids=["method of compression", "encrypted"])
+def test_a_damaged_file_of_scalers_is_said_so(paths, tmp_path, at, value):
+    path = tmp_path / "s.npz"
+    fitted = Standardize(["signal"]).fit(H5Dataset(paths))
+    fitted.save(path)
+    data = bytearray(path.read_bytes())
+    data[data.find(b"PK\1\2") + at] = value
+    path.write_bytes(data)
+    with pytest.raises(CorruptFileError, match="a damaged one; save it again"):
+        Standardize.load(path)
+    state = fitted.to_dict()
+    state["scalers"]["signal"]["moments"]["count"] = [10**400]
+    with pytest.raises(OptionError, match=r"expected a result of Standardize\.to_dict"):
+        Standardize.from_dict(state)
 
 
 def test_bad_input(paths, tmp_path):

@@ -122,6 +122,14 @@ def test_errors(rows, axis, policy, error, words):
         Moments.of(np.array(rows), axis, policy)
 
 
+def test_counts_of_a_state_are_those_of_int64():
+    state = Moments.of(np.zeros((3, 1)), 0).to_dict()
+    assert Moments.from_dict({**state, "count": [2**63 - 1]}).count.tolist() == [2**63 - 1]
+    for count in (2**63, 10**30, 10**400):
+        with pytest.raises((OptionError, OverflowError), match=r"counts below|too large"):
+            Moments.from_dict({**state, "count": [count]})
+
+
 def test_only_the_same_can_be_merged():
     rows = np.zeros((4, 3, 3))
     with pytest.raises(SchemaMismatchError, match="cannot be merged"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from ray_h5.columns.ragged.bounds import Bounds
 from ray_h5.columns.ragged.range_columns import Runs, rows_a_chunk
 from ray_h5.columns.ragged.sparse_rows import Entries, first_outside, index_dtype, rows_of
 from ray_h5.columns.values import Reading, Values, read_units
-from ray_h5.errors import CorruptFileError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.errors import CorruptFileError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.tree.encodings import matrix_shape
 from ray_h5.manifest.layout import ColumnLayout, Encoding
 from ray_h5.manifest.row_requests import Request
@@ -150,16 +151,13 @@ def width_of(reader: FileReader, made: Csr, name: str, num_rows: int) -> int:
     where, encoding = f"{reader.path}: sparse matrix {name!r}", checked_encoding(reader, made, name)
     said_rows, said_width = made.shape or (None, None)
     width = said_width
-    if encoding is not None:
-        shape = encoding.shape
-        if not shape:
-            layout = reader.column(f"{name}/shape")
-            if layout.shape != (2,) or layout.dtype.kind not in "iu":
-                raise CorruptFileError(
-                    f"{where}: its shape is {layout.dtype} of shape {layout.shape}; expected two integers"
-                )
-            stored_shape = reader.fact(layout.name, lambda: reader.read([layout.name])[layout.name], of_file=True)
-            shape = matrix_shape(stored_shape, f"{where}: its shape")
+    shape = () if encoding is None else encoding.shape or _shape_beside(reader, where, name)
+    if encoding is not None and not shape and width is None:
+        raise SchemaMismatchError(
+            f"{where}: it has no attribute 'shape' and no dataset of this name, and nothing says how many columns it "
+            f"has; pass columns=[csr({made.group!r}, shape=({num_rows}, ...))] with their number in the place of ..."
+        )
+    if encoding is not None and shape:
         # Some do not say which axis is compressed. 10x has genes x cells, compressed along the cells.
         rows, width = shape if encoding.kind == "csr" or shape[0] == num_rows else shape[::-1]
         if rows != num_rows:
@@ -171,6 +169,24 @@ def width_of(reader: FileReader, made: Csr, name: str, num_rows: int) -> int:
             f"{reader.path}: {made}: expected the shape {(num_rows, width)}, which the matrix {name!r} has in the file"
         )
     return width
+
+
+def says_sparse(reader: FileReader, group: str) -> bool:
+    """Return whether a group says that it is a sparse matrix, and of which shape."""
+    with suppress(RayH5Error):  # reading the matrix reports what is wrong
+        encoding = reader.encoding(group)
+        return encoding is not None and encoding.kind in SPARSE and bool(encoding.shape)
+    return False
+
+
+def _shape_beside(reader: FileReader, where: str, name: str) -> tuple[int, ...]:
+    """Return the shape of a matrix that a dataset of its group holds; () if there is none."""
+    if (layout := reader.find([f"{name}/shape"], missing_ok=True).get(f"{name}/shape")) is None:
+        return ()
+    if layout.shape != (2,) or layout.dtype.kind not in "iu":
+        raise CorruptFileError(f"{where}: its shape is {layout.dtype} of shape {layout.shape}; expected two integers")
+    stored_shape = reader.fact(layout.name, lambda: reader.read([layout.name])[layout.name], of_file=True)
+    return matrix_shape(stored_shape, f"{where}: its shape")
 
 
 def positions_of_names(

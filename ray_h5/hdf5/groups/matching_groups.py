@@ -8,6 +8,7 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from glob import escape
 from typing import Any, TypeAlias
 
 import h5py
@@ -28,6 +29,8 @@ from ray_h5.hdf5.groups.references import targets_of
 from ray_h5.hdf5.tree.attributes import GroupAttribute, TextGuard, text_attribute
 from ray_h5.hdf5.tree.tree import FROM_ROOT, H5Tree, Root, in_both
 from ray_h5.hdf5.tree.walker import OF_MATLAB, Found, hard_links, names_in, not_utf8, walk
+from ray_h5.likely_rows.alike import pattern_of
+from ray_h5.likely_rows.suggestions import Suggestion
 from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray, Paths, Texts
 from ray_h5.messages import few, near_names
 from ray_h5.storage.natural_order import natural_key
@@ -203,6 +206,8 @@ class _Walk:
         if (referred := self._referred(self._parts(pattern))) is not None:
             return referred
         matches = dict(self.matches(pattern))  # '**' may find a group twice
+        if not matches:  # as a name of a column is one, a path is that of an object before it is a pattern
+            matches = dict(self.matches(escape(pattern)))
         if not matches:
             raise self.nothing(pattern)
         names = sorted(matches, key=natural_key) if self._pattern.order == "name" else [*matches]
@@ -293,8 +298,8 @@ class _Walk:
         names: dict[str, list[str]] = {}
         below = (name for name, _, _ in hard_links([(self.root, "")], self._trail))
         for name in itertools.islice((name for name in below if name.split("/")[0] not in OF_MATLAB), _PROBED_NAMES):
-            names.setdefault(re.sub(r"\d+", "*", name), []).append(name)
-        near = near_names(pattern, [glob if len(alike) > 1 else alike[0] for glob, alike in names.items()])
+            names.setdefault(re.sub(r"\d+", "#", name), []).append(name)
+        near = near_names(pattern, [pattern_of(alike) for alike in names.values()])
         return UnknownColumnError(
             f"{self.path}: nothing matches the pattern {pattern!r} below group {self._tree.group!r}.{near}"
         )
@@ -476,11 +481,23 @@ class _Walk:
             self._builders[column].add_missing(1)
 
     def _differs(self, what: str) -> SchemaMismatchError:
-        return SchemaMismatchError(
+        error = SchemaMismatchError(
             f"{self.path}: the groups {self._pattern.said} have different columns: {what}. Choose columns "
             "that all of them have with columns=[...], or groups that agree with the pattern"
             + self._pattern.or_null(", and values are None where a group lacks a column")
         )
+        if "**" in str(self._pattern.pattern).split("/"):
+            error.suggestions = tuple(self._each_dataset())
+        return error
+
+    def _each_dataset(self) -> Iterator[Suggestion]:
+        """Yield a pattern for the datasets, if they are all of one depth: '**' matches groups, of every depth."""
+        below = itertools.islice(hard_links([(self.root, "")], self._trail), _PROBED_NAMES)
+        names = [name for name, _, group in below if isinstance(group.get(name.rpartition("/")[2]), h5py.Dataset)]
+        if len({name.count("/") for name in names}) == 1:
+            said = "'**' matches groups of every depth, and no dataset"
+            options = f"rows=ray_h5.Groups({pattern_of(names)!r})"
+            yield Suggestion(said, "if each dataset is a sample", options)
 
     def refuse(self, column: str, error: RayH5Error) -> None:
         """Leave out a column; raise the error of one that is asked for by its name."""

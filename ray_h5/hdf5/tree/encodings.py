@@ -271,10 +271,10 @@ def _has(group: h5py.Group, names: Iterable[str]) -> bool:
 
 
 def _shape(group: h5py.Group, attribute: str, name: str, path: str) -> tuple[int, ...]:
-    """Return the shape of a sparse matrix that an attribute holds."""
+    """Return the shape of a sparse matrix that an attribute holds; () if there is none, and the user may say it."""
     where = f"{path}: sparse matrix {name!r}: attribute {attribute!r}"
     if not h5py.h5a.exists(group.id, attribute.encode()):
-        raise CorruptFileError(f"{where} is missing; expected the two lengths of the matrix")
+        return ()
     stored = group.attrs.get_id(attribute)
     if stored.shape != (2,) or stored.dtype.kind not in "iu":
         raise CorruptFileError(f"{where} has {stored.dtype} of shape {stored.shape}; expected two integers")

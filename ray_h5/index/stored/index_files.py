@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import logging
 import os
@@ -14,6 +16,7 @@ from pathlib import Path
 from ray_h5.atomic import written_whole
 from ray_h5.errors import OptionError
 from ray_h5.index.stored.facts_as_bytes import VERSION
+from ray_h5.lru import first_time
 from ray_h5.storage.addresses import SCHEMES, is_url, scheme_of, shown
 from ray_h5.storage.byte_source import Identity
 from ray_h5.storage.local import PathLike, local_folder
@@ -23,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 ENDING = ".h5index"
 
+_READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
+
 _MAX_BODY_BYTES = 4 << 30
 _MAGIC = b"ray_h5ix"
 _HEADER = struct.Struct("<8sIQ16s")
@@ -30,7 +35,9 @@ _HEADER = struct.Struct("<8sIQ16s")
 
 
 def check_index_dir(folder: PathLike, *, in_store: bool = False) -> str:
-    """Make the folder of an index, and return its absolute path; one in a store, for files there, is only read.
+    """Make the folder of an index, and return its absolute path.
+
+    One in a store, for files there, is only read; so is one with index files in which nothing can be written.
 
     Raises
     ------
@@ -50,9 +57,16 @@ def check_index_dir(folder: PathLike, *, in_store: bool = False) -> str:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as exc:
-        raise OptionError(f"index_dir={folder!r}: nothing can be written there: {exc.strerror}") from exc
+        if exc.errno not in _READ_ONLY or not any(name.endswith(ENDING) for name in _names_in(folder)):
+            raise OptionError(f"index_dir={folder!r}: nothing can be written there: {exc.strerror}") from exc
     _warn_of_others(folder)
     return folder
+
+
+def _names_in(folder: str) -> list[str]:
+    with contextlib.suppress(OSError):
+        return os.listdir(folder)
+    return []
 
 
 @lru_cache(maxsize=1024)  # once a folder
@@ -70,7 +84,7 @@ def _warn_of_others(folder: str) -> None:
 
 
 def write_body(where: str, body: bytes) -> bool:
-    """Write an index file, whole or not at all; return False for a body that is too large.
+    """Write an index file, whole or not at all; return False for a body that is too large, or a folder to read alone.
 
     Raises
     ------
@@ -86,6 +100,10 @@ def write_body(where: str, body: bytes) -> bool:
             file.write(_HEADER.pack(_MAGIC, VERSION, len(body), _checksum(body)))
             file.write(body)
     except OSError as exc:
+        if exc.errno in _READ_ONLY:
+            if first_time("read-only index", folder):
+                logger.warning("index_dir=%r: only read, not stored: %s", folder, exc.strerror)
+            return False
         raise OptionError(f"index_dir={folder!r}: {name} cannot be written there: {exc.strerror}") from exc
     return True
 

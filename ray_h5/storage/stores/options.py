@@ -58,6 +58,9 @@ _BOOLS = frozenset({
 })  # fmt: skip
 _WORDS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 _LONGEST_S = 1e9
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_TIME = re.compile(rf"\s*(\d+(?:\.\d+)?)\s*({'|'.join(_UNITS)})?\s*")
+"""A time as text: a number, and the unit that it is of."""
 
 _PUBLIC = _BOOLS | _TIMES | _OWN_NAMES | {"default_region", "pool_max_idle_per_host", "region"}
 """Options whose values are no secret. The values of all others are in no message."""
@@ -228,13 +231,14 @@ def _checked_text(name: str, what: str, value: Any) -> Any:
 
 def _checked_time(what: str, value: Any, *, is_wait: bool) -> Any:
     """Return seconds as obstore takes them: a text of milliseconds for a request, a timedelta for a wait."""
-    with_unit = isinstance(value, str) and not re.fullmatch(r"\d+(\.\d+)?", value)
-    if with_unit and not is_wait and re.match(r"\d+(\.\d+)?\s*[a-z]", value):
-        return value
+    said = _TIME.fullmatch(value) if isinstance(value, str) else None
+    if isinstance(value, str) and said is None and not is_wait and re.match(r"\d+(\.\d+)?\s*[a-z]", value):
+        return value  # such as 1m 30s, which obstore checks
     try:
-        seconds = value.total_seconds() if isinstance(value, timedelta) else float("nan" if with_unit else value)
-    except (TypeError, ValueError):
-        seconds = -1.0
+        number = value.total_seconds() if isinstance(value, timedelta) else float(value if said is None else said[1])
+    except (TypeError, ValueError, OverflowError):
+        number = -1.0
+    seconds = number * (1 if said is None else _UNITS[said[2] or "s"])
     if isinstance(value, bool) or not (0 <= seconds < _LONGEST_S) or (not seconds and not is_wait):
         raise OptionError(f"{what}={value!r}: expected seconds, such as 30, or '30s'")
     return timedelta(seconds=seconds) if is_wait else f"{round(seconds * 1000)}ms"
