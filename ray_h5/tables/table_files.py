@@ -116,8 +116,8 @@ def open_table(sidecar: Sidecar, storage: Storage) -> Table:
         kinds = [is_text(schema.field(name).type) if name in schema.names else None for schema in schemas]
         for number, (file, part) in enumerate(parts):
             if part is not None and kinds[number] and False in kinds:
-                parts[number] = file, without_words(part, name)
-                schemas[number] = parts[number][1].schema
+                parts[number] = file, (part := without_words(part, name))
+                schemas[number] = part.schema
     for file, schema in zip(files, schemas, strict=True):
         if set(schema.names) != set(schemas[0].names):
             differ = sorted(set(schema.names) ^ set(schemas[0].names))
