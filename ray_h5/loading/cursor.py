@@ -47,6 +47,14 @@ class Cursor:
         self.run: tuple[Position, int] | None = None
         """Where the iteration that was asked last began, and how many rows of this rank are done now."""
 
+    def set(self, setting: int | Position) -> None:
+        """Let the next iteration begin with an epoch, or at a position, whatever was chosen before."""
+        self.loaded = self.run = None
+        if isinstance(setting, Position):
+            self.resume(setting)
+        else:
+            self.set_epoch(setting)
+
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iteration; a position in it stays, as frameworks set the epoch after it."""
         epoch = as_integer("set_epoch: epoch", epoch, 0)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from dataclasses import replace
+from functools import partial
+from operator import itemgetter
+from typing import Any, TypeAlias
 
 from ray.data import Dataset
 
@@ -11,61 +14,80 @@ from ray_h5.columns.ragged.padding import PadLike
 from ray_h5.errors import OptionError
 from ray_h5.loading.rank_shares import Share
 from ray_h5.options import as_integer
+from ray_h5.order.block_layout import Tail
 from ray_h5.order.position import Position, PositionLike
 from ray_h5.order.remaining_blocks import start_of
-from ray_h5.ray_data.epochs import Setting, as_setting
+from ray_h5.ray_data.epochs import warn_of_lost_rows
 from ray_h5.ray_data.training.collate import TorchCollate
 from ray_h5.ray_data.training.device import can_pin
 from ray_h5.ray_data.training.worker_shard import WorkerShard, read_by_workers
+
+Ranks: TypeAlias = Callable[..., tuple[int, int]]
+"""Returns the rank and the number of ranks at this time; with ``begins=True`` for an epoch that begins."""
 
 
 class DatasetLoader:
     """The batches of a dataset of `read_h5`, read in this process; made by `loader`.
 
     Each iteration is the next epoch. Batches are those of `train_batches`: dicts of tensors, and of numpy arrays where
-    torch has none.
+    torch has none. If the rows do not divide among the ranks, and the dataset has no ``tail``, a few come again, as
+    with a loader of files; with `drop_last` they are left out.
     """
 
-    def __init__(self, shard: WorkerShard, batch_size: int, collate: TorchCollate, drop_last: bool) -> None:
-        self._shard, self.batch_size, self._collate, self._drop_last = shard, batch_size, collate, drop_last
-        self._is_inside = False
-        """Whether an epoch has begun and not ended."""
+    def __init__(
+        self, shard: WorkerShard, ranks: Ranks, batch_size: int, collate: TorchCollate, *, drop_last: bool
+    ) -> None:
+        self._shard, self._ranks, self._collate = shard, ranks, collate
+        self.batch_size, self._drop_last = batch_size, drop_last
 
     def __len__(self) -> int:
         """Return the batches of an epoch."""
-        plan, shard = self._shard.plan, self._shard
-        rows = Share.of(plan, start_of(plan, world_size=shard.world_size())).num_rows
+        rank, world_size = self._ranks()
+        rows = Share.of(self._shard.plan, self._whole(world_size, 0), rank).num_rows
         return rows // self.batch_size if self._drop_last else -(-rows // self.batch_size)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        self._is_inside = True
-        yield from self._shard.iter_torch_batches(
-            batch_size=self.batch_size, collate_fn=self._collate, drop_last=self._drop_last, device="cpu"
-        )
-        self._is_inside = False
+        batches = self._shard.cursor.counted(self._batches(), itemgetter(0))
+        return (batch for _, batch in batches)
+
+    def _batches(self) -> Iterator[list[Any]]:
+        """Begin an epoch; yield its batches with their numbers of rows."""
+        rank, world_size = self._ranks(begins=True)
+        start = self._shard.cursor.begin(partial(self._whole, world_size), self.batch_size)
+        if not start.has_begun:
+            warn_of_lost_rows("loader", Share.of(self._shard.plan, start).layout.num_rows, world_size)
+        yield from self._shard.read(start, rank, self.batch_size, self._drop_last, self._collate)
+
+    def _whole(self, world_size: int, epoch: int) -> Position:
+        """Return where a whole epoch begins."""
+        plan, order = self._shard.plan, self._shard.cursor.order
+        if world_size > 1 and order.shuffle is not None and order.shuffle.is_drawn:
+            raise OptionError(
+                "read_h5(shuffle=True) draws a seed: each of several ranks would have an order of its own; give all of "
+                f"them one seed, such as shuffle=Shuffle(seed={order.seed})"
+            )
+        start = start_of(plan, epoch, world_size, order.seed)
+        if start.tail is None and world_size > 1:
+            start = replace(start, tail=Tail("drop" if self._drop_last else "pad", world_size))
+        return start
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration."""
-        self._set(as_setting(epoch, None))
+        self._shard.cursor.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position after all batches handed out so far, as a dict for a checkpoint."""
-        shard = self._shard
-        return shard.state_dict() if self._is_inside else shard.epochs.next(shard.plan).to_dict()
+        return self._shard.cursor.position().to_dict()
 
     def load_state_dict(self, state: PositionLike) -> None:
         """Go on at a position: that of `state_dict`, of a `loader` of files, or of `train_batches`."""
-        self._set(Position.from_dict(state))
-
-    def _set(self, setting: Setting) -> None:
-        self._is_inside = False
-        self._shard.epochs.set(setting)
+        self._shard.cursor.resume(state)
 
 
 def loader_of_dataset(
     ds: Dataset,
     batch_size: int,
-    ranks: Callable[[int | None, int | None], tuple[int, int]],
+    ranks: Ranks,
     *,
     threads: int,
     shuffle: Any = True,
@@ -92,7 +114,8 @@ def loader_of_dataset(
         raise OptionError(
             f"{', '.join(sorted(options))}: the dataset is made already; these are options of read_h5(...)"
         )
-    own, ranks_in_all = ranks(rank, world_size)
+    if (rank, world_size) != (None, None):
+        ranks(rank, world_size)  # raises here for a rank that there is not
     read = read_by_workers(ds)
     if isinstance(read, str):
         raise OptionError(
@@ -102,6 +125,6 @@ def loader_of_dataset(
         )
     source, functions = read
     collate = TorchCollate(pin_memory=pin_memory and can_pin(), padding=pad)
-    epochs, threads = source.epochs.for_workers(ranks_in_all), as_integer("threads", threads, 0)
-    shard = WorkerShard("loader", source.plan(), source.names, functions, epochs, own, threads, agrees=False)
-    return DatasetLoader(shard, batch_size, collate, drop_last)
+    threads = as_integer("threads", threads, 0)
+    shard = WorkerShard("loader", source.plan(), source.names, functions, source.epochs.for_workers(1), 0, 1, threads)
+    return DatasetLoader(shard, partial(ranks, rank, world_size), batch_size, collate, drop_last=drop_last)

@@ -25,6 +25,7 @@ import ray
 from ray.data import DataContext, DataIterator, Dataset
 
 from ray_h5.errors import OptionError, PositionError
+from ray_h5.loading.cursor import Cursor
 from ray_h5.options import as_integer, names_options
 from ray_h5.order.position import Position, PositionLike
 from ray_h5.order.read_plan import ReadPlan
@@ -107,7 +108,7 @@ class Epochs:
     _seed: int | None = None
     """The seed of the run that was resumed, for later epochs too; None if that of the plan counts."""
     _executed: dict[Hashable, int] = field(default_factory=dict)
-    """How often each was executed since the setting; None stands for iterations in this process, without tasks."""
+    """How often each was executed since the setting."""
     _asked: dict[str, tuple[int, Setting]] = field(default_factory=dict)
     """By shard: the workers that share the dataset, and what this one asked for the next epoch."""
     _begun: dict[Hashable, Position] = field(default_factory=dict)
@@ -141,7 +142,7 @@ class Epochs:
             self.set(next(iter(asked.values()))[1])
         # The same dataset may be there twice, as in a union with itself: it is in one epoch.
         if key not in self._begun:
-            self._begun[key] = self.next(plan, key)
+            self._begun[key] = self._next(plan, key)
         start = self._begun[key]
         if Executions not in context.custom_execution_callback_classes:
             self.started(key, Execution())
@@ -151,14 +152,13 @@ class Epochs:
         _BEGUN.executions += ((self, key),)
         return start
 
-    def iterate(self, plan: ReadPlan) -> Position:
-        """Begin an iteration in this process, and return where."""
-        start = self._begun[None] = self.next(plan)
-        self.started(None, Execution())
-        return start
+    def cursor(self, plan: ReadPlan) -> Cursor:
+        """Return where a process begins that reads the rows itself, each iteration the next epoch."""
+        cursor = Cursor(plan.order.with_drawn_seed(self._seed), plan.fingerprint, advances=True)
+        cursor.set(self._setting)
+        return cursor
 
-    def next(self, plan: ReadPlan, key: Hashable = None) -> Position:
-        """Return where the next iteration begins; by default of those in this process."""
+    def _next(self, plan: ReadPlan, key: Hashable) -> Position:
         position = self._setting
         if not isinstance(position, Position):  # a position is that of the first execution alone
             return start_of(plan, position + self._executed.get(key, 0), self.world_size, self._seed)
@@ -189,10 +189,7 @@ class Epochs:
         self._executed[key] = self._executed.get(key, 0) + 1
         if isinstance(self._setting, Position):
             self._seed, self._setting = start.seed, self._setting.epoch
-        rows = layout_of(start).num_rows - start.rows * start.world_size
-        if start.has_begun:
-            warn_of_lost_rows(f"the rest of epoch {start.epoch}", rows, start.world_size)
-        logger.debug("epoch %d, %d rows", start.epoch, rows)
+        say_begun(start)
         self.running = RunningEpoch(start, self.resumes)
 
 
@@ -207,6 +204,14 @@ def check_agreement(asked: Mapping[str, str], workers: int, silent: int = 0) -> 
         f"{', '.join(said + [f'{silent} others for nothing'] * bool(silent))}. Pass the same epoch and position to "
         "train_batches or set_epoch in all of them, also the position of a checkpoint that rank 0 alone has loaded."
     )
+
+
+def say_begun(start: Position) -> None:
+    """Say that an epoch begins, and which rows of the rest of one no worker gets."""
+    rows = layout_of(start).num_rows - start.rows * start.world_size
+    if start.has_begun:
+        warn_of_lost_rows(f"the rest of epoch {start.epoch}", rows, start.world_size)
+    logger.debug("epoch %d, %d rows", start.epoch, rows)
 
 
 def warn_of_lost_rows(what: str, rows: int, world_size: int) -> None:
@@ -299,6 +304,9 @@ def set_epoch(dataset: Dataset | DataIterator, epoch: int, position: PositionLik
 
 def ask_for(dataset: Dataset | DataIterator, setting: Setting) -> int:
     """Set the epoch of a dataset or shard, and return of how many `read_h5` it consists."""
+    if (cursor := _own_cursor(dataset)) is not None:
+        cursor.set(setting)
+        return 1
     if not is_split(dataset):
         return len(_at_epochs(dataset, Epochs.set, setting))
     rank = world_rank()
@@ -308,6 +316,8 @@ def ask_for(dataset: Dataset | DataIterator, setting: Setting) -> int:
 
 def running_epoch(dataset: Dataset | DataIterator) -> RunningEpoch | None:
     """Return the epoch that a dataset, or that of a shard, has begun last; None if it has begun none."""
+    if (cursor := _own_cursor(dataset)) is not None:
+        return None if cursor.run is None else RunningEpoch(cursor.run[0], "at its rows")
     return next(iter(_at_epochs(dataset, attrgetter("running"))), None)
 
 
@@ -319,5 +329,10 @@ def _at_epochs(dataset: Dataset | DataIterator, function: Callable[..., Any], *a
         counted = [getattr(datasource, "epochs", None) for datasource in datasources(ds, optimized=False)]
         return [function(epochs, *arguments) for epochs in counted if isinstance(epochs, Epochs)]
 
-    own = getattr(dataset, "epochs", None)  # of a shard that its worker reads
-    return [function(own, *arguments)] if isinstance(own, Epochs) else of_dataset(dataset, at_each)
+    return of_dataset(dataset, at_each)
+
+
+def _own_cursor(dataset: Dataset | DataIterator) -> Cursor | None:
+    """Return the cursor of a shard that its worker reads itself; None for others."""
+    cursor = getattr(dataset, "cursor", None)
+    return cursor if isinstance(cursor, Cursor) else None

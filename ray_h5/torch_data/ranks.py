@@ -25,8 +25,10 @@ class OwnRank(NamedTuple):
     world_size: int
 
 
-def resolve_rank(rank: int | None, world_size: int | None) -> OwnRank:
+def resolve_rank(rank: int | None, world_size: int | None, *, begins: bool = False) -> OwnRank:
     """Return rank and world size; None stands for that of torch.distributed, if it is initialised.
+
+    If an epoch `begins`, processes of torchrun that torch.distributed does not know are told.
 
     Raises
     ------
@@ -34,6 +36,8 @@ def resolve_rank(rank: int | None, world_size: int | None) -> OwnRank:
         If there is no such rank.
     """
     distributed, is_given = _is_distributed(), world_size is not None
+    if begins and rank is None and not is_given:
+        _warn_of_torchrun()
     if world_size is None:
         world_size = torch.distributed.get_world_size() if distributed else 1
     if rank is None:
@@ -72,7 +76,7 @@ def split_by_accelerate() -> tuple[bool, int | None]:
     return is_split, None
 
 
-def warn_of_torchrun() -> None:
+def _warn_of_torchrun() -> None:
     """Warn once in a process that torchrun started among others, and that torch.distributed does not know."""
     run, processes = os.environ.get("TORCHELASTIC_RUN_ID"), os.environ.get("WORLD_SIZE", "1")
     if run is not None and processes != "1" and not _is_distributed() and first_time("torchrun", run):

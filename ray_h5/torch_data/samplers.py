@@ -28,7 +28,6 @@ from ray_h5.torch_data.ranks import (
     resolve_rank,
     split_by_accelerate,
     warn_of_lightning,
-    warn_of_torchrun,
 )
 
 ShuffleLike = bool | str | Shuffle | None
@@ -115,7 +114,7 @@ class OrderSampler(DistributedSampler[int]):
         run_length: int = 1,
         stretch: int | None = None,
     ) -> None:
-        self._ranks = {"rank": rank, "world_size": world_size}
+        self._ranks: dict[str, Any] = {"rank": rank, "world_size": world_size}
         own = resolve_rank(**self._ranks)
         self.dataset, self.drop_last = dataset, drop_last
         name, length = ("run_length", run_length) if stretch is None else ("stretch", stretch)
@@ -187,13 +186,13 @@ class OrderSampler(DistributedSampler[int]):
         rows, ranks = self.order.epoch_rows, self._own_rank().world_size
         return rows // ranks if self.drop_last else -(-rows // ranks)
 
-    def _own_rank(self) -> OwnRank:
+    def _own_rank(self, *, begins: bool = False) -> OwnRank:
         """Return rank and world size at this time: of all samples if accelerate splits them.
 
         Frameworks make loaders before and after they initialise torch.distributed. Before the first iteration it is
         not known whether accelerate prepared the loader; a process that has an `Accelerator` prepares most of them.
         """
-        own, is_asked = resolve_rank(**self._ranks), set(self._ranks.values()) != {None}
+        own, is_asked = resolve_rank(**self._ranks, begins=begins), set(self._ranks.values()) != {None}
         self._check_ranks(own)
         is_split = has_accelerator() and not is_asked if self._is_split is None else self._is_split
         if is_split:
@@ -236,9 +235,7 @@ class OrderSampler(DistributedSampler[int]):
     def _begin(self, run_length: int = 1) -> Share:
         """Begin an iteration, of runs of some rows; return what this rank reads in it."""
         self._is_split, epoch = split_by_accelerate()
-        own = self._own_rank()
-        if set(self._ranks.values()) == {None}:
-            warn_of_torchrun()
+        own = self._own_rank(begins=True)
         if epoch is not None:
             self._cursor.set_epoch(epoch)
         return self._share(self._cursor.begin(partial(self._whole, own), run_length), own.rank)

@@ -84,3 +84,56 @@ def test_what_it_cannot_read_says_so(ds):
     for options in ({"shuffle": False}, {"seed": 3}, {"workers": 2}, {"collate_fn": torch.stack}, {"columns": ["x"]}):
         with pytest.raises(OptionError):
             loader(ds, 8, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "rows", "lost", "warns"),
+    [
+        ({}, 76, 0, False),
+        ({"drop_last": True}, 72, 7, False),  # 75 rows of each, in whole batches
+        ({"tail": "pad", "tail_rows": 3}, 76, 0, True),  # of 153, of which the last one has come before
+        ({"tail": "drop", "tail_rows": 149}, 74, 3, True),
+    ],
+)
+def test_rows_that_do_not_divide_among_ranks_come_again_or_are_spoken_of(tmp_path, options, rows, lost, warns, caplog):
+    drop_last, paths = options.pop("drop_last", False), write_chunked(tmp_path, (50, 101))
+    ds = ray_h5.read_h5(paths, columns=["x"], shuffle=Shuffle("auto", 7), include_row_ids=True, **options)
+    made = [loader(ds, 8, rank=rank, world_size=2, drop_last=drop_last) for rank in range(2)]
+    shares = [ids(batches) for batches in made]
+    assert [len(share) for share in shares] == [rows] * 2
+    assert [len(batches) for batches in made] == [-(-rows // 8)] * 2
+    assert len(set(range(151)) - {*shares[0], *shares[1]}) == lost
+    assert ("do not divide among 2 workers" in caplog.text) == warns
+    state = made[0].state_dict()  # of the next epoch
+    assert (state["epoch"], state["rows"]) == (1, 0)
+
+
+def test_it_has_the_rank_of_the_epoch_that_begins(ds, monkeypatch):
+    """A framework initialises torch.distributed after a loader is made, and may end it."""
+    made = loader(ds, 8)
+    for world_size in (1, 2, 3):
+        monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.distributed, "get_world_size", lambda world_size=world_size: world_size)
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda world_size=world_size: world_size - 1)
+        assert len(made) == -(-(150 // world_size) // 8)
+        made.set_epoch(0)
+        assert len(ids(made)) == 150 // world_size
+    with pytest.raises(OptionError, match=r"each of several ranks would have an order of its own"):
+        list(loader(ray_h5.read_h5(ds.input_files(), shuffle=True, include_row_ids=True), 8))
+
+
+def test_iterations_count_for_themselves(ds):
+    made = loader(ds, 8)
+    first, second = iter(made), iter(made)
+    begun = ids(itertools.islice(first, 2))
+    assert made.state_dict()["rows"] == 16
+    assert ids(itertools.islice(second, 1)) != begun[:8]
+    assert (made.state_dict()["epoch"], made.state_dict()["rows"]) == (1, 8)
+    next(first)
+    assert (made.state_dict()["epoch"], made.state_dict()["rows"]) == (0, 24)
+    state = made.state_dict()
+    for _ in range(2):  # as frameworks do after they have loaded a state
+        made.load_state_dict(state)
+        made.set_epoch(0)
+        assert made.state_dict() == state
+    assert len(ids(made)) == 150 - 24

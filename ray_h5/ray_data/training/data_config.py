@@ -65,8 +65,8 @@ class OrderedDataConfig(DataConfig):
                 warn_of_lost_rows(f"dataset {name!r}", source.plan().num_positions, ranks)
                 plan = source.reference()
                 for rank in range(world_size):
-                    epochs, of = source.epochs.for_workers(ranks), rank if is_shared else 0
-                    shards[rank][name] = WorkerShard(name, plan, source.names, functions, epochs, of, threads[rank])
+                    of, epochs = (rank if is_shared else 0, ranks), source.epochs.for_workers(ranks)
+                    shards[rank][name] = WorkerShard(name, plan, source.names, functions, epochs, *of, threads[rank])
                 continue
             check_free_cpus(name, ds)
             in_tasks[name] = _for_workers(name, ds, ranks) if sources_of(ds) else ds

@@ -22,16 +22,18 @@ from ray.data.collate_fn import ArrowBatchCollateFn, PandasBatchCollateFn
 
 from ray_h5.columns.schema import TENSOR_KINDS
 from ray_h5.errors import OptionError, PositionError
+from ray_h5.loading.cursor import Cursor
 from ray_h5.loading.origin_columns import epoch_column
 from ray_h5.loading.rank_shares import Share
 from ray_h5.loading.read_calls import BatchReader
 from ray_h5.loading.row_source import RowSource
 from ray_h5.options import as_integer
+from ray_h5.order.position import Position
 from ray_h5.order.read_plan import ReadPlan
 from ray_h5.order.remaining_blocks import Block, read_block, start_of
 from ray_h5.ray_data.arrow.blocks import schema_of, to_table
 from ray_h5.ray_data.datasource import H5Datasource
-from ray_h5.ray_data.epochs import Epochs, check_agreement, in_words
+from ray_h5.ray_data.epochs import Epochs, check_agreement, in_words, say_begun
 from ray_h5.ray_data.preprocessing.standardize import Standardize
 from ray_h5.ray_data.ray_internals import steps_after_reading, world_rank
 from ray_h5.transforms.augmentation import Augmentation
@@ -129,13 +131,13 @@ class WorkerShard(DataIterator):
     functions: list[RowFunction]
     """The functions after the reading."""
     epochs: Epochs
-    """The epoch that an iteration reads; `set_epoch` sets it."""
+    """Where the first iteration begins."""
     rank: int
-    """The share, of `epochs.world_size`."""
+    """The share, of `ranks`."""
+    ranks: int
     threads: int
-    agrees: bool = True
-    """Whether the workers of a trainer compare their epochs and positions at the beginning of each epoch."""
     _source: RowSource | None = None
+    _cursor: Cursor | None = None
     _rows: int = 0
 
     def __getstate__(self) -> dict[str, Any]:
@@ -150,6 +152,13 @@ class WorkerShard(DataIterator):
         if not isinstance(self.put, ReadPlan):
             self.put = ray.get(self.put)
         return self.put
+
+    @property
+    def cursor(self) -> Cursor:
+        """Where this worker is; `set_epoch` sets it."""
+        if self._cursor is None:
+            self._cursor = self.epochs.cursor(self.plan)
+        return self._cursor
 
     # What users call ------------------------------------------------------------------------------
 
@@ -231,7 +240,7 @@ class WorkerShard(DataIterator):
 
     def world_size(self) -> int:
         """Return how many workers share the dataset."""
-        return self.epochs.world_size
+        return self.ranks
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position after all batches handed out so far; `set_epoch` and `train_batches` take it.
@@ -241,9 +250,9 @@ class WorkerShard(DataIterator):
         PositionError
             If no epoch has begun.
         """
-        if self.epochs.running is None:
+        if self.cursor.run is None:
             raise PositionError(f"dataset {self.name!r} has begun no epoch, so that it has no position")
-        return self.epochs.running.position(self._rows).to_dict()
+        return self.cursor.position().to_dict()
 
     materialize: ClassVar[Any] = _refused("materialize")
     to_tf: ClassVar[Any] = _refused("to_tf")
@@ -260,41 +269,50 @@ class WorkerShard(DataIterator):
         moved: Callable[[Iterator[list[Any]]], Iterable[Any]],
     ) -> Iterator[Any]:
         """Yield the batches of the next epoch."""
-        plan = self.plan
+        plan, cursor = self.plan, self.cursor
         size = plan.block_rows if batch_size is None else as_integer("batch_size", batch_size, 1)
-        start = self.epochs.iterate(plan)
-        if self._source is None:
-            self._source = RowSource(plan, kept_bytes=0)
-        reader = BatchReader(
-            self._source,
-            Share.of(plan, start, self.rank),
-            size,
-            threads=self.threads,
-            drop_last=drop_last,
-            make=lambda block: [len(block.positions), _columns(plan, block, self.names)],
-            finish=lambda made: [made[0], finish(_after(self.functions, made[1]))],
-        )
-        self._rows = 0
+        start = cursor.begin(lambda epoch: start_of(plan, epoch, self.ranks, cursor.order.seed))
+        run, self._rows = cursor.run, 0
 
-        def agreed() -> Iterator[Any]:
+        def agreed() -> Iterator[list[Any]]:
             # The first batch is read while other workers arrive, and handed out once all agree.
-            batches = iter(reader)
+            batches = self.read(start, self.rank, size, drop_last, finish)
             first = list(itertools.islice(batches, 1))
-            self._check_agreement()
+            self._check_agreement(start)
             yield from itertools.chain(first, batches)
 
         for rows, batch in moved(agreed()):
-            self._rows += rows  # those of a batch that is on its way to a GPU are not handed out
+            run = cursor.advance(rows, run)  # those of a batch that is on its way to a GPU are not handed out
+            self._rows += rows
             yield batch
 
-    def _check_agreement(self) -> None:
+    def read(
+        self, start: Position, rank: int, batch_size: int, drop_last: bool, finish: Callable[[Batch], Any]
+    ) -> Iterator[list[Any]]:
+        """Return the numbers of rows and the batches that a rank reads from a position on."""
+        say_begun(start)
+        if self._source is None:
+            self._source = RowSource(self.plan, kept_bytes=0)
+        return iter(
+            BatchReader(
+                self._source,
+                Share.of(self.plan, start, rank),
+                batch_size,
+                threads=self.threads,
+                drop_last=drop_last,
+                make=lambda block: [len(block.positions), _columns(self.plan, block, self.names)],
+                finish=lambda made: [made[0], finish(_after(self.functions, made[1]))],
+            )
+        )
+
+    def _check_agreement(self, start: Position) -> None:
         """Raise if this worker begins another epoch, or at another position, than the first one."""
-        running, rank, workers = self.epochs.running, world_rank(), self.world_size()
-        if not self.agrees or workers == 1 or running is None or rank is None:
+        rank, workers = world_rank(), self.ranks
+        if workers == 1 or rank is None:
             return
         from ray.train.collective import broadcast_from_rank_zero
 
-        own = in_words(running.position(0))
+        own = in_words(start)
         check_agreement({"rank 0": broadcast_from_rank_zero(own), f"rank {rank}": own}, workers)
 
 
