@@ -184,6 +184,13 @@ class Columns(ABC):
         except (UnknownColumnError, UnsupportedColumnError):
             return False
 
+    def is_there(self, name: str) -> bool:
+        """Return whether the user describes a column, or the parts have a dataset of its name or encode one."""
+        try:
+            return name.strip("/") in self.made or self.plain(name) is not None or self.encoding(name) is not None
+        except UnsupportedColumnError:
+            return True
+
     def datasets(self, name: str) -> tuple[Values, JoinedArray]:
         """Return the values of a column, and the datasets that have them, of which each part has a whole one."""
         values = self.values(name)
@@ -206,7 +213,7 @@ class Columns(ABC):
         if not isinstance(made, JoinedColumn) or self.groups is not None:
             return self.at(self.dataset_of(name), name)
         # The datasets that match a pattern, one after the other.
-        table = self._datasets(made.name, made.pattern)
+        table = self._datasets(repr(made), GroupPattern(made.pattern, name=made.name))
         joined, what = table.columns.get(made.name), f"groups, such as {table.names[0]!r}"
         if joined is not None and not joined.single and joined.unit_shape is not None:
             return self.decoded(joined, Stored.end_to_end(made.name, joined))
@@ -217,14 +224,14 @@ class Columns(ABC):
             f"pass rows=ray_h5.Groups({made.pattern!r})."
         )
 
-    def _datasets(self, name: str, pattern: str) -> GroupTable:
-        """Return the datasets that a column consists of."""
-        if name not in self.many:
-            table, refused = self.reader.group_table(GroupPattern(pattern, name=name), [])
-            if name in refused:
-                raise refused[name]
-            self.many[name] = table
-        return self.many[name]
+    def _datasets(self, key: str, pattern: GroupPattern) -> GroupTable:
+        """Return the datasets that a column consists of. The key says which: a name may be that of others, too."""
+        if key not in self.many:
+            table, refused = self.reader.group_table(pattern, [])
+            if pattern.name in refused:
+                raise refused[pattern.name]
+            self.many[key] = table
+        return self.many[key]
 
     def at(self, path: str, name: str = "") -> Values:
         """Return the values of what is at a path; `name` is that of the column, if it has another one."""
@@ -258,7 +265,7 @@ class Columns(ABC):
             return decoder(self.reader, name, stored, other)
         if encoding.kind == "references":
             try:
-                table = self._datasets(path, group)
+                table = self._datasets(f"references in {group!r}", GroupPattern(group, name=path))
             except SchemaMismatchError as exc:
                 raise UnsupportedColumnError(*exc.args) from None
             return referred_values(self.path, path, table, is_reversed=self.is_reversed)

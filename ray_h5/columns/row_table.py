@@ -102,7 +102,7 @@ class RowTable(Facts):
     entries : mapping of str to int
         With `Files`, the length of the first axis of columns; with `Patches` that are drawn, what they are drawn in.
     joined : mapping of str to GroupTable
-        The datasets of columns that consist of many, by the pattern, or the dataset of references, that names them.
+        The datasets of columns that consist of many, by what says which: a `joined`, or a dataset of references.
     times : mapping of str to Times
         With windows whose columns have times of their own: these, by column.
     """

@@ -155,6 +155,7 @@ class Scope:
             is_reversed=self.axes == "reversed",
             labels=self.labels,
             name=name,
+            is_planned=is_planned,
         )
 
 

@@ -17,7 +17,7 @@ from ray_h5.columns.ragged.range_columns import OfParts
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.stored_values import Stored, field_of
 from ray_h5.columns.values import Decoded, Values
-from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.errors import RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray, Paths, Texts
 from ray_h5.manifest.layout import Encoding, EncodingKind
 from ray_h5.messages import near_names
@@ -86,11 +86,6 @@ class GroupColumns(Columns):
 
     def _listed(self) -> Listing:
         table, errors = self.reader.group_table(self._pattern)
-        if doubles := [name for name in self.own if name in table.columns]:
-            raise OptionError(
-                f"{self.path}: {doubles[0]!r} is a dataset of the groups {self._pattern.said}, and "
-                "a name in key= or attrs= of Groups. Choose another key, or leave out the attribute."
-            )
         self._groups, refused = table, dict[str, Exception](errors)
         self._listing = Listing(tuple(table.columns), refused)  # there are no other datasets
         # The encoded members of groups, matrices last, in place of the datasets that they are read from.
@@ -113,7 +108,7 @@ class GroupColumns(Columns):
     def look_at(self, paths: Iterable[str]) -> None:
         """Find out about datasets, several at once."""
         known = {} if self._groups is None else self._groups.columns
-        unknown = [path for path in paths if path not in known and path not in self._absent and path not in self.own]
+        unknown = [path for path in paths if path not in known and path not in self._absent]
         if self._listing is not None or (self._groups is not None and not unknown):
             return
         table, _ = self.reader.group_table(self._pattern, unknown)

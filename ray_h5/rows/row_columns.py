@@ -15,7 +15,7 @@ from ray_h5.columns.ragged.sparse_rows import Entries, SparseRow, index_dtype
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.schema import TENSOR_KINDS
 from ray_h5.columns.values import Decoded, Reading, Values
-from ray_h5.errors import OptionError, UnsupportedColumnError
+from ray_h5.errors import UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import Request, request_of
@@ -146,12 +146,6 @@ def sparse_steps(steps: Steps) -> Decoded:
     return Decoded(steps, decode, layout, of_each_value=False)
 
 
-def check_added(path: str, added: Iterable[str], listing: Listing, what: str) -> None:
-    """Raise `OptionError` if a column that a row kind adds has the name of a dataset; `what` says which adds it."""
-    if doubles := [name for name in added if name in listing.names]:
-        raise OptionError(f"{path}: {doubles[0]!r} is a dataset of the file, and a column that {what}")
-
-
 def with_single_values(listing: Listing) -> Listing:
     """Return a listing in which datasets with a single value are columns, too."""
     singles = [name for name, error in listing.refused.items() if is_of_single_value(error)]
@@ -173,6 +167,13 @@ class RowsOfKind(Protocol):
     def listing(self) -> Listing:
         """Return the names of what may be columns; describing one raises the error if it cannot be read."""
 
+    def adds(self, name: str) -> str | None:  # noqa: ARG002
+        """Return what adds a column of this name to those of the file, with advice; None if the row kind does not."""
+        return None
+
+    def has(self, name: str) -> bool:
+        """Return whether the file has a column of this name, or a group of it that is read."""
+
     def prepare(self, names: Iterable[str]) -> None:  # noqa: ARG002
         """Find out about columns, several at once; nothing where the reader describes them one by one."""
         return
@@ -193,6 +194,9 @@ class Episodes(RowsOfKind, Protocol):
 
     columns: Columns
     """The columns of the file, or of its groups."""
+
+    def has(self, name: str) -> bool:
+        return self.columns.is_there(name)
 
     def lengths_of(self, names: Iterable[str]) -> np.ndarray:
         """Return the steps of each episode, given the columns that have offsets."""

@@ -17,7 +17,7 @@ from ray_h5.columns.ragged.range_columns import Ranges
 from ray_h5.columns.row_table import RowTable
 from ray_h5.columns.stored_values import Stored, field_of
 from ray_h5.columns.values import InMemory, Reading, keys_of
-from ray_h5.errors import PredicateError, RayH5Error, UnknownColumnError
+from ray_h5.errors import OptionError, PredicateError, RayH5Error, UnknownColumnError
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, FileLayout
 from ray_h5.messages import few, near_names
@@ -75,6 +75,8 @@ class RowView:
         Columns that are delivered as numbers of classes.
     name : str
         The name of the file, which draws depend on; by default the last part of its path.
+    is_planned : bool
+        Whether a plan says what is read, so that its names were compared with those of the file.
     """
 
     def __init__(
@@ -89,10 +91,13 @@ class RowView:
         is_reversed: bool = False,
         labels: Sequence[Classes] = (),
         name: str = "",
+        is_planned: bool = False,
     ) -> None:
         columns_of_file = FileColumns(reader, columns, table, decode_cf=decode_cf, is_reversed=is_reversed)
         options: dict[str, Any] = {"decode_cf": decode_cf, "is_reversed": is_reversed, "labels": labels, "name": name}
+        options |= {"is_planned": is_planned}
         self._made_of = functools.partial(RowView, reader, kind, windows, table, columns, **options)
+        self._is_planned = is_planned
         self._name = name or reader.path.rpartition("/")[2]
         self.base, self.path, self.stats = reader, reader.path, reader.stats
         self._labels = {label.name: label for label in labels}
@@ -124,6 +129,7 @@ class RowView:
         columns: dict[str, ColumnLayout] = {}
         refused: dict[str, Exception] = dict(listing.refused)
         for name in listing.names:
+            self._check_added(name)
             try:
                 columns[name] = self._layouts.get(name) or self._described(name)
             except RayH5Error as exc:
@@ -154,6 +160,7 @@ class RowView:
 
     def _described(self, name: str) -> ColumnLayout:
         """Return the layout of a column that is asked for first."""
+        self._check_added(name)
         try:
             column = self._rows.column(name)
         except UnknownColumnError:
@@ -164,6 +171,11 @@ class RowView:
         self._columns[name] = column, layout
         self._layouts[name] = layout if classes is None else classes.layout(layout)
         return self._layouts[name]
+
+    def _check_added(self, name: str) -> None:
+        """Raise `OptionError` if a name is that of a column which the row kind adds, and of one in the file."""
+        if not self._is_planned and (adds := self._rows.adds(name)) is not None and self._rows.has(name):
+            raise OptionError(f"{self.path}: {name!r} is a column of the file, and one that {adds}.")
 
     def _episode(self, name: str) -> RowColumn:
         """Return the group or episode of each row; in the column of this name, after the path of the file."""

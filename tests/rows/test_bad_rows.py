@@ -114,7 +114,7 @@ CASES = {
     "an attribute": (demos, Groups("data/demo_*", attrs=("num_samples",)), None, SchemaMismatchError, "'data/demo_2' has no attribute 'num_samples'"),
     "a dataset as attribute": (demos, Groups("data/demo_*", attrs=("x",)), None, SchemaMismatchError, "'x' is in the group itself: name it in columns="),
     "an attribute with a slash": (demos, Groups("data/demo_*", attrs=("no/such",)), None, SchemaMismatchError, "has no attribute 'no/such', which attrs= names"),
-    "key is a dataset": (demos, Groups("data/demo_*", key="x"), None, OptionError, "'x' is a dataset of the groups"),
+    "key is a dataset": (demos, Groups("data/demo_*", key="x"), None, OptionError, "'x' is a column of the file, and one that key= or attrs= of Groups"),
     "no order": (demos, Groups("data/demo_*", order="creation"), None, UnsupportedColumnError, "does not record the order"),
     "another file": (with_(("data/demo_5", h5py.ExternalLink("/nowhere/other.h5", "/g"))), DEMOS, None, ExternalDataError, "outside allow_external"),
     "a dataset of another file": (with_(("data/demo_2/y", h5py.ExternalLink("/nowhere/other.h5", "/g"))), DEMOS, None, ExternalDataError, "outside allow_external"),

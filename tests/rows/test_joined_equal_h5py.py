@@ -86,3 +86,15 @@ def test_datasets_of_other_files_are_read_as_these_files(tmp_path):
     with pytest.raises(UnsupportedColumnError, match=r"'entry/data/data_0' leads to another file.*read those files"):
         H5Dataset(tmp_path / "master.h5", [joined("entry/data/data_*")], allow_external=tmp_path)
     assert len(H5Dataset(tmp_path / "data_0.h5", ["entry/data/data"])) == 3
+
+
+def test_a_column_that_is_called_as_a_dataset_of_references(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for i in range(3):
+            file[f"frames_{i}"], file[f"more_{i}"], file[f"cells/c{i}"] = [i], [10 * i], 100 + i
+        file["refs"] = np.array([file[f"cells/c{i}"].ref for i in range(3)], h5py.ref_dtype)
+    made = {"refs": joined("frames_*"), "cells": "refs", "more": joined("more_*"), "again": joined("frames_*")}
+    for names in (list(made), list(made)[::-1]):
+        rows = H5Dataset(tmp_path / "a.h5", {name: made[name] for name in names})
+        expected = [{"refs": i, "cells": 100 + i, "more": 10 * i, "again": i} for i in range(3)]
+        assert [{name: int(value) for name, value in row.items()} for row in rows] == expected

@@ -4,7 +4,22 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5 import Files, Grid, Groups, Patches, Shuffle, Windows, balance, between, fields, joined, part, ragged, where
+from ray_h5 import (
+    Files,
+    Grid,
+    Groups,
+    Patches,
+    RowReader,
+    Shuffle,
+    Windows,
+    balance,
+    between,
+    fields,
+    joined,
+    part,
+    ragged,
+    where,
+)
 from ray_h5.errors import OptionError, RayH5Error, UnknownColumnError
 from ray_h5.index.file_options import FileOptions
 from ray_h5.torch_data import H5Dataset, loader
@@ -152,3 +167,44 @@ def test_with_each_row_kind(path):
     np.testing.assert_array_equal(cells["b"], volume[1, 1])
     ends = H5Dataset(path, {"t": joined("g*/t"), "name/of": joined("g*/x")})
     np.testing.assert_array_equal(ends[4]["name/of"], by_h5py(path, "g1/x")[1])
+
+
+ADDED = {  # what a row kind adds, and the same name in the file
+    "time": {"windows": Windows({"x": [0.0]}, at={"x": "t"})},
+    "x_is_pad": {"windows": Windows({"x": [0, 1]})},
+    "w": {"windows": Windows({"w": ("x", [0, 1])})},
+    "axis_0": {"rows": Grid(1, include_axes=True)},
+    "corner": {"rows": Patches({"x": (1,)})},
+    "name": {"rows": Groups("g/*", key="name")},
+    "kind": {"rows": Groups("g/*", attrs=["kind"])},
+    "scan": {"rows": Files(key="scan")},
+    "id": {"rows": Groups("g/*", key="id"), "windows": Windows({"x": [0]})},
+    "of": {"rows": Patches({"x": (1,)}, groups="g/*", key="of")},
+}
+
+
+@pytest.mark.parametrize("name", ADDED)
+@pytest.mark.parametrize("is_made", [False, True])
+def test_a_name_that_a_row_kind_adds_is_no_column_of_the_file(tmp_path, name, is_made):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"], file["t"], file["y"] = np.arange(6.0), np.arange(6) / 4, np.arange(6)
+        for k in range(2):
+            file[f"g/{k}/x"] = file[f"g/{k}/y"] = np.arange(3)
+            file[f"g/{k}"].attrs["kind"] = k
+    options = ADDED[name]
+    found = H5Dataset(tmp_path / "a.h5", ["x", name] if name != "w" else [name], **options)
+    assert found.columns[-1] == name
+    assert found[0][name] is not None
+    if not is_made:
+        with h5py.File(tmp_path / "a.h5", "a") as file:
+            file[name], file[f"g/1/{name}"], file[f"g/0/{name}"] = 900 + np.arange(6), 1, 1
+    columns = {"x": "x", name: "y"} if is_made else ["x", name]
+    path = tmp_path / "a.h5"
+    makers = [lambda: H5Dataset(path, columns, **options), lambda: loader(path, 2, columns=columns, **options)]
+    if not is_made:
+        makers += [lambda: H5Dataset(path, **options), lambda: RowReader(path, **options).read([name])]
+        makers += [lambda: H5Dataset(path, ["x"], where(**{name: 0}), **options)]
+        assert len(H5Dataset(path, ["x"], **options)) == len(found)  # where it is not asked for
+    for make in makers:
+        with pytest.raises(OptionError, match=f"'{name}' is a column of the file, and one that .* adds"):
+            make()

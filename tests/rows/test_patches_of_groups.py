@@ -255,7 +255,7 @@ def test_parts_packed_values_and_compounds(tmp_path):
         ("other channels", {}, None, SchemaMismatchError, r"shape \(3, 4\), and group 'scans/s1' of .*\(3, 4, 2\)"),
         ("more", {}, None, SchemaMismatchError, "'scans/s0' lacks 'weight', which group 'scans/s1' has"),
         (None, {}, ["other"], UnknownColumnError, "scans/s0/other"),
-        (None, {"key": "raw"}, None, OptionError, "'raw' is a dataset"),
+        (None, {"key": "raw"}, None, OptionError, "'raw' is a column of the file"),
     ],
 )
 def test_groups_that_are_refused(scan_file, change, kind, columns, error, said):

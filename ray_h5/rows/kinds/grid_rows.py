@@ -18,7 +18,7 @@ from ray_h5.errors import RayH5Error, SchemaMismatchError, UnknownColumnError, U
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.messages import few
 from ray_h5.per_process import cached_property
-from ray_h5.rows.row_columns import Episodes, RowColumn, check_added, with_single_values
+from ray_h5.rows.row_columns import Episodes, RowColumn, with_single_values
 from ray_h5.rows.row_kind_options import Grid
 
 _MOST_CONSTANT_BYTES = 1 << 20
@@ -143,9 +143,11 @@ class GridRows(Episodes):
             )
         listing = with_single_values(Listing((*columns,), refused))
         added = [f"axis_{i}" for i in range(self._kind.axes)] if self._kind.include_axes else []
-        advice = "Leave include_axes out, or name the columns with columns=[...]."
-        check_added(self.columns.path, added, listing, f"include_axes=True of Grid adds. {advice}")
         return replace(listing, names=(*added, *listing.names))
+
+    def adds(self, name: str) -> str | None:
+        said = "include_axes=True of Grid adds. Leave include_axes out, or name the columns with columns=[...]"
+        return None if self._axis_of(name) is None else said
 
     def column(self, name: str) -> RowColumn:
         if (axis := self._axis_of(name)) is not None:

@@ -20,7 +20,7 @@ from ray_h5.manifest.joined_arrays import LACKS, GroupTable, Texts
 from ray_h5.rows.group_columns import GroupColumns
 from ray_h5.rows.kinds.clock import has_steps
 from ray_h5.rows.patches_option import Patches
-from ray_h5.rows.row_columns import Episodes, RowColumn, check_added, with_single_values
+from ray_h5.rows.row_columns import Episodes, RowColumn, with_single_values
 from ray_h5.rows.row_kind_options import Files, Groups
 from ray_h5.rows.windows_option import Windows
 
@@ -66,14 +66,19 @@ class WholeRows(Episodes):
 
     def prepare(self, names: Iterable[str]) -> None:
         if isinstance(self.columns, GroupColumns):
-            self.columns.look_at(path for name in names for path in self.columns.paths_of(name))
+            self.columns.look_at(path for name in names for path in self.columns.paths_of(name) if not self.adds(name))
+
+    def adds(self, name: str) -> str | None:
+        if isinstance(self.columns, GroupColumns):
+            said = "key= or attrs= of Groups adds. Choose another key, or leave out the attribute"
+            return said if name in self.columns.own else None
+        return f"Files(key={self._kind.key!r}) adds. Choose another key" if name == self._kind.key else None
 
     def listing(self) -> Listing:
         listing = self.columns.listing()
         if isinstance(self.columns, GroupColumns):
             return listing
         listing, key = with_single_values(listing), [] if self._kind.key is None else [self._kind.key]
-        check_added(self.columns.path, key, listing, f"Files(key={self._kind.key!r}) adds. Choose another key.")
         return replace(listing, names=(*key, *listing.names))
 
     def column(self, name: str) -> RowColumn:

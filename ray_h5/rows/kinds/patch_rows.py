@@ -20,7 +20,7 @@ from ray_h5.per_process import cached_property
 from ray_h5.rows.kinds.group_and_file_rows import name_column
 from ray_h5.rows.kinds.patch_positions import Blocks, Positions
 from ray_h5.rows.patches_option import Patches
-from ray_h5.rows.row_columns import RowColumn, RowsOfKind, check_added
+from ray_h5.rows.row_columns import RowColumn, RowsOfKind
 
 
 class PatchRows(RowsOfKind):
@@ -139,8 +139,6 @@ class PatchRows(RowsOfKind):
     def listing(self) -> Listing:
         listing, first = Listing(self._names()), self._parts[0]
         own = [Patches.corner, *([] if self._kind.key is None else [self._kind.key])]
-        advice = "Pass another key=, or choose a group without that dataset with group=."
-        check_added(self._columns.path, own, listing, f"Patches adds. {advice}")
         _ = self._positions  # of arrays that all parts have
         for name in self._kind.shapes:
             if not first.fields(name):
@@ -164,6 +162,16 @@ class PatchRows(RowsOfKind):
             if (group := next((group for group in above if group in names), None)) is not None:
                 names[group].append(path[len(group) + 1 :])
         return tuple(dict.fromkeys(itertools.chain(*names.values())))
+
+    def adds(self, name: str) -> str | None:
+        said = "Patches adds. Pass another key=, or choose a group without that dataset with group="
+        return said if name in {Patches.corner, self._kind.key} else None
+
+    def has(self, name: str) -> bool:
+        if not self._kind.has_groups or name in self._columns.made:
+            return self._columns.is_there(name)
+        known = self._mapping or self._columns.group_table(self._kind.groups or {}, [name]).columns
+        return name in known
 
     def column(self, name: str) -> RowColumn:
         if name == Patches.corner:

@@ -19,7 +19,7 @@ from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
 from ray_h5.per_process import cached_property
 from ray_h5.rows.kinds.clock import Clock
 from ray_h5.rows.kinds.timestamps import TimesOf, width_of
-from ray_h5.rows.row_columns import Episodes, RowColumn, RowsOfKind, Steps, check_added, sparse_steps
+from ray_h5.rows.row_columns import Episodes, RowColumn, RowsOfKind, Steps, sparse_steps
 from ray_h5.rows.windows_option import IS_PAD, WindowColumn, Windows
 
 _RUN = 4
@@ -96,8 +96,6 @@ class WindowRows(RowsOfKind):
         others = [column.name for column in windows if column.name != column.source]
         padded = windows if self._windows.marks_padding else ()
         others += [column.name + IS_PAD for column in padded if width_of(column, self._times) is not None]
-        advice = "Name the windows otherwise, such as {'window': ('u', range(0, 4))}."
-        check_added(self._path, others, listing, f"Windows adds. {advice}")
         names = [*listing.names, *self._by_name]
         if self._is_timed:
             times = self._times.datasets - {_TIME}
@@ -109,15 +107,33 @@ class WindowRows(RowsOfKind):
         own = {*self._by_name, *(name + IS_PAD for name in self._by_name), *([_TIME] if self._is_timed else [])}
         self._episodes.prepare(dict.fromkeys([*self._sources, *(name for name in names if name not in own)]))
 
+    def adds(self, name: str) -> str | None:
+        window = self._by_name.get(name)
+        is_window = window is not None and window.name != window.source
+        if is_window or (window is None and self._padded(name) is not None):
+            return "Windows adds. Name the windows otherwise, such as {'window': ('u', range(0, 4))}"
+        if self._is_timed and name == _TIME and window is None:
+            said = "Windows(at=) adds: the time of a row. Leave it out with columns=[...]"
+            return None if _TIME in {self._windows.at, *self._times.datasets} else said
+        return self._episodes.adds(name) if window is None else None
+
+    def has(self, name: str) -> bool:
+        return self._episodes.has(name)
+
+    def _padded(self, name: str) -> WindowColumn | None:
+        """Return the window whose padding a column marks."""
+        of = self._by_name.get(name.removesuffix(IS_PAD)) if self._windows.marks_padding else None
+        return of if of is not None and name != of.name and width_of(of, self._times) is not None else None
+
     # Columns ---------------------------------------------------------------------------------
 
     def column(self, name: str) -> RowColumn:
         clock = self._clock  # episodes have lengths then, which say what columns are
         if name in self._by_name:
             return self._windowed(self._by_name[name])
-        of = self._by_name.get(name.removesuffix(IS_PAD)) if self._windows.marks_padding else None
-        if of is not None and (width := width_of(of, self._times)) is not None:
+        if (of := self._padded(name)) is not None:
             self._check_offsets(of.source)
+            width = width_of(of, self._times) or 0
             marks = InMemory.of(name, lambda rows: clock.samples(of, rows)[2] != 0, bool, (width,))
             return RowColumn(name, marks)
         if self._is_timed and name == _TIME:
