@@ -526,6 +526,7 @@ class Columns(ABC):
         bounds = self.bounds[key]
         if self.groups is None:
             return bounds
+        # Units of the content are counted through all groups: those of a group begin at another one in each column.
         firsts = self.rows[name].spread(content.starts)
         return Bounds(bounds.starts + firsts, bounds.stops + firsts)
 

@@ -174,6 +174,7 @@ class RowView:
 
     def _check_added(self, name: str) -> None:
         """Raise `OptionError` if a name is that of a column which the row kind adds, and of one in the file."""
+        # A reader of a plan would look for the name in each group again, and ask a store: planning has compared it.
         if not self._is_planned and (adds := self._rows.adds(name)) is not None and self._rows.has(name):
             raise OptionError(f"{self.path}: {name!r} is a column of the file, and one that {adds}.")
 

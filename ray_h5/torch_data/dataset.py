@@ -481,6 +481,7 @@ _FETCHER = "torch.utils.data._utils.fetch"
 
 def _warn_of_equal_draws(dataset: H5Dataset) -> None:
     """Warn once if a `DataLoader` asks for drawn samples with a sampler that does not know of draws."""
+    # Nothing tells a dataset which sampler a DataLoader has; samplers of this package tell it that they are there.
     frame, info = sys._getframe(), get_worker_info()
     is_asked = any(above.f_globals.get("__name__") == _FETCHER for above, _ in walk_stack(frame))
     if is_asked and (info is None or info.id == 0) and first_time("equal draws", repr(dataset)):
