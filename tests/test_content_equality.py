@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 import pytest
 
 from ray_h5.index.stored.facts_store import MEMORY
+from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.order.block_layout import Tail
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.predicates.criteria import Criterion, any_equal, between
@@ -53,3 +54,17 @@ def test_other_plans_are_not_equal(five_files):
 def test_criteria_compare():
     assert Criterion("x", np.arange(3)) == Criterion("x", np.arange(3)) != Criterion("x", np.arange(4))
     assert Criterion("x", between(0, 1)) != Criterion("x", any_equal(0)) != Criterion("y", any_equal(0))
+
+
+@pytest.mark.parametrize("dtype", ["f4", ">f8", "c16", [("a", "f8"), ("b", "i4")], "M8[s]"])
+def test_a_fill_value_that_is_no_number_equals_itself(dtype):
+    one, other = (np.zeros((), dtype) for _ in range(2))
+    if one.dtype.kind in "fcM":
+        one[...] = other[...] = "NaT" if one.dtype.kind == "M" else np.nan
+    else:
+        one["a"] = other["a"] = np.nan
+    layout = ColumnLayout("x", "number", (3,), one.dtype, "contiguous", fill=one)
+    assert layout == replace(layout, fill=other)
+    assert hash(layout) == hash(replace(layout, fill=other))
+    assert layout != replace(layout, fill=np.zeros((), dtype))
+    assert layout != replace(layout, fill=other.reshape(1))

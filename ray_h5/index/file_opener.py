@@ -15,7 +15,7 @@ from ray_h5.columns.row_table import RowTable
 from ray_h5.errors import OptionError
 from ray_h5.hdf5.files.external_policy import as_roots
 from ray_h5.manifest.file_manifest import Manifest
-from ray_h5.manifest.layout import FileState
+from ray_h5.manifest.file_state import FileState
 from ray_h5.options import require
 from ray_h5.read.reader import FileReader
 from ray_h5.rows.row_kind_options import Grid, Groups, RowKind, check_episodes

@@ -25,7 +25,7 @@ from ray_h5.index.scan_files import UNREADABLE, Lookup, Spread, read_ahead
 from ray_h5.index.stored.index_files import check_index_dir
 from ray_h5.likely_rows.suggestions import Suggestion
 from ray_h5.lru import first_time
-from ray_h5.manifest.layout import FileState
+from ray_h5.manifest.file_state import FileState
 from ray_h5.messages import ensure_handler, few, near_names, no_column
 from ray_h5.rows.patches_option import Patches
 from ray_h5.rows.row_kind_options import Files, Grid, Groups, naming_files

@@ -19,7 +19,6 @@ from ray_h5.columns.row_table import RowTable
 from ray_h5.columns.schema import TENSOR_KINDS, Cast, ColumnSpec
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import OptionError, PredicateError, RayH5Error, SchemaMismatchError, UnknownColumnError
-from ray_h5.hdf5.files.changed_files import check_identity, check_same_sources, check_state
 from ray_h5.index.facts.common_schema import check_enums, common_columns
 from ray_h5.index.facts.file_facts import FileFacts, Question, Sources, SourceTable, sources_of
 from ray_h5.index.facts.scan_file import check_planned
@@ -35,8 +34,8 @@ from ray_h5.index.scan_files import (
     warn_of_unreadable,
 )
 from ray_h5.manifest.file_manifest import Manifest
+from ray_h5.manifest.file_state import FileState, check_same, check_sources
 from ray_h5.manifest.file_table import FileTable, digest_of
-from ray_h5.manifest.layout import FileState
 from ray_h5.messages import few, near_names
 from ray_h5.options import as_names
 from ray_h5.predicates.evaluate import check_names, evaluate
@@ -371,7 +370,7 @@ class RowIndex(ComparedByContent):
         with self._noticing_changes():
             answers = self.lookup.ask(self.files.all_paths(), Question(tuple(self.columns), tuple(columns)))
         for file, facts in enumerate(answers):
-            check_identity(facts.path, self.files.identity(file), facts.identity)
+            check_same(facts.path, self.files.identity(file), facts.identity)
         read = dict.fromkeys([*self.columns, *(name for spec in columns for name in read_for(spec.name))])
         self._add_sources(sources_of([facts.sources for facts in answers], read))
         for column in [column for column, of in (parse_virtual(spec.name) for spec in columns) if of is not None]:
@@ -390,7 +389,7 @@ class RowIndex(ComparedByContent):
         for name in (column for column in self.found.sources if column in sources):
             for file, (known, now) in enumerate(zip(self.found.sources[name], sources[name], strict=True)):
                 if known != now:
-                    check_same_sources(self.files.path(file), name, known, now, look=self._state_now)
+                    check_sources(self.files.path(file), name, known, now, look=self._state_now)
         self.found.add(sources=sources)
 
     @contextlib.contextmanager
@@ -406,12 +405,12 @@ class RowIndex(ComparedByContent):
         """Raise if a file or a source changed; looks at each of them once."""
         for file, path in enumerate(self.files.all_paths()):
             planned, storage = self.files.identity(file), storage_of(path, self.scope.storage)
-            check_identity(path, planned, storage.seen(path, planned) or storage.check(path))
+            check_same(path, planned, storage.seen(path, planned) or storage.check(path))
         states = sources.of_files()
         if states and not all(each_waiting(lambda source: self._state_now(source[0]) == source[1], states)):
             for file, path in enumerate(self.files.all_paths()):
                 state = FileState(self.files.identity(file), sources.of_file(file))
-                check_state(path, state, self.lookup.scope.storage)
+                state.check_now(path, self.lookup.scope.storage)
 
     def _state_now(self, path: str) -> Identity | None:
         return storage_of(path, self.lookup.scope.storage).identity(path)
@@ -536,7 +535,7 @@ def _num_rows(facts: FileFacts, columns: tuple[str, ...] | None, scope: Scope) -
 def _check_same_rows(index: RowIndex, files: FileTable, names: Sequence[str]) -> None:
     expected = index.files
     for file in expected.differ(files).tolist():
-        check_identity(expected.path(file), expected.identity(file), files.identity(file))
+        check_same(expected.path(file), expected.identity(file), files.identity(file))
     wanted, has = np.diff(expected.starts), np.diff(files.starts)
     for file in np.flatnonzero(wanted != has)[:1].tolist():
         with index.scope.open(expected.path(file), FileState(expected.identity(file))) as reader:

@@ -24,7 +24,7 @@ from ray_h5.index.facts.file_facts import ColumnFacts, FileFacts, Question, Sour
 from ray_h5.index.facts.scan_file import learn
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.stored.facts_store import FactsStore
-from ray_h5.manifest.layout import FileState
+from ray_h5.manifest.file_state import FileState
 from ray_h5.messages import few
 from ray_h5.per_process import PerProcess
 from ray_h5.storage.byte_source import ObjectIdentity

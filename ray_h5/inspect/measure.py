@@ -19,7 +19,8 @@ from ray_h5.inspect.store_cost import OpenCost, opening, store_report
 from ray_h5.likely_rows.suggestions import Suggestion, suggestions
 from ray_h5.likely_rows.tree import FileTree, Seen
 from ray_h5.manifest.chunk_index import ChunkGrid
-from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, FileState
+from ray_h5.manifest.file_state import FileState
+from ray_h5.manifest.layout import ColumnLayout, ColumnNotes
 from ray_h5.messages import counted
 from ray_h5.order.block_layout import choose_block_rows
 from ray_h5.order.draws.shuffle import Shuffle, as_shuffle, balance

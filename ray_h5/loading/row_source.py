@@ -12,10 +12,10 @@ import numpy as np
 
 from ray_h5.buffers import Spec, empty
 from ray_h5.errors import RayH5Error
-from ray_h5.hdf5.files.changed_files import check_identity, check_state
 from ray_h5.loading.rank_shares import split_draws
 from ray_h5.loading.row_cache import TABLE_BYTES, RowCache
 from ray_h5.lru import LRU
+from ray_h5.manifest.file_state import check_same, compare
 from ray_h5.options import as_integer
 from ray_h5.order.block_layout import MAX_BLOCK_BYTES
 from ray_h5.order.execute_plan import BlockRows, by_file
@@ -27,7 +27,7 @@ from ray_h5.read.native.job_table import new_times
 from ray_h5.read.open_file import MAX_INDEX_BYTES, forget, max_open
 from ray_h5.read.read_parts import FileRead
 from ray_h5.read.reader import FileReader
-from ray_h5.storage.byte_source import Identity, only_ctime_differs
+from ray_h5.storage.byte_source import Identity
 from ray_h5.storage.local import LOCAL
 from ray_h5.storage.storage_of_path import storage_of
 
@@ -265,16 +265,15 @@ class RowSource:
                 state = plan.files.path(file), plan.files.identity(file)
                 self._states.put(file, state)
             if (now := self._seen(*state)) not in (None, state[1]):
-                check_identity(*state, now)  # it returns if the ctime alone differs
+                check_same(*state, now)  # it returns if the ctime alone differs
                 self._reader(file).base.opened.check_unchanged()  # it looks at its columns and chunks again
                 self._cached.value.joint.clear()
                 self._states.put(file, (state[0], now))
         # Once at each file that columns of the touched files come from.
         for path, expected in plan.sources.of_files(touched) if plan.sources.columns else ():
-            now = self._seen(path, expected)
-            if now != expected and not only_ctime_differs(expected, now):
+            if not compare(expected, self._seen(path, expected)).is_none:
                 for file in touched:
-                    check_state(plan.files.path(file), plan.state(file), plan.scope.storage)
+                    plan.state(file).check_now(plan.files.path(file), plan.scope.storage)
 
     def _seen(self, path: str, expected: Identity | None) -> Any:
         """Return the state of a file; None if there is none.

@@ -9,6 +9,8 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from ray_h5.content_equality import ComparedByContent
+from ray_h5.manifest.file_state import SourceStates
 from ray_h5.storage.byte_source import Identity
 
 Kind = Literal[
@@ -18,25 +20,6 @@ Storage = Literal["contiguous", "chunked", "compact", "virtual", "external"]
 
 LAYOUT_BYTES = 2 << 10
 """What a layout takes in memory, about (measured): caches count it."""
-
-SourceStates: TypeAlias = tuple[tuple[str, Identity | None], ...]
-"""Other files that values come from, and their states; None for a missing file."""
-
-
-@dataclass(frozen=True, slots=True)
-class FileState:
-    """The state of a file, and of the other files that its columns come from.
-
-    Attributes
-    ----------
-    identity : Identity
-        State of the file.
-    sources : mapping of str to SourceStates
-        The sources of columns, by column. Sources of other columns may be in any state.
-    """
-
-    identity: Identity
-    sources: Mapping[str, SourceStates] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +46,8 @@ class FilterPipeline:
         return (1 << len(self.steps)) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnLayout:
+@dataclass(frozen=True, slots=True, eq=False)
+class ColumnLayout(ComparedByContent):
     """How one column is stored.
 
     Attributes

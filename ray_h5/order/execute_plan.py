@@ -9,7 +9,6 @@ from functools import partial
 import numpy as np
 
 from ray_h5.buffers import empty
-from ray_h5.hdf5.files.changed_files import check_state
 from ray_h5.manifest.file_table import FileTable
 from ray_h5.manifest.row_requests import by_part
 from ray_h5.order.read_plan import ReadPlan
@@ -61,7 +60,7 @@ def read_rows(plan: ReadPlan, row_ids: np.ndarray, draws: np.ndarray | None = No
     if not arrays and keys is None:
         for file, _ in by_file(plan.files, row_ids) if plan.selection is not None else ():
             # Nothing is read of it, but its values may decide the selection.
-            check_state(plan.files.path(file), plan.state(file), plan.scope.storage)
+            plan.state(file).check_now(plan.files.path(file), plan.scope.storage)
         return BlockRows(row_ids, arrays)
 
     def planned(file: int, places: np.ndarray) -> FileRead:

@@ -15,8 +15,8 @@ from ray_h5.index.facts.file_facts import SourceTable
 from ray_h5.index.facts.scan_file import wrong_index
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.row_index import RowIndex
+from ray_h5.manifest.file_state import FileState
 from ray_h5.manifest.file_table import FileTable
-from ray_h5.manifest.layout import FileState
 from ray_h5.order.block_layout import MAX_BLOCK_BYTES, RANGE_WINDOW_BYTES, Tail, choose_block_rows
 from ray_h5.order.draws.shuffle import Shuffle, named_columns
 from ray_h5.order.epoch_order import Order, make_order

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ray_h5.errors import OptionError, RowIndexError
-from ray_h5.manifest.layout import SourceStates
+from ray_h5.manifest.file_state import SourceStates
 from ray_h5.manifest.row_requests import Request, request_of
 from ray_h5.read.length_errors import HasRows, error_of_lengths
 

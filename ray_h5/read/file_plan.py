@@ -18,7 +18,7 @@ from ray_h5.read.read_parts import FileRead, Part
 from ray_h5.read.virtual_columns import VirtualColumn
 
 if TYPE_CHECKING:
-    from ray_h5.manifest.layout import SourceStates
+    from ray_h5.manifest.file_state import SourceStates
 
 _NOTHING: Mapping[str, SourceStates] = {}
 

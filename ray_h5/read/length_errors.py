@@ -13,7 +13,7 @@ from ray_h5.likely_rows.tree import FileTree, Seen
 from ray_h5.messages import few, near_names
 
 if TYPE_CHECKING:
-    from ray_h5.manifest.layout import SourceStates
+    from ray_h5.manifest.file_state import SourceStates
 
 _MAX_LISTED = 10
 _FEW_LISTED = 3

@@ -18,7 +18,6 @@ import numpy as np
 
 from ray_h5.errors import OptionError, RayH5Error, StaleIndexError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.columns.chunk_lists import build_chunk_index, listed_in_tree
-from ray_h5.hdf5.files.changed_files import check_identity, check_same_sources, check_source, check_sources_now
 from ray_h5.hdf5.files.file_bytes import gather
 from ray_h5.hdf5.files.links import as_object
 from ray_h5.hdf5.files.metadata_replay import HeldBytes, has_missed, trim
@@ -31,16 +30,17 @@ from ray_h5.hdf5.tree.tree import H5Tree, now
 from ray_h5.lru import LRU
 from ray_h5.manifest.chunk_index import ChunkIndex
 from ray_h5.manifest.file_manifest import Manifest
+from ray_h5.manifest.file_state import FileState, SourceStates, are_same_sources, check_same, check_sources, compare
 from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray
 from ray_h5.manifest.known_columns import KnownColumn, OtherColumn, PackedIndex, Redirect
-from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, Encoding, FileLayout, FileState, Form, SourceStates
+from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, Encoding, FileLayout, Form
 from ray_h5.read.arrays.chunk_source import ChunkSource, RawFiles, joined_indexes
 from ray_h5.read.arrays.column import Column, JoinedColumn, no_places
 from ray_h5.read.arrays.selection import Selection
 from ray_h5.read.native.chunk_lister import list_chunks
 from ray_h5.read.read_parts import ColumnAddress
 from ray_h5.read.stored_items import StoredItems
-from ray_h5.storage.byte_source import ByteSource, Identity, ObjectIdentity, only_ctime_differs
+from ray_h5.storage.byte_source import ByteSource, Identity, ObjectIdentity
 from ray_h5.storage.local import identity_now
 
 if TYPE_CHECKING:
@@ -476,7 +476,7 @@ class OpenFile:
             OTHERS.max_items = max_open(MAX_OTHERS)
             OTHERS.put(access, opened)
         # It was opened by its name, which may lead to another file by now.
-        check_source(f"{self.path}: a column leads to {path}", known, opened.identity)
+        check_same(f"{self.path}: a column leads to {path}", known, opened.identity, leads=True)
         return opened
 
     # States ----------------------------------------------------------------------------------
@@ -486,27 +486,34 @@ class OpenFile:
 
         Their states are those at the time when the column was described, or now if it was not described yet.
         """
-        if (known := self.manifest.columns.get(name)) is not None:
-            sources, look = known.layout.sources, self.access.storage.identity
-            check_same_sources(self.path, name, expected, sources, swmr=self.access.swmr, look=look)
-        elif self.others is not None:  # each request says which state it wants
+        known, look = self.manifest.columns.get(name), self.access.storage.identity
+        if known is not None or self.others is None:
+            found = None if known is None else known.layout.sources
+            check_sources(self.path, name, expected, found, swmr=self.access.swmr, look=look)
+        else:  # each request says which state it wants
             self.others.expect(expected)
-        else:
-            check_sources_now(self.path, name, expected, swmr=self.access.swmr)
 
     def check_unchanged(self, sources: SourcesRead = NO_SOURCES) -> None:
-        """Raise if the file has changed since it was described, or another one that rows of a column come from."""
-        identity = self.byte_source.identity()
-        if identity != self.identity:
-            check_identity(self.path, self.identity, identity, swmr=self.access.swmr)
-            if not self.access.swmr:
-                self.look_again(identity)
+        """Raise if the file has changed since it was described, or another one that rows of a column come from.
+
+        Those of which the ctime alone is another one are described again.
+        """
+        swmr, found = self.access.swmr, self.byte_source.identity()
+        if found != self.identity and check_same(self.path, self.identity, found, swmr=swmr).kind == "ctime":
+            self.look_again(found)
         if self.others is not None:
             for file in self.others.opened(sources):
-                check_identity(file.path, file.identity, file.byte_source.identity())
+                check_same(file.path, file.identity, file.byte_source.identity())
             return
         for path, (name, state) in sources.items():
-            check_sources_now(self.path, name, [(path, state)], swmr=self.access.swmr)
+            leads, now = f"{self.path}: column {name!r} leads to {path}", identity_now(path)
+            if now != state and check_same(leads, state, now, leads=True, swmr=swmr).kind == "ctime":
+                assert now is not None
+                for file in OTHERS.values():
+                    if file.path == path and compare(file.identity, now).kind == "ctime":
+                        file.look_again(now)
+                for file in (self, *OTHERS.values()):
+                    file._take_state(path, now)
 
     def look_again(self, identity: Identity, *, is_planned: bool = True) -> None:
         """Describe the file again, of which only the ctime is another one.
@@ -516,24 +523,50 @@ class OpenFile:
         """
         again = OpenFile(self.access, identity)
         with self._lock, again.library():
+            described = {name: (known, again.column(name)) for name, known in dict(self.manifest.columns).items()}
             is_same = again.identity == identity and all(
-                again.column(name) == known.layout for name, known in dict(self.manifest.columns).items()
+                known.layout == replace(now, sources=known.layout.sources)
+                and are_same_sources(known.layout.sources, now.sources)
+                for known, now in described.values()
             )
             if is_same and all(again.index_of(name) == index for name, index in self._indexes.items()):
                 self.identity, self._headers = identity, None
+                self._states.update(again._states)
+                self.manifest.columns.update(
+                    (name, replace(known, layout=now)) for name, (known, now) in described.items()
+                )
                 # They were made of what is not compared.
                 self.readers.clear()
                 self.joined_columns.clear()
             elif is_planned:
+                for name, (known, now) in described.items():  # says which other file changed
+                    check_sources(self.path, name, known.layout.sources, now.sources)
                 raise StaleIndexError(
                     f"{self.path}: the file changed between planning and reading: its size and mtime are the same, and "
                     "its columns or their chunks are not. Make the dataset again."
                 )
 
+    def _take_state(self, path: str, state: Identity) -> None:
+        """Take the state of another file for the one that it had, if only the ctime is another one."""
+
+        def taken(sources: Iterable[tuple[str, Identity | None]]) -> SourceStates:
+            return tuple(
+                (other, state if other == path and compare(known, state).kind == "ctime" else known)
+                for other, known in sources
+            )
+
+        with self._lock:
+            self._states.update((other, known) for other, known in taken(self._states.items()) if known is not None)
+            self._sought.update(taken(self._sought.items()))
+            for name, known in dict(self.manifest.columns).items():
+                if any(other == path for other, _ in known.layout.sources):
+                    layout = replace(known.layout, sources=taken(known.layout.sources))
+                    self.manifest.columns[name] = replace(known, layout=layout)
+
     def is_current(self, planned: Iterable[SourceStates] | None = None) -> bool:
         """Return whether the other files that columns come from are unchanged; in a store, as they are `planned`."""
         if self.others is not None:
-            return self.others.are_current() if planned is None else self.others.agree(planned)
+            return self.others.are_current(planned)
         with self._lock:
             columns = (source for known in [*self.manifest.columns.values()] for source in known.layout.sources)
             sources = {*self._sought.items(), *columns, *self._states.items()}
@@ -689,8 +722,8 @@ def open_file(access: Access, expect: FileState | None = None) -> OpenFile:
     identity = planned if isinstance(planned, ObjectIdentity) else access.storage.check(access.path)
     opened = FILES.get(access)
     # The cache is not locked here: a source may be on a mount that does not answer.
-    if opened is not None and only_ctime_differs(opened.identity, identity):
-        opened.look_again(identity, is_planned=only_ctime_differs(planned, identity))
+    if opened is not None and compare(opened.identity, identity).kind == "ctime":
+        opened.look_again(identity, is_planned=planned is not None and compare(planned, identity).kind == "ctime")
     if opened is None or opened.identity != identity or not opened.is_current(sources):
         opened = OpenFile(access, identity)
     FILES.max_items = max_open()

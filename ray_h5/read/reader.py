@@ -14,13 +14,13 @@ import numpy as np
 
 from ray_h5.buffers import check_claim, empty
 from ray_h5.errors import OptionError, RayH5Error, UnknownColumnError
-from ray_h5.hdf5.files.changed_files import check_identity
 from ray_h5.hdf5.files.external_policy import Access, ExternalPolicy
 from ray_h5.hdf5.files.metadata_replay import replay
 from ray_h5.hdf5.files.opening import HEAD_BYTES
 from ray_h5.manifest.file_manifest import Manifest
+from ray_h5.manifest.file_state import FileState, SourceStates, check_same
 from ray_h5.manifest.joined_arrays import JoinedArray
-from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, FileLayout, FileState, Form, SourceStates
+from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, FileLayout, Form
 from ray_h5.manifest.row_requests import request_of
 from ray_h5.options import as_integer, as_names, require
 from ray_h5.per_process import PerProcess
@@ -142,7 +142,7 @@ class FileReader:
             if self._known:
                 opened.adopt(self._known)
             if self._expect is not None:
-                check_identity(self.path, self._expect.identity, opened.identity, swmr=self._access.swmr)
+                check_same(self.path, self._expect.identity, opened.identity, swmr=self._access.swmr)
                 # Before libhdf5 opens any of them: a changed one may not be HDF5 any more, or have another shape.
                 for name, states in self._expect.sources.items():
                     opened.check_sources(name, states)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 if TYPE_CHECKING:
@@ -67,13 +67,6 @@ class ObjectIdentity:
 
 
 Identity: TypeAlias = FileIdentity | ObjectIdentity
-
-
-def only_ctime_differs(expected: Identity | None, found: Identity | None) -> bool:
-    """Return whether two states of a local file have the same size, mtime and inode, and another ctime."""
-    if not isinstance(expected, FileIdentity) or not isinstance(found, FileIdentity):
-        return False
-    return expected != found and replace(expected, ctime_ns=found.ctime_ns) == found
 
 
 class ByteSource(ABC):

@@ -9,9 +9,10 @@ from typing import Any
 import pyarrow as pa
 
 from ray_h5.errors import StaleIndexError, TableError
+from ray_h5.manifest.file_state import compare
 from ray_h5.messages import few
 from ray_h5.per_process import cached_property
-from ray_h5.storage.byte_source import FileObject, Identity, only_ctime_differs
+from ray_h5.storage.byte_source import FileObject, Identity
 from ray_h5.storage.find_files import find_files, list_paths
 from ray_h5.storage.hub import on_hub
 from ray_h5.storage.local import LOCAL
@@ -71,8 +72,7 @@ class TableFile:
 
     def check_unchanged(self) -> None:
         """Raise if the file is another one by now."""
-        state = self.storage.seen(self.path, self.state)
-        if state != self.state and not only_ctime_differs(self.state, state):
+        if not compare(self.state, self.storage.seen(self.path, self.state)).is_none:
             raise StaleIndexError(f"{self}: the table changed since its keys were read; make the dataset again")
 
     def __getstate__(self) -> dict[str, Any]:

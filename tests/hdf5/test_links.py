@@ -26,7 +26,7 @@ from ray_h5.errors import (
 )
 from ray_h5.hdf5.files.external_policy import as_roots
 from ray_h5.hdf5.tree import walker
-from ray_h5.manifest.layout import FileState
+from ray_h5.manifest.file_state import FileState
 from ray_h5.read import open_file
 from ray_h5.torch_data import H5Dataset
 from tests.hdf5.h5kit import assert_same, by_h5py, layout_of, numbered_column, plist_with

@@ -14,7 +14,8 @@ from ray_h5.errors import CodecUnavailableError, CorruptFileError
 from ray_h5.hdf5.columns.chunk_lists import layout_of
 from ray_h5.hdf5.columns.value_types import ValueType, value_type_of, without_rows
 from ray_h5.hdf5.files.file_bytes import Widths, filename_of, widths_of
-from ray_h5.manifest.layout import ColumnLayout, FilterPipeline, FilterStep, SourceStates, Storage
+from ray_h5.manifest.file_state import SourceStates
+from ray_h5.manifest.layout import ColumnLayout, FilterPipeline, FilterStep, Storage
 
 MAX_FILL_BYTES = 1 << 20
 """A column keeps its fill value in memory. A string type in a file can claim 2 GiB."""

@@ -13,13 +13,13 @@ import h5py
 
 from ray_h5.errors import CorruptFileError, MissingSourceError, RayH5Error, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.columns.value_types import fields_of
-from ray_h5.hdf5.files.changed_files import check_source
 from ray_h5.hdf5.files.external_policy import Access
 from ray_h5.hdf5.files.file_bytes import FileBytes, filename_of
 from ray_h5.hdf5.files.opening import open_h5, translated
 from ray_h5.hdf5.files.other_files import OtherFiles
 from ray_h5.hdf5.format import HEADER_BYTES, VIRTUAL, FormatError, MessageKind, address, number, object_header
 from ray_h5.hdf5.heap import DamagedHeapError, Heap
+from ray_h5.manifest.file_state import check_same
 from ray_h5.messages import few, printable
 from ray_h5.storage.byte_source import FileIdentity, Identity
 from ray_h5.storage.local import identity_now, real_path_of
@@ -231,7 +231,7 @@ class Trail:
                     self.access.policy.admit(path, home=self.path, where=where, real=real_path_of(descriptor, path))
                 state = FileIdentity.of(os.fstat(descriptor))
                 leads = f"{self.path}: {where} leads to {printable(path)}"
-                check_source(leads, self.linked.states.get(path, state), state, swmr=self.access.swmr)
+                check_same(leads, self.linked.states.get(path, state), state, leads=True, swmr=self.access.swmr)
             except RayH5Error:
                 file.close()
                 raise

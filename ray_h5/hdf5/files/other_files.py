@@ -16,7 +16,7 @@ from ray_h5.errors import ExternalDataError, MissingSourceError, OptionError
 from ray_h5.hdf5.files.external_policy import Access
 from ray_h5.hdf5.files.metadata_replay import HeldBytes, ask_later
 from ray_h5.hdf5.files.opening import open_remote
-from ray_h5.manifest.layout import SourceStates
+from ray_h5.manifest.file_state import SourceStates
 from ray_h5.messages import printable
 from ray_h5.storage.addresses import is_url, shown, without_secrets
 from ray_h5.storage.byte_source import Identity
@@ -132,13 +132,11 @@ class OtherFiles:
             if url != self.home:
                 self._states.setdefault(url, state)
 
-    def agree(self, sources: Iterable[SourceStates]) -> bool:
-        """Return whether files have the states of a plan, as far as they were looked at."""
-        states = {**self._states, self.home: self._identity}
-        return all(states.get(url, state) == state for source in sources for url, state in source)
-
-    def are_current(self) -> bool:
-        """Return whether all files that were looked at have the same states now."""
+    def are_current(self, planned: Iterable[SourceStates] | None = None) -> bool:
+        """Return whether all files that were looked at have the same states now; or those of a plan, if it is given."""
+        if planned is not None:
+            states = {**self._states, self.home: self._identity}
+            return all(states.get(url, state) == state for source in planned for url, state in source)
         urls = list(self._states)
         return each_waiting(self._storage.identity, urls) == [self._states[url] for url in urls]
 

@@ -25,7 +25,6 @@ from ray_h5.errors import (
 from ray_h5.hdf5.columns.dataset_header import describe_column, is_plain
 from ray_h5.hdf5.columns.redirects import ValueSources, check_value_sources, find_redirect
 from ray_h5.hdf5.columns.value_types import are_references
-from ray_h5.hdf5.files.changed_files import check_identity
 from ray_h5.hdf5.files.external_policy import Access
 from ray_h5.hdf5.files.file_bytes import FileBytes, ObjectId, Widths, address_of, widths_of
 from ray_h5.hdf5.files.links import LinkedFiles, Sources, Trail, as_object
@@ -34,8 +33,9 @@ from ray_h5.hdf5.files.opening import open_h5, open_remote, translated
 from ray_h5.hdf5.files.other_files import OtherFiles
 from ray_h5.hdf5.tree.encodings import Libraries, encoding_of, form_of
 from ray_h5.hdf5.tree.walker import Bounds, walk
+from ray_h5.manifest.file_state import SourceStates, check_same
 from ray_h5.manifest.known_columns import Redirect
-from ray_h5.manifest.layout import ColumnLayout, Encoding, Form, SourceStates
+from ray_h5.manifest.layout import ColumnLayout, Encoding, Form
 from ray_h5.messages import few, near_names
 from ray_h5.per_process import cached_property
 from ray_h5.storage.byte_source import FileIdentity, Identity, MissingBytes
@@ -118,7 +118,7 @@ class H5Tree:
         file = open_h5(self.path, self.access.swmr)
         try:
             state = FileIdentity.of(os.fstat(file.id.get_vfd_handle()))
-            check_identity(self.path, self._identity, state, swmr=self.access.swmr)
+            check_same(self.path, self._identity, state, swmr=self.access.swmr)
         except RayH5Error:
             file.close()
             raise

@@ -17,7 +17,8 @@ from ray_h5.columns.schema import ColumnSpec
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import SchemaMismatchError
 from ray_h5.manifest.file_manifest import Manifest
-from ray_h5.manifest.layout import ColumnLayout, FileState, SourceStates
+from ray_h5.manifest.file_state import FileState, SourceStates
+from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.merged_facts import Facts
 from ray_h5.read.arguments import common_rows
 from ray_h5.storage.byte_source import Identity

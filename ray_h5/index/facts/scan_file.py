@@ -17,7 +17,8 @@ from ray_h5.errors import SchemaMismatchError, StaleIndexError, UnsupportedColum
 from ray_h5.hdf5.tree.tree import opened_once
 from ray_h5.index.facts.file_facts import ColumnFacts, FileFacts, Question
 from ray_h5.index.file_opener import Scope
-from ray_h5.manifest.layout import ColumnLayout, FileState
+from ray_h5.manifest.file_state import FileState
+from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.predicates.computed_columns import compute
 from ray_h5.predicates.evaluate import check_not_drawn
 from ray_h5.predicates.virtual_names import Length, RowMask, parse_virtual, read_for

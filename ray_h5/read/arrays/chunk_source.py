@@ -14,8 +14,8 @@ import numpy as np
 
 from ray_h5.codecs.pipeline import ChunkDecoder
 from ray_h5.errors import CorruptChunkError
-from ray_h5.hdf5.files.changed_files import check_source
 from ray_h5.manifest.chunk_index import UNALLOCATED, ChunkGrid, ChunkIndex, corrupt_chunk
+from ray_h5.manifest.file_state import check_same
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import Request, runs_between
 from ray_h5.per_process import cached_property
@@ -279,7 +279,7 @@ class RawFiles(ByteSource):
     def _opened(self, path: str) -> LocalFile:
         """Open a file; raise unless it is the one that may be read: its name may lead to another one by now."""
         file = LocalFile.open(path)
-        check_source(f"{self._where} leads to {path}", self._states.get(path), file.identity())
+        check_same(f"{self._where} leads to {path}", self._states.get(path), file.identity(), leads=True)
         return file
 
 

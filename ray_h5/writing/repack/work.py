@@ -15,11 +15,11 @@ from ray_h5.atomic import written_whole
 from ray_h5.codecs.encode import CODEC_NAMES, CodecName
 from ray_h5.codecs.pipeline import decodes
 from ray_h5.errors import OptionError, OutputExistsError, UnsupportedColumnError
-from ray_h5.hdf5.files.changed_files import check_state
 from ray_h5.hdf5.files.opening import open_h5
 from ray_h5.index.file_options import FileOptions
+from ray_h5.manifest.file_state import FileState
 from ray_h5.manifest.known_columns import num_chunks
-from ray_h5.manifest.layout import ColumnLayout, FileState
+from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.messages import counted, few
 from ray_h5.storage.storage_of_path import storage_of, whole_path
 from ray_h5.writing.destination import Destination
@@ -311,7 +311,7 @@ class Work:
             with OutputFile(temporary, **creation, **copy.creation) as file:
                 copy.write(file, progress)
                 if path in self._on_disk:  # requests to a store say which state they want
-                    check_state(path, FileState(self._states[path]), self._storage)
+                    FileState(self._states[path]).check_now(path, self._storage)
                 file.close()
                 if self._verify:
                     file.verify()
