@@ -39,6 +39,7 @@ from ray_h5.ray_data.tasks import in_tasks, read_tasks, task_of_nothing
 from ray_h5.source import Source, SourceOptions
 from ray_h5.storage.byte_source import IN_FLIGHT_BYTES
 from ray_h5.storage.find_files import PathLike
+from ray_h5.storage.storage_of_path import Storage
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -171,6 +172,11 @@ class H5Datasource(Datasource):
     def reference(self) -> ray.ObjectRef[ReadPlan]:
         """Return the plan in Ray's object store, where it is put once."""
         return self._plans.reference(self._key, self.plan())
+
+    def inputs(self) -> tuple[list[str], Storage]:
+        """Return the paths and URLs of all files, also those that links lead to; and where those with a URL are."""
+        sources = self._index.sources_of(self._columns).of_files()
+        return [*self._index.files.all_paths(), *(path for path, _ in sources)], self._index.scope.storage
 
     @property
     def labels(self) -> dict[str, dict[Any, int]]:

@@ -16,9 +16,11 @@ from ray_h5.errors import OptionError
 from ray_h5.options import as_integer, as_names, names_options, takes_options_of
 from ray_h5.ray_data.arguments import as_resources, remote_options
 from ray_h5.ray_data.arrow.columns_of_blocks import columns_of
+from ray_h5.ray_data.datasource import sources_of
 from ray_h5.ray_data.ray_internals import own_error
-from ray_h5.writing.destination import folder_of
+from ray_h5.storage.storage_of_path import whole_path
 from ray_h5.writing.layouts import Layout
+from ray_h5.writing.output_places import folder_of
 from ray_h5.writing.task_files import Part, PartWriter, check_mode, publish
 
 if TYPE_CHECKING:
@@ -44,7 +46,8 @@ class H5Datasink(Datasink[list[Part]]):
     columns : sequence of str, optional
         The columns to write; by default all.
     mode : {"error", "append", "overwrite", "ignore"}
-        What to do if the folder is not empty: raise, add files, replace its HDF5 files, or write nothing.
+        What to do if the folder is not empty: raise, add files, replace its HDF5 files, or write nothing. The files
+        that are replaced go when the new ones are there. A dataset without rows replaces none: it is an error.
     rows_per_file : int, optional
         The most rows of a file. By default a write task makes one file.
     chunk_rows : int, optional
@@ -108,6 +111,17 @@ class H5Datasink(Datasink[list[Part]]):
     @property
     def min_rows_per_write(self) -> int | None:
         return self._rows_per_file
+
+    def check_inputs(self, ds: Dataset) -> None:
+        """Raise if a dataset reads a file of the folder, by whatever path: it could be removed, or be there twice."""
+        present = [] if self._mode not in {"append", "overwrite"} else self._folder.names()
+        for source in sources_of(ds) if present else ():
+            if shared := self._folder.input_among(present, *source.inputs()):
+                does = "remove it" if self._mode == "overwrite" else "add copies of its rows to it"
+                raise OptionError(
+                    f"path: {whole_path(shared)} is read by the dataset that is written, and mode={self._mode!r} would "
+                    f"{does}. Write to another folder, and rename it when you are content."
+                )
 
     def on_write_start(self, schema: pa.Schema | None = None) -> None:  # noqa: ARG002  Ray's name
         if not self.skips:
@@ -173,6 +187,8 @@ def write_h5(
     ------
     OutputExistsError
         If the folder is not empty, and `mode` is ``"error"``.
+    OptionError
+        If the dataset reads a file of the folder, and `mode` is ``"append"`` or ``"overwrite"``.
     SchemaMismatchError
         If blocks differ in their columns, dtypes or shapes.
     NullValueError
@@ -194,6 +210,7 @@ def write_h5(
     sink = H5Datasink(path, threads=max(1, int(resources.get("num_cpus", 1))), **options)
     if sink.skips:
         return
+    sink.check_inputs(ds)
     try:
         ds.write_datasink(sink, **remote_options(ds.write_datasink, resources))
     except Exception as exc:

@@ -15,6 +15,7 @@ import os
 import posixpath
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 from urllib.parse import unquote_to_bytes
@@ -27,7 +28,16 @@ from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.local import absolute_path
 from ray_h5.storage.natural_order import natural_key
 from ray_h5.storage.request_pool import each_waiting
-from ray_h5.storage.stores.store_base import InStore
+from ray_h5.storage.stores.store_base import Found, InStore
+from ray_h5.storage.write_notes import (
+    HIDDEN,
+    Notes,
+    is_hidden_of_write,
+    notes_in_store,
+    notes_on_disk,
+    settled,
+    uncounted,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -245,6 +255,16 @@ def _entries_on_disk(folder: Entry, part: str, below: bool) -> list[Entry]:  # n
         path = os.path.join(folder.path, part)
         entry = Entry(absolute_path(path), os.path.realpath(path), part, os.path.isdir(path), Path(path).is_symlink())
         return [entry] if os.path.lexists(path) else []
+    inside, notes = settled(folder.path, partial(_scan, folder), _notes_among)
+    left_out = uncounted(notes)
+    return [entry for entry in inside if entry.path not in left_out] if left_out else inside
+
+
+def _notes_among(inside: Iterable[Entry]) -> Notes:
+    return notes_on_disk(e.path for e in inside if is_hidden_of_write(e.name) and e.is_folder and not e.is_link)
+
+
+def _scan(folder: Entry) -> list[Entry]:
     try:
         with os.scandir(folder.path) as scanned:
             inside = [(entry, entry.is_symlink()) for entry in scanned]
@@ -356,8 +376,16 @@ class StoreSearch:
         top = folder.path
         if top in self._whole or (top in self._inside and not below):
             return self._inside[top]
-        files, folders = self._storage.list(f"{top}/", below=below)
         begin = len(self._storage.address(f"{top}/").key)
+
+        def notes_among(listed: tuple[list[Found], list[str]]) -> Notes:
+            keys = {key[begin:] for key in (*(file.key for file in listed[0]), *listed[1]) if HIDDEN in key}
+            parts = [key.split("/") for key in keys]
+            hidden = {tuple(p[: at + 1]) for p in parts for at, name in enumerate(p) if is_hidden_of_write(name)}
+            return notes_in_store(self._storage, [f"{top}/{'/'.join(names)}" for names in sorted(hidden)])
+
+        (files, folders), notes = settled(top, lambda: self._storage.list(f"{top}/", below=below), notes_among)
+        left_out = uncounted(notes)
         inside: dict[str, list[Entry]] = {top: [_folder(f"{top}/{key[begin:]}") for key in folders]}
         for file in files:
             *parents, name = file.key[begin:].split("/")
@@ -367,6 +395,8 @@ class StoreSearch:
                 if place not in inside:
                     inside[place] = []
                     inside[above].append(_folder(place))
+            if f"{place}/{name}" in left_out:
+                continue
             if name or not file.key:  # not what some programs write for a folder
                 self._files[f"{place}/{name}"] = entry = Entry(file.url, file.url, name, False, False, file.identity)
                 inside[place].append(entry)

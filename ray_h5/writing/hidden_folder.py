@@ -1,5 +1,8 @@
 """A hidden folder with the files of a write that are not complete. Its process holds a lock in it.
 
+Where files cannot be locked, the folder itself is the lock: who makes it has it, and nobody knows whether a write that
+left one died.
+
 The place that is written to may be one that other users can write to. So the folder is made new, or is one that this
 user's writes left; it is used through its descriptor, which nobody can exchange for a link; and only files with names
 that writes give are removed.
@@ -8,6 +11,7 @@ that writes give are removed.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -17,12 +21,13 @@ from collections.abc import Collection
 from pathlib import Path
 
 from ray_h5.errors import OutputExistsError
+from ray_h5.storage.write_notes import NOTE
 
 JOURNAL = "journal.json"
 
 _LOCK = "lock"
-_OLD = "old-"
-_NAMES = re.compile(rf"{_LOCK}|{re.escape(JOURNAL)}|{_OLD}.+|.+\.[0-9a-f]{{8}}\.tmp", re.DOTALL)
+_NAMES = re.compile(rf"{_LOCK}|{re.escape(JOURNAL)}|{re.escape(NOTE)}|.+\.[0-9a-f]{{8}}\.tmp", re.DOTALL)
+_NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL})
 _WAITS, _WAIT_S = 50, 0.01
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -44,14 +49,6 @@ class HiddenFolder:
     def is_held(self) -> bool:
         """Whether this process has taken it."""
         return self._lock >= 0
-
-    def old(self, name: str) -> str:
-        """Return the path for a file that is replaced, until all files are in their places."""
-        return os.path.join(self.path, f"{_OLD}{name}")
-
-    def old_names(self) -> list[str]:
-        """Return the names of the files that were to be replaced."""
-        return [name.removeprefix(_OLD) for name in os.listdir(self._folder) if name.startswith(_OLD)]
 
     def take(self, *, make: bool = True) -> None:
         """Lock the folder; make it, or take one that a write of this user left when it died.
@@ -77,7 +74,7 @@ class HiddenFolder:
                     self._check_ours(folder, is_new)
                     lock = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
                     opened.callback(os.close, lock)
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    self._lock_or_raise(lock, is_new)
                     is_there = os.path.samestat(os.fstat(lock), os.lstat(os.path.join(self.path, _LOCK)))
                 except NotADirectoryError:
                     raise self._not_ours("what is there is a link or a file") from None
@@ -97,6 +94,18 @@ class HiddenFolder:
                 if is_there:
                     self._folder, self._lock = folder, lock
                     opened.pop_all()
+
+    def _lock_or_raise(self, lock: int, is_new: bool) -> None:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as exc:
+            if exc.errno not in _NO_LOCKS:
+                raise
+            if not is_new:
+                raise OutputExistsError(
+                    f"{self.path}: another write has it, or died: this disk has no locks ({exc.strerror}), so nobody "
+                    "knows. If no write is running there, remove it; or write elsewhere."
+                ) from None
 
     def _check_ours(self, folder: int, is_new: bool) -> None:
         """Raise unless a write of this user made the folder, and all that is in it."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from ray_h5.errors import OutputExistsError, SchemaMismatchError
+from ray_h5.messages import counted
 from ray_h5.options import require
 from ray_h5.writing.destination import Destination
 from ray_h5.writing.file_arrays import PLAIN, ColumnWriter, Form, part_of
@@ -157,26 +158,41 @@ def check_mode(folder: Destination, mode: str) -> bool:
 def publish(folder: Destination, parts: Sequence[Part], mode: str) -> None:
     """Give the files of all tasks their names, ``part-{task}-{number}.h5``.
 
+    The first task gets the next number that is free, if there are such files.
+
     Raises
     ------
     SchemaMismatchError
         If tasks disagree about columns.
     OutputExistsError
-        If something wrote to the folder meanwhile.
+        If something wrote to the folder meanwhile; or if there is no file, and others would be removed.
     """
     if not check_mode(folder, mode):
         folder.abandon()
         return
     for part in parts[1:]:
         check_same(parts[0].forms, part.forms, f"task {part.task}")
-    present, first = folder.names(), 0
-    if mode == "append":
-        first = max((int(match[1]) + 1 for name in present if (match := _PART.fullmatch(name))), default=0)
-    names = {part.token: f"part-{first + part.task}-{part.number}.h5" for part in parts}
+    # An append takes whatever else there is; all other modes only what they know of.
+    old = None if mode == "append" else folder.names() if mode == "overwrite" else []
+    if old and not parts:
+        raise OutputExistsError(
+            f"{folder.path}: the dataset has no rows, and mode='overwrite' would remove {counted(len(old), 'file')} "
+            "and write none. Nothing was changed. Look why no row is left; or remove the files."
+        )
     try:
-        folder.publish(names, present if mode == "overwrite" else ())
+        folder.publish(_part_names(folder, parts, mode), old)
     except OutputExistsError:  # another write took a name meanwhile
         if mode not in {"append", "ignore"}:
             raise
         publish(folder, parts, mode)
     folder.abandon()
+
+
+def _part_names(folder: Destination, parts: Sequence[Part], mode: str) -> dict[str, str]:
+    """Return the names of files by their tokens. Two writes to a new folder want the same ones: one of them fails."""
+    taken = folder.taken_names() if mode in {"append", "overwrite"} else set()
+    after = max((int(match[1]) + 1 for name in taken if (match := _PART.fullmatch(name))), default=0)
+    from_0, from_after = (
+        {part.token: f"part-{first + part.task}-{part.number}.h5" for part in parts} for first in (0, after)
+    )
+    return from_0 if mode != "append" and taken.isdisjoint(from_0.values()) else from_after

@@ -184,10 +184,26 @@ def test_modes(tmp_path):
     assert read(folder)["x"].to_pylist() == [1, 2, 3]
     (folder / "notes.txt").write_text("kept")
     write(H5Datasink(folder, mode="overwrite"), [[table_of(x=[5])]])
-    assert files(folder) == ["notes.txt", "part-0-0.h5"]
+    assert files(folder) == ["notes.txt", "part-3-0.h5"]  # new files come before the old ones go
     assert read(folder)["x"].to_pylist() == [5]
     with pytest.raises(errors.OptionError, match="mode='new'"):
         H5Datasink(folder, mode="new")
+
+
+def test_an_overwrite_without_rows_removes_nothing(tmp_path):
+    write(H5Datasink(tmp_path, mode="overwrite"), [])
+    write(H5Datasink(tmp_path), [[table_of(x=[1])]])
+    for tasks in ([], [[]], [[table_of(x=[1]).slice(1)]]):
+        with pytest.raises(errors.OutputExistsError, match="no rows, and mode='overwrite' would remove 1 file"):
+            write(sink := H5Datasink(tmp_path, mode="overwrite"), tasks)
+        sink.on_write_failed(errors.OutputExistsError())
+        assert read(tmp_path)["x"].to_pylist() == [1]
+
+
+@pytest.mark.parametrize("url", ["https://host/out", "http://host/out", "hf://datasets/me/mine/out"])
+def test_stores_that_are_not_written_to_are_refused_at_once(url):
+    with pytest.raises(errors.OptionError, match=r"expected a folder of a disk, s3://"):
+        H5Datasink(url, mode="append")
 
 
 def test_two_writes_into_one_new_folder(tmp_path):
@@ -265,7 +281,7 @@ def test_a_write_that_cannot_be_published_leaves_the_old_files(tmp_path, monkeyp
     def failing(works):
         def fails(*paths):
             count.append(1)
-            if len(count) in (4, 5):  # the second new file
+            if len(count) in (2, 3):  # the second new file, also where there are no links
                 raise OSError(5, "Input/output error")
             return works(*paths)
 

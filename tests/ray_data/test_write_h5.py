@@ -3,12 +3,14 @@
 import os
 import signal
 
+import h5py
 import numpy as np
 import pytest
 import ray
+from ray.data.expressions import col
 
 import ray_h5
-from ray_h5.errors import OutputExistsError, SchemaMismatchError
+from ray_h5.errors import OptionError, OutputExistsError, SchemaMismatchError
 from tests.hdf5.h5kit import concatenated
 
 pytestmark = pytest.mark.usefixtures("ray_local")
@@ -40,6 +42,26 @@ def test_an_error_of_a_task_is_raised_as_it_is_and_leaves_nothing(tmp_path):
 def test_a_dataset_without_rows(tmp_path):
     ray_h5.write_h5(ray.data.range(10).filter(lambda _: False), tmp_path / "out")
     assert os.listdir(tmp_path / "out") == []
+
+
+def test_a_dataset_into_the_folder_that_it_reads(signals, tmp_path):
+    folder = tmp_path / "out"
+    ray_h5.write_h5(ray_h5.read_h5(signals), folder)
+    (tmp_path / "link").symlink_to(folder)
+    h5py.File(tmp_path / "linked.h5", "w")["wide"] = h5py.ExternalLink("out/part-0-0.h5", "wide")
+    names = sorted(os.listdir(folder))
+    ds = ray_h5.read_h5(folder, columns=["wide"])
+    linked = ray_h5.read_h5(tmp_path / "linked.h5", allow_external=[tmp_path])
+    for mode in ("append", "overwrite"):
+        for of in (ds.limit(3), ds.union(ray.data.range(3)), ds.filter(expr=col("label") > 99), linked):
+            for target in (folder, tmp_path / "link"):
+                with pytest.raises(OptionError, match=r"part-0-0\.h5 is read by the dataset .*another folder"):
+                    ray_h5.write_h5(of, target, mode=mode)
+    assert sorted(os.listdir(folder)) == names
+    ray_h5.write_h5(ds, folder, mode="ignore")
+    ray_h5.write_h5(ray_h5.read_h5(signals), folder, mode="overwrite")
+    ray_h5.write_h5(ray_h5.read_h5(folder), folder / "below", mode="append")
+    assert ray_h5.read_h5(folder / "*.h5").count() == ray_h5.read_h5(folder / "below").count()
 
 
 @pytest.mark.slow

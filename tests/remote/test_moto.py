@@ -74,12 +74,12 @@ def test_a_dataset_into_a_store(s3, options):
     with pytest.raises(OutputExistsError):
         H5Datasink("s3://bkt/out", storage_options=options)
     write(H5Datasink("s3://bkt/out/", storage_options=options, mode="overwrite"), blocks[:1])
-    assert keys(s3) == ["out/part-0-0.h5"]
+    assert keys(s3) == ["out/part-2-0.h5"]
     sink = H5Datasink("s3://bkt/out", storage_options=options, mode="append")
     sink.on_write_start()
     sink.write(blocks[1], SimpleNamespace(task_idx=0))
     sink.on_write_failed(ValueError())
-    assert keys(s3) == ["out/part-0-0.h5"]
+    assert keys(s3) == ["out/part-2-0.h5"]
 
 
 def test_files_from_a_store_into_it(s3, options, tmp_path):

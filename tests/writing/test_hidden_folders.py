@@ -139,18 +139,6 @@ def test_a_write_removes_no_folder_of_others(tmp_path, home):
     assert sorted(os.listdir(out)) == [DEAD, ".ray_h5-ba9876543210", ".ray_h5-notes", "part-0-0.h5"]
 
 
-def test_files_that_a_killed_write_was_to_replace_are_there_again(tmp_path):
-    write(tmp_path)
-    (tmp_path / "mine.h5").write_text("mine")
-    killed(lambda: write(tmp_path, "overwrite"), "fsync")  # the files have no names yet
-    assert "mine.h5" in os.listdir(tmp_path)
-    (hidden,) = [name for name in os.listdir(tmp_path) if name.startswith(".")]
-    (tmp_path / "mine.h5").rename(tmp_path / hidden / "old-mine.h5")  # the next step
-    write(tmp_path, "append")
-    assert sorted(os.listdir(tmp_path)) == ["mine.h5", "part-0-0.h5", "part-1-0.h5"]
-    assert (tmp_path / "mine.h5").read_text() == "mine"
-
-
 def test_a_running_write_keeps_its_folder(tmp_path):
     running = ray_h5.H5Datasink(tmp_path, mode="append")
     running.on_write_start()

@@ -1,5 +1,6 @@
 """`repack`: the same values in other layouts, safely."""
 
+import fcntl
 import os
 
 import h5py
@@ -176,7 +177,46 @@ def test_an_interrupted_repack_goes_on(tmp_path, monkeypatch):
     assert found.kept == [str(out / "f0.h5")]
     assert os.stat(out / "f0.h5") == before
     check_rows(read_all(found.paths), range(3 * ROWS))
+    again = repack(paths, out, resume=True)  # a job that always passes it
+    assert again.kept == found.paths
+    with pytest.raises(OptionError, match="other options"):
+        repack(paths, out, resume=True, codec="lz4")
+    (out / "f1.h5").unlink()
+    assert len(repack(paths, out, resume=True).kept) == 2
+    check_rows(read_all(found.paths), range(3 * ROWS))
+    repack(paths, out, overwrite=True)
     assert leftovers(out) == []
+    with pytest.raises(OutputExistsError, match=r"no list of a repack.*overwrite=True to replace it, or write"):
+        repack(paths, out, resume=True)
+
+
+def test_a_file_that_is_made_meanwhile_stays(tmp_path, monkeypatch):
+    (path,), out = write_files(tmp_path / "in", 1), tmp_path / "out.h5"
+    for has_links in (True, False):
+        if not has_links:
+            monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(PermissionError(1, "no links")))
+        with pytest.raises(OutputExistsError, match=r"out\.h5: another write made it meanwhile"):
+            repack(path, out, progress=lambda *_: out.write_text("of somebody else"))
+        assert out.read_text() == "of somebody else"
+        assert sorted(os.listdir(tmp_path)) == ["in", "out.h5"]
+        out.unlink()
+
+
+def test_disks_without_locks(tmp_path, monkeypatch):
+    """The folder is the lock there."""
+    (path,), out = write_files(tmp_path / "in", 1), tmp_path / "out"
+    monkeypatch.setattr(fcntl, "flock", lambda *_: (_ for _ in ()).throw(OSError(38, os.strerror(38))))
+
+    def meanwhile(*_):
+        with pytest.raises(OutputExistsError, match=r"this disk has no locks \(Function not implemented\)"):
+            repack(path, out, overwrite=True)
+
+    repack(path, out, progress=meanwhile)
+    check_rows(read_all(str(out)), range(ROWS))
+    assert leftovers(out) == []
+    (out / ".ray_h5_repack").mkdir()
+    with pytest.raises(OutputExistsError, match="If no write is running there, remove it"):
+        repack(path, out, overwrite=True)
 
 
 def test_a_first_failure_leaves_nothing(tmp_path, monkeypatch):

@@ -73,6 +73,8 @@ def store_arguments(options: StoreOptions, address: StoreAddress, root: str, tok
         arguments.setdefault("region", arguments.pop("default_region", None) or "us-east-1")
         if "endpoint" in arguments or "endpoint_url" in arguments:
             arguments.setdefault("virtual_hosted_style_request", False)
+        # Stores that do not know it copy all the same.
+        arguments["copy_if_not_exists"] = "header-with-status:If-None-Match:*:412"
     elif kind == "az":
         name, at, host = name.partition("@")  # abfss://container@account.dfs.core.windows.net/key
         if at:

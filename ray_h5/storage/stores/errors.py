@@ -8,6 +8,7 @@ from ray_h5.errors import (
     NotFoundError,
     NotReadableError,
     OptionError,
+    OutputExistsError,
     RayH5Error,
     ReadFailedError,
     StaleIndexError,
@@ -56,6 +57,11 @@ def changed(url: str) -> StaleIndexError:
     return StaleIndexError(f"{url}: the file changed between planning and reading: its ETag is another one. {CHANGED}")
 
 
+def output_exists(url: str) -> OutputExistsError:
+    """Return the error for an object that was to be new."""
+    return OutputExistsError(f"{url}: there is an object with this name. Write elsewhere, or overwrite it.")
+
+
 def store_error(exc: BaseException, url: str, doing: str, text: str) -> RayH5Error:
     """Return the error for what a store, or the way to it, did.
 
@@ -72,6 +78,8 @@ def store_error(exc: BaseException, url: str, doing: str, text: str) -> RayH5Err
     """
     kind, lowered = type(exc).__name__, text.lower()
     status = status_of(exc)
+    if kind == "AlreadyExistsError":
+        return output_exists(url)
     if kind == "PreconditionError" or "precondition fail" in lowered or status == 412:
         return changed(url)
     if REFUSED in text:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
@@ -18,7 +20,7 @@ from ray_h5.storage.block_cache import CachedFile, cache_for
 from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.hub import HubPath, files_below, token_for
 from ray_h5.storage.stores.arguments import store_arguments
-from ray_h5.storage.stores.errors import changed, option_error, status_of, store_error
+from ray_h5.storage.stores.errors import changed, option_error, output_exists, status_of, store_error
 from ray_h5.storage.stores.options import StoreOptions
 from ray_h5.storage.stores.store_base import PANIC, Found, InStore
 
@@ -34,6 +36,10 @@ _PART_BYTES = 16 << 20
 _LIST_BODY = "list response body"
 """What obstore says where the answer of a listing broke off."""
 
+_MOST_COPIED_BYTES = 5 << 30
+"""S3 copies no larger object: these come here and go back in parts."""
+
+_NOT_IMPLEMENTED = 501
 _REFUSES_HEAD = frozenset({401, 403, 405, 501})
 _NO_SUCH_RANGE = 416
 _EMPTY = {"size": 0, "e_tag": '"empty"'}
@@ -108,25 +114,43 @@ class ObjectStorage(InStore):
             raise changed(url)
         return memoryview(answer.bytes())
 
-    def put_file(self, url: str, path: str) -> None:
-        """Upload a local file. If that fails, there is neither an object nor a part of one."""
+    def put_file(self, url: str, path: str, *, is_new: bool = False) -> None:
+        """Upload a local file; with `is_new`, where there is no object. If that fails, there is no part of it."""
         store, key = self._store(url)
 
         def upload() -> None:
-            with open(path, "rb") as file:
-                store.put(key, file, chunk_size=_PART_BYTES)  # a large file in parts, which are given up together
+            is_small = Path(path).stat().st_size <= _PART_BYTES
+            if is_new and not is_small and self.look(url) is not None:
+                raise output_exists(url)
+            with open(path, "rb") as file:  # a large file in parts, which are given up together
+                store.put(key, file, chunk_size=_PART_BYTES, mode="create" if is_new and is_small else None)
 
         self.asking(url, "writing it", upload)
 
-    def rename(self, old: str, new: str) -> None:
-        """Give an object of the same store another name; the store copies it."""
+    def put_bytes(self, url: str, data: bytes) -> None:
+        """Make a small object, or put it in the place of another one, at once."""
+        store, key = self._store(url)
+        self.asking(url, "writing it", lambda: store.put(key, data, use_multipart=False))
+
+    def copy(self, old: str, new: str) -> None:
+        """Give an object of the same store a second name that is free. The store copies it."""
         (store, key), (_, to) = self._store(old), self._store(new)
 
-        def move() -> None:
-            store.copy(key, to)
-            store.delete(key)
+        def copied() -> None:
+            try:
+                store.copy(key, to, overwrite=False)
+            except Exception as exc:
+                if type(exc).__name__ == "NotSupportedError" or status_of(exc) == _NOT_IMPLEMENTED:
+                    store.copy(key, to)
+                elif type(exc).__name__ == "AlreadyExistsError":
+                    if store.head(to)["e_tag"] != store.head(key)["e_tag"]:  # of an answer that was lost, it is ours
+                        raise
+                elif (size := store.head(key)["size"]) > _MOST_COPIED_BYTES:
+                    store.put(to, _pieces(store, key, size), chunk_size=_PART_BYTES)
+                else:
+                    raise
 
-        self.asking(new, "renaming what was uploaded", move)
+        self.asking(new, "giving it its name", copied)
 
     def delete(self, urls: Sequence[str]) -> None:
         """Delete objects of one store; one that does not exist is none."""
@@ -201,6 +225,13 @@ def _look(store: Any, key: str, is_web: bool) -> Any:
         if status_of(exc) == _NO_SUCH_RANGE:
             return _EMPTY
         raise
+
+
+def _pieces(store: Any, key: str, size: int) -> Iterator[Any]:
+    """Yield the bytes of an object. They come in another thread: obstore cannot get what it is about to put."""
+    with ThreadPoolExecutor(1, "ray_h5_copy") as pool:
+        for start in range(0, size, _PART_BYTES):
+            yield pool.submit(store.get_range, key, start=start, end=min(start + _PART_BYTES, size)).result()
 
 
 def check_fork() -> None:

@@ -23,10 +23,11 @@ from ray_h5.options import as_integer, takes_options_of
 from ray_h5.order.execute_plan import read_rows
 from ray_h5.order.read_plan import make_plan
 from ray_h5.source import Source, SourceOptions
-from ray_h5.storage.addresses import is_url, split_urls
+from ray_h5.storage.addresses import split_urls
 from ray_h5.storage.find_files import list_paths
-from ray_h5.writing.destination import Destination, output_of
+from ray_h5.writing.destination import Destination
 from ray_h5.writing.layouts import Layout
+from ray_h5.writing.output_places import output_of
 from ray_h5.writing.repack.work import Outputs, Progress, Repacked, Work
 
 if TYPE_CHECKING:
@@ -103,7 +104,8 @@ def repack(
     verify : bool
         Read all that was written back, and compare it with what was read, before it gets its name.
     resume : bool
-        Go on with a repack that was interrupted: outputs that are complete stay.
+        Go on with a repack that was interrupted: outputs that are complete stay. On a disk, their list is kept in a
+        hidden folder beside them, so that a job that always passes it can also start again when all is done.
     overwrite : bool
         Replace outputs that are there.
     measure : bool
@@ -155,21 +157,15 @@ def repack(
         raise OptionError(
             f"out={folder.place(name)!r}: {len(readable.paths)} files would be written; expected the name of a folder"
         )
-    inputs = {*map(_real_path, readable.paths)}
-    if shared := next((name for name in names if _real_path(folder.place(name)) in inputs), None):
+    if shared := folder.input_among(names, readable.paths, readable.scope.storage):
         raise OptionError(
-            f"out: {folder.place(shared)} is an input, too. Write to another place, and rename it when you are content."
+            f"out: {shared} is an input, too. Write to another place, and rename it when you are content."
         )
     work.survey()
     with Outputs(folder, names, work.fingerprint(options)) as outputs:
         outputs.begin(resume=bool(resume), overwrite=bool(overwrite))
         result = work.run(outputs, progress or (lambda _done, _total: None))
     return _measured(result, readable, folder) if measure and not result.gains_nothing else result
-
-
-def _real_path(path: str) -> str:
-    """Return the one path of a file: in a store, its URL."""
-    return path if is_url(path) else os.path.realpath(path)
 
 
 def _readable(files: FileOptions) -> FileOptions:

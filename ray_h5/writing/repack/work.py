@@ -121,7 +121,7 @@ class Outputs:
     def __init__(self, folder: Destination, names: Sequence[str], plan: str) -> None:
         self.names, self.folder, self._plan = names, folder, plan
         self._done: dict[str, list[int]] = {}
-        self._has_begun = False
+        self._has_begun = self._replaces = self._keeps_list = False
 
     def begin(self, *, resume: bool, overwrite: bool) -> None:
         """Take the lock, and look what is there.
@@ -142,6 +142,7 @@ class Outputs:
             raise OptionError(
                 "files in a store cannot be resumed; write to a disk, and copy them", option="resume", value=True
             )
+        self._replaces, self._keeps_list = overwrite, resume
         self.folder.begin()
         done = self._journal() if resume else {}
         self._done = {
@@ -149,9 +150,11 @@ class Outputs:
         }
         there = [self.folder.place(name) for name in self.names if name not in self._done and self.folder.has(name)]
         if there and not overwrite:
+            why = "exists already, and no list of a repack that was interrupted has it" if resume else "exists already"
+            go_on = "" if resume else "resume=True to go on with a repack that was interrupted, "
             raise OutputExistsError(
-                f"{few([whole_path(path) for path in there])} exists already. Pass overwrite=True to replace it, "
-                "resume=True to go on with a repack that was interrupted, or write elsewhere."
+                f"{few([whole_path(path) for path in there])} {why}. Pass overwrite=True to replace it, {go_on}"
+                "or write elsewhere."
             )
         self._write_journal()
         self._has_begun = True
@@ -182,15 +185,19 @@ class Outputs:
         # First the list: a kill in between leaves a file that is not there, and not one that is not in the list.
         self._done[name] = _state(temporary)
         self._write_journal()
-        self.folder.publish({temporary: name})
+        try:
+            self.folder.put(temporary, name, replaces=self._replaces)
+        except BaseException:
+            del self._done[name]
+            raise
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Remove what is not needed: all, or all but a list of complete files if it failed."""
+        """Remove what is not needed: all but the list of complete files, if it failed or may be resumed again."""
         is_resumable = bool(self._done) if self._has_begun else os.path.exists(self.folder.journal or "")
-        self.folder.abandon(keep_journal=kind is not None and is_resumable)
+        self.folder.abandon(keep_journal=is_resumable and (kind is not None or self._keeps_list))
 
 
 def _state(path: str) -> list[int]:
