@@ -80,9 +80,10 @@ class Windows:
         Columns have times of their own: the name of a dataset beside each column, such as ``"timestamps"``; a mapping
         names the dataset of each column (``{"speed": "behavior/t"}``), or its rate and its first time. Without such a
         dataset, the attributes of the column say its rate and start, as NWB and GWOSC write them. Offsets are seconds:
-        of a list, the samples that are nearest to them, ``"edge"`` and ``"zero"`` where there is none within a sample's
-        time; of a slice, such as ``slice(-1, 1)``, all samples from then up to then. Each file is a recording; with
-        `Groups`, each group is.
+        of a list, the samples that are nearest to them, and padding where all are a sample's time away or more; of a
+        slice, such as ``slice(-1, 1)``, all samples from then up to then. Offsets have the unit of times that are
+        numbers. Integers and datetimes are compared exactly; floats are equal that differ by a millionth of a sample,
+        or by their rounding. Each file is a recording; with `Groups`, each group is.
     holds : sequence of str
         With `at`: columns whose samples hold until the next one, such as masks and labels of longer spans.
     episode_length : {"min"}, optional
@@ -295,14 +296,19 @@ def _timed_column(name: str, source: str, offsets: Any) -> WindowColumn:
             raise OptionError(f"Windows: offsets of {name!r}: {offsets!r}: expected slice(from, to), in seconds")
         if ends[0] >= ends[1]:
             raise OptionError(f"Windows: offsets of {name!r}: {offsets!r} is empty")
-        return WindowColumn(name, source, (), (float(ends[0]), float(ends[1])))
+        return WindowColumn(name, source, (), (_as_time(ends[0]), _as_time(ends[1])))
     seconds = _each(offsets)
     if not seconds or not all(is_number(second) and math.isfinite(second) for second in seconds):
         raise OptionError(
             f"Windows: offsets of {name!r}: expected seconds, such as [-0.1, 0], or slice(-1, 1) for all samples, "
             f"found {offsets!r}"
         )
-    return WindowColumn(name, source, tuple(map(float, seconds)))
+    return WindowColumn(name, source, tuple(map(_as_time, seconds)))
+
+
+def _as_time(value: Any) -> float:
+    """Return a time as a float, or as an integer if a float cannot hold it."""
+    return int(value) if is_integer(value) and int(float(value)) != value else float(value)
 
 
 def _as_times(at: Any) -> Any:
@@ -312,7 +318,7 @@ def _as_times(at: Any) -> Any:
     for column, times in at.items() if isinstance(at, Mapping) else ():
         is_pair = isinstance(times, (tuple, list)) and len(times) == 2 and all(map(is_number, times))
         if is_pair and all(map(math.isfinite, times)) and times[0] > 0:
-            listed.append((str(column), (float(times[0]), float(times[1]))))
+            listed.append((str(column), (float(times[0]), _as_time(times[1]))))
         elif isinstance(times, str) and times.strip("/"):
             listed.append((str(column), times))
         else:

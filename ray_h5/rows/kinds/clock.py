@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from ray_h5.columns.column_resolver import are_single_values
 from ray_h5.columns.ragged.bounds import Bounds, episodes_key
-from ray_h5.columns.row_table import LIKE_A_NUMBER, RowTable, Times
+from ray_h5.columns.row_table import RowTable, Times
 from ray_h5.errors import OptionError
 from ray_h5.lru import first_time
+from ray_h5.manifest.row_requests import runs_between
 from ray_h5.messages import few
+from ray_h5.per_process import cached_property
+from ray_h5.rows.kinds.samples_around import SamplesAround
 from ray_h5.rows.kinds.timestamps import regular, width_of
 from ray_h5.rows.windows_option import WindowColumn, Windows
 
 logger = logging.getLogger(__name__)
+
+_MOST_IN_FLOAT = 1 << 53
+
+_BLOCK = 1 << 16
+"""Ticks that are looked at together."""
 
 
 class Clock:
     """Row number <-> (recording, tick), and the samples that columns have at offsets from a tick.
 
     Each `stride`-th tick of a recording is a row, from its first one on that has a window. The steps of an episode are
-    the ticks of whole numbers, which all columns share.
+    the ticks of whole numbers, which all columns share. Rows are in runs of ticks: one a recording, or several if
+    ``pad="drop"`` leaves out rows in between, where a column has no sample for longer.
 
     Parameters
     ----------
@@ -34,8 +43,8 @@ class Clock:
         Returns the times of the samples of a column.
     ticks : Times
         The times of ticks.
-    rows : Bounds
-        The first tick of each recording that may be a row, and the one after the last.
+    runs : tuple of Bounds and numpy.ndarray
+        The first tick of each run that is a row, and one after the last; and its recording, ascending.
     bounds : Bounds, optional
         Where recordings are among the ticks of the file; by default they follow each other.
     """
@@ -45,20 +54,24 @@ class Clock:
         windows: Windows,
         times_of: Callable[[str], Times],
         ticks: Times,
-        rows: Bounds,
+        runs: tuple[Bounds, np.ndarray],
         bounds: Bounds | None = None,
     ) -> None:
         self._windows, self._times_of, self._ticks, self.counts = windows, times_of, ticks, ticks.counts
         self._starts = np.cumsum(ticks.counts) - ticks.counts if bounds is None else bounds.starts
-        self._first, length = rows.starts, rows.stops - rows.starts
-        self.row_starts = np.concatenate([[0], np.cumsum(np.maximum(0, -(-length // windows.stride)))])
+        ends, self._recordings = runs
+        self._first = ends.starts
+        self._run_rows = np.maximum(0, -(-(ends.stops - ends.starts) // windows.stride))
+        self._run_starts = np.concatenate([[0], np.cumsum(self._run_rows)])
+        self.num_rows = int(self._run_starts[-1])
+        self._around: dict[str, SamplesAround] = {}
 
     @classmethod
     def of_steps(cls, lengths: np.ndarray, windows: Windows, bounds: Bounds | None = None) -> Clock:
         """Return the clock of whole numbers, whose ticks are the steps of episodes of these lengths."""
         (first, beyond), steps = _margins(windows), regular(lengths, np.ones(len(lengths)), np.zeros(len(lengths)))
-        rows = Bounds(np.full_like(lengths, first), lengths - beyond)
-        return cls(windows, lambda _: steps, steps, rows, bounds)
+        runs = Bounds(np.full_like(lengths, first), lengths - beyond)
+        return cls(windows, lambda _: steps, steps, (runs, np.arange(len(lengths))), bounds)
 
     @classmethod
     def of_times(
@@ -68,15 +81,19 @@ class Clock:
 
         `where` returns the name of a recording, for messages.
         """
-        ticks, (low, high) = _ticks(times_of, windows), _spans(times_of, windows, where)
-        every, slack = np.arange(len(ticks.counts)), ticks.steps * LIKE_A_NUMBER
-        begins, ends = (np.where(np.isfinite(limits), limits, 0.0) for limits in (low, high))
-        first = np.where(np.isfinite(low), ticks.first(every, begins), 0)
-        stops = np.where(np.isfinite(high), ticks.first(every, ends + 2 * slack), ticks.counts)
-        inside = np.flatnonzero(stops < ticks.counts)
-        stops[inside] += ticks.at(inside, stops[inside]) <= high[inside] + slack[inside]
-        stops[(low == math.inf) | (high == -math.inf)] = 0  # no time fits
-        return cls(windows, times_of, ticks, Bounds(first, stops))
+        ticks = _ticks(times_of, windows)
+        every = np.arange(len(ticks.counts))
+        whole = cls(windows, times_of, ticks, (Bounds(every * 0, ticks.counts), every))
+        is_used = times_of(windows.columns[0].source).counts > 0
+        for column in whole._limiting:
+            times = times_of(column.source)
+            empty = is_used & (times.counts == 0)
+            if empty.any() and (column.span is None or times.is_regular):
+                raise OptionError(f"{where(int(empty.argmax()))}: Windows: column {column.source!r} has no sample")
+            is_used &= (times.counts > 0) | ("drop" not in windows.pad)
+        if "drop" not in windows.pad:
+            return whole
+        return cls(windows, times_of, ticks, whole._runs_that_fit(np.flatnonzero(is_used)))
 
     @classmethod
     def of_table(cls, table: RowTable, windows: Windows) -> Clock:
@@ -87,15 +104,32 @@ class Clock:
         bounds = table.bounds[episodes_key(windows.episode_bounds or "")] if has_bounds else None
         return cls.of_steps(table.lengths, windows, bounds)
 
+    @property
+    def rows_of_recordings(self) -> np.ndarray:
+        """int64: how many rows each recording has."""
+        rows = np.zeros(len(self.counts), np.int64)
+        np.add.at(rows, self._recordings, self._run_rows)
+        return rows
+
     def of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the recording and the tick of each row."""
-        recordings = np.searchsorted(self.row_starts, rows, side="right") - 1
-        return recordings, self._first[recordings] + (rows - self.row_starts[recordings]) * self._windows.stride
+        runs = np.searchsorted(self._run_starts, rows, side="right") - 1
+        return self._recordings[runs], self._first[runs] + (rows - self._run_starts[runs]) * self._windows.stride
 
-    def times_of_rows(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the recording and the time of each row."""
-        recordings, ticks = self.of(rows)
-        return recordings, self._ticks.at(recordings, ticks)
+    def times_of_rows(self, rows: np.ndarray) -> np.ndarray:
+        """Return the time of each row, of datetimes in seconds since 1970."""
+        (recordings, ticks), times = self.of(rows), self._ticks
+        if times.is_regular:
+            return times.starts[recordings] / times.per_second + ticks / (times.rates[recordings] * times.per_second)
+        listed = times.listed[self._starts[recordings] + ticks]
+        return listed if self.dtype_of_times.kind == "i" else listed / times.per_second
+
+    @cached_property
+    def dtype_of_times(self) -> np.dtype:
+        """The dtype of `times_of_rows`: float64, or int64 for integers that it does not hold, such as nanoseconds."""
+        times = self._ticks
+        is_integer = times.listed.dtype.kind == "i" and times.per_second == 1
+        return np.dtype(np.int64 if is_integer and (np.abs(times.starts) > _MOST_IN_FLOAT).any() else np.float64)
 
     def step_numbers(self, rows: np.ndarray) -> np.ndarray:
         """Return the number of each row's tick in the file: other offsets do not change it."""
@@ -107,41 +141,105 @@ class Clock:
 
         The side is -1 or 1 where the first or last sample stands for one that is not there, else 0.
         """
-        times, (recordings, ticks) = self._times_of(window.source), self.of(rows)
-        last = times.counts[recordings][:, None] - 1
-        if self._windows.at is None:
+        recordings, ticks = self.of(rows)
+        return recordings, *self._samples(window, recordings, ticks)
+
+    def spans(self, window: WindowColumn, rows: np.ndarray) -> tuple[np.ndarray, Bounds]:
+        """Return the recording of rows, and the samples that their spans have."""
+        recordings, ticks = self.of(rows)
+        counts = self._times_of(window.source).counts[recordings]
+        return recordings, Bounds(*(np.clip(ends, 0, counts) for ends in self._ends(window, recordings, ticks)))
+
+    def _samples(
+        self, window: WindowColumn, recordings: np.ndarray, ticks: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        if self._windows.at is not None and window.span is None:
+            around = self._samples_around(window.source)
+            asked = around.asked(recordings, ticks, window.offsets)
+            find = around.holding if window.source in self._windows.holds else around.nearest
+            return find(np.broadcast_to(recordings[:, None], asked.shape), asked)
+        if window.span is None:
             wanted = ticks[:, None] + np.array(window.offsets, np.int64)
-        elif window.span is not None:
-            now = self._ticks.at(recordings, ticks)
-            after_start = (now + window.span[0] - times.starts[recordings]) * times.rates[recordings]
-            begins = np.ceil(after_start - LIKE_A_NUMBER).astype(np.int64)
-            wanted = begins[:, None] + np.arange(width_of(window, self._times_of) or 0)
         else:
-            asked = self._ticks.at(recordings, ticks)[:, None] + np.array(window.offsets)
-            held = _held if window.source in self._windows.holds else _nearest
-            return recordings, *held(times, np.broadcast_to(recordings[:, None], asked.shape), asked)
-        return recordings, np.clip(wanted, 0, last), (wanted > last).astype(np.int8) - (wanted < 0)
+            begins, _ = self._ends(window, recordings, ticks)
+            wanted = begins[:, None] + np.arange(width_of(window, self._times_of) or 0)
+        last = self._times_of(window.source).counts[recordings][:, None] - 1
+        return np.clip(wanted, 0, last), (wanted > last).astype(np.int8) - (wanted < 0)
 
+    def _ends(self, window: WindowColumn, recordings: np.ndarray, ticks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the first sample in the span of each tick, and the one after the last, in the recording or beyond."""
+        assert window.span is not None
+        around = self._samples_around(window.source)
+        asked = around.asked(recordings, ticks, window.span)
+        begins, ends = around.first(np.broadcast_to(recordings[:, None], asked.shape), asked).T
+        width = width_of(window, self._times_of)
+        return begins, ends if width is None else begins + width
 
-def _held(times: Times, recordings: np.ndarray, asked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the samples that hold at some times, and on which side of a recording these are."""
-    after, last, steps = times.first(recordings, asked), times.counts[recordings] - 1, times.steps[recordings]
-    begins = np.minimum(after, last)
-    is_now = (after <= last) & (times.at(recordings, begins) <= asked + steps * LIKE_A_NUMBER)
-    units = np.where(is_now, begins, after - 1)
-    ends = times.at(recordings, np.clip(units, 0, last)) + steps
-    is_over = (units == last) & (asked >= ends) & (steps > 0)
-    return np.clip(units, 0, last), np.where(units < 0, -1, is_over.astype(np.int8))
+    def _samples_around(self, source: str) -> SamplesAround:
+        if source not in self._around:
+            self._around[source] = SamplesAround(self._ticks, self._times_of(source))
+        return self._around[source]
 
+    # pad="drop": a row is what has no padding ---------------------------------------------------
 
-def _nearest(times: Times, recordings: np.ndarray, asked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the samples that are nearest to some times, and the side of a recording of those that are far away."""
-    after, counts = times.first(recordings, asked), times.counts[recordings]
-    before, after = np.clip(after - 1, 0, counts - 1), np.minimum(after, counts - 1)
-    is_before = asked - times.at(recordings, before) < times.at(recordings, after) - asked
-    nearest = np.where(is_before, before, after)
-    is_far = np.abs(times.at(recordings, nearest) - asked) > times.steps[recordings] * (1 + LIKE_A_NUMBER)
-    return nearest, is_far * np.where(2 * nearest + (asked > times.at(recordings, nearest)) < counts, -1, 1)
+    @property
+    def _limiting(self) -> list[WindowColumn]:
+        """The columns that may have no sample at a time; of events there may be none."""
+        columns, times_of = self._windows.columns, self._windows.times_of
+        return [column for column in columns if column.span is None or times_of(column.source) != column.source]
+
+    def _sides(self, recordings: np.ndarray, ticks: np.ndarray) -> np.ndarray:
+        """Return bools of shape (2, ticks): whether a window has padding for a time before or after a recording.
+
+        It is the padding that ``<column>_is_pad`` would mark. Of spans whose length varies: that a sample lacks.
+        """
+        is_padded = np.zeros((2, len(ticks)), bool)
+        for column in self._limiting:
+            if column.span is None:
+                side = self._samples(column, recordings, ticks)[1]
+                is_padded |= (side < 0).any(axis=1), (side > 0).any(axis=1)
+            else:
+                begins, ends = self._ends(column, recordings, ticks)
+                is_padded |= begins < 0, ends > self._times_of(column.source).counts[recordings]
+        return is_padded & (np.array(self._windows.pad) == "drop")[:, None]
+
+    def _runs_that_fit(self, recordings: np.ndarray) -> tuple[Bounds, np.ndarray]:
+        """Return the runs of ticks without padding, and their recordings."""
+        has_gaps = np.zeros(len(recordings), bool)
+        for column in self._limiting:
+            if column.span is None and column.source not in self._windows.holds:
+                has_gaps |= self._samples_around(column.source).has_gaps(recordings)
+        others = recordings[~has_gaps]
+        first = self._bisected(others, np.zeros(len(others), np.int64), 0)
+        of, starts, stops = [others], [first], [self._bisected(others, first, 1)]
+        for recording in recordings[has_gaps].tolist():
+            fits = self._ticks_that_fit(recording)
+            begin, stride = int(fits.argmax()), self._windows.stride
+            fits = fits[begin::stride]
+            runs = np.array(runs_between(fits[1:] != fits[:-1]))
+            begins, ends = runs[:, fits[runs[0]]]
+            of.append(np.full(len(begins), recording))
+            starts.append(begin + begins * stride)
+            stops.append(begin + (ends - 1) * stride + 1)
+        order = np.argsort(np.concatenate(of), kind="stable")
+        return Bounds(np.concatenate(starts)[order], np.concatenate(stops)[order]), np.concatenate(of)[order]
+
+    def _ticks_that_fit(self, recording: int) -> np.ndarray:
+        """Return which ticks of a recording have no padding, a block of them at a time."""
+        fits = np.empty(self.counts[recording], bool)
+        for begin in range(0, len(fits), _BLOCK):
+            ticks = np.arange(begin, min(begin + _BLOCK, len(fits)))
+            fits[ticks] = ~self._sides(np.full(len(ticks), recording), ticks).any(axis=0)
+        return fits
+
+    def _bisected(self, recordings: np.ndarray, low: np.ndarray, side: int) -> np.ndarray:
+        """Return the first tick of recordings, from `low` on, without padding before, or with padding after it."""
+        high = self.counts[recordings]
+        while (is_open := low < high).any():
+            middle = (low + high) // 2
+            is_later = self._sides(recordings, np.minimum(middle, high - 1))[side] ^ bool(side)
+            low, high = np.where(is_open & is_later, middle + 1, low), np.where(is_open & ~is_later, middle, high)
+        return low
 
 
 def _margins(windows: Windows) -> tuple[int, int]:
@@ -158,37 +256,12 @@ def _ticks(times_of: Callable[[str], Times], windows: Windows) -> Times:
     clock, fps = times_of(windows.columns[0].source), windows.fps
     if fps is None:
         return clock
-    some = np.flatnonzero(clock.counts)
-    low, high = np.zeros((2, len(clock.counts)))
-    low[some], high[some] = clock.at(some, some * 0), clock.at(some, clock.counts[some] - 1)
-    counts = np.zeros_like(clock.counts)
-    counts[some] = np.floor((high - low)[some] * fps + LIKE_A_NUMBER) + 1
-    return Times(counts, np.full(len(counts), 1 / fps), np.full(len(counts), float(fps)), low)
-
-
-def _spans(
-    times_of: Callable[[str], Times], windows: Windows, where: Callable[[int], str]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first and the last time of a row in each recording."""
-    is_used = times_of(windows.columns[0].source).counts > 0
-    low, high = np.full((2, len(is_used)), math.inf)
-    low = -low
-    for column in windows.columns:
-        times = times_of(column.source)
-        if column.span is not None and windows.times_of(column.source) == column.source:
-            continue  # of events there may be none
-        used, empty = (np.flatnonzero(is_used & some) for some in (times.counts > 0, times.counts == 0))
-        if empty.size and (column.span is None or times.is_regular):
-            raise OptionError(f"{where(int(empty[0]))}: Windows: column {column.source!r} has no sample")
-        least, most = column.ends
-        begin, end = times.at(used, used * 0), times.at(used, times.counts[used] - 1)
-        if column.span is not None or column.source in windows.holds:
-            end = end + times.steps[used]  # up to the end of the last sample
-        if windows.pad[0] == "drop":
-            low[used], low[empty] = np.maximum(low[used], begin - least), math.inf
-        if windows.pad[1] == "drop":
-            high[used], high[empty] = np.minimum(high[used], end - most), -math.inf
-    return low, high
+    every, some = np.arange(len(clock.counts)), clock.counts > 0
+    ticks = regular(np.ones_like(clock.counts), np.full(len(every), float(fps)), clock.starts, clock.per_second)
+    around = SamplesAround(clock, ticks)
+    last = around.asked(every, np.maximum(clock.counts - 1, 0), (0.0,))[:, 0]
+    counts = np.floor((last + around.near(every, last)) * ticks.rates).astype(np.int64) + 1
+    return replace(ticks, counts=np.where(some, counts, 0))
 
 
 def steps_of_rows(table: RowTable, windows: Windows) -> np.ndarray:
@@ -201,7 +274,7 @@ def steps_of_rows(table: RowTable, windows: Windows) -> np.ndarray:
     if windows.at is not None and not table.times:
         return np.empty(0, np.int64)
     clock = Clock.of_table(table, windows)
-    return clock.step_numbers(np.arange(clock.row_starts[-1]))
+    return clock.step_numbers(np.arange(clock.num_rows))
 
 
 def check_any_row(paths: Sequence[str], tables: Sequence[RowTable | None], windows: Windows) -> None:

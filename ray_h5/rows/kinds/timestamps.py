@@ -9,15 +9,18 @@ from typing import Any
 import numpy as np
 
 from ray_h5.columns.column_resolver import Columns
-from ray_h5.columns.row_table import LIKE_A_NUMBER, RowTable, Times
+from ray_h5.columns.row_table import RowTable, Times
 from ray_h5.columns.values import read_units
 from ray_h5.errors import CorruptFileError, OptionError, UnsupportedColumnError
+from ray_h5.rows.kinds.samples_around import like_a_number
 from ray_h5.rows.windows_option import WindowColumn, Windows
 
 _RATES = ("rate", "sampling_rate", "sample_rate", "fs", "frequency")
 _STEPS = ("Xspacing", "dt", "delta")
 _STARTS = ("starting_time", "Xstart", "start_time", "t0", "start")
 """Attributes that say the rate of a column, the seconds between its samples, and when it begins."""
+
+_PER_SECOND = {"s": 1, "ms": 1000, "us": 10**6, "ns": 10**9}
 
 _NWB_START = "starting_time"
 """A dataset of NWB beside a column: its value is the first time, and its attribute the rate."""
@@ -68,7 +71,7 @@ class TimesOf:
             )
         counts = samples.lengths
         if isinstance(said, tuple):
-            return regular(counts, np.full(len(counts), said[0]), np.full(len(counts), said[1]))
+            return regular(counts, np.full(len(counts), said[0]), _starts([said[1]] * len(counts)))
         for name in dict.fromkeys(self._names(column, said)) if said.strip("/") else ():
             is_own = name == said.strip("/")
             if self._columns.has(name) and (times := self._listed(column, name, counts, is_own=is_own)):
@@ -104,13 +107,12 @@ class TimesOf:
             )
 
         times = read_units(self._columns.reader, samples.values, int(counts.sum()))
-        ends = np.cumsum(counts)
-        seconds = times.astype("M8[ns]").astype(np.int64) / 1e9 if times.dtype.kind == "M" else times.astype(np.float64)
-        is_wrong = np.isnat(times) if times.dtype.kind == "M" else ~np.isfinite(seconds)
-        with np.errstate(invalid="ignore"):
-            gaps = np.diff(seconds, prepend=seconds[:1])
-        descends = gaps < 0
+        ends, values, per_second = np.cumsum(counts), *_numbers(times)
+        is_wrong = np.isnat(times) if times.dtype.kind in "mM" else ~np.isfinite(times)
+        descends = np.zeros(len(values), bool)
+        descends[1:] = values[1:] < values[:-1]
         descends[(ends - counts)[counts > 0]] = False
+        is_wrong |= (values.dtype.kind == "i") & (times.dtype.kind == "u") & (values < 0)  # beyond int64
         if (wrong := np.flatnonzero(is_wrong if is_wrong.any() else descends)).size:
             at = int(wrong[0])
             recording = int(np.searchsorted(ends, at, side="right"))
@@ -120,8 +122,23 @@ class TimesOf:
                 f"{after}; expected finite times that ascend, one for each sample of {column!r}. Write the times "
                 f"again, or pass at={{{column!r}: (rate, first time)}}."
             )
-        steps = [np.median(gaps[end - n + 1 : end]) if n > 1 else 0.0 for n, end in zip(counts, ends, strict=True)]
-        return Times(counts, np.array(steps, np.float64), listed=seconds)
+        gaps = [np.diff(values[end - n : end]) for n, end in zip(counts, ends, strict=True)]
+        steps = [np.median(of) if len(of) else 0.0 for of in gaps]
+        closest = [of[of > 0].min() if of.any() else math.inf for of in gaps]
+        starts, resolution = np.zeros(len(counts), values.dtype), np.zeros(len(counts))
+        starts[counts > 0] = values[(ends - counts)[counts > 0]]
+        if values.dtype.kind == "f":
+            sizes = np.maximum(*(np.abs(times[(ends - n)[counts > 0]]) for n in (counts, 1)))
+            resolution[counts > 0] = np.spacing(sizes)
+        return Times(
+            counts,
+            starts,
+            np.array(steps, np.float64),
+            listed=values,
+            closest=np.array(closest, np.float64),
+            resolution=resolution,
+            per_second=per_second,
+        )
 
     def _said_rates(self, column: str) -> tuple[np.ndarray, np.ndarray]:
         """Return the rates and the first times that attributes say, or NWB's ``starting_time`` beside the column.
@@ -129,7 +146,8 @@ class TimesOf:
         A rate is NaN where none is said.
         """
         said = self._columns.attributes_of(column, [*_STARTS, *_RATES, *_STEPS])
-        starts, rates, steps = (np.array([_number(names, of) for names in said]) for of in (_STARTS, _RATES, _STEPS))
+        starts = [_number(names, _STARTS) for names in said]
+        rates, steps = (np.array([_number(names, of) for names in said], np.float64) for of in (_RATES, _STEPS))
         with np.errstate(divide="ignore"):
             rates = np.where(np.isnan(rates) & (steps != 0), 1 / steps, rates)
         name = self._names(column, _NWB_START)[0]
@@ -138,25 +156,43 @@ class TimesOf:
             if first.is_single:
                 rates = np.where(lacks, [_number(attributes, ["rate"]) for attributes in of], rates)
                 lacks &= first.lengths > 0
-                read = read_units(self._columns.reader, first.values, int(first.lengths.sum()))
-                starts[lacks] = read[lacks[first.lengths > 0]]
-        if (wrong := np.flatnonzero(np.isinf(starts))).size:
+                read, per_second = _numbers(read_units(self._columns.reader, first.values, int(first.lengths.sum())))
+                read = read if per_second == 1 else read / per_second
+                for at, start in zip(np.flatnonzero(lacks), read[lacks[first.lengths > 0]].tolist(), strict=True):
+                    starts[at] = start
+        if (wrong := np.flatnonzero(np.isinf(np.array(starts, np.float64)))).size:
             raise CorruptFileError(
                 f"{self._where(int(wrong[0]))}: column {column!r}: its first time is {starts[wrong[0]]}; expected a "
                 f"finite one. Pass at={{{column!r}: (rate, first time)}}."
             )
-        return rates, np.nan_to_num(starts)
+        return rates, _starts([0 if math.isnan(start) else start for start in starts])
+
+
+def _numbers(times: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return times as int64 or float64, and how many of their units are a second; 1 for numbers."""
+    if times.dtype.kind not in "mM":
+        return times.astype(np.int64 if times.dtype.kind in "iu" else np.float64, copy=False), 1
+    unit = np.datetime_data(times.dtype)[0]
+    unit = unit if unit in _PER_SECOND else "s"
+    return times.astype(f"{times.dtype.kind}8[{unit}]", copy=False).view(np.int64), _PER_SECOND[unit]
 
 
 def _number(said: Mapping[str, Any], names: Sequence[str]) -> float:
-    """Return the first of some attributes that is one number; NaN if there is none."""
+    """Return the first of some attributes that is one number, an integer as one; NaN if there is none."""
     numbers = [np.ravel(said[name]) for name in names if name in said]
-    return next((float(number[0]) for number in numbers if len(number) == 1 and number.dtype.kind in "iuf"), math.nan)
+    return next((number[0].item() for number in numbers if len(number) == 1 and number.dtype.kind in "iuf"), math.nan)
 
 
-def regular(counts: np.ndarray, rates: np.ndarray, starts: np.ndarray) -> Times:
-    """Return the times of samples at rates."""
-    return Times(counts, 1 / rates, rates, starts)
+def _starts(said: Sequence[float]) -> np.ndarray:
+    """Return first times as int64 if all of them are integers that it holds, else as float64."""
+    are_integers = all(isinstance(start, int) and abs(start) < 1 << 63 for start in said)
+    return np.array(said, np.int64 if are_integers else np.float64)
+
+
+def regular(counts: np.ndarray, rates: np.ndarray, starts: np.ndarray, per_second: int = 1) -> Times:
+    """Return the times of samples at rates, which are samples a second."""
+    rates = rates / per_second
+    return Times(counts, starts, 1 / rates, rates, per_second=per_second)
 
 
 def width_of(window: WindowColumn, times_of: Callable[[str], Times]) -> int | None:
@@ -169,7 +205,7 @@ def width_of(window: WindowColumn, times_of: Callable[[str], Times]) -> int | No
     low, high = window.span
     samples = (high - low) * times.rates
     count = round(samples[0])
-    return count if (np.abs(samples - count) < LIKE_A_NUMBER * max(1, count)).all() else None
+    return count if (np.rint(samples) == count).all() and like_a_number(samples).all() else None
 
 
 def check_widths(

@@ -55,7 +55,7 @@ class WindowRows(RowsOfKind):
 
     @property
     def num_rows(self) -> int:
-        return int(self._clock.row_starts[-1])
+        return self._clock.num_rows
 
     @property
     def num_steps(self) -> int:
@@ -66,7 +66,7 @@ class WindowRows(RowsOfKind):
 
     @property
     def table(self) -> RowTable:
-        lengths = np.diff(self._clock.row_starts) if self._is_timed else self._clock.counts
+        lengths = self._clock.rows_of_recordings if self._is_timed else self._clock.counts
         return replace(self._episodes.table, episode_lengths=lengths, times=dict(self._times.known))
 
     @cached_property
@@ -137,8 +137,7 @@ class WindowRows(RowsOfKind):
             marks = InMemory.of(name, lambda rows: clock.samples(of, rows)[2] != 0, bool, (width,))
             return RowColumn(name, marks)
         if self._is_timed and name == _TIME:
-            times = InMemory.of(name, lambda rows: clock.times_of_rows(rows)[1], np.float64)
-            return RowColumn(name, times)
+            return RowColumn(name, InMemory.of(name, clock.times_of_rows, clock.dtype_of_times))
         if (constant := self._episodes.constant(name)) is not None:
             return constant.at(self.episodes_of)
         steps = self._steps(name)
@@ -199,7 +198,7 @@ class WindowRows(RowsOfKind):
         clock, starts, joined = self._clock, steps.starts, steps.joined
         if self._is_timed:
             is_there = True if joined is None else joined.is_there
-            is_empty = (self._times(window.source).counts == 0) & (np.diff(clock.row_starts) > 0) & is_there
+            is_empty = (self._times(window.source).counts == 0) & (clock.rows_of_recordings > 0) & is_there
             if is_empty.any():
                 raise UnsupportedColumnError(
                     f"{self._path}: Windows: column {window.source!r} has no sample in recording {is_empty.argmax()}, "
@@ -231,12 +230,12 @@ class WindowRows(RowsOfKind):
                 f"samples varies: {instead}."
             )
         times = self._times(window.source)
-        mean = (high - low) / max(float(times.steps.mean()) if len(times.steps) else 0.0, 1e-12)
+        step = float(times.steps.mean()) / times.per_second if len(times.steps) else 0.0
+        mean = min((high - low) / step if step else 1, 1 << 40)
         usual = Bounds(np.zeros(1, np.int64), np.array([max(1, round(mean))]))
 
         def bounds_of(rows: np.ndarray) -> Bounds:
-            recordings, now = self._clock.times_of_rows(rows)
-            ends = (times.first(recordings, now + seconds) + steps.starts[recordings] for seconds in (low, high))
-            return Bounds(*ends)
+            recordings, samples = self._clock.spans(window, rows)
+            return Bounds(*(ends + steps.starts[recordings] for ends in (samples.starts, samples.stops)))
 
         return RowColumn(window.name, Ranges(window.name, self._path, steps.values, usual, bounds_of=bounds_of))
