@@ -10,6 +10,7 @@ import numpy as np
 
 from ray_h5.errors import OptionError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hash_and_permute import word_at
+from ray_h5.hdf5.groups.matching_groups import WILDCARD, is_glob, texts_of
 from ray_h5.manifest.row_requests import units_of
 from ray_h5.options import as_names
 from ray_h5.read.arrays.selection import runs_of_positions
@@ -290,6 +291,46 @@ def split_columns(columns: Any) -> tuple[list[str] | None, tuple[MadeColumn, ...
                 "made of. Call the column otherwise."
             )
     return as_names(names), special
+
+
+def is_of_pattern(column: MadeColumn) -> bool:
+    """Return whether a column may stand for one of each dataset that matches a pattern."""
+    return not isinstance(column, JoinedColumn) and is_glob(column.dataset)
+
+
+def of_each_match(column: MadeColumn, paths: Sequence[str]) -> list[MadeColumn]:
+    """Return the column of each path that the pattern of a column matches; itself if it has the name of a path.
+
+    The stars of other datasets that it names, such as offsets, stand for what those of the pattern stand for.
+
+    Raises
+    ------
+    OptionError
+        If the user calls the column otherwise, or another dataset has more stars than the pattern.
+    """
+    if column.dataset in paths:
+        return [column]
+    matches = [texts for path in paths if (texts := texts_of(path, column.dataset)) is not None]
+    if matches and column.name != column.dataset:
+        raise OptionError(f"columns: {column!r}: expected one column, not a pattern; leave out the name to read each")
+    return [_filled(column, column.dataset, texts) for texts in matches]
+
+
+def _filled(column: Any, pattern: str, texts: Sequence[str]) -> Any:
+    """Return a column, or the path of one, with texts in the place of the stars of a pattern."""
+    if isinstance(column, str):
+        parts = WILDCARD.split(column)
+        if len(parts) not in {1, 2 * len(texts) + 1}:
+            raise OptionError(
+                f"columns: {column!r} has {len(parts) // 2} stars, and {pattern!r} has {len(texts)}: expected equally "
+                "many, which stand for the same"
+            )
+        parts[1::2] = texts[: len(parts) // 2]
+        return "".join(parts)
+    if not isinstance(column, (Ragged, Csr, Fields, RowPart)):
+        return column
+    held = {name: getattr(column, name) for name in column.__dataclass_fields__ if name != "called"}
+    return replace(column, **{name: _filled(value, pattern, texts) for name, value in held.items()})
 
 
 def _called(name: Any, column: Any) -> str | MadeColumn:

@@ -8,16 +8,16 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ray_h5.columns.column_functions import csr, joined, ragged
-from ray_h5.columns.derived_columns import Columns, Ragged, split_columns
+from ray_h5.columns.derived_columns import Columns, Csr, Ragged, is_of_pattern, of_each_match, split_columns
 from ray_h5.columns.labels import Classes, Value, classes_of
 from ray_h5.columns.schema import Cast
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError
+from ray_h5.hdf5.groups.matching_groups import is_glob, texts_of
 from ray_h5.index.facts.file_facts import Question
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.row_index import RowIndex, build_index, find_cast
@@ -112,16 +112,19 @@ class FileOptions:
         local_only = is_local_only([*named, *beside])
         return cls(source, files.paths, scope, folder, source.cast, local_only, files.states)
 
-    def _matching(self, names: Sequence[str] | None) -> list[str] | None:
+    def _matching(self, names: Sequence[str] | None) -> tuple[list[str] | None, Scope]:
         """Return names of columns, with those of the first file that match in the place of each pattern.
+
+        The scope has a column that says how it is made for each match of its pattern.
 
         Raises
         ------
         UnknownColumnError
             If a pattern matches none.
         """
-        if names is None or not any(_is_pattern(name) for name in names) or not self.paths:
-            return None if names is None else list(names)
+        made = [column for column in self.scope.columns if is_of_pattern(column)]
+        if names is None or not (made or any(map(is_glob, names))) or not self.paths:
+            return None if names is None else list(names), self.scope
         # `plan` reports files that cannot be read, or leaves them out.
         for path in self.paths:
             state = FileState(self.states[path]) if path in self.states else None
@@ -129,16 +132,21 @@ class FileOptions:
                 layout = reader.layout
                 break
         else:
-            return list(names)
+            return list(names), self.scope
         known = [*layout.columns, *layout.refused]
+        matrices = [*known, *(name.removesuffix("/indptr") for name in known if name.endswith("/indptr"))]
+        of = {column.name: of_each_match(column, matrices if isinstance(column, Csr) else known) for column in made}
         chosen: dict[str, None] = {}
         for name in names:
-            is_name = not _is_pattern(name) or name in known
-            matching = [name] if is_name else [column for column in known if _matches(column, name)]
+            matching = [column.name for column in of.get(name, ())]
+            if name not in of:
+                is_name = not is_glob(name) or name in known
+                matching = [name] if is_name else [column for column in known if texts_of(column, name) is not None]
             if not matching:
                 raise UnknownColumnError(f"{path}: no column matches {name!r}.{near_names(name, known)}")
             chosen.update(dict.fromkeys(matching))
-        return list(chosen)
+        columns = [each for column in self.scope.columns for each in of.get(column.name, [column])]
+        return list(chosen), replace(self.scope, columns=split_columns(columns)[1])
 
     def that_run(self, suggestions: Iterable[Suggestion], paths: Sequence[str]) -> Iterator[Suggestion]:
         """Yield the suggestions whose call reads some of the files, and those without a call.
@@ -179,8 +187,8 @@ class FileOptions:
     def plan(self, columns: Columns | None = None, spread: Spread = read_ahead) -> RowIndex:
         """Return what `index` does; its errors have suggestions that were not run."""
         source = self.source
-        names = self._matching(source.names if columns is None else split_columns(columns)[0])
-        scope = self.scope.naming(names if source.names is None else source.names)
+        names, scope = self._matching(source.names if columns is None else split_columns(columns)[0])
+        scope = scope.naming(names if source.names is None else source.names)
         spread, leaves_out = read_ahead if self.local_only else spread, bool(source.ignore_unreadable_files)
         lookup = Lookup(scope, self.index_dir, spread, self.states, leaves_out)
         if source.tables or source.attributes:
@@ -233,16 +241,6 @@ def _zipped(paths: Sequence[str], others: Sequence[str]) -> dict[str, str]:
             "files that have none beside them."
         )
     return dict(zip(paths, others, strict=True))
-
-
-def _is_pattern(name: str) -> bool:
-    return any(character in name for character in "*?[")
-
-
-def _matches(name: str, pattern: str) -> bool:
-    """Return whether the path of a column matches a pattern, level by level: a star stands for a part of one name."""
-    parts, wanted = name.strip("/").split("/"), pattern.strip("/").split("/")
-    return len(parts) == len(wanted) and all(fnmatchcase(*pair) for pair in zip(parts, wanted, strict=True))
 
 
 def _with_labels(index: RowIndex, labels: Iterable[Classes], *, of_some: bool) -> RowIndex:

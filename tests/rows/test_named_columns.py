@@ -14,6 +14,7 @@ from ray_h5 import (
     Windows,
     balance,
     between,
+    csr,
     fields,
     joined,
     part,
@@ -208,3 +209,46 @@ def test_a_name_that_a_row_kind_adds_is_no_column_of_the_file(tmp_path, name, is
     for make in makers:
         with pytest.raises(OptionError, match=f"'{name}' is a column of the file, and one that .* adds"):
             make()
+
+
+def test_a_pattern_stands_for_the_column_of_each_match(tmp_path):
+    """As a list of all of them does: parts, fields, ragged rows with bounds of the same stars, sparse matrices."""
+    event = np.array([(1, 2, 3), (4, 5, 6)], [("pt", "f4"), ("eta", "f4"), ("id", "i4")])
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k in (10, 9, 2):
+            file[f"emb_{k}"], file[f"jets_{k}"] = k + np.arange(6.0).reshape(2, 3), event
+            file[f"ev/{k}/x"], file[f"ev/{k}/ends"], file[f"ev/{k}/pairs"] = np.arange(5), [k % 5, 5], [[0, 2], [1, 5]]
+            file[f"m{k}/indptr"], file[f"m{k}/indices"], file[f"m{k}/data"] = [0, 1, 2], [0, k % 3], [1.0, k]
+        file["off"], file["names"], file["flux [Jy]"] = [0, 2, 5], ["a", "b", "c"], np.arange(6.0).reshape(2, 3)
+        for k in range(2):
+            file[f"g/{k}/emb_0"] = file[f"g/{k}/emb_1"] = np.arange(6).reshape(3, 2)
+    makers = [
+        lambda k: part(f"emb_{k}", {0: ["c", "a"]}, names="names"),
+        lambda k: part(f"emb_{k}", random=2),
+        lambda k: fields(f"jets_{k}", ["id", "pt"]),
+        lambda k: part(fields(f"jets_{k}", ["id", "pt"]), {0: [1]}),
+        lambda k: ragged(f"ev/{k}/x", ends=f"ev/{k}/ends"),
+        lambda k: part(ragged(f"ev/{k}/x", offsets="off"), {0: slice(1, None)}),
+        lambda k: csr(f"m{k}", shape=(None, 3)),
+    ]
+    for make in makers:
+        listed = H5Dataset(tmp_path / "a.h5", [*map(make, (10, 2, 9))])
+        for pattern in ("*", "[0-9]*"):
+            found = H5Dataset(tmp_path / "a.h5", [make(pattern)])
+            assert {*found.columns} == {*listed.columns}
+            for i in range(2):
+                for name in listed.columns:
+                    np.testing.assert_array_equal(np.asarray(found[i][name]), np.asarray(listed[i][name]))
+    both = loader(tmp_path / "a.h5", 2, columns=[part("emb_*", {0: [0]})], shuffle=False)
+    assert [{*batch} for batch in both] == [{"emb_10", "emb_9", "emb_2"}]
+    assert H5Dataset(tmp_path / "a.h5", [part("flux [Jy]", {0: [1]})])[1]["flux [Jy]"].tolist() == [4]
+    groups = H5Dataset(tmp_path / "a.h5", [part("emb_*", {1: [1]})], rows=Groups("g/*"))
+    assert groups[1]["emb_1"].tolist() == [[1], [3], [5]]
+    for columns, error in (
+        ([part("zz_*", {0: [0]})], "no column matches 'zz_.'"),
+        ({"a": part("emb_*", {0: [0]})}, "expected one column, not a pattern"),
+        ([ragged("ev/*/x", ends="ev/*/e*")], "has 2 stars, and 'ev/.*' has 1"),
+        ([part("emb_*", {0: [0]}), part("*_10", {0: [1]})], "'emb_10' is listed more than once"),
+    ):
+        with pytest.raises((OptionError, UnknownColumnError), match=error):
+            H5Dataset(tmp_path / "a.h5", columns)

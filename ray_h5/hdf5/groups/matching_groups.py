@@ -234,13 +234,13 @@ class _Walk:
         if is_deep and rest:
             yield from self._matches(group, trail, prefix, rest, above)
         for name, link in self._links(group, part, trail, prefix, groups_only=is_deep or bool(rest)):
-            if not rest and (not _is_glob(part) or (not is_deep and link[0] == h5py.h5l.TYPE_HARD)):
+            if not rest and (not is_glob(part) or (not is_deep and link[0] == h5py.h5l.TYPE_HARD)):
                 yield prefix + name, here
                 continue
             to_it = trail.branch()
             below = to_it.take(group, name, prefix + name, link)
             is_group = isinstance(below, h5py.Group)
-            if is_group and _is_glob(part) and address_of(below.id) in above:
+            if is_group and is_glob(part) and address_of(below.id) in above:
                 continue
             if not rest and (is_group or not is_deep):
                 yield prefix + name, here
@@ -251,7 +251,7 @@ class _Walk:
         self, group: h5py.Group, part: str, trail: Trail, prefix: str, *, groups_only: bool
     ) -> list[tuple[str, Link]]:
         """Return the links in a group that match a part of the pattern."""
-        if not _is_glob(part):
+        if not is_glob(part):
             stored = stored_name(part)
             one = None if stored is None else trail.link(group, stored)
             return [] if one is None else [(part, one)]
@@ -279,7 +279,7 @@ class _Walk:
 
     def _referred(self, parts: Sequence[str]) -> _Rows | None:
         """Return what a dataset of references refers to, in its order; None if the pattern names no such dataset."""
-        if any(map(_is_glob, parts)):
+        if any(map(is_glob, parts)):
             return None
         trail, name = self._trail.branch(), "/".join(parts)
         try:
@@ -555,7 +555,7 @@ def _side_by_side(walks: Sequence[_Walk], patterns: Sequence[tuple[str, str]]) -
             raise _in_two_files(pattern, f"datasets of column {column!r}", walks)
         walk_of[column], matches = matching[alike.index(column) if len(matching) > 1 else 0]
         parts = [part for part in pattern.split("/") if part]
-        globs = [(place, _captures(part)) for place, part in enumerate(parts) if _is_glob(part)]
+        globs = [(place, captures(part)) for place, part in enumerate(parts) if is_glob(part)]
         for path, parent in matches:
             levels = path.split("/")
             matched = [glob.fullmatch(levels[place]) for place, glob in globs]
@@ -576,13 +576,27 @@ def _in_two_files(pattern: str, what: str, walks: Sequence[_Walk]) -> SchemaMism
     )
 
 
-def _captures(glob: str) -> re.Pattern[str]:
+WILDCARD = re.compile(r"(\*|\?|\[!?\]?[^\]]*\])")
+"""A star, a question mark, or a list of characters."""
+
+
+def captures(glob: str) -> re.Pattern[str]:
     """Return a pattern that captures the text of each star, question mark and list of characters of a glob."""
-    parts = re.split(r"(\*|\?|\[!?\]?[^\]]*\])", glob)
+    parts = WILDCARD.split(glob)
     # translate() returns (?s:...)\\Z
     forms = [re.escape(part) if i % 2 == 0 else f"({fnmatch.translate(part)[4:-3]})" for i, part in enumerate(parts)]
     return re.compile("".join(forms), re.DOTALL)
 
 
-def _is_glob(part: str) -> bool:
+def is_glob(part: str) -> bool:
+    """Return whether a path, or a part of one, has a star, a question mark or a list of characters."""
     return any(character in part for character in "*?[")
+
+
+def texts_of(path: str, glob: str) -> list[str] | None:
+    """Return what the stars and question marks of a glob stand for in a path, level by level; None if it is another."""
+    levels, parts = path.strip("/").split("/"), glob.strip("/").split("/")
+    if len(levels) != len(parts):
+        return None
+    matched = [captures(part).fullmatch(level) for level, part in zip(levels, parts, strict=True)]
+    return None if None in matched else [text for match in matched if match is not None for text in match.groups()]
