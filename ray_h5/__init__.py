@@ -59,7 +59,10 @@ if TYPE_CHECKING:
     from ray_h5.transforms.spec_augment import SpecAugment
     from ray_h5.writing.repack.repack import repack
 
-__version__ = "0.1.0"
+if sys.platform == "win32":
+    raise ImportError("ray_h5 needs Linux or macOS. On Windows, run it in WSL (wsl --install), where it is on Linux.")
+
+__version__ = "1.0.0rc1"
 
 _NAMES: dict[str, tuple[str, ...]] = {
     "columns.column_functions": ("csr", "fields", "joined", "part", "ragged"),

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
-import os
 import time
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,10 +15,9 @@ from joblib import cpu_count
 from torch.utils.data import DataLoader, Dataset
 
 from ray_h5.errors import OptionError
+from ray_h5.system import resident_bytes
 
 logger = logging.getLogger(__name__)
-
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
 class DataLoaderPerformanceMonitor:
@@ -131,11 +128,3 @@ class DataLoaderPerformanceMonitor:
             del loader
             gc.collect()  # ends its persistent workers before the next loader is measured
         return results
-
-
-def resident_bytes() -> int:
-    """Return the resident memory of this process; 0 if the system does not report it."""
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
-    except OSError:
-        return 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import resource
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,6 +29,7 @@ from ray_h5.per_process import PerProcess
 from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.request_pool import each_waiting, fetching_threads
 from ray_h5.storage.storage_of_path import storage_of
+from ray_h5.system import waits_of_thread
 
 logger = logging.getLogger(__name__)
 
@@ -58,18 +58,12 @@ def read_ahead(work: Callable[[list[str]], list[FileFacts]], batches: Sequence[l
     with ThreadPoolExecutor(_THREADS) as pool:
         for batch, following in zip_longest(batches, batches[1:], fillvalue=()):
             heads = [pool.submit(_fetch, path) for path in (following if waits else ())]
-            before = _waits()
+            before = waits_of_thread()
             facts = work(list(batch))
-            waits = waits or _waits() - before >= _WAITS_A_FILE * len(batch)  # threads make it wait, too
+            waits = waits or waits_of_thread() - before >= _WAITS_A_FILE * len(batch)  # threads make it wait, too
             yield facts
             for head in heads:
                 head.cancel()
-
-
-def _waits() -> float:
-    """Return how often this thread waited so far; more each time where the system does not say."""
-    of_thread = getattr(resource, "RUSAGE_THREAD", None)
-    return time.monotonic_ns() if of_thread is None else resource.getrusage(of_thread).ru_nvcsw
 
 
 def _fetch(path: str) -> None:

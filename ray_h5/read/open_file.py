@@ -7,7 +7,6 @@ pickled `FileReader` opens its own.
 from __future__ import annotations
 
 import contextlib
-import resource
 import threading
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -42,6 +41,7 @@ from ray_h5.read.read_parts import ColumnAddress
 from ray_h5.read.stored_items import StoredItems
 from ray_h5.storage.byte_source import ByteSource, Identity, ObjectIdentity
 from ray_h5.storage.local import identity_now
+from ray_h5.system import max_open_files
 
 if TYPE_CHECKING:
     from ray_h5.hdf5.files.external_policy import Access
@@ -66,8 +66,8 @@ NO_SOURCES: SourcesRead = {}
 def max_open(most: int | None = None) -> int:
     """Return how many files a cache may hold: at most a quarter of the descriptors of this process."""
     most = MAX_OPEN_FILES if most is None else most
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return most if limit == resource.RLIM_INFINITY else max(1, min(most, limit // 4))
+    limit = max_open_files()
+    return most if limit is None else max(1, min(most, limit // 4))
 
 
 class OpenFile:

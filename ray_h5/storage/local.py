@@ -25,6 +25,7 @@ from ray_h5.errors import (
 from ray_h5.options import require
 from ray_h5.storage.addresses import check_slashes, is_url, shown
 from ray_h5.storage.byte_source import Buffer, ByteSource, FileIdentity, Identity
+from ray_h5.system import path_of_descriptor, read_at
 
 PathLike = str | os.PathLike[str]
 
@@ -34,8 +35,6 @@ TRANSIENT_ERRNOS = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EI
 NO_DESCRIPTOR_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE})
 
 _NO_SUCH_FILE_ERRNOS = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP})
-
-_HAS_PREADV = hasattr(os, "preadv")
 
 
 def translate_os_error(exc: Exception, path: str, doing: str, code: int | None) -> RayH5Error | None:
@@ -85,15 +84,6 @@ def translated_os_errors(path: str, doing: str = "opening") -> Iterator[None]:
         raise os_error(exc, path, doing) from exc
     except ValueError as exc:  # a name that no file can have, such as one with a NUL
         raise NotFoundError(f"{path!r}: no such file ({exc})") from exc
-
-
-def read_at(fd: int, buffer: Buffer, offset: int) -> int:
-    """Fill a buffer from an offset of an open file, as far as one call does; return how many bytes it got."""
-    if _HAS_PREADV:
-        return os.preadv(fd, [buffer], offset)
-    data = os.pread(fd, len(buffer), offset)  # macOS before 11: one copy more
-    memoryview(buffer)[: len(data)] = data
-    return len(data)
 
 
 def write_at(fd: int, data: Buffer, offset: int) -> None:
@@ -225,14 +215,13 @@ def identity_now(path: str) -> FileIdentity | None:
 def real_path_of(descriptor: int, path: str) -> str:
     """Return the path without symbolic links of an open file, which was opened by the name `path`."""
     status = os.fstat(descriptor)
-    try:
-        real = str(Path(f"/proc/self/fd/{descriptor}").readlink())
-        return real if status.st_nlink else real.removesuffix(" (deleted)")
-    except OSError:  # not Linux
-        real = os.path.realpath(path)
-        with translated_os_errors(path, "looking at it"):
-            if os.path.samestat(os.lstat(real), status):
-                return real
+    known = path_of_descriptor(descriptor)
+    if known is not None:
+        return known if status.st_nlink else known.removesuffix(" (deleted)")
+    real = os.path.realpath(path)
+    with translated_os_errors(path, "looking at it"):
+        if os.path.samestat(os.lstat(real), status):
+            return real
     raise StaleIndexError(f"{path}: another file got this name while it was opened. Wait until that is over.")
 
 

@@ -23,7 +23,8 @@ from ray_h5.codecs.pipeline import ChunkDecoder, DecodeError
 from ray_h5.errors import RayH5Error, VerifyError, WriteFailedError
 from ray_h5.hdf5.files import opening  # noqa: F401  registers with libhdf5 the filters of the datasets that are made
 from ray_h5.manifest.layout import FilterStep
-from ray_h5.storage.local import read_at, write_at
+from ray_h5.storage.local import write_at
+from ray_h5.system import read_at
 from ray_h5.writing.copy_objects import new_links, pipeline_of
 
 if TYPE_CHECKING:

@@ -14,6 +14,10 @@ for name in ("preadv", "preadv2", "pwritev", "posix_fadvise", "posix_fallocate",
              "copy_file_range", "sendfile", "splice", "eventfd", "O_DIRECT", "O_TMPFILE", "O_NOATIME", "pidfd_open"):
     if hasattr(os, name):
         delattr(os, name)
+import resource
+from ray_h5 import system
+del resource.RUSAGE_THREAD
+system.PROCESS = "/no/such/folder"
 """
 
 PROGRAM = """
@@ -34,6 +38,7 @@ ray_h5.repack("a.h5", "fast", chunk_rows=2, measure=True)
 assert sorted(int(row) for batch in loader("fast", 16) for row in batch.row) == list(range(100))
 again = list(create_optimized_dataloader("a.h5", 16, num_workers=2, load_fields=["row"]))
 assert DataLoaderPerformanceMonitor().time_batch_loading(batches)["mean_batch_time"] > 0
+assert system.resident_bytes() > 2**20
 print(ray_h5.read_h5)
 """
 
@@ -49,6 +54,12 @@ def test_rows_come_without_calls_of_linux(tmp_path):
         subprocess.run(["rm", "-rf", "fast"], cwd=tmp_path, check=True)
         done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
+
+
+def test_windows_is_refused_when_the_package_is_imported():
+    code = "import sys; sys.platform = 'win32'; import ray_h5"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "ImportError: ray_h5 needs Linux or macOS. On Windows, run it in WSL" in done.stderr
 
 
 @pytest.mark.slow

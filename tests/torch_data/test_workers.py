@@ -19,8 +19,8 @@ from torch.utils.data import DataLoader, default_collate
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from ray_h5 import H5DataLoader, H5Dataset, OrderBatchSampler, OrderSampler, Sample, loader
-from ray_h5.compat.wait_monitor import resident_bytes
 from ray_h5.errors import OptionError, UnsupportedColumnError
+from ray_h5.system import resident_bytes
 from ray_h5.torch_data import CombinedHDF5Dataset, DecodeImage, H5LazyDataset, h5_worker_init_fn
 from ray_h5.torch_data.batches.processes import WorkerError
 from tests.kit.files import save

@@ -109,7 +109,8 @@ def needs_zig() -> bool:
         probe = Path(folder, "probe.c")
         probe.write_text(_PROBE, encoding="ascii")
         others = (compiler for compiler in compilers() if compiler != _ZIG)
-        return all(_said_by(compiler, probe, Path(folder, "probe.lib")) is not None for compiler in others)
+        made = str(Path(folder, "probe.lib"))
+        return all(_said_by([*compiler, *FLAGS, "-o", made, str(probe)]) is not None for compiler in others)
 
 
 def compile_loop() -> Path:
@@ -139,7 +140,18 @@ def compile_for(target: str, folder: Path) -> Path:
     if target not in TARGETS:
         raise CompilerError(f"{TARGET}={target}: expected one of {', '.join(TARGETS)}")
     library = folder / compiled_path().name
-    _compile([(*_ZIG, "-target", _ZIG_NAMES.get(target, target))], library)
+    zig = (*_ZIG, "-target", _ZIG_NAMES.get(target, target))
+    if not target.endswith("musl"):
+        _compile([zig], library)
+        return library
+    # musl's own name is another one in each system. So the loop names no C library: Python has one loaded already.
+    compiled = folder / "loop.o"
+    for step in (
+        ["-O3", "-fPIC", "-pthread", "-c", str(HERE / "loop.c"), "-o", str(compiled)],
+        ["-nostdlib", "-shared", "-fPIC", str(compiled), "-o", str(library)],
+    ):
+        if (message := _said_by([*zig, *step])) is not None:
+            raise CompilerError(message)
     return library
 
 
@@ -148,7 +160,7 @@ def _compile(candidates: Iterator[tuple[str, ...]] | list[tuple[str, ...]], libr
     unfinished = library.with_suffix(f".{os.getpid()}.tmp")
     messages = []
     for compiler in candidates:
-        message = _said_by(compiler, HERE / "loop.c", unfinished)
+        message = _said_by([*compiler, *FLAGS, "-o", str(unfinished), str(HERE / "loop.c")])
         if message is None:
             unfinished.replace(library)
             return
@@ -158,17 +170,15 @@ def _compile(candidates: Iterator[tuple[str, ...]] | list[tuple[str, ...]], libr
     raise CompilerError("\n".join(messages) or f"no C compiler was found. {hint}")
 
 
-def _said_by(compiler: tuple[str, ...], source: Path, library: Path) -> str | None:
-    """Return what a compiler said that did not make the library; None if it did."""
+def _said_by(command: list[str]) -> str | None:
+    """Run a compiler; return what it said if it failed, and None if it did not."""
     try:
-        done = subprocess.run(  # noqa: S603
-            [*compiler, *FLAGS, "-o", str(library), str(source)], capture_output=True, text=True, check=False
-        )
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     except OSError as exc:
         return str(exc)
-    if done.returncode == 0 and library.exists():
-        return None
-    return done.stderr.strip() or done.stdout.strip() or f"ended with {done.returncode}"
+    return (
+        None if done.returncode == 0 else done.stderr.strip() or done.stdout.strip() or f"ended with {done.returncode}"
+    )
 
 
 if __name__ == "__main__":
