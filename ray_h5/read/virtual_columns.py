@@ -117,6 +117,16 @@ class _Source:
             )
         return cls(column.path, address, source, here, there, axes)
 
+    @property
+    def is_one_row(self) -> bool:
+        """Whether the whole source is one row of the virtual dataset, as datasets are that are stacked."""
+        shape = self.layout.shape
+        return (
+            len(self.there) == len(self.here) - 1
+            and len(self.here[0]) == 1
+            and all(along.is_all_of(n) for along, n in zip(self.there, shape, strict=True))
+        )
+
 
 class _Box(NamedTuple):
     """Values of a virtual dataset that are read: rows, each of one index along some axes, and all alike along others.
@@ -190,7 +200,8 @@ class VirtualColumn:
         # Whether each row is of one mapping at most, and mappings are in the order of their rows.
         self._are_apart = len(sources) > 0 and bool((bounds[1:, 0] >= bounds[:-1, 1]).all())
         # The row of a source, less that of the stack.
-        self._shifts = np.array([source.there[0].begin - source.here[0].begin for source in sources], np.int64)
+        shifts = [(0 if source.is_one_row else source.there[0].begin) - source.here[0].begin for source in sources]
+        self._shifts = np.array(shifts, np.int64)
         # The axes along which a mapping has not all indices.
         self._parted = [
             axis
@@ -202,13 +213,18 @@ class VirtualColumn:
         """Return the sources of a stack as one column, if they are alike and each mapping is a block of its source."""
         if not self._are_apart or not all(
             source.layout.direct
-            and [*source.axes.items()] == [(axis, axis) for axis in range(len(source.there))]
+            and (source.is_one_row or [*source.axes.items()] == [(axis, axis) for axis in range(len(source.there))])
             and all(len(rows) == rows.end - rows.begin for rows in (source.here[0], source.there[0]))
             and all(along.is_all_of(n) for along, n in zip(source.there[1:], source.layout.row_shape, strict=True))
             for source in self.sources
         ):
             return None
-        columns = alike(self._file(source.path).reader(source.address, self.layout.where) for source in self.sources)
+
+        def reader(source: _Source) -> Any:
+            column = self._file(source.path).reader(source.address, self.layout.where)
+            return column.as_row() if source.is_one_row and isinstance(column, Column) else column
+
+        columns = alike(map(reader, self.sources))
         # Rows of the stack may be wider than those of its sources.
         like = {(layout.dtype, layout.row_shape) for layout in [self.layout, *(of.source.layout for of in columns)]}
         return joint_column(columns) if columns and len(like) == 1 else None

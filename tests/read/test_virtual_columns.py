@@ -1,7 +1,9 @@
 """Virtual datasets of any mappings: rows, grids, blocks and reversed axes are what h5py reads."""
 
 import itertools
+import pickle
 import random
+import tracemalloc
 
 import h5py
 import numpy as np
@@ -178,6 +180,31 @@ def test_stacks_with_gaps_are_read_as_one_column(tmp_path, seed):
             np.testing.assert_array_equal(out[places], values[rows])
 
 
+@pytest.mark.parametrize("unit", [(5,), (4, 3), (1,), (1, 2)])
+@pytest.mark.parametrize("options", [{}, {"chunks": True, "compression": "gzip", "shuffle": True}, {"dtype": ">f8"}])
+@pytest.mark.parametrize("files", [1, 3])
+def test_datasets_that_are_stacked_are_read_as_one_column(tmp_path, unit, options, files):
+    rng, sources = random.Random(str(unit)), 20
+    options = options | ({"chunks": unit} if "chunks" in options else {})
+    paths = [tmp_path / f"{number}.h5" for number in range(files)]
+    layout = h5py.VirtualLayout((sources + 3, *unit), options.get("dtype", "f4"))
+    for number in range(sources):
+        with h5py.File(paths[number % files], "a", libver="latest") as file:
+            data = np.random.default_rng(number).random(unit)
+            file.create_dataset(f"s/{number}", data=data, **{"dtype": "f4", **options})
+        name = "." if files == 1 else paths[number % files]
+        layout[number + (number > 7)] = h5py.VirtualSource(name, f"s/{number}", unit, options.get("dtype", "f4"))
+    with h5py.File(paths[0], "a") as file:
+        file.create_virtual_dataset("x", layout, fillvalue=7)
+    expected = by_h5py(paths[0], "x")
+    with ray_h5.RowReader(paths[0], allow_external=[tmp_path]) as reader:
+        for rows in (slice(None), [rng.randrange(sources + 3) for _ in range(30)], [8, 8], [sources + 2]):
+            np.testing.assert_array_equal(reader.read(["x"], rows)["x"], expected[rows])
+        out = np.empty((sources, *unit), expected.dtype.newbyteorder("="))
+        jobs = reader.jobs_of(reader.planned({"x": out}, [number for number in range(sources + 1) if number != 8]))
+        assert len(jobs) == 1
+
+
 @pytest.mark.parametrize("chunks", [None, (2, 4)])
 def test_rows_of_stacks_may_be_wider_than_those_of_all_sources(tmp_path, chunks):
     layout = h5py.VirtualLayout((8, 6), "i4")
@@ -326,3 +353,77 @@ def test_mappings_without_an_end_equal_h5py(tmp_path_factory, seed):
             np.testing.assert_array_equal(reader.read(["x"], rows)["x"], values[rows])
     flat = H5Dataset(folder / "all.h5", ["x"], rows=Grid(2), allow_external=folder)
     np.testing.assert_array_equal(flat[:]["x"], values.reshape(-1))
+
+
+def selects(shape, ranges):
+    """Return a selection of runs along the first axis, and their indices."""
+    space = h5py.h5s.create_simple(shape)
+    space.select_none()
+    for first, length in ranges:
+        space.select_hyperslab(
+            (first, *[0] * (len(shape) - 1)), (1,) * len(shape), block=(length, *shape[1:]), op=h5py.h5s.SELECT_OR
+        )
+    return space, np.unique(np.concatenate([np.arange(first, first + length) for first, length in ranges]))
+
+
+def write_runs(path, shape, here, there, dtype="i4"):
+    with h5py.File(path, "w", libver="latest") as file:
+        source = file.create_dataset(
+            "x", (shape[0] * 2, *shape[1:]), dtype, chunks=(min(4096, shape[0]), *shape[1:]), compression="lzf"
+        )
+        source[: min(len(source), 300)] = np.arange(1, 1 + min(len(source), 300)).reshape(-1, *[1] * (len(shape) - 1))
+        made = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        made.set_virtual(selects(shape, here)[0], b".", b"x", selects(source.shape, there)[0])
+        h5py.h5d.create(file.id, b"v", h5py.h5t.py_create(np.dtype(dtype)), h5py.h5s.create_simple(shape), made)
+
+
+@pytest.mark.parametrize("shape", [(40,), (40, 3)])
+@few(40)
+@given(seed=st.integers(0, 1 << 30))
+def test_mappings_of_runs_equal_h5py(tmp_path_factory, shape, seed):
+    rng = random.Random(seed)
+    ranges = [[(rng.randrange(n - 9), rng.randint(1, 9)) for _ in range(rng.randint(1, 5))] for n in (40, 80)]
+    here, there = (selects((n, *shape[1:]), of)[1] for n, of in zip((40, 80), ranges, strict=True))
+    count = min(len(here), len(there))  # both select as many
+    ranges = [[(int(i), 1) for i in of[:count]] for of in (here, there)]
+    path = tmp_path_factory.mktemp("runs") / "a.h5"
+    write_runs(path, shape, *ranges)
+    expected = by_h5py(path, "v")
+    with ray_h5.RowReader(path) as reader:
+        for rows in (slice(None), [rng.randrange(40) for _ in range(9)]):
+            np.testing.assert_array_equal(reader.read(["v"], rows)["v"], expected[rows])
+
+
+@few(60)
+@given(
+    runs=st.lists(st.tuples(st.integers(1, 5), st.integers(1, 6)), min_size=1, max_size=6),
+    indices=st.lists(st.integers(0, 70), max_size=9),
+)
+def test_runs_along_an_axis_are_their_indices(runs, indices):
+    begin, pairs = 0, []
+    for gap, length in runs:
+        pairs.append((begin + gap, length))
+        begin += gap + length
+    along, listed = (
+        Along(0, 0, 0, 0, tuple(pairs)),
+        [i for first, length in pairs for i in range(first, first + length)],
+    )
+    assert (len(along), along.begin, along.end) == (len(listed), listed[0], listed[-1] + 1)
+    assert along.at(np.arange(len(listed))).tolist() == listed
+    assert along.places(np.array(indices, np.int64)).tolist() == [
+        listed.index(i) if i in listed else -1 for i in indices
+    ]
+
+
+def test_a_mapping_of_two_long_runs_costs_two_runs(tmp_path):
+    n = 2_000_000
+    write_runs(tmp_path / "a.h5", (2 * n,), [(0, n), (n + 5, n - 5)], [(7, n), (2 * n, n - 5)], "u1")
+    tracemalloc.start()
+    with ray_h5.RowReader(tmp_path / "a.h5") as reader:
+        found = reader.read(["v"], [1, 200, n + 1, 2 * n - 1])["v"]
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        mappings = reader.opened.redirect("v").mappings
+    assert found.tolist() == [9, 208, 0, 0]
+    assert peak < 4 << 20
+    assert len(pickle.dumps(mappings)) < 2000

@@ -45,8 +45,8 @@ _MAX_NUMBERED = 1 << 20
 
 _LARGEST = 1 << 62
 
-_MOST_BLOCKS, _MOST_INDICES = 1 << 16, 1 << 22
-"""Blocks of a selection that are looked at, if they are not regular, and indices along an axis that are listed."""
+_MOST_BLOCKS = 1 << 16
+"""Blocks of a selection that are looked at, if they are not regular."""
 
 _COPY = (
     "Copy its values: read the virtual dataset with h5py where its files are, and write it as one dataset; or write "
@@ -333,15 +333,18 @@ def _selection(space: h5py.h5s.SpaceID, shape: Sequence[int] | None, where: str)
 
 
 def _product(space: h5py.h5s.SpaceID) -> Selection | None:
-    """Return a selection of several blocks as one list of indices for each axis; None if it is none."""
+    """Return a selection of several blocks as runs of indices for each axis; None if it is none."""
     if not 0 < space.get_select_hyper_nblocks() <= _MOST_BLOCKS:
         return None
     blocks = np.asarray(space.get_select_hyper_blocklist(), np.int64)  # (blocks, first and last corner, axes)
-    axes = []
-    for axis in range(blocks.shape[2]):
-        runs = np.unique(blocks[:, :, axis], axis=0)
-        if (runs[:, 1] - runs[:, 0] + 1).sum() > min(_MOST_INDICES, space.get_select_npoints()):
-            return None
-        indices = np.unique(np.concatenate([np.arange(low, high + 1) for low, high in runs.tolist()]))
-        axes.append(Along(0, 0, 0, 0, tuple(indices.tolist())))
-    return tuple(axes) if size_of(tuple(axes)) == space.get_select_npoints() else None
+    product = tuple(Along(0, 0, 0, 0, _union(*blocks[:, :, axis].T)) for axis in range(blocks.shape[2]))
+    return product if size_of(product) == space.get_select_npoints() else None
+
+
+def _union(first: np.ndarray, last: np.ndarray) -> tuple[tuple[int, int], ...]:
+    """Return ranges of indices, given the first and the last of each, as runs that are apart."""
+    order = np.argsort(first, kind="stable")
+    first, end = first[order], np.maximum.accumulate(last[order]) + 1
+    begins = np.flatnonzero(np.concatenate([[True], first[1:] > end[:-1]]))
+    lengths = end[np.append(begins[1:] - 1, len(end) - 1)] - first[begins]
+    return tuple(zip(first[begins].tolist(), lengths.tolist(), strict=True))

@@ -63,6 +63,13 @@ class Column:
                 return source
         return BoxPlanner(self.source, selection)
 
+    def as_row(self) -> Column:
+        """Return the same array as one row of an array with one more axis."""
+        layout = self.source.layout
+        chunk = None if layout.chunk_shape is None else (1, *layout.chunk_shape)
+        whole = replace(self.source, layout=replace(layout, shape=(1, *layout.shape), chunk_shape=chunk))
+        return Column(whole, Selection(self.selection.array), self.items)
+
     def jobs(self, request: Request, out: np.ndarray) -> list[Job]:
         """Return the work that fills ``out[request.places]`` with ``request.rows``."""
         if not request.firsts.size or not out.nbytes:
