@@ -126,8 +126,8 @@ NUMBERS = [
     ("docs/writing.md", "writing.repack.copy_file.SLAB_BYTES", MIB),
     ("docs/writing.md", "writing.file_writer.IN_FLIGHT_BYTES", MIB),
     ("docs/writing.md", "writing.layouts.WORTH_BYTES", KIB),
-    ("SECURITY.md", "read.reader._TIMES_OF_FILE", 1),
-    ("SECURITY.md", "read.reader._ALWAYS_BYTES", MIB),
+    ("SECURITY.md", "buffers._TIMES_OF_FILES", 1),
+    ("SECURITY.md", "buffers._ALWAYS_BYTES", MIB),
 ]
 """Numbers that a page has because the code has them: the constant, and its unit on the page."""
 
