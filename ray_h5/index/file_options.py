@@ -14,6 +14,7 @@ import numpy as np
 
 from ray_h5.columns.column_functions import csr, joined, ragged
 from ray_h5.columns.derived_columns import Columns, Csr, Ragged, is_of_pattern, of_each_match, split_columns
+from ray_h5.columns.file_columns import is_of_single_value
 from ray_h5.columns.labels import Classes, Value, classes_of
 from ray_h5.columns.schema import Cast
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError
@@ -153,20 +154,38 @@ class FileOptions:
 
         The files are planned as each of them says, and the first and the last row is read.
         """
-        kept, chosen = {name: getattr(self.source, name) for name in _KEPT}, [*dict.fromkeys(paths)]
+        chosen = [*dict.fromkeys(paths)]
         for suggestion in suggestions:
-            try:
-                if suggestion.options:
-                    call = ast.parse(f"read_h5({suggestion.options})", mode="eval").body
-                    assert isinstance(call, ast.Call)
-                    source = Source(chosen, **{**kept, **_arguments_of(call)})
-                    scope = replace(Scope.of(source, self.scope.storage), zipped=self.scope.zipped)
-                    tried = replace(self, source=source, paths=chosen, scope=scope, index_dir=None, cast=source.cast)
-                    _read_ends(tried.plan())
-            except RayH5Error as exc:
-                logger.debug("not suggested: %s: %s", suggestion.options, exc)
-            else:
+            if not suggestion.options or self._runs(suggestion, chosen):
                 yield suggestion
+                continue
+            # Single values are no columns, which a guess is made from; a pattern may match their groups all the same.
+            narrower = suggestion.beside_others(self._single_values(chosen[0])) if suggestion.samples else None
+            if narrower is not None and (not narrower.options or self._runs(narrower, chosen)):
+                yield narrower
+
+    def _runs(self, suggestion: Suggestion, paths: Sequence[str]) -> bool:
+        """Return whether the call of a suggestion reads these files."""
+        kept = {name: getattr(self.source, name) for name in _KEPT}
+        call = ast.parse(f"read_h5({suggestion.options})", mode="eval").body
+        assert isinstance(call, ast.Call)
+        try:
+            source = Source(paths, **{**kept, **_arguments_of(call)})
+            scope = replace(Scope.of(source, self.scope.storage), zipped=self.scope.zipped)
+            tried = replace(self, source=source, paths=paths, scope=scope, index_dir=None, cast=source.cast)
+            _read_ends(tried.plan())
+        except RayH5Error as exc:
+            logger.debug("not suggested: %s: %s", suggestion.options, exc)
+            return False
+        return True
+
+    def _single_values(self, path: str) -> list[str]:
+        """Return the datasets of a file that are single values, and so no columns; none of one that cannot be read."""
+        state = FileState(self.states[path]) if path in self.states else None
+        with contextlib.suppress(RayH5Error), self.scope.open(path, state) as reader:
+            refused = reader.base.layout.refused.items()
+            return [name for name, error in refused if is_of_single_value(error)]
+        return []
 
     def index(self, columns: Columns | None = None, spread: Spread = read_ahead) -> RowIndex:
         """Return the index of some columns; by default of those that the source names, or of all.

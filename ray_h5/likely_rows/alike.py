@@ -9,9 +9,9 @@ from __future__ import annotations
 import fnmatch
 import glob
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ray_h5.likely_rows.tree import MAX_DEPTH, Seen
 from ray_h5.likely_rows.usual_names import AXES, PARTS, SAMPLES, SPLITS, words
@@ -33,7 +33,13 @@ _SHORT = 2
 _IDS = re.compile(r"\d{5,}|^[0-9a-f]{6,}$|^\d+$")
 """A long number, such as an id, a time or a hash, counts nothing of one sample."""
 
+_CODE = re.compile(r"(?=(?:\D*\d){2})[A-Za-z0-9.:-]{5,}")
+"""An id of a protein, a gene or a station: letters and several digits."""
+
 _MAX_NAME = 60
+
+_MOST_TRIED = 8
+"""Classes of groups or datasets that get a pattern: to compare it takes a pass over all names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,21 +53,40 @@ class Alike:
     are_groups : bool
         Whether they are groups.
     pattern : str
-        A glob that matches them alone, if there is one.
+        A glob that matches them alone; ``""`` if there is none.
     columns : tuple of str
         The columns that all of them have, if some have others; otherwise empty.
+    beside : str
+        Something else that globs may match, such as a group of metadata.
     """
 
     paths: tuple[str, ...]
     are_groups: bool
     pattern: str
     columns: tuple[str, ...] = ()
+    beside: str = ""
+
+    def beside_others(self, names: Iterable[str]) -> Alike | None:
+        """Return these with a pattern that leaves out other groups or datasets, if it matches one; None if not."""
+        own, depth = {tuple(path.split("/")) for path in self.paths}, self.paths[0].count("/") + 1
+        others = dict.fromkeys(tuple(name.split("/")[:depth]) for name in names)
+        matches = re.compile(fnmatch.translate(self.pattern)).match
+        foreign = [path for path in others if path not in own and matches("/".join(path))]
+        pattern = _narrower(sorted(own), foreign)
+        return replace(self, pattern=pattern, beside="/".join(foreign[0])) if self.pattern and foreign else None
 
     @property
     def options(self) -> str:
-        """The arguments that make rows of them."""
+        """The arguments that make rows of them, if a pattern does."""
+        if not self.pattern:
+            return ""
         columns = f", columns={list(self.columns)!r}" if self.columns else ""
         return f"rows=ray_h5.Groups({self.pattern!r}){columns}"
+
+    @property
+    def without_pattern(self) -> str:
+        """Why no pattern is given, as a part of a sentence; empty if there is one."""
+        return "" if self.pattern else f"no pattern of Groups(...) has these alone: {self.beside!r} is beside them"
 
     def __str__(self) -> str:
         parent, _, first = self.paths[0].rpartition("/")
@@ -89,22 +114,44 @@ class _Node:
     def mark(self) -> str:
         return re.sub(r"\d+", "#", self.name)
 
+    @property
+    def length(self) -> int | None:
+        """Of a dataset that is no axis, such as times: how many rows it has."""
+        return None if self.seen is None or {*words(self.name)} & AXES else self.seen.shape[0]
+
+
+class _Level:
+    """The groups and datasets of one depth, and what those of a group have together: each is counted once."""
+
+    def __init__(self) -> None:
+        self.nodes: list[_Node] = []
+        self.children: Counter[tuple[str, ...]] = Counter()
+        self.lengths: defaultdict[tuple[str, ...], Counter[int | None]] = defaultdict(Counter)
+
+    def add(self, node: _Node) -> None:
+        """Add a group or a dataset."""
+        self.nodes.append(node)
+        self.children[node.path[:-1]] += 1
+        if (length := node.length) is not None:
+            self.lengths[node.path[:-1]][length] += 1
+
 
 def likely_samples(columns: Mapping[str, Seen]) -> list[Alike]:
-    """Return the groups or datasets that are likely samples, the likeliest first."""
-    repeats: dict[tuple[str, ...], tuple[int, int, Alike]] = {}
-    for depth, level in enumerate(_levels(columns)):
-        for members in _of_equal_columns(level):
-            if not _are_samples(members, level):
-                continue
-            alike = _alike(members, level)
-            covered = sum(len(member.holds) or 1 for member in members)
-            repeats.setdefault(alike.paths, (covered, depth, alike))
+    """Return the groups or datasets that are likely samples, the likeliest first. Its time is linear in the columns."""
+    found: dict[tuple[tuple[str, ...], ...], tuple[int, int, list[_Node]]] = {}
+    levels = _levels(columns)
+    for depth, level in enumerate(levels):
+        for members in _of_equal_columns(level.nodes):
+            if _are_samples(members, level):
+                covered = sum(len(member.holds) or 1 for member in members)
+                found.setdefault(tuple(sorted(member.path for member in members)), (covered, depth, members))
     # A level that has all columns of the one above is what repeats; otherwise the one with more columns is.
-    return [alike for _, _, alike in sorted(repeats.values(), key=lambda repeat: (-repeat[0], -repeat[1]))]
+    likeliest = sorted(found.values(), key=lambda one: (-one[0], -one[1]))[:_MOST_TRIED]
+    repeats = [_alike(members, levels[depth]) for _, depth, members in likeliest]
+    return [*{alike.paths: alike for alike in reversed(repeats)}.values()][::-1]
 
 
-def _levels(columns: Mapping[str, Seen]) -> list[list[_Node]]:
+def _levels(columns: Mapping[str, Seen]) -> list[_Level]:
     """Return the groups and datasets of each depth."""
     nodes: dict[tuple[bool, tuple[str, ...]], _Node] = {}
     for name, column in columns.items():
@@ -113,9 +160,9 @@ def _levels(columns: Mapping[str, Seen]) -> list[list[_Node]]:
         for depth in range(1, len(path)):
             group = nodes.setdefault((True, path[:depth]), _Node(path[:depth], True, {}))
             group.holds["/".join(path[depth:])] = column.dtype, len(column.shape)
-    levels: list[list[_Node]] = [[] for _ in range(max((len(path) for _, path in nodes), default=0))]
+    levels = [_Level() for _ in range(max((len(path) for _, path in nodes), default=0))]
     for (_, path), node in nodes.items():
-        levels[len(path) - 1].append(node)
+        levels[len(path) - 1].add(node)
     return levels
 
 
@@ -149,25 +196,56 @@ def _common(members: Sequence[_Node]) -> list[str]:
     return sorted(shared)
 
 
-def _alike(members: Sequence[_Node], level: Sequence[_Node]) -> Alike:
-    is_group = members[0].is_group
-    own = {"/".join(member.path) for member in members}
-    pattern = pattern_of(own)
-    paths = [("/".join(node.path), node) for node in level]
-    others = [node for path, node in paths if path not in own and fnmatch.fnmatchcase(path, pattern)]
-    # Groups that the pattern matches too are rows as well, if they have columns in common.
-    together = [*members, *others]
-    if is_group and all(node.is_group for node in others) and _common(together):
-        members = together
+def _alike(members: list[_Node], level: _Level) -> Alike:
+    is_group, own = members[0].is_group, {member.path for member in members}
+    pattern = pattern_of("/".join(path) for path in own)
+    matches = re.compile(fnmatch.translate(pattern)).match
+    others = [node for node in level.nodes if node.path not in own and matches("/".join(node.path))]
+    # Groups that the pattern matches too are rows as well, if their names are like these; or, where names are words, if
+    # they have most columns. A group beside numbered samples, such as `metadata`, is none of them.
+    marks, common = {member.mark for member in members}, _common(members)
+    are_words = len(marks) == len(members)
+    more = [
+        node
+        for node in others
+        if is_group
+        and node.is_group
+        and (shared := sum(node.holds.get(name) == members[0].holds.get(name) for name in common))
+        and (node.mark in marks or (are_words and 2 * shared >= len(common)))
+    ]
+    members, own = [*members, *more], own | {node.path for node in more}
+    foreign = [node.path for node in others if node.path not in own]
+    if foreign:
+        pattern = _narrower(sorted(own), foreign)
     columns = _common(members) if any(member.holds != members[0].holds for member in members) else ()
-    listed = sorted(("/".join(member.path) for member in members), key=natural_key)
-    return Alike(tuple(listed), is_group, pattern, tuple(columns))
+    listed = sorted(("/".join(path) for path in own), key=natural_key)
+    return Alike(tuple(listed), is_group, pattern, tuple(columns), "/".join(foreign[0]) if foreign else "")
+
+
+def _narrower(own: Sequence[tuple[str, ...]], foreign: Sequence[tuple[str, ...]]) -> str:
+    """Return a glob for paths that matches none of the `foreign` ones, by the first letter of the last names that vary.
+
+    ``""`` if there is none.
+    """
+    levels = [level for level, names in enumerate(zip(*own, strict=True)) if len({*names}) > 1]
+    begin, _, end = common_pattern(sorted({path[levels[-1]] for path in own})).rpartition("*")
+    firsts = {path[levels[-1]][len(begin) : len(begin) + 1] for path in own}
+    others = {path[levels[-1]][len(begin) : len(begin) + 1] for path in foreign}
+    signs = ["[0-9]" if all(first.isdigit() for first in firsts) else ""]
+    signs.append(f"[!{''.join(sorted(others))}]" if all(map(str.isalnum, others)) and not firsts & others else "")
+    parts = pattern_of("/".join(path) for path in own).split("/")
+    for sign in filter(None, signs):
+        parts[levels[-1]] = f"{glob.escape(begin)}{sign}*{glob.escape(end)}"
+        matches = re.compile(fnmatch.translate("/".join(parts))).match
+        if all(matches("/".join(path)) for path in own) and not any(matches("/".join(path)) for path in foreign):
+            return "/".join(parts)
+    return ""
 
 
 # Whether they are samples --------------------------------------------------------------------------
 
 
-def _are_samples(members: Sequence[_Node], level: Sequence[_Node]) -> bool:
+def _are_samples(members: Sequence[_Node], level: _Level) -> bool:
     """Return whether groups or datasets that are alike are samples."""
     by_parent: dict[tuple[str, ...], list[_Node]] = {}
     for member in members:
@@ -177,45 +255,49 @@ def _are_samples(members: Sequence[_Node], level: Sequence[_Node]) -> bool:
     if len(by_parent) > 1 and _names_vary(by_parent, level):
         return True
     siblings = max(by_parent.values(), key=len)
-    parent, names = siblings[0].path[:-1], [sibling.name for sibling in siblings]
-    others = [node for node in level if node.path[:-1] == parent and node.name not in {*names}]
+    names = [sibling.name for sibling in siblings]
     if len(names) < 2:
         return False
     if not members[0].is_group:
-        return _are_datasets(siblings, names, others)
+        return _are_datasets(siblings, names, level)
     said, is_counted = _said(names), all(map(_has_number, names)) and (_one_mark(names) or not _are_short(names))
     return len(names) >= _MANY or not said or (not said & PARTS and len(names) >= (2 if is_counted else _NAMED_GROUPS))
 
 
-def _names_vary(by_parent: Mapping[tuple[str, ...], Sequence[_Node]], level: Sequence[_Node]) -> bool:
+def _names_vary(by_parent: Mapping[tuple[str, ...], Sequence[_Node]], level: _Level) -> bool:
     """Return whether groups hold nothing but these, under other names in each: parts of a sample keep their names."""
-    children = Counter(node.path[:-1] for node in level)
     names = [{node.name for node in nodes} for nodes in by_parent.values()]
     parents, own = {parent[-1] for parent in by_parent if parent}, set().union(*names)
     is_counted = all(map(_has_number, parents)) or all(map(_has_number, own)) or len(by_parent) >= _NAMED_GROUPS
-    is_whole = all(children[parent] == len(nodes) for parent, nodes in by_parent.items())
+    is_whole = all(level.children[parent] == len(nodes) for parent, nodes in by_parent.items())
     return is_whole and any(name != names[0] for name in names) and is_counted and not _said(parents | own) & PARTS
 
 
-def _are_datasets(siblings: Sequence[_Node], names: Sequence[str], others: Sequence[_Node]) -> bool:
+def _are_datasets(siblings: Sequence[_Node], names: Sequence[str], level: _Level) -> bool:
     """Return whether datasets of one type are samples, and not columns: as their names and lengths say."""
+    parent = siblings[0].path[:-1]
     shapes = [sibling.seen.shape for sibling in siblings if sibling.seen is not None]
     lengths, said, many = {shape[0] for shape in shapes}, _said(names), len(names) >= _MANY
     is_shared = len({shape[1:] for shape in shapes}) == len(lengths) == 1
     # A column that is no axis, such as a label, has a value for each row: the rows are samples already.
-    no_axes = [node.seen for node in others if node.seen is not None and not {*words(node.name)} & AXES]
-    has_rows = any(seen.shape[0] in lengths for seen in no_axes)
+    own = Counter(sibling.length for sibling in siblings)
+    has_rows = any(level.lengths[parent][length] > own[length] for length in lengths)
     if _one_mark(names):
         if not said & PARTS and (said & SAMPLES or not said):
             return True
         if is_shared and not many:
             return not said & PARTS and not _are_short(names) and not has_rows
-    if is_shared and (has_rows or len(shapes[0]) == 1):
-        return False
     are_ids = all(_IDS.search(name) for name in names)
-    if len(lengths) > 1 and len({shape[1:] for shape in shapes}) == 1 and len(shapes[0]) > 1 and not others:
-        # Bags of vectors of one width, alone in their group; a letter in an id of a video is no axis.
-        is_part = any(len(word) > 1 for word in said & PARTS)
+    is_part = any(len(word) > 1 for word in said & PARTS)  # a letter in an id is no axis
+    if is_shared and (has_rows or len(shapes[0]) == 1):
+        # Numbers under ids are columns of a table, such as genes, or a vector a sample, such as proteins: nothing says
+        # which, so that people are told of both. A label beside them, and names that are words, say that they are
+        # columns.
+        are_codes = are_ids or all(_IDS.search(name) or _CODE.fullmatch(name) for name in names)
+        return many and are_codes and not (has_rows or is_part or (_one_mark(names) and _are_short(names)))
+    alone = level.children[parent] == len(siblings)
+    if len(lengths) > 1 and len({shape[1:] for shape in shapes}) == 1 and len(shapes[0]) > 1 and alone:
+        # Bags of vectors of one width, alone in their group.
         return not is_part and len(names) >= (_FEW if are_ids else _NAMED_GROUPS)
     return many or (not said & PARTS and len(names) >= _FEW and are_ids)
 

@@ -29,6 +29,19 @@ def is_image(columns: Mapping[str, Seen]) -> bool:
     return len(columns) >= _IMAGE_COLUMNS and len(sides) == 1 and is_picture and is_flat and is_named
 
 
+def is_one_array(columns: Mapping[str, Seen]) -> bool:
+    """Return whether a file is likely one image or volume: its one array has axes of one length.
+
+    Lines of one length in each file, and as many of them as each has values, are no table of people or measurements.
+    """
+    if len(columns) != 1:
+        return False
+    (shape,) = (column.shape for column in columns.values())
+    has_colours = len(shape) == len("HWC") and (shape[2] or 0) <= _MOST_COLOURS
+    axes = {*(shape[:2] if has_colours else shape)}
+    return len(shape) in {len("HW"), _VOLUME_AXES} and len(axes) == 1 and (shape[0] or 0) >= _IMAGE_SIDE
+
+
 def is_bag(columns: Mapping[str, Seen]) -> bool:
     """Return whether the columns of a file are likely one bag of features, without a label a row."""
     is_labelled = any(len(column.shape) == 1 for column in columns.values())

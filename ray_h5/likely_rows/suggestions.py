@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
 from ray_h5.likely_rows.alike import Alike, likely_samples, pattern_of
-from ray_h5.likely_rows.shapes import along_last_axis, block_of, is_bag, is_image, main_columns, time_axis
+from ray_h5.likely_rows.shapes import along_last_axis, block_of, is_bag, is_image, is_one_array, main_columns, time_axis
 from ray_h5.likely_rows.tree import FileTree, Seen
 from ray_h5.likely_rows.usual_names import (
     BOUNDS,
@@ -33,6 +35,8 @@ from ray_h5.storage.natural_order import natural_key
 FEW = 3
 MAX_COPIED = 40
 """Names that are listed, and columns of a call."""
+_MANY_FILES = 8
+"""This many files with one square array each are no chance."""
 _MAX_ALIKE, WINDOW, UNPADDED = 2, "range(0, 16)", "leave the steps of '{}_is_pad' out of the loss"
 
 
@@ -52,6 +56,8 @@ class Suggestion:
         Whether what is read without them is probably not what is meant.
     more : str
         What else there is to say.
+    samples : Alike, optional
+        The groups or datasets that the options make rows of.
     """
 
     found: str
@@ -59,6 +65,12 @@ class Suggestion:
     options: str = ""
     is_surprise: bool = False
     more: str = ""
+    samples: Alike | None = None
+
+    def beside_others(self, names: Iterable[str]) -> Suggestion | None:
+        """Return it for files in which other groups or datasets are beside the samples; None if it is the same."""
+        alike = None if self.samples is None else self.samples.beside_others(names)
+        return None if alike is None else replace(self, options=alike.options, more=alike.without_pattern or self.more)
 
     @property
     def as_call(self) -> str:
@@ -82,10 +94,11 @@ def suggestions(tree: FileTree) -> list[Suggestion]:
     """Return what rows of a file probably are, the likeliest first; nothing if they are as they are read."""
     if not tree.columns:
         return [*_single_values(tree)]
-    if pairs := [*side_by_side(tree)]:
+    likely = likely_samples(tree.whole)
+    if pairs := [*side_by_side(likely)]:
         return pairs
-    rules = (_sparse, _other_axes, _ragged, _files, _main, _episodes)
-    listed = [*samples(tree), *(suggestion for rule in rules for suggestion in islice(rule(tree), FEW))]
+    rules = (_sparse, _other_axes, _ragged, partial(_files, likely), partial(_main, likely), _episodes)
+    listed = [*samples(tree, likely), *(suggestion for rule in rules for suggestion in islice(rule(tree), FEW))]
     whole = "rows=ray_h5.Files()"
     if len(tree.lengths) > 1 and not any(suggestion.options == whole for suggestion in listed):
         said = f"first axes of {counted(len(tree.lengths), 'length')}"
@@ -168,34 +181,35 @@ def _ragged(tree: FileTree) -> Iterator[Suggestion]:
         listed = [*(f"ray_h5.ragged({name!r}, ends={name + '_index'!r})" for name in indexed), *map(repr, plain)]
         yield Suggestion(said, when, f"columns=[{', '.join(listed)}]", True)
         return
-    known = [*_bounds(columns)]
+    known, places = [*_bounds(columns)], _Places(columns)
     of_bounds = {name for bounds in known for name in bounds.names}
     for bounds in known:
-        content = _values_of(columns, bounds, is_alone=len(known) == 1)
+        content = places.values_of(bounds, is_alone=len(known) == 1)
         if not content:
             continue
         length, names = main_columns(content)
         ragged = [f"ray_h5.ragged({name!r}, {bounds.option})" for name in sorted(names)]
-        others = {name for name, column in columns.items() if column.rows == bounds.rows} - of_bounds
-        beside = sorted(map(repr, others))
+        beside = sorted(map(repr, {*places.by_rows[bounds.rows]} - of_bounds))
         rows_of = counted(bounds.rows, "row")
         said = f"{' and '.join(bounds.names)}: these may say where each of {rows_of} is among {length} values"
         yield Suggestion(said, when, f"columns=[{', '.join([*ragged, *beside])}]", True)
 
 
-def _files(tree: FileTree) -> Iterator[Suggestion]:
+def _files(likely: Sequence[Alike], tree: FileTree) -> Iterator[Suggestion]:
     """Yield files as rows, and blocks of volumes."""
     several, said, surprise = tree.files > 1, "", True
     blocks = block_of(tree.columns, differ=several and tree.rows_differ)
-    if several and is_image(tree.columns):
+    if tree.files >= _MANY_FILES and not tree.rows_differ and is_one_array(tree.columns):
+        said = f"{counted(tree.files, 'file')} of one array with equal axes: each looks like one image or volume"
+    elif several and is_image(tree.columns):
         said = "each file looks like one image, whose lines are no samples"
     elif several and tree.rows_differ and is_bag(tree.columns):
         said = "each file looks like one bag of features, whose rows are parts of a sample"
     elif several and blocks:
         said = "each file looks like one volume, whose planes are no samples"
-    elif several and len(tree.lengths) > 1 and not likely_samples(tree.whole):
+    elif several and len(tree.lengths) > 1 and not likely:
         said = "the columns have first axes of several lengths"
-    elif several and tree.single_values and not likely_samples(tree.whole):
+    elif several and tree.single_values and not likely:
         said, surprise = "each file has single values beside its columns", False
     if said:
         yield Suggestion(said, "if each file is a sample", "rows=ray_h5.Files()", surprise)
@@ -205,12 +219,12 @@ def _files(tree: FileTree) -> Iterator[Suggestion]:
         yield Suggestion(said, "if blocks of it are samples", f"rows=ray_h5.Patches({blocks!r})", True)
 
 
-def _main(tree: FileTree) -> Iterator[Suggestion]:
+def _main(likely: Sequence[Alike], tree: FileTree) -> Iterator[Suggestion]:
     """Yield the columns of one length that have the most values, where lengths differ."""
     if len(tree.lengths) < 2 or any(_sparse(tree)):
         return
     rows, names = main_columns(tree.columns)
-    if len(names) <= MAX_COPIED and not likely_samples(tree.whole):
+    if len(names) <= MAX_COPIED and not likely:
         said = f"{few(sorted(names), FEW)}: they agree on {counted(rows, 'row')}, and have the most values"
         yield Suggestion(said, "for these rows", f"columns={sorted(names)!r}")
 
@@ -246,9 +260,9 @@ def _episodes(tree: FileTree) -> Iterator[Suggestion]:
 # Groups and datasets that are samples: each a row, or what has one name a row ---------------------
 
 
-def side_by_side(tree: FileTree) -> Iterator[Suggestion]:
+def side_by_side(likely: Sequence[Alike]) -> Iterator[Suggestion]:
     """Yield datasets that have the same names in several groups, such as images and their masks."""
-    alike = [samples_alike for samples_alike in likely_samples(tree.whole) if not samples_alike.are_groups]
+    alike = [samples_alike for samples_alike in likely if not samples_alike.are_groups]
     by_names: dict[tuple[str, frozenset[str]], list[str]] = {}
     names_by_parent: dict[str, list[str]] = {}
     for parent, _, name in (path.rpartition("/") for samples_alike in alike for path in samples_alike.paths):
@@ -268,10 +282,10 @@ def side_by_side(tree: FileTree) -> Iterator[Suggestion]:
         yield Suggestion(said, "if what has one name is one sample", options, True)
 
 
-def samples(tree: FileTree) -> Iterator[Suggestion]:
-    """Yield groups or datasets that are samples."""
+def samples(tree: FileTree, likely: Sequence[Alike] | None = None) -> Iterator[Suggestion]:
+    """Yield groups or datasets that are samples: those that are `likely`."""
     shown: list[Alike] = []
-    for alike in likely_samples(tree.whole):
+    for alike in likely_samples(tree.whole) if likely is None else likely:
         is_seen = any({*alike.paths} <= {*other.paths} for other in shown)
         if is_seen or len(shown) >= _MAX_ALIKE:
             continue
@@ -289,7 +303,8 @@ def samples(tree: FileTree) -> Iterator[Suggestion]:
             )
         if left := _left_out(columns, alike):
             more.append(f"this leaves out {few(left, FEW)}")
-        yield Suggestion(str(alike), "if each is a sample", alike.options, True, "; ".join(more))
+        said = alike.without_pattern or "; ".join(more)
+        yield Suggestion(str(alike), "if each is a sample", alike.options, True, said, alike)
 
 
 def _left_out(columns: Iterable[str], alike: Alike) -> list[str]:
@@ -319,20 +334,40 @@ class _Bounds(NamedTuple):
     rows: int
 
 
-def _values_of(columns: Mapping[str, Seen], bounds: _Bounds, *, is_alone: bool) -> dict[str, Seen]:
-    """Return the columns in which bounds may say where rows are: those of their own group, or of their own source.
+class _Places:
+    """Columns by their group, by their source and by their number of rows."""
 
-    ``INDEX/camera/first`` is about ``INSTRUMENT/camera/image``. Only without other bounds may values be anywhere.
-    """
-    longer = {name: seen for name, seen in columns.items() if seen.rows > bounds.rows + 1 and name not in bounds.names}
-    own = _group(bounds.names[0])
-    source = own.partition("/")[2]
-    near = {name: column for name, column in longer.items() if _group(name) == own}
-    of_source = {name: column for name, column in longer.items() if source and _group(name).partition("/")[2] == source}
-    return near or of_source or (longer if is_alone else {})
+    def __init__(self, columns: Mapping[str, Seen]) -> None:
+        self._columns = columns
+        self._by_group: defaultdict[str, list[str]] = defaultdict(list)
+        self._by_source: defaultdict[str, list[str]] = defaultdict(list)
+        self.by_rows: defaultdict[int, list[str]] = defaultdict(list)
+        for name, seen in columns.items():
+            self._by_group[_group(name)].append(name)
+            self._by_source[_group(name).partition("/")[2]].append(name)
+            self.by_rows[seen.rows].append(name)
+
+    def values_of(self, bounds: _Bounds, *, is_alone: bool) -> dict[str, Seen]:
+        """Return the columns in which bounds may say where rows are: those of their own group, or of their own source.
+
+        ``INDEX/camera/first`` is about ``INSTRUMENT/camera/image``. Only without other bounds may values be anywhere.
+        """
+        own = _group(bounds.names[0])
+        source = own.partition("/")[2]
+        of_source = self._by_source[source] if source else []
+        for names in (self._by_group[own], of_source, self._columns if is_alone else []):
+            longer = {name: self._columns[name] for name in names if name not in bounds.names}
+            longer = {name: seen for name, seen in longer.items() if seen.rows > bounds.rows + 1}
+            if longer:
+                return longer
+        return {}
 
 
 def _bounds(columns: Mapping[str, Seen]) -> Iterator[_Bounds]:
+    counts: defaultdict[tuple[str, int], list[str]] = defaultdict(list)
+    for name, column in columns.items():
+        if COUNTS & {*words(last(name))} and _is_integer(column, 1):
+            counts[_group(name), column.rows].append(name)
     for name, column in columns.items():
         said = {*words(last(name))}
         if said & OFFSETS and _is_integer(column, 1):
@@ -340,10 +375,8 @@ def _bounds(columns: Mapping[str, Seen]) -> Iterator[_Bounds]:
         if said & BOUNDS and _is_integer(column, 2) and column.shape[1] == 2:
             yield _Bounds((name,), f"bounds={name!r}", column.rows)
         if said & STARTS and _is_integer(column, 1):
-            for other, seen in columns.items():
-                counts = COUNTS & {*words(last(other))} and _is_integer(seen, 1)
-                if counts and seen.rows == column.rows and _group(other) == _group(name):
-                    yield _Bounds((name, other), f"starts={name!r}, counts={other!r}", column.rows)
+            for other in counts[_group(name), column.rows][:FEW]:
+                yield _Bounds((name, other), f"starts={name!r}, counts={other!r}", column.rows)
 
 
 def _group(name: str) -> str:

@@ -1,9 +1,14 @@
 """Warnings about what files hold, each once a process and set of files."""
 
+import re
+
 import h5py
 import numpy as np
+import pytest
 
-from ray_h5.torch_data import CombinedHDF5Dataset, Files, H5Dataset, Windows, loader
+from ray_h5.cli import main
+from ray_h5.errors import SchemaMismatchError
+from ray_h5.torch_data import CombinedHDF5Dataset, Files, Groups, H5Dataset, Windows, loader
 from tests.kit.files import save
 
 
@@ -64,6 +69,46 @@ def test_files_that_are_images_are_told_with_the_call(tmp_path, caplog):
     H5Dataset(tmp_path, ["image"])
     H5Dataset(tmp_path / "slice_0.h5")
     assert warnings_of(caplog) == []
+
+
+@pytest.mark.parametrize("beside", [{}, {"metadata/n": 12}, {"metadata/f": np.arange(3)}], ids=["", "value", "column"])
+def test_samples_are_told_whatever_is_beside_them(tmp_path, caplog, capsys, beside):
+    arrays = {f"{i}/{name}": np.full((3, size), i) for i in range(1, 13) for name, size in (("map", 8), ("loc", 2))}
+    save(tmp_path / "a.h5", {**arrays, **{f"{i}/f": np.arange(3) for i in range(1, 13)}, **beside})
+    assert len(H5Dataset(tmp_path / "a.h5")) == 3
+    (warning,) = warnings_of(caplog)
+    pattern = "[0-9]*" if beside else "*"
+    assert f"pass rows=ray_h5.Groups({pattern!r})." in warning
+    assert main(["inspect", str(tmp_path / "a.h5")]) == 0
+    assert f"rows=ray_h5.Groups({pattern!r})" in capsys.readouterr().out
+    assert len(H5Dataset(tmp_path / "a.h5", rows=Groups(pattern))) == 12
+
+
+def test_samples_of_several_lengths_are_told_in_the_error(tmp_path):
+    save(tmp_path / "a.h5", {**{f"{i}/x": np.zeros(i) for i in range(1, 13)}, "metadata/n": 12})
+    with pytest.raises(SchemaMismatchError, match=re.escape("rows=ray_h5.Groups('[0-9]*')")):
+        H5Dataset(tmp_path / "a.h5")
+
+
+def test_vectors_under_ids_are_told_as_both(tmp_path, caplog):
+    names = [f"{'OPQ'[i % 3]}{i % 10}AX{i // 10 % 10}{i % 9}" for i in range(0, 300, 7)]
+    save(tmp_path / "a.h5", {name: np.zeros(64) for name in names})
+    assert len(H5Dataset(tmp_path / "a.h5")) == 64
+    (warning,) = warnings_of(caplog)
+    assert "If each is a sample, pass rows=ray_h5.Groups('*')" in warning
+    assert "first axes are read as 64 rows" in warning
+    save(tmp_path / "b.h5", {**{name: np.zeros(64) for name in names}, "label": np.zeros(64)})
+    H5Dataset(tmp_path / "b.h5")
+    assert warnings_of(caplog) == []
+
+
+def test_files_of_one_square_array_are_told_with_the_call(tmp_path, caplog):
+    for i in range(9):
+        save(tmp_path / f"{i}.h5", {"kspace": np.zeros((40, 40))})
+    assert len(H5Dataset(tmp_path)) == 9 * 40
+    (warning,) = warnings_of(caplog)
+    assert "9 files of one array with equal axes" in warning
+    assert "pass rows=ray_h5.Files()" in warning
 
 
 def test_rows_that_differ_in_shape_are_told_and_delivered(tmp_path, caplog):

@@ -2,6 +2,7 @@
 
 import ast
 import fnmatch
+import sys
 
 import pytest
 from hypothesis import given
@@ -53,6 +54,11 @@ SAMPLES = {
     "signals alone": columns("signal_0", "signal_1"),
     "persons": groups(["Person1", "Person2"], "gait"),
     "cells of samples, each a matrix with its barcodes": groups(["sample_1", "sample_2"], "matrix", "matrix/barcodes"),
+    # A vector a protein, or a column of a table a gene: nothing says which, and people are told of both.
+    "features by their ids": columns(*(f"ENSG{i:011d}" for i in range(0, 5000, 7))),
+    "vectors by their accessions": columns(
+        *(f"{'OPQ'[i % 3]}{i % 10}AX{i // 10 % 10}{i % 9}" for i in range(0, 900, 7))
+    ),
     "many of anything": columns(*(f"d{i}" for i in range(32)), shape=(3,)),
     "tasks of trajectories": groups([f"{task}/traj{i}" for task in ("open", "close") for i in range(3)], "actions"),
     "traces by station and time": columns(
@@ -94,7 +100,7 @@ COLUMNS = {
     "particle physics": columns("jet_pt", "jet_eta", "jet_phi", "jet_mass", "n_jets"),
     "two splits of one": {"train/x": ("<f4", (3,)), "train/y": ("<i8", ())},
     "many features of a table": columns(*(f"gene_{i}" for i in range(5000))),
-    "features by their ids": columns(*(f"ENSG{i:011d}" for i in range(0, 5000, 7))),
+    "features of many words": columns(*(f"{a}_{b}" for a in ("mean", "peak", "last") for b in "abcdefghijklmnop")),
     "embeddings of layers, and a label": {
         **columns(*(f"emb_{i}" for i in range(40)), shape=(16,)),
         "label": ("<i8", ()),
@@ -125,6 +131,81 @@ def test_columns_of_one_sample(found):
 def test_a_pattern_matches_these_alone(names, others, pattern):
     assert pattern_of(names) == pattern
     assert [each for each in (*names, *others) if fnmatch.fnmatchcase(each, pattern)] == names
+
+
+@pytest.mark.parametrize(
+    ("samples", "beside", "pattern", "taken"),
+    [
+        (range(1, 13), {"metadata/x": 1}, "[0-9]*", 12),
+        (range(1, 13), {"metadata/other": 1}, "[0-9]*", 12),
+        (range(1, 13), {"13/x": 1, "13/more": 1}, "*", 13),
+        (["adams", "baker", "clark", "davis", "evans"], {"zz/x": 1, "zz/y": 1, "zz/z": 1}, "*", 6),
+        (["adams", "baker", "clark", "davis", "evans"], {"zz/x": 1}, "[!z]*", 5),
+        (["adams", "baker", "clark", "davis", "evans"], {"base/x": 1}, "", 5),
+        (["s_adams", "s_baker", "s_clark", "s_davis", "s_evans"], {"s_0/x": 1}, "s_[!0]*", 5),
+    ],
+)
+def test_a_pattern_leaves_out_what_is_beside_samples(samples, beside, pattern, taken):
+    found = {**groups(samples, "x", "y", "z"), **dict.fromkeys(beside, ("<f4", ()))}
+    alike = likely(found)
+    assert (alike.pattern, len(alike.paths)) == (pattern, taken)
+    assert bool(alike.options) == bool(pattern)
+    # The same for what is no column, once it is known.
+    if taken == len(samples):
+        later = likely(groups(samples, "x", "y", "z")).beside_others(beside)
+        assert (later.pattern, later.paths) == (alike.pattern, alike.paths)
+        assert alike.beside_others(beside) is None
+
+
+def calls_of(function, *args):
+    """Return how many functions are called, of Python and of C."""
+    calls = 0
+
+    def count(_frame, event, _arg):
+        nonlocal calls
+        calls += event in {"call", "c_call"}
+
+    sys.setprofile(count)
+    try:
+        function(*args)
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+LARGE = {
+    "molecules of many lengths": ("mol_{0}/xyz", "mol_{0}/n"),
+    "units with bounds": ("unit_{0}/start", "unit_{0}/count"),
+    "columns of their own in pairs": ("g{0}/a{1}", "g{0}/b{1}"),
+    "datasets": ("{0}_image", "{1}_mask{0}"),
+}
+
+
+@pytest.mark.parametrize("names", LARGE.values(), ids=LARGE)
+def test_the_time_of_a_guess_is_linear(names):
+    def tree(count):
+        return FileTree(
+            {name.format(i, i // 2): Seen("<i8", (3 + i % 9,)) for i in range(count) for name in names}, files=3
+        )
+
+    calls_of(suggestions, tree(10))
+    few, many = (calls_of(suggestions, tree(count)) for count in (300, 1500))
+    assert many <= 6 * few
+
+
+def test_files_of_one_array_with_equal_axes_are_told_as_images():
+    def said(files, *shape, **others):
+        found = suggestions(FileTree({"a": Seen("<f4", shape)}, files=files, **others))
+        return any("each looks like one image" in each.found and "Files()" in each.options for each in found)
+
+    assert said(8, 64, 64)
+    assert said(8, 64, 64, 3)
+    assert said(50, 64, 64, 64)
+    assert not said(7, 64, 64)  # a chance
+    assert not said(8, 64, 64, rows_differ=True)
+    assert not said(8, 64, 32)  # a table
+    assert not said(8, 16, 16)
+    assert not said(8, 64, 64, 32)  # 64 images
 
 
 def test_a_volume_with_channels_first_is_read_in_blocks():
