@@ -63,14 +63,14 @@ class Run:
             self.model.module.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
             self.batches.load_state_dict(state["batches"])
-            self.first_epoch = state["batches"]["epoch"] + state["epoch_done"]
+            self.first_epoch = state["batches"]["epoch"]  # after the end of an epoch, that of the next one
 
-    def save(self, epoch_done: bool) -> None:
+    def save(self) -> None:
         if self.path is None or dist.get_rank() != 0:
             return
         parts = {"model": self.model.module, "optimizer": self.optimizer, "batches": self.batches}
         written = self.path.with_suffix(".part")
-        torch.save({**{n: p.state_dict() for n, p in parts.items()}, "epoch_done": epoch_done}, written)
+        torch.save({name: part.state_dict() for name, part in parts.items()}, written)
         written.replace(self.path)
 
     def epoch(self, epoch: int, save_every: int) -> torch.Tensor:
@@ -84,8 +84,8 @@ class Run:
             self.optimizer.step()
             totals += torch.tensor([loss.item() * len(target), len(target)], dtype=torch.float64)
             if step % save_every == 0:
-                self.save(epoch_done=False)
-        self.save(epoch_done=True)
+                self.save()
+        self.save()
         return totals
 
 

@@ -136,7 +136,7 @@ def train_loop(config: dict[str, Any]) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     scaler = torch.amp.GradScaler(device.type, enabled=device.type == "cuda")  # float16 needs scaled gradients
     first_epoch, position = restore(config, model, optimizer, scaler)
-    log(config, {"from_epoch": first_epoch, "from_rows": sum(each.rows for each in position.done) if position else 0})
+    log(config, {"from_epoch": first_epoch, "from_rows": position.rows if position else 0})
     for epoch in range(first_epoch, config["epochs"]):
         began = time.perf_counter()
         totals = torch.zeros(2, dtype=torch.float64, device=device)  # loss, rows

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import inspect
+import logging
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from types import FrameType
 from typing import Any, TypeVar
 
 from ray_h5.options import as_integer
 from ray_h5.order.epoch_order import Order
 from ray_h5.order.fingerprint import Fingerprint
 from ray_h5.order.position import Position, PositionLike
-from ray_h5.order.remaining_blocks import continued
+from ray_h5.order.remaining_blocks import continued, layout_of
+
+logger = logging.getLogger(__name__)
 
 _Item = TypeVar("_Item")
+
+LIGHTNING = {"lightning.pytorch", "pytorch_lightning"}
+"""The packages that lightning has been published as."""
+
+_FIT_LOOPS = {f"{package}.loops.fit_loop" for package in LIGHTNING}
 
 
 class Cursor:
@@ -69,17 +80,20 @@ class Cursor:
         self.set_epoch(position.epoch)
         self.loaded = position
 
-    def begin(self, whole: Callable[[int], Position], batch_rows: int = 1) -> Position:
+    def begin(self, whole: Callable[[int], Position], batch_rows: int | None = None) -> Position:
         """Begin an iteration, and return where; `whole` returns where a whole epoch begins, on the ranks of now.
 
         It continues the run of a position that was loaded if that has the same ranks and blocks, and if it ended
-        between two batches of `batch_rows` rows. Otherwise the rows that are left are cut again.
+        between two batches of `batch_rows` rows, if that is known. Otherwise the rows that are left are cut again.
         """
         if self.advances:
             self.epoch, self.next_epoch = self.next_epoch, self.next_epoch + 1
         start = whole(self.epoch)
         loaded, self.loaded = self.loaded, None
-        start = start if loaded is None else continued(start, loaded, batch_rows)
+        if loaded is not None:
+            whole_epoch, start = start, continued(start, loaded, batch_rows or 1)
+            if batch_rows is not None:
+                _check_lightning(_batches_of(start, batch_rows), _batches_of(whole_epoch, batch_rows))
         self.run, self.is_ahead = (start, start.rows), False
         return start
 
@@ -110,6 +124,33 @@ class Cursor:
     def counted(self, items: Iterable[_Item], size: Callable[[_Item], int]) -> Counted[_Item]:
         """Return some items of an iteration; the rows of each count as done when it is asked for."""
         return Counted(self, items, size)
+
+
+def _batches_of(start: Position, batch_rows: int) -> int:
+    """Return how many batches a rank has from a position on."""
+    rows = layout_of(start).num_rows // start.world_size - start.rows
+    is_whole = start.tail is not None and start.tail.rule == "drop"
+    return rows // batch_rows if is_whole else -(-rows // batch_rows)
+
+
+def _check_lightning(left: int, whole: int) -> None:
+    """Warn if lightning is among the callers, and counts other batches of a resumed epoch than there are."""
+    frame: FrameType | None = inspect.currentframe() if LIGHTNING & sys.modules.keys() else None
+    while frame is not None and frame.f_globals.get("__name__") not in _FIT_LOOPS:
+        frame = frame.f_back
+    try:
+        done = None if frame is None else frame.f_locals["self"].epoch_loop.batch_progress.current.ready
+    except (AttributeError, KeyError):  # of another release
+        return
+    if done is not None and done + left != whole:
+        logger.warning(
+            "lightning counts on from the %d batches of the run before, and ends this epoch after %d, of which %d are "
+            "left: if that is too few, rows of this epoch are left out; if it is too many, its validation is. Resume "
+            "with the batch size and the number of ranks of the run before, or from the end of an epoch.",
+            done,
+            whole,
+            left,
+        )
 
 
 class Counted(Iterator[_Item]):

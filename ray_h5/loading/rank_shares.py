@@ -76,6 +76,11 @@ class Share:
         """
         return left_of(self.start).positions(self.layout.rows_of(self.rank, start, stop))
 
+    def positions_of_all(self, start: int, stop: int) -> np.ndarray:
+        """Return the positions of rows `start` to `stop` of each rank: of shape (ranks, rows)."""
+        ranks = np.arange(self.start.world_size)[:, None]
+        return left_of(self.start).positions(self.layout.rows_of(ranks, start, stop))
+
     def indices(self, positions: np.ndarray) -> np.ndarray:
         """Return the selected indices at some positions: int64.
 

@@ -166,7 +166,7 @@ class Calls:
     batches : iterator of Task
         The batches of an epoch. If `order` is known, so are their positions.
     num_batches : float
-        How many there are.
+        How many there are; infinity if that is not known.
     batch_rows : int, optional
         Rows of a batch, if that is known.
     row_bytes : callable
@@ -246,7 +246,7 @@ class Calls:
             fitting, least = max(1, nbytes // batch_bytes), max(1, least_bytes // batch_bytes)
             grown = most_batches if source.call_bytes else max(growth * count, least)
             count = min(grown, prefetch_factor or min(most_batches, fitting))
-            if threads > 1 and not is_pooled:
+            if threads > 1 and not is_pooled and left < math.inf:
                 count = int(min(count, max(least, -(-left // threads))))
 
     def read(self, read: Callable[[Call], Result]) -> Iterator[Result]:

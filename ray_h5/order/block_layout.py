@@ -118,8 +118,11 @@ class BlockLayout:
             return range(self.num_blocks - bool(self.unshared_rows), self.num_blocks)
         return range(min(done // self.block_rows, full_rounds) * self.world_size, self.num_blocks)
 
-    def rows_of(self, rank: int, start: int, stop: int) -> np.ndarray:
-        """Return rows `start` to `stop` of those that a rank takes, which has equally many as the others."""
+    def rows_of(self, rank: int | np.ndarray, start: int, stop: int) -> np.ndarray:
+        """Return rows `start` to `stop` of those that a rank takes, which has equally many as the others.
+
+        Of several ranks in an array of shape (ranks, 1), the result has a line for each.
+        """
         rows = np.arange(start, stop, dtype=np.int64)
         rounds, within = np.divmod(rows, self.block_rows)
         shared = self.full_blocks // self.world_size * self.block_rows  # of this rank, in full rounds

@@ -246,10 +246,10 @@ class H5DataLoader(DataLoader[Any]):
         return ahead(made, stop) if is_ahead else made
 
     def __len__(self) -> int:
-        ordered = self._ordered
-        if ordered is None or ordered.batch_values is None:
+        if self._ordered is None:
             return super().__len__()
-        return ordered.num_runs(whole=self.batch_sampler.drop_last)
+        # accelerate makes a loader of another class of one that it prepares.
+        return self._ordered._num_runs_unprepared(whole=self.batch_sampler.drop_last)
 
     @property
     def _ordered(self) -> OrderSampler | None:
@@ -273,7 +273,9 @@ class H5DataLoader(DataLoader[Any]):
     def _calls(self, tasks: Iterator[Task], stop: Stop) -> Calls:
         dataset, ordered, has_images = self.dataset, self._ordered, bool(steps_of(self.dataset.transform)[0])
         try:
-            num_batches: float = super().__len__()
+            # Batches of bounded length are counted by cutting all of them.
+            is_cut = ordered is not None and ordered.batch_values is not None
+            num_batches: float = math.inf if is_cut else len(self)
         except TypeError:
             num_batches = math.inf  # of a sampler without a length
 

@@ -10,12 +10,11 @@ from typing import NamedTuple
 import torch
 
 from ray_h5.errors import OptionError
+from ray_h5.loading.cursor import LIGHTNING
 from ray_h5.lru import first_time
 from ray_h5.options import as_integer
 
 logger = logging.getLogger(__name__)
-
-_LIGHTNING = {"lightning.pytorch", "pytorch_lightning"}
 
 
 class OwnRank(NamedTuple):
@@ -89,7 +88,7 @@ def _warn_of_torchrun() -> None:
 
 def warn_of_lightning() -> None:
     """Warn once, inside an epoch, where lightning is there; torchdata's `StatefulDataLoader` counts rightly."""
-    loggers = _LIGHTNING & sys.modules.keys()
+    loggers = LIGHTNING & sys.modules.keys()
     if loggers and "torchdata.stateful_dataloader" not in sys.modules and first_time("lightning", *sorted(loggers)):
         logger.warning(
             "OrderSampler.state_dict: with num_workers, a DataLoader reads batches before lightning trains on them, "

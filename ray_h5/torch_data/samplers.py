@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sized
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias, TypeVar, cast
 
@@ -130,7 +132,8 @@ class OrderSampler(DistributedSampler[int]):
             cast("Any", dataset).is_sampled = True
         self.batch_values = None if wanted is None else wanted.batch_values
         """The most that the lengths of the rows of a batch sum up to."""
-        self._counted_runs: tuple[Any, int] = (None, 0)
+        self._cuts: tuple[Position | None, np.ndarray] = (None, np.empty(0, np.int64))
+        """Where the epoch began that was counted last, and where its runs are cut: its iteration needs them again."""
         self._is_split: bool | None = None
         """Whether accelerate split the batches of the last iteration; None before the first one."""
         self._check_ranks(own)
@@ -183,7 +186,10 @@ class OrderSampler(DistributedSampler[int]):
         return self.num_samples * self.num_replicas
 
     def __len__(self) -> int:
-        rows, ranks = self.order.epoch_rows, self._own_rank().world_size
+        return self._rows_of(self._own_rank())
+
+    def _rows_of(self, own: OwnRank) -> int:
+        rows, ranks = self.order.epoch_rows, own.world_size
         return rows // ranks if self.drop_last else -(-rows // ranks)
 
     def _own_rank(self, *, begins: bool = False) -> OwnRank:
@@ -232,8 +238,8 @@ class OrderSampler(DistributedSampler[int]):
         """Return what a rank reads from a position on."""
         return Share(self.order, start, rank, getattr(self.dataset, "is_drawn", False))
 
-    def _begin(self, run_length: int = 1) -> Share:
-        """Begin an iteration, of runs of some rows; return what this rank reads in it."""
+    def _begin(self, run_length: int | None = None) -> Share:
+        """Begin an iteration, of runs of so many rows if that is known; return what this rank reads in it."""
         self._is_split, epoch = split_by_accelerate()
         own = self._own_rank(begins=True)
         if epoch is not None:
@@ -259,50 +265,79 @@ class OrderSampler(DistributedSampler[int]):
         With `whole`, a last run that is shorter is left out. Random numbers depend on the seed, the epoch and the rows
         of a batch: not on which thread or process makes it, nor on where a run was resumed.
         """
-        share = self._begin(self.run_length if self.batch_values is None else 1)
+        share = self._begin(self.run_length if self.batch_values is None else None)
         for positions, indices in self._runs(share, whole=whole):
             yield Task(indices.tolist(), (share.order.seed, share.start.epoch), positions)
 
     def num_runs(self, *, whole: bool = False) -> int:
         """Return how many batches `tasks` yields for a whole epoch, the next one."""
+        return self._num_runs(self._own_rank(), whole=whole)
+
+    def _num_runs_unprepared(self, *, whole: bool) -> int:
+        """Return what `num_runs` does for a loader of which it is known that accelerate did not prepare it."""
+        return self._num_runs(resolve_rank(**self._ranks), whole=whole)
+
+    def _num_runs(self, own: OwnRank, *, whole: bool) -> int:
+        if self.batch_values is not None and self.order.runs is None:
+            return 0  # there are no rows
         if self.batch_values is None:
-            full, rest = divmod(len(self), self.run_length)
+            full, rest = divmod(self._rows_of(own), self.run_length)
             return full + bool(rest and not whole)
-        own = self._own_rank()
-        key = self.epoch, self.order.seed, own.world_size, whole
-        if self._counted_runs[0] != key:
-            share = self._share(self._whole(own, self.epoch), own.rank)
-            self._counted_runs = key, sum(1 for _ in self._runs(share, whole=whole))
-        return self._counted_runs[1]
+        share = self._share(self._whole(own, self.epoch), own.rank)
+        if self._cuts[0] != share.start:
+            pieces = self._pieces(share, 0)
+            self._cuts = (
+                share.start,
+                np.concatenate([np.empty(0, np.int64), *(self._ends(share, *piece) for piece in pieces)]),
+            )
+        return int(np.searchsorted(self._cuts[1], self._last_end(share, whole=whole), side="right"))
 
     def _runs(self, share: Share, *, whole: bool) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield positions and indices of runs; or of their parts, whose lengths sum up to at most `batch_values`."""
         if self.batch_values is None:
             yield from share.batches(self.run_length, whole=whole)
             return
-        if self.order.runs is None:
-            return  # there are no rows
+        start, last_end = share.start, self._last_end(share, whole=whole)
+        known = self._cuts[1] if self._cuts[0] == replace(start, rows=0) else None
+        for first, last in self._pieces(share, start.rows):
+            if known is None:
+                ends = self._ends(share, first, last)
+            else:
+                ends = known[slice(*np.searchsorted(known, [first, last], side="right"))]
+            positions = share.positions(first, last)
+            indices = share.indices(positions)
+            for begin, end in itertools.pairwise([first, *ends.tolist()]):
+                if start.rows < end <= last_end:
+                    part = slice(max(begin, start.rows) - first, end - first)
+                    yield positions[part], indices[part]
+
+    def _last_end(self, share: Share, *, whole: bool) -> int:
+        """Return how many rows of a rank are in batches; with `whole`, not those of a last run that is shorter."""
+        return share.num_rows // self.run_length * self.run_length if whole else share.num_rows
+
+    def _pieces(self, share: Share, rows: int) -> Iterator[tuple[int, int]]:
+        """Yield the first and the last row of pieces of whole runs of a rank, from the run on that has row `rows`."""
+        length = self.run_length
+        at_once = max(1, INDICES_AT_ONCE // (length * share.start.world_size)) * length
+        for first in range(rows // length * length, share.num_rows, at_once):
+            yield first, min(first + at_once, share.num_rows)
+
+    def _ends(self, share: Share, first: int, last: int) -> np.ndarray:
+        """Return before which rows batches of `batch_values` end, from row `first` on, where a run begins, to `last`.
+
+        The bound holds on each rank: all of them cut a run at the same rows.
+        """
         from ray_h5.order.draws.length_runs import cuts_of
 
-        # The sum holds on each rank: all of them cut a run at the same rows.
-        start, length, lengths = share.start, self.run_length, self.order.runs.lengths
-        shares = [self._share(start, rank) for rank in range(start.world_size)]
-        at_once = max(1, INDICES_AT_ONCE // (length * start.world_size)) * length
-        for first in range(start.rows // length * length, share.num_rows, at_once):
-            last = min(first + at_once, share.num_rows)
-            positions = [of_rank.positions(first, last) for of_rank in shares]
-            indices = [of_rank.indices(some) for of_rank, some in zip(shares, positions, strict=True)]
-            for low in range(0, last - first, length):
-                high = min(low + length, last - first)
-                if whole and high - low < length:
-                    continue
-                values = np.stack([lengths[of_rank[low:high] % len(lengths)] for of_rank in indices])
-                begin = low
-                for end in (low + cut for cut in cuts_of(values, self.batch_values)):
-                    part = slice(max(begin, start.rows - first), end)
-                    if first + end > start.rows:
-                        yield positions[share.rank][part], indices[share.rank][part]
-                    begin = end
+        assert self.order.runs is not None
+        assert self.batch_values is not None
+        lengths, length = self.order.runs.lengths, self.run_length
+        positions = share.positions_of_all(first, last)
+        values = lengths[share.indices(positions.ravel()) % len(lengths)].reshape(positions.shape)
+        full = (last - first) // length * length
+        runs = values[:, :full].reshape(len(values), -1, length).swapaxes(0, 1)
+        of_short = cuts_of(values[None, :, full:], self.batch_values)
+        return first + np.concatenate([cuts_of(runs, self.batch_values), full + of_short])
 
     def counted(self, batches: Iterable[_Item], size: Callable[[_Item], int]) -> Counted[_Item]:
         """Return what was made of this rank's runs; the samples of each count as done when it is asked for."""

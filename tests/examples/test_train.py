@@ -354,3 +354,20 @@ def test_columns_that_it_cannot_use_are_named(example, tmp_path):
     given = argparse.Namespace(input="name", label="kind", group=None)
     with pytest.raises(SystemExit, match="--input name: expected a column of numbers of one shape, found 'a'"):
         example.make_own_datasets(given, [str(tmp_path / "own.h5")])
+
+
+@pytest.mark.slow
+def test_a_run_without_ray_goes_on_with_the_epoch_after_the_one_that_it_has_ended(tmp_path):
+    torchrun = [
+        str(Path(sys.executable).with_name("torchrun")),
+        "--nproc-per-node",
+        "2",
+        str(EXAMPLES / "ddp_plain.py"),
+    ]
+    for epochs, expected in ((1, [0]), (3, [1, 2])):
+        words = ["--rows", "300", "--epochs", str(epochs), "--save", "run.pt"]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(
+            torchrun + words, check=True, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+        )
+        assert [int(number) for number in re.findall(r"^epoch (\d+):", done.stdout, re.MULTILINE)] == expected

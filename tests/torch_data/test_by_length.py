@@ -7,9 +7,13 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ray_h5 import Files, Groups, H5Dataset, OrderBatchSampler, OrderSampler, Shuffle, Windows, loader, part, ragged
 from ray_h5.errors import OptionError
+from ray_h5.order.draws.length_runs import cuts_of
+from ray_h5.order.epoch_order import Order
 from ray_h5.torch_data import CombinedHDF5Dataset, where
 from tests.kit.files import save
 
@@ -212,3 +216,48 @@ def test_batches_of_many_rows_end_where_runs_end():
     for world_size in (1, 2):
         batches = list(OrderBatchSampler(range(4000), 10, shuffle=shuffle, rank=0, world_size=world_size))
         assert [len(batch) for batch in batches] == [10] * (400 // world_size)
+
+
+def cut_one_by_one(lengths, most):
+    """Where the rows of one run are cut: as few parts as the bound allows, and the lowest bound tried for as many."""
+
+    def cut(bound):
+        ends = [0]
+        while ends[-1] < lengths.shape[1]:
+            at = end = ends[-1]
+            while end < lengths.shape[1] and (end == at or (sums[:, end + 1] <= sums[:, at] + bound).all()):
+                end += 1
+            ends.append(end)
+        return ends[1:]
+
+    sums = np.cumsum(np.pad(lengths.astype("f8"), [(0, 0), (1, 0)]), axis=1)
+    cuts, low, high = cut(most), most / 2, most
+    for _ in range(8):
+        tried, middle = cut((low + high) / 2), (low + high) / 2
+        cuts, low, high = (tried, low, middle) if len(tried) == len(cuts) else (cuts, middle, high)
+    return cuts
+
+
+@given(st.integers(0, 4), st.integers(1, 4), st.integers(1, 9), st.integers(1, 60), st.integers(0, 2**32 - 1))
+def test_all_runs_are_cut_as_each_alone(runs, ranks, rows, most, seed):
+    rng = np.random.default_rng(seed)
+    lengths = rng.choice([rng.integers(0, 30, (runs, ranks, rows)), 30 * rng.random((runs, ranks, rows))])
+    expected = [run * rows + end for run in range(runs) for end in cut_one_by_one(lengths[run], most)]
+    assert cuts_of(lengths, most).tolist() == expected
+
+
+def test_the_epoch_of_all_ranks_is_cut_once(monkeypatch):
+    asked, selected_indices = [], Order.selected_indices
+    monkeypatch.setattr(
+        Order, "selected_indices", lambda *given: asked.append(len(given[1])) or selected_indices(*given)
+    )
+    shuffle = Shuffle("rows", 7, by_length=np.arange(4000), run_rows=10, batch_values=9000)
+    sampler = OrderBatchSampler(range(4000), 10, shuffle=shuffle, rank=3, world_size=8)
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        for _ in range(2):
+            assert len(sampler) > 50
+        assert sum(asked) == 4000
+        assert sum(map(len, sampler)) == 500
+        assert sum(asked) == 4500  # its own rows
+        asked.clear()

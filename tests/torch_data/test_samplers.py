@@ -2,6 +2,7 @@ import io
 import itertools
 import json
 import sys
+import types
 from itertools import chain
 
 import h5py
@@ -208,6 +209,30 @@ def test_a_state_of_what_was_read_ahead_is_warned_of_where_lightning_is(monkeypa
     assert len(caplog.messages) == (kind != "another")
 
 
+@pytest.mark.parametrize(
+    ("batch_size", "world_size", "done", "is_told"),
+    [(4, 1, 10, False), (8, 1, 10, True), (2, 1, 10, True), (4, 2, 10, True), (4, 1, 0, True)],
+)
+def test_lightning_counts_other_batches_than_there_are(monkeypatch, caplog, batch_size, world_size, done, is_told):
+    """It ends an epoch after as many batches as a whole one has, with those of the run before."""
+
+    def batches(size, ranks):
+        return OrderBatchSampler(range(100), size, rank=0, world_size=ranks)
+
+    begun, resumed = batches(4, 1), batches(batch_size, world_size)
+    list(itertools.islice(begun, 10))
+    resumed.load_state_dict(begun.state_dict())
+    names = {"__name__": "lightning.pytorch.loops.fit_loop"}
+    exec("def run(self, batches): return list(batches)", names)
+    monkeypatch.setitem(sys.modules, "lightning.pytorch", sys)
+    progress = types.SimpleNamespace(current=types.SimpleNamespace(ready=done))
+    loop = types.SimpleNamespace(epoch_loop=types.SimpleNamespace(batch_progress=progress))
+    for said in (is_told, False):  # the next epoch is a whole one
+        caplog.clear()
+        names["run"](loop, resumed)
+        assert ("lightning counts on from" in caplog.text) == said
+
+
 def split(kind, rows, drop_last):
     """Options of a loader of batches of 4, whose epoch is one rank's or one of several."""
     if kind == "torch":
@@ -340,3 +365,23 @@ def test_two_seeds_are_refused(tmp_path):
         make(samples, *sizes, shuffle=Shuffle(seed=3))
     with pytest.raises(OptionError, match="seed=5: generator= has a seed of its own, 3; leave seed= out"):
         WeightedSampler(np.ones(9), 9, generator=torch.Generator().manual_seed(3), seed=5)
+
+
+@pytest.mark.parametrize("batch_values", [None, 40])
+def test_a_loader_is_never_one_that_accelerate_prepared(tmp_path, batch_values, monkeypatch):
+    """Which is of another class: the steps of a trainer that takes a loader as it is are those of a rank."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["n"] = np.arange(100)
+    lengths = None if batch_values is None else np.arange(100) % 20
+    shuffle = Shuffle("rows", 1, by_length=lengths, batch_values=batch_values)
+    accelerate = pytest.importorskip("accelerate")
+    accelerate.Accelerator(cpu=True)
+    try:
+        for name, value in (("is_initialized", True), ("get_world_size", 2), ("get_rank", 1)):
+            monkeypatch.setattr(torch.distributed, name, lambda value=value: value)
+        made = loader(tmp_path / "a.h5", 4, shuffle=shuffle, columns=["n"])
+        count, batches = len(made), list(made)
+        assert count == len(batches)
+        assert sum(len(batch["n"]) for batch in batches) == 50
+    finally:
+        accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)

@@ -118,36 +118,51 @@ class LengthRuns(ComparedByContent):
         return np.concatenate([whole.reshape(-1), rows[short]])
 
 
-def cuts_of(lengths: np.ndarray, most: float) -> list[int]:
-    """Return where some rows are cut so that the lengths of a part sum up to at most `most`: the ends of parts.
+def cuts_of(lengths: np.ndarray, most: float) -> np.ndarray:
+    """Return where runs of rows are cut so that the lengths of a part sum up to at most `most`: the ends of parts.
 
     Parameters
     ----------
     lengths : numpy.ndarray
-        Of shape (ranks, rows): each rank has its own rows, and all are cut at the same places.
+        Of shape (runs, ranks, rows): each rank has its own rows, and all are cut at the same places.
     most : float
-        The bound. A longer row is a part of its own. Parts are as few as the bound allows, and about equally long.
+        The bound. A longer row is a part of its own. Parts of a run are as few as the bound allows, and about equally
+        long.
+
+    Returns
+    -------
+    numpy.ndarray
+        int64, ascending: rows of one rank, through all runs, before which a part ends. Each run ends a part.
     """
-    sums = np.cumsum(np.pad(lengths.astype(np.float64), [(0, 0), (1, 0)]), axis=1)
-    cuts = _cut(sums, most)
-    low, high = most / 2, most
-    for _ in range(_BALANCING_STEPS if len(cuts) > 1 else 0):
+    runs, _, rows = lengths.shape
+    if not lengths.size:
+        return np.empty(0, np.int64)
+    sums = np.cumsum(np.pad(lengths.astype(np.float64), [(0, 0), (0, 0), (1, 0)]), axis=2)
+    cuts = _cut(sums, np.full(runs, float(most)))
+    several = np.flatnonzero(cuts[:, 0] < rows)  # those that a lower bound may cut more evenly
+    sums, low, high = sums[several], np.full(len(several), most / 2), np.full(len(several), float(most))
+    counts = np.count_nonzero(cuts[several] < rows, axis=1)
+    for _ in range(_BALANCING_STEPS if len(several) else 0):
         middle = (low + high) / 2
         tried = _cut(sums, middle)
-        if len(tried) == len(cuts):
-            cuts, high = tried, middle
-        else:
-            low = middle
-    return cuts
+        is_as_few = np.count_nonzero(tried < rows, axis=1) == counts
+        better = several[is_as_few]
+        cuts[better] = tried[is_as_few, : cuts.shape[1]]  # the rest of these are ends of runs
+        high, low = np.where(is_as_few, middle, high), np.where(is_as_few, low, middle)
+    is_end = np.ones(cuts.shape, bool)
+    is_end[:, 1:] = cuts[:, :-1] < rows  # after the end of a run it is repeated
+    return (cuts + np.arange(runs)[:, None] * rows)[is_end]
 
 
-def _cut(sums: np.ndarray, most: float) -> list[int]:
-    ends = [0]
-    while ends[-1] < sums.shape[1] - 1:
-        at = ends[-1]
-        end = min(int(np.searchsorted(of_rank, of_rank[at] + most, side="right")) - 1 for of_rank in sums)
-        ends.append(max(end, at + 1))
-    return ends[1:]
+def _cut(sums: np.ndarray, most: np.ndarray) -> np.ndarray:
+    """Return the ends of the parts of each run, of shape (runs, parts); the end of the run fills the last ones up."""
+    ends, at, rows = list[np.ndarray](), np.zeros(len(sums), np.int64), sums.shape[2] - 1
+    while not ends or (at < rows).any():
+        bounds = np.take_along_axis(sums, at[:, None, None], axis=2) + most[:, None, None]
+        fitting = (sums <= bounds).all(axis=1).sum(axis=1) - 1
+        at = np.minimum(np.maximum(fitting, at + 1), rows)
+        ends.append(at)
+    return np.stack(ends, axis=1)
 
 
 _SORTED: LRU[np.ndarray] = LRU(4)
