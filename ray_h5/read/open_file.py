@@ -351,6 +351,9 @@ class OpenFile:
         with self.library() as library:
             table, refused = read_group_table(library, pattern, columns, self.byte_source.size)
             self._sought.update(library.sought)
+            with self._lock:
+                # Groups that were asked for as columns encode these in several datasets: each is opened once.
+                self.manifest.encodings.update(library.encodings)
             if self.held is None:
                 return table, refused
             known = dict(zip(table.columns, gather(self._with_chunks, table.columns.values()), strict=True))

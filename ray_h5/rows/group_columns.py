@@ -196,7 +196,14 @@ class GroupColumns(Columns):
                 f"{self.path}: {path!r} in group {groups[at]!r} is a sparse matrix: a row of Groups would "
                 "be rows of rows. Leave rows= out and pass group= of one group, to read the rows in it."
             )
-        self.look_at(f"{path}/{part}" for part in _PARTS.get(first.kind, _MATRIX[:3]))
+        # The parts of all columns that were asked for, at once: each pass opens all groups.
+        kinds = {path: first} | {name: self._encoding_in(groups[at], name) for name in sorted(self._absent - {path})}
+        self.look_at(
+            f"{name}/{part}"
+            for name, of in kinds.items()
+            if of
+            for part in _PARTS.get(of.kind, _MATRIX[:3] if of is first else ())
+        )
         if first.kind in SPARSE:
             return first
         encoding = _encoding(first.kind, first.said, path)

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_h5.errors import CorruptFileError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
-from ray_h5.hdf5.groups import column_of_groups
+from ray_h5.hdf5.groups import column_of_groups, matching_groups
+from ray_h5.hdf5.tree.tree import H5Tree
 from ray_h5.index.facts.file_facts import FileFacts
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.stored.facts_as_bytes import FactsReader, FactsWriter, check_ranges
@@ -390,3 +391,18 @@ def test_texts_of_other_lengths_are_described_once(tmp_path, monkeypatch):
     assert len(described) > 150
     assert columns[0].layouts == columns[1].layouts
     assert np.array_equal(columns[0].class_of, columns[1].class_of)
+
+
+def test_groups_with_encoded_columns_are_passed_over_twice(tmp_path, monkeypatch):
+    """Once to see that columns are encoded in groups, and once for their datasets, however many groups there are."""
+    passes = counted(monkeypatch, matching_groups._Walk, "table_of")
+    looked_up = counted(monkeypatch, H5Tree, "encoding")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for group, name in itertools.product(range(40), "abc"):
+            column = file.create_group(f"g{group}/{name}")
+            column.attrs["encoding-type"] = "nullable-integer"
+            column["values"], column["mask"] = np.arange(group, group + 3), np.array([False, True, False])
+    rows = H5Dataset(tmp_path / "a.h5", ["a", "b", "c"], rows=Groups("g*", order="name"))
+    assert len(passes) == 2
+    assert not looked_up
+    assert rows[7] == {name: [7, None, 9] for name in "abc"}

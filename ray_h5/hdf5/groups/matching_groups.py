@@ -27,6 +27,7 @@ from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.groups.column_of_groups import GroupColumn, check_places
 from ray_h5.hdf5.groups.references import targets_of
 from ray_h5.hdf5.tree.attributes import GroupAttribute, TextGuard, text_attribute
+from ray_h5.hdf5.tree.encodings import encoding_of
 from ray_h5.hdf5.tree.tree import FROM_ROOT, H5Tree, Root, in_both
 from ray_h5.hdf5.tree.walker import OF_MATLAB, Found, hard_links, names_in, not_utf8, walk
 from ray_h5.likely_rows.alike import pattern_of
@@ -197,6 +198,7 @@ class _Walk:
         self._above: dict[str, frozenset[ObjectId]] = {}  # the groups above what has a path that begins so
         self._refers = False
         self._said: list[bytes] = []
+        self._guard = TextGuard(self.root.file)
         self.refused: dict[str, RayH5Error] = {}
 
     # Which groups match -------------------------------------------------------------------
@@ -349,8 +351,7 @@ class _Walk:
         names, may_lack = [name for name, _ in rows], self._pattern.missing == "null"
         attrs = () if self.sources else self._pattern.attrs
         with _bounded_cache(self.root.file, names):
-            guard = TextGuard(self.root.file)
-            attributes = [GroupAttribute(self.path, name, guard, missing_ok=may_lack) for name in attrs]
+            attributes = [GroupAttribute(self.path, name, self._guard, missing_ok=may_lack) for name in attrs]
             datasets = self.are_datasets(rows)
             for number, (name, parent) in enumerate(rows):
                 if parent is None:
@@ -439,6 +440,10 @@ class _Walk:
             if isinstance(item, h5py.h5d.DatasetID):
                 self._add(path, f"{name}/{path}", item, number)
                 count += 1
+            elif self._wanted is not None and not self._tree.access.beside:
+                with contextlib.suppress(RayH5Error):  # raised by who asks for it
+                    found = encoding_of(item, f"{name}/{path}", trail, self._tree.group, self._guard)
+                    self._tree.encodings[f"{name}/{path}"] = found
         if not count and self._wanted is None:
             raise UnsupportedColumnError(
                 f"{self.path}: group {name!r} has no dataset. Choose groups that have some with the pattern."

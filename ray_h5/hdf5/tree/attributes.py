@@ -116,8 +116,11 @@ class TextGuard:
             self._heap.values([reference_at(body, attribute.value_at, self._widths.address)], 1)
 
 
-def text_attribute(item: h5py.Group | h5py.Dataset, name: str) -> str:
-    """Return an attribute that is one text; an empty text if it is missing, or something else."""
+def text_attribute(item: h5py.Group | h5py.Dataset, name: str, guard: TextGuard | None = None) -> str:
+    """Return an attribute that is one text; an empty text if it is missing, or something else.
+
+    `guard` is that of the file, if the caller reads attributes of many objects in it.
+    """
     if not h5py.h5a.exists(item.id, name.encode()):
         return ""
     attribute = item.attrs.get_id(name)
@@ -125,11 +128,11 @@ def text_attribute(item: h5py.Group | h5py.Dataset, name: str) -> str:
         return ""
     if attribute.get_storage_size() > _MAX_TEXT:
         return ""
-    if attribute.dtype.hasobject:
-        TextGuard(item.file).check(item.id, str(item.name), name)
-    value: Any = item.attrs[name]
-    value = value.reshape(-1)[0] if isinstance(value, np.ndarray) else value
-    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+    if is_varying := attribute.dtype.hasobject:
+        (guard or TextGuard(item.file)).check(item.id, str(item.name), name)
+    value = np.zeros(attribute.shape, attribute.dtype)
+    attribute.read(value)
+    return bytes(value.reshape(-1)[0]).decode("utf-8", "surrogateescape" if is_varying else "backslashreplace")
 
 
 def is_bare_dimension(dataset: h5py.Dataset) -> bool:

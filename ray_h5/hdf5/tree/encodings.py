@@ -21,7 +21,7 @@ from ray_h5.errors import CorruptFileError, UnsupportedColumnError
 from ray_h5.hdf5.columns.value_types import are_references, without_rows
 from ray_h5.hdf5.files.links import Trail
 from ray_h5.hdf5.files.opening import translated
-from ray_h5.hdf5.tree.attributes import is_bare_dimension, text_attribute
+from ray_h5.hdf5.tree.attributes import TextGuard, is_bare_dimension, text_attribute
 from ray_h5.manifest.layout import Encoding, EncodingKind, Form
 from ray_h5.storage.byte_source import MissingBytes
 
@@ -49,7 +49,9 @@ _ENCODED: dict[str, EncodingKind] = {
 }
 
 
-def encoding_of(item: h5py.Group | h5py.Dataset, name: str, trail: Trail, root: str) -> Encoding | None:
+def encoding_of(
+    item: h5py.Group | h5py.Dataset, name: str, trail: Trail, root: str, guard: TextGuard | None = None
+) -> Encoding | None:
     """Return what the object at `name` encodes; None if it is a plain dataset, or a plain group.
 
     Parameters
@@ -60,13 +62,15 @@ def encoding_of(item: h5py.Group | h5py.Dataset, name: str, trail: Trail, root: 
         Its path below the group that the file was opened with, which is `root` in the file.
     trail : Trail
         The trail to it.
+    guard : TextGuard, optional
+        The guard of the file, if many of its groups are looked at.
     """
     path = trail.path
     with translated(path, f"reading the attributes of {name!r}"):
         if isinstance(item, h5py.Dataset):
             return _of_dataset(item, name, path, root)
-        said = text_attribute(item, "encoding-type")
-        if not said and text_attribute(item, "pandas_type") in _PANDAS:
+        said = text_attribute(item, "encoding-type", guard)
+        if not said and text_attribute(item, "pandas_type", guard) in _PANDAS:
             return _of_pandas(item, name, trail)
         if not said:
             return _by_structure(item, name, path)

@@ -93,6 +93,7 @@ class H5Tree:
         self._identity, self._held, self.others = identity, held, others
         self.linked = LinkedFiles() if states is None else LinkedFiles(states)
         self.sought: Sources = {}
+        self.encodings: dict[str, Encoding | None] = {}
         self._datasets: dict[str, h5py.Dataset] = {}
         self._layouts: dict[ObjectId, ColumnLayout] = {}
         self._value_sources: dict[ObjectId, ValueSources] = {}
