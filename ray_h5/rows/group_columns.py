@@ -197,13 +197,10 @@ class GroupColumns(Columns):
                 "be rows of rows. Leave rows= out and pass group= of one group, to read the rows in it."
             )
         # The parts of all columns that were asked for, at once: each pass opens all groups.
-        kinds = {path: first} | {name: self._encoding_in(groups[at], name) for name in sorted(self._absent - {path})}
-        self.look_at(
-            f"{name}/{part}"
-            for name, of in kinds.items()
-            if of
-            for part in _PARTS.get(of.kind, _MATRIX[:3] if of is first else ())
-        )
+        others = {name: self._encoding_in(groups[at], name) for name in sorted(self._absent - {path})}
+        wanted = {name: _PARTS[of.kind] for name, of in others.items() if of is not None and of.kind in _PARTS}
+        wanted[path] = _PARTS.get(first.kind, _MATRIX[:3])
+        self.look_at(f"{name}/{part}" for name, parts in wanted.items() for part in parts)
         if first.kind in SPARSE:
             return first
         encoding = _encoding(first.kind, first.said, path)

@@ -19,6 +19,7 @@ from ray_h5.errors import UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import Request, request_of
+from ray_h5.per_process import cached_property
 
 Numbers: TypeAlias = Callable[[np.ndarray], np.ndarray]
 
@@ -65,7 +66,7 @@ class RowColumn:
         return self.values.reading(request_of(units, places, keys), out)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Steps(Take):
     """Values that are units at some places, such as the steps at offsets from one of an episode; or one unit.
 
@@ -83,7 +84,7 @@ class Steps(Take):
     steps_of: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
     episodes_of: Numbers
 
-    @property
+    @cached_property  # it looks at the shapes of all groups
     def array(self) -> ColumnLayout:
         array, lead = self.content.array, () if self.width is None else (self.width,)
         if self.joined is not None:

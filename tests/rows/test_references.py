@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from ray_h5.cli import main
+from ray_h5.columns.ragged import range_columns
 from ray_h5.errors import CorruptFileError, RayH5Error, UnsupportedColumnError
 from ray_h5.torch_data import Groups, H5Dataset, Shuffle, Windows, loader, where
 
@@ -94,6 +95,16 @@ def test_cells_under_predicates_shuffles_and_windows(trials):
     np.testing.assert_array_equal(windows[2]["frames"].numpy(), expected)
     padded = loader(H5Dataset(path, ["spikes"]), 6, shuffle=False, pad={"spikes": 50})
     np.testing.assert_array_equal(next(iter(padded))["spikes"][1, :1].numpy(), cells["spikes"][1].T)
+
+
+def test_a_row_of_texts_looks_at_no_other_cell(tmp_path, monkeypatch):
+    matlab(tmp_path / "a.mat", {"names": [f"text {number}" for number in range(50)]})
+    rows, looked_at = H5Dataset(tmp_path / "a.mat", ["names"], kept_bytes=0), []
+    assert rows[3] == {"names": "text 3"}
+    for name in ("common_shape", "ragged_layout"):  # of all rows
+        monkeypatch.setattr(range_columns, name, lambda *_, name=name: looked_at.append(name))
+    assert [rows[at]["names"] for at in (7, 8, 49)] == ["text 7", "text 8", "text 49"]
+    assert not looked_at
 
 
 def test_structs_are_rows_that_are_groups(tmp_path):

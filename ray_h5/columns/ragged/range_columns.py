@@ -196,7 +196,7 @@ class Take(Values, ABC):
         return reading.then(finish)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Ranges(Take):
     """Values of which each is consecutive units: a range of a longer array, a whole dataset, a span of time.
 
@@ -223,7 +223,7 @@ class Ranges(Take):
     def seed(self) -> int | None:
         return self.content.seed if self.entries is None else self.entries.seed
 
-    @property
+    @cached_property  # it looks at the lengths of all rows
     def array(self) -> ColumnLayout:
         array, joined, lengths = self.content.array, self.joined, self.bounds.stops - self.bounds.starts
         lengths = lengths if self.entries is None else self.entries.counts(lengths)
