@@ -117,12 +117,43 @@ def _one_of(values: pa.ChunkedArray, wanted: Sequence[Any]) -> pa.ChunkedArray:
         held = list(map(bool, held)) if pa.types.is_boolean(kind) else held
         is_equal = pc.is_in(values, value_set=pa.array(held, kind))
     elif pa.types.is_temporal(kind) or pa.types.is_decimal(kind):
-        each_equal = (pc.equal(values, _exact(other)) for other in others)
-        is_equal = reduce(pc.or_kleene, each_equal, _always(values, passes=False))
+        held, apart = _in_type([_exact(other) for other in others], kind)
+        each_equal = (pc.equal(values, other) for other in apart)
+        is_equal = reduce(pc.or_kleene, each_equal, pc.is_in(values, value_set=held))
     else:
         is_equal = pc.is_in(values, value_set=pa.array(others) if others else pa.array([], kind))
     of_null = pa.scalar(True if len(others) < len(wanted) else None, pa.bool_())
     return pc.if_else(pc.is_valid(values), is_equal, of_null)
+
+
+def _in_type(others: Sequence[Any], kind: pa.DataType) -> tuple[pa.Array, list[pa.Scalar]]:
+    """Return those of some times or numbers that a column of times or decimals can hold, as it holds them.
+
+    The second result are fractions in floats, which a decimal equals as a float. Errors as `_one_of`.
+    """
+    by_type: dict[pa.DataType, list[pa.Scalar]] = {}
+    for other in others:
+        scalar = other if isinstance(other, pa.Scalar) else pa.scalar(other)
+        by_type.setdefault(scalar.type, []).append(scalar)
+    held, apart = [pa.array([], kind)], list[pa.Scalar]()
+    for of_others, scalars in by_type.items():
+        pc.equal(pa.scalar(None, kind), pa.scalar(None, of_others))  # raises if the types cannot be compared
+        if not pa.types.is_decimal(kind):
+            # Not checked by Arrow: it would refuse all of them for one that is finer, or beyond what the type holds.
+            cast = pa.array(scalars).cast(kind, safe=False)
+            held.append(cast.filter(pc.equal(cast.cast(of_others, safe=False), pa.array(scalars))))
+        elif pa.types.is_decimal(of_others):
+            held += [pa.array([scalar.cast(kind)]) for scalar in scalars if _fits(scalar, kind)]
+        else:
+            apart += scalars
+    return pa.concat_arrays(held), apart
+
+
+def _fits(scalar: pa.Scalar, kind: pa.DataType) -> bool:
+    try:
+        return bool(scalar.cast(kind).is_valid)
+    except pa.ArrowInvalid:
+        return False
 
 
 def _beyond(values: pa.ChunkedArray, end: Any, *, is_low: bool) -> pa.ChunkedArray:

@@ -198,8 +198,8 @@ class GroupColumns(Columns):
             )
         # The parts of all columns that were asked for, at once: each pass opens all groups.
         others = {name: self._encoding_in(groups[at], name) for name in sorted(self._absent - {path})}
-        wanted = {name: _PARTS[of.kind] for name, of in others.items() if of is not None and of.kind in _PARTS}
-        wanted[path] = _PARTS.get(first.kind, _MATRIX[:3])
+        wanted: dict[str, Sequence[str]] = {name: _PARTS.get(of.kind, ()) for name, of in others.items() if of}
+        wanted[path] = _PARTS[first.kind] if first.kind in _PARTS else _MATRIX[:3]
         self.look_at(f"{name}/{part}" for name, parts in wanted.items() for part in parts)
         if first.kind in SPARSE:
             return first

@@ -5,6 +5,7 @@ from decimal import Decimal
 import h5py
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from ray_h5.errors import PredicateError
 from ray_h5.index.file_options import FileOptions
+from ray_h5.predicates.comparisons import compared
 from ray_h5.predicates.criteria import as_criteria, between, where
 from ray_h5.predicates.evaluate import evaluate
 from ray_h5.predicates.virtual_names import Compared
@@ -181,3 +183,35 @@ def test_a_list_of_days_and_times(flip):
     wanted = [dt.date(2020, 1, 4), dt.datetime(2020, 1, 2, 5)]  # pyarrow makes days of both
     assert passing(where(x=wanted[::-1] if flip else wanted), columns) == [1, 2]
     assert passing(where(x=between(dt.date(2020, 1, 2), dt.datetime(2020, 1, 2, 6))), columns) == [0, 1]
+
+
+FINER = [
+    (pa.timestamp("s"), pa.timestamp("ns")),
+    (pa.timestamp("us", "UTC"), pa.timestamp("ns", "+02:00")),
+    (pa.date64(), pa.timestamp("us")),
+    (pa.time32("s"), pa.time64("ns")),
+    (pa.duration("ms"), pa.duration("us")),
+    (pa.decimal128(9, 2), pa.decimal128(20, 9)),
+]
+
+
+@pytest.mark.parametrize(("kind", "finer"), FINER, ids=str)
+def test_times_and_decimals_are_compared_with_many_in_one_pass(kind, finer, monkeypatch):
+    """What is finer than a type, or more than it holds, equals none of its values."""
+    day, is_decimal = 86_400_000, pa.types.is_decimal(kind)
+    numbers = [Decimal(number) for number in range(5)] if is_decimal else [0, day, 2 * day, 3 * day, 4 * day]
+    numbers = list(range(5)) if pa.types.is_time(kind) else numbers
+    width = pa.int32() if pa.types.is_time32(kind) else pa.int64()
+    held = pa.array(numbers, kind) if is_decimal else pa.array(numbers, width).cast(kind)
+    others = [value.cast(finer) for value in (held[1], held[3])]
+    steps = (
+        [Decimal(n) / 10**9 for n in range(1, 300)] if is_decimal else pa.array(range(1, 300), pa.int64()).cast(finer)
+    )
+    others += [None, *(pa.scalar(step, finer) if is_decimal else step for step in steps)]
+    if pa.types.is_timestamp(finer):
+        others.append(dt.datetime(9000, 1, 1, tzinfo=dt.timezone.utc if finer.tz else None))
+    values, passes, equal = pa.chunked_array([held, pa.array([None], kind)]), [], pc.equal
+    monkeypatch.setattr(pc, "equal", lambda one, other: passes.append(1) or equal(one, other))
+    found = compared("x", Compared("equal", tuple(others)), values)
+    assert found.to_pylist() == [False, True, False, True, False, True]
+    assert len(passes) < 10
