@@ -29,6 +29,12 @@ decoded once. Rows of 600 entries: 65,536."""
 MIN_ROW_BYTES = 64
 """What a task keeps of each row beside its values while it reads: its position, row id, place, and so on."""
 
+MOST_TAIL_ROWS = 1 << 31
+"""Workers * batch size stays far below it."""
+
+_MOST_TURNS = 1 << 16
+"""How often rows may come again that are parts of an epoch: each time is a range for each part."""
+
 MIN_BLOCKS = 4
 """A small dataset is still cut into about this many blocks, to be read in parallel."""
 
@@ -50,8 +56,8 @@ class Tail:
     rows: int
 
     def __post_init__(self) -> None:
-        if self.rule not in ("drop", "pad") or not is_integer(self.rows) or self.rows < 1:
-            raise OptionError(f"{self}: expected 'drop' or 'pad', and 1 row or more")
+        if self.rule not in ("drop", "pad") or not is_integer(self.rows) or not 1 <= self.rows < MOST_TAIL_ROWS:
+            raise OptionError(f"{self}: expected 'drop' or 'pad', and 1 row or more, fewer than {MOST_TAIL_ROWS}")
         object.__setattr__(self, "rows", int(self.rows))
 
     def apply(self, num_rows: int) -> int:
@@ -204,8 +210,15 @@ class Left:
         rows = _joined((start, min(stop, epoch_rows)) for start, stop in (*left.ranges, *left.dropped))
         count = _count(rows)
         wanted = count if tail is None else tail.apply(count)
+        if rows == ((0, epoch_rows),):  # all turns are one range
+            return cls(_joined([(0, wanted)]), tail, _joined([(wanted, count)]))
         # Rows that come again follow in the order of the rows, as often as there are too few.
         turns = range(-(-wanted // count) if count else 0)
+        if tail is not None and len(turns) > _MOST_TURNS:
+            raise PositionError(
+                f"the {count} rows that are left of an epoch would come {len(turns)} times to fill up {tail.rows} rows "
+                "(tail): expected workers * batch size. Begin the epoch again, without a position."
+            )
         again = _joined((start + turn * epoch_rows, stop + turn * epoch_rows) for turn in turns for start, stop in rows)
         return cls(_joined(_part(again, 0, wanted)), tail, _joined(_part(rows, wanted, count)))
 
@@ -221,6 +234,8 @@ class Left:
             If these are more rows than there are.
         """
         count = self.num_positions
+        if not rows:
+            return self
         if rows * world_size > count:
             raise PositionError(
                 f"the position has more rows done than the epoch has: {rows} on each of {world_size} ranks, of {count}"
@@ -242,6 +257,16 @@ class Left:
         ends = np.cumsum(stops - starts)
         at = np.searchsorted(ends, ordinals, side="right")
         return stops[at] - (ends[at] - ordinals)
+
+    def check(self, epoch_rows: int) -> None:
+        """Raise a PositionError if this is not what a run may leave of an epoch of `epoch_rows` rows."""
+        again = self.tail.rows if self.tail is not None and self.tail.rule == "pad" else 0
+        last = max((stop for _, stop in (*self.ranges, *self.dropped)), default=0)
+        if self.num_positions > epoch_rows + again or last > epoch_rows * (_MOST_TURNS + 1 if again else 1) + again:
+            raise PositionError(
+                f"Position: left={self.to_dict()!r:.200}: {self.num_positions} positions up to {last} cannot be left "
+                f"of an epoch of {epoch_rows} rows, of which at most {again} come again"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain values; the tail is a part of the position."""

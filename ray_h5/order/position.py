@@ -12,6 +12,9 @@ from ray_h5.order.block_layout import Left, Tail
 from ray_h5.order.epoch_order import Order
 from ray_h5.order.fingerprint import Fingerprint
 
+_MOST_RANKS = 1 << 20
+"""Of which each has a block in what is left of a round."""
+
 
 @names_options
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,8 @@ class Position:
     def __post_init__(self) -> None:
         for name in ("seed", "epoch", "rows", "world_size", "block_rows"):
             check_count(f"Position: {name}", getattr(self, name), 1 if name in {"world_size", "block_rows"} else 0)
+        if self.world_size > _MOST_RANKS:
+            raise PositionError(f"Position: world_size={self.world_size}: expected at most {_MOST_RANKS} ranks")
         if not isinstance(self.plan, Fingerprint):
             raise PositionError(f"Position: plan={self.plan!r}: expected a Fingerprint, as ReadPlan has")
 
@@ -129,6 +134,8 @@ class Position:
                 f"{'; '.join(changes)}. Read the data as the run before did, with "
                 f"shuffle={self.plan.shuffle(self.seed)}, or start the epoch again without a position."
             )
+        if self.left is not None:
+            self.left.check(order.epoch_rows)
         self.left_under(self.tail, order.epoch_rows)
         return order
 

@@ -66,6 +66,9 @@ def test_the_state_of_an_earlier_version_is_read_unless_its_run_had_resumed():
         *({**GOOD, name: 1.0} for name in ("epoch", "rows")),
         {**GOOD, "rows": True},
         {**GOOD, "world_size": 0},
+        {**GOOD, "world_size": 2**40},
+        {**GOOD, "tail": ["pad", 2**63]},
+        {**GOOD, "tail": ["drop", 2**31]},
         {**GOOD, "block_rows": 0},
         {**GOOD, "plan": None},
         {**GOOD, "plan": 7},
@@ -107,6 +110,31 @@ def test_a_position_of_something_else_is_refused():
     with pytest.raises(PositionError, match="more rows done than the epoch has: 26 on each of 2 ranks, of 50"):
         resume(plan, dataclasses.replace(position, rows=26), 2)
     assert not positions_by_rank(resume(plan, dataclasses.replace(position, rows=25), 2))[0].size
+
+
+@pytest.mark.parametrize(
+    ("left", "tail", "says"),
+    [
+        ([[0, 2**62]], ["pad", 1], f"{2**62} positions up to {2**62} cannot be left of an epoch of 50 rows"),
+        ([[2**62, 2**62 + 1]], ["pad", 1], "1 positions up to .* at most 1 come again"),
+        ([[0, 51]], None, "51 positions up to 51 cannot be left of an epoch of 50 rows"),
+        ([[0, 9], [2, 50]], None, "57 positions up to 50"),
+        ([[3, 4]], None, "the 1 rows that are left of an epoch would come 70000 times to fill up 70000 rows"),
+    ],
+)
+def test_what_cannot_be_left_of_an_epoch_is_refused(left, tail, says):
+    plan = plan_of(50, 8, Shuffle("rows", 1), Tail("pad", 70_000))
+    state = {**start_of(plan).to_dict(), "left": {"ranges": left, "dropped": []}, "tail": tail}
+    with pytest.raises(PositionError, match=says):
+        resume(plan, Position.from_dict(state), 1)
+
+
+def test_a_tail_may_repeat_an_epoch_as_often_as_it_likes():
+    plan = plan_of(3, 8, Shuffle("rows", 1), Tail("pad", 2**31 - 1))
+    position = dataclasses.replace(start_of(plan), rows=2**30)
+    start = resume(plan, position, 1)
+    assert layout_of(start).num_rows - start.rows == 2**31 - 1 - 2**30
+    assert len(positions_of(start, layout_of(start).blocks_left(start.rows)[0])) == 8
 
 
 TAILS = st.one_of(st.none(), st.builds(Tail, st.sampled_from(["drop", "pad"]), st.integers(1, 40)))
