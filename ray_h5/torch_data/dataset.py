@@ -126,7 +126,7 @@ class H5Dataset(BatchedDataset):
     _is_chosen = False
     """Whether samples are some of another dataset, in any order."""
 
-    is_sampled = False
+    _is_sampled = False
     """Whether a sampler of this package has these samples: it also says which draw of drawn values is meant."""
 
     _kept_rows = 0
@@ -301,7 +301,7 @@ class H5Dataset(BatchedDataset):
 
     def _several(self, indices: Many, *, skips: bool = True) -> Sequence[Any]:
         wanted = self._readable(indices)
-        if self.is_drawn and not self.is_sampled:
+        if self.is_drawn and not self._is_sampled:
             _warn_of_equal_draws(self)
         arrays = self._decoded(BatchArrays(self.read(wanted), wanted), skips=skips)
         if len(wanted) and not len(arrays.indices):

@@ -129,7 +129,7 @@ class OrderSampler(DistributedSampler[int]):
         plan = cast("Any", dataset).fingerprint(order) if known else fingerprint(None, None, order)
         self._cursor = Cursor(order, plan)
         if getattr(dataset, "is_drawn", False):
-            cast("Any", dataset).is_sampled = True
+            cast("Any", dataset)._is_sampled = True
         self.batch_values = None if wanted is None else wanted.batch_values
         """The most that the lengths of the rows of a batch sum up to."""
         self._cuts: tuple[Position | None, np.ndarray] = (None, np.empty(0, np.int64))
