@@ -8,7 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from ray_h5.columns.derived_columns import Csr, Cut, Fields, JoinedColumn, Positions, Ragged, RowPart, as_path
+from ray_h5.columns.derived_columns import (
+    BoundsLike,
+    Csr,
+    Cut,
+    Fields,
+    JoinedColumn,
+    Positions,
+    Ragged,
+    RowPart,
+    as_path,
+)
 from ray_h5.errors import OptionError
 from ray_h5.options import as_integer, is_integer, names_options, require
 
@@ -17,34 +27,38 @@ from ray_h5.options import as_integer, is_integer, names_options, require
 def ragged(
     content: str,
     *,
-    offsets: str | None = None,
-    ends: str | None = None,
-    bounds: str | None = None,
-    starts: str | None = None,
-    counts: str | None = None,
+    offsets: BoundsLike | None = None,
+    ends: BoundsLike | None = None,
+    bounds: BoundsLike | None = None,
+    starts: BoundsLike | None = None,
+    counts: BoundsLike | None = None,
     base: int = 0,
     inclusive: bool = False,
 ) -> Ragged:
     """Return a column whose rows are ranges of a longer array, as an entry of ``columns=[...]``.
 
-    Pass one of `offsets`, `ends`, `bounds` and `counts`, or `starts` with `counts` or with `ends`: datasets of
-    integers, or fields of compound values such as ``"events/start"``.
+    Pass one of `offsets`, `ends`, `bounds`, `counts` and `starts`, or `starts` with `counts` or with `ends`: datasets
+    of integers, or fields of compound values such as ``"events/start"``. Columns of a wider array are ``part(...)``,
+    such as ``bounds=part("windows", {0: [0, 1]})``, and two fields are ``bounds=fields("events", ["start", "stop"])``.
+
+    Rows of letters, such as vaex writes, are texts.
 
     Parameters
     ----------
     content : str
         The dataset with the values of all rows, or a field of one. It is the name of the column.
-    offsets : str, optional
+    offsets : str, or what `part` or `fields` returns, optional
         The first value of each row, and the end of the last one: a length more than there are rows. Row i is
         ``content[offsets[i]:offsets[i + 1]]``.
-    ends : str, optional
+    ends : as `offsets`
         The end of each row, which begins where the one before ends, as NWB's ``VectorIndex``. With `starts`, rows begin
         there.
-    bounds : str, optional
+    bounds : as `offsets`
         Start and end of each row: pairs, of shape ``(rows, 2)``.
-    starts, counts : str, optional
-        The first value, and the number of values, of each row. Rows may overlap. `counts` without `starts` is for rows
-        that follow each other, such as the jets of each event.
+    starts, counts : as `offsets`
+        The first value, and the number of values, of each row. Rows may overlap, and an empty row may begin anywhere.
+        `counts` without `starts` is for rows that follow each other, such as the jets of each event; `starts` alone for
+        rows that end where the next one begins.
     base : int
         The number of the first value in these datasets: 1 where a program counts from 1, as MATLAB does.
     inclusive : bool
@@ -64,15 +78,16 @@ def ragged(
     """
     content = as_path("ragged: content", content)
     options = {"offsets": offsets, "ends": ends, "bounds": bounds, "starts": starts, "counts": counts}
-    paths = {
-        option: as_path(f"ragged: {option}", dataset) for option, dataset in options.items() if dataset is not None
+    paths: dict[str, Any] = {
+        option: _as_bounds(content, option, of) for option, of in options.items() if of is not None
     }
-    if {*paths} not in ({"offsets"}, {"ends"}, {"bounds"}, {"counts"}, {"starts", "counts"}, {"starts", "ends"}):
+    ways = [{"offsets"}, {"ends"}, {"bounds"}, {"counts"}, {"starts"}, {"starts", "counts"}, {"starts", "ends"}]
+    if {*paths} not in ways:
         raise OptionError(
             f"ragged({content!r}): found {', '.join(f'{path}=' for path in paths) or 'none of them'}; expected "
             "offsets=, a dataset with the first value of each row and the end of the last one; or ends=, with the end "
-            "of each row; or bounds=, with pairs of both; or counts=, how many values each row has; or starts= with "
-            "counts= or ends="
+            "of each row; or bounds=, with pairs of both; or counts=, how many values each row has; or starts=, alone "
+            "or with counts= or ends="
         )
     require(is_integer(base), f"ragged({content!r}): base", base, "0, or 1 for programs that count from 1")
     if base and {*paths} == {"counts"}:
@@ -81,6 +96,17 @@ def ragged(
     if inclusive and not {"ends", "bounds"} & {*paths}:
         raise OptionError(f"ragged({content!r}): inclusive=True is for ends= and bounds=, which may be the last values")
     return Ragged(content, **paths, base=int(base), inclusive=bool(inclusive))
+
+
+def _as_bounds(content: str, option: str, value: Any) -> BoundsLike:
+    if not isinstance(value, (Fields, RowPart)):
+        return as_path(f"ragged: {option}", value)
+    if isinstance(value, RowPart) and (value.random is not None or isinstance(value.of, Ragged)):
+        raise OptionError(
+            f"ragged({content!r}): {option}={value!r}: expected the same entries of each row of a dataset, such as "
+            "{0: [0]}"
+        )
+    return value
 
 
 @names_options

@@ -12,9 +12,10 @@ import numpy as np
 
 from ray_h5.columns.conventions.cf_columns import cf_values
 from ray_h5.columns.conventions.coded_columns import category, optional
-from ray_h5.columns.conventions.matlab_columns import referred_values, reversed_values
+from ray_h5.columns.conventions.matlab_columns import referred_values, reversed_values, texts_of_letters
 from ray_h5.columns.conventions.tables_of_programs import OF_ROWS, awkward_lists, listed_names, pandas_values
 from ray_h5.columns.derived_columns import (
+    BoundsLike,
     Csr,
     Cut,
     Fields,
@@ -23,6 +24,7 @@ from ray_h5.columns.derived_columns import (
     Positions,
     Ragged,
     RowPart,
+    dataset_of,
 )
 from ray_h5.columns.ragged.bounds import Bounds, ChunkedBy, bounds_in, check_bounds
 from ray_h5.columns.ragged.csr_groups import SPARSE, SparseRows, checked_encoding, positions_of_names, width_of
@@ -340,7 +342,14 @@ class Columns(ABC):
         return made if isinstance(made, RowPart) and not made.is_whole else None
 
     def of_units(self, name: str, values: Values) -> Values:
-        """Return the parts of units that the user asks for; they are units of rows, or of steps."""
+        """Return the parts of units that the user asks for; they are units of rows, or of steps.
+
+        Ranges of letters are texts.
+        """
+        taken = self._part_of_units(name, values)
+        return texts_of_letters(taken) if isinstance(taken, Ranges) and taken.joined is None else taken
+
+    def _part_of_units(self, name: str, values: Values) -> Values:
         if (made := self.part(name)) is None:
             return values
         if isinstance(values, SparseRows):
@@ -453,12 +462,17 @@ class Columns(ABC):
             take = self._along(f"csr({name!r})", made, made.take, width)
         return SparseRows(name, indices.values, data.values, bounds, width, made.dense, take, self.path)
 
-    def units_at(self, path: str, *, is_stored: bool = False) -> Parts:
+    def units_at(self, of: BoundsLike, *, is_stored: bool = False) -> Parts:
         """Return which units of the datasets of a path each part has, however the user describes a column there.
 
-        With `is_stored`, values are as they are stored, whatever their attributes say.
+        Of fields, or of a part of each unit, it is these. With `is_stored`, values are as they are stored, whatever
+        their attributes say.
         """
+        path = dataset_of(of)
         values = Stored.of(self.source(path)) if is_stored else self.at(path)
+        made = of.whole if isinstance(of, RowPart) else of
+        if isinstance(made, Fields):
+            values = stored_fields(self.source(path), made.names, path)
         if isinstance(values, (Ranges, SparseRows)):
             raise UnsupportedColumnError(
                 f"{self.path}: {path!r} has rows of varying length itself; expected a dataset of bounds or of values"
@@ -466,7 +480,7 @@ class Columns(ABC):
         joined = self.joined(values)
         self.check_one_shape(path, joined, "and rows are ranges of them")
         self.check_all_have(path, joined, "says where rows are or holds their values")
-        return Parts.whole(values, joined)
+        return Parts.whole(self._taken(of, dict(of.axes), values) if isinstance(of, RowPart) else values, joined)
 
     def check_one_shape(self, name: str, joined: JoinedArray, why: str, instead: str = "leave the column out") -> None:
         """Raise if groups differ in the shape of a value; `why` says what needs one shape, `instead` what to do."""
@@ -513,7 +527,7 @@ class Columns(ABC):
             for part, length in enumerate(content.lengths.tolist()):
                 own = {option: values[part] for option, values in read.items()}
                 where = f"{self.where(part)}: column {made.name!r}, {said}"
-                bounds = bounds_in(own, where, made.base, inclusive=made.inclusive)
+                bounds = bounds_in(own, where, made.base, inclusive=made.inclusive, num_values=length)
                 check(bounds, length, part)
                 of_parts.append(bounds)
             nothing = np.empty(0, np.int64)

@@ -56,18 +56,18 @@ class Ragged(_OfDataset):
     """A column made by `ragged`: `content`, the datasets that say where rows begin and end, and how they count."""
 
     content: str
-    offsets: str | None = None
-    starts: str | None = None
-    counts: str | None = None
-    ends: str | None = None
-    bounds: str | None = None
+    offsets: BoundsLike | None = None
+    starts: BoundsLike | None = None
+    counts: BoundsLike | None = None
+    ends: BoundsLike | None = None
+    bounds: BoundsLike | None = None
     base: int = 0
     inclusive: bool = False
     called: str = ""
 
     @property
-    def given(self) -> dict[str, str]:
-        """The datasets that say where rows begin and end, by option."""
+    def given(self) -> dict[str, BoundsLike]:
+        """The datasets that say where rows begin and end, or what is taken of them, by option."""
         options = ("offsets", "starts", "counts", "ends", "bounds")
         return {option: name for option in options if (name := getattr(self, option)) is not None}
 
@@ -75,8 +75,10 @@ class Ragged(_OfDataset):
     def bounds_key(self) -> str:
         """Says where rows begin and end: columns with the same key have the same rows."""
         counted = f"\n{self.base}\n{self.inclusive}" if self.base or self.inclusive else ""
+        if {*self.given} == {"starts"}:  # the last row ends with the values
+            counted += f"\nin {self.content}"
         unnamed = () if self.starts is None else ("starts", "counts")
-        names = [name if option in unnamed else f"{option} {name}" for option, name in self.given.items()]
+        names = [f"{name}" if option in unnamed else f"{option} {name}" for option, name in self.given.items()]
         return "\n".join(names) + counted
 
 
@@ -227,6 +229,15 @@ class RowPart(_OfDataset):
         return None if positions is None else RowEntries(positions, where, None if self.random is None else self.seed)
 
 
+BoundsLike: TypeAlias = str | Fields | RowPart
+"""What says where rows begin or end: a dataset, fields of one, or a part of each of its rows."""
+
+
+def dataset_of(bounds: BoundsLike) -> str:
+    """Return the dataset that bounds are of."""
+    return bounds if isinstance(bounds, str) else bounds.dataset
+
+
 @dataclass(frozen=True, slots=True)
 class JoinedColumn:
     """A column made by `joined`."""
@@ -351,7 +362,7 @@ def _read_by(column: str | MadeColumn) -> list[str]:
     if not isinstance(column, MadeColumn):
         return []
     whole = column.of if isinstance(column, RowPart) else column
-    others = [*whole.given.values()] if isinstance(whole, Ragged) else []
+    others = [*map(dataset_of, whole.given.values())] if isinstance(whole, Ragged) else []
     named = [getattr(made, "names", None) for made in (column, whole)]
     return [column.dataset, *others, *(dataset for dataset in named if isinstance(dataset, str))]
 

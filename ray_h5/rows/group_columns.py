@@ -11,7 +11,7 @@ import numpy as np
 
 from ray_h5.columns.column_resolver import Columns, Parts, Source
 from ray_h5.columns.conventions.cf_columns import CF_ATTRIBUTES, attributes_of_text, text_of_attributes
-from ray_h5.columns.derived_columns import Csr, Fields, MadeColumn, Ragged
+from ray_h5.columns.derived_columns import Csr, Fields, MadeColumn, Ragged, dataset_of
 from ray_h5.columns.ragged.csr_groups import SPARSE
 from ray_h5.columns.ragged.range_columns import OfParts
 from ray_h5.columns.row_table import Listing, RowTable
@@ -122,7 +122,7 @@ class GroupColumns(Columns):
             return [self.dataset_of(name)]
         content = [made.content] if isinstance(made, Ragged) else [f"{made.group}/data", f"{made.group}/indices"]
         rows = made if isinstance(made, Ragged) else made.rows
-        return content if made.name in self.rows else [*content, *rows.given.values()]
+        return content if made.name in self.rows else [*content, *map(dataset_of, rows.given.values())]
 
     # What the groups say --------------------------------------------------------------------------
 

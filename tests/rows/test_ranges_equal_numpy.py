@@ -7,7 +7,7 @@ import scipy.sparse as sp
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from ray_h5 import Groups, H5Dataset, RayH5Error, Windows, csr, part, ragged
+from ray_h5 import Groups, H5Dataset, RayH5Error, Windows, csr, fields, part, ragged, where
 from ray_h5.columns.ragged.sparse_rows import SparseBatch
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.errors import CorruptFileError, OptionError, OutOfMemoryError, SchemaMismatchError, UnsupportedColumnError
@@ -140,7 +140,7 @@ def test_each_chunk_is_decoded_once_for_columns_that_share_offsets(tmp_path):
         ([0, 5, 11], "row 1 goes from 5 to 11, and 'x' has 10 values"),
         ([-1, 5, 10], "row 0 goes from -1 to 5; expected a start from 0 on"),
         ([3, 5, 10], "rows go from 3 to 10; expected 0 to 10,.* The numbers fit ends='offsets'"),
-        ([0, 5, 8], "rows go from 0 to 8; expected 0 to 10,.* fit starts of rows"),
+        ([0, 5, 8], "rows go from 0 to 8; expected 0 to 10,.* fit starts='offsets'"),
         ([3, 5, 8], "rows go from 3 to 8; .* pass starts= and counts="),
         ([0], "rows go from 0 to 0; expected 0 to 10, all values of 'x'"),
         (np.array([0, 1 << 63], np.uint64), "past what a file can hold"),
@@ -164,7 +164,7 @@ def test_bad_offsets(tmp_path, offsets, said):
         ([0, 5, 10], {"offsets": "v", "base": 1}, "row 0 goes from 0 to 5; expected a start from 1 on"),
         ([3, 5, 9], {"ends": "v"}, "rows go from 0 to 9; expected 0 to 10.*fit ends='v', inclusive=True"),
         ([4, 6, 11], {"ends": "v"}, "rows go from 0 to 11; expected 0 to 10.*fit ends='v', base=1"),
-        ([0, 3, 5], {"ends": "v"}, "fit starts of rows"),
+        ([0, 3, 5], {"ends": "v"}, "fit starts='v'"),
         ([3, 5, 15], {"ends": "v"}, "row 2 goes from 5 to 15"),
         ([[0, 3], [5, 4]], {"bounds": "v"}, "row 1 goes from 5 to 4"),
         ([[0, 3], [5, 11]], {"bounds": "v"}, "row 1 goes from 5 to 11, and 'x' has 10"),
@@ -206,7 +206,7 @@ def test_every_way_to_say_bounds(tmp_path_factory, data, base, inclusive, dtype)
         "counts": counts,
         "bounds": np.stack([starts, last], axis=1),
     }
-    ways = [["offsets"], ["ends"], ["bounds"], ["starts", "counts"], ["starts", "ends"]]
+    ways = [["offsets"], ["ends"], ["bounds"], ["starts"], ["starts", "counts"], ["starts", "ends"]]
     with h5py.File(path, "w") as file:
         file["x"] = content = np.arange(stops[-1] * 2).reshape(-1, 2)
         for name, values in written.items():
@@ -215,6 +215,9 @@ def test_every_way_to_say_bounds(tmp_path_factory, data, base, inclusive, dtype)
         for name in table.dtype.names:
             table[name] = written[name]
         file["table"] = table
+        for name in ("counts", "ends", "starts"):  # columns of wider arrays
+            file[f"wide/{name}"] = np.stack([written[name] + 9, written[name]], axis=1).astype(dtype)
+        file["wide/bounds"] = np.insert(written["bounds"], 1, 7, axis=1).astype(dtype)
     for way in ways:
         has_ends = {"ends", "bounds"} & {*way}
         options = {name: f"table/{name}" if len(way) == 2 else name for name in way}
@@ -222,14 +225,75 @@ def test_every_way_to_say_bounds(tmp_path_factory, data, base, inclusive, dtype)
         assert len(found) == len(counts)
         for i in range(len(counts)):
             assert found[i]["x"].tolist() == content[stops[i] - counts[i] : stops[i]].tolist()
+    wide = {name: part(f"wide/{name}", {0: [1]}) for name in ("counts", "ends", "starts")}
+    for options in (
+        {"bounds": part("wide/bounds", {0: [0, 2]}), "base": base, "inclusive": inclusive},
+        {"bounds": fields("table", ["starts", "ends"]), "base": base, "inclusive": inclusive},
+        {"bounds": part(fields("table", ["ends", "starts"]), {0: [1, 0]}), "base": base, "inclusive": inclusive},
+        {"counts": wide["counts"]},
+        {"starts": wide["starts"], "base": base},
+        {"starts": wide["starts"], "ends": wide["ends"], "base": base, "inclusive": inclusive},
+    ):
+        found = H5Dataset(path, [ragged("x", **options)])
+        assert [row["x"].tolist() for row in found] == [each.tolist() for each in np.split(content, stops[:-1])]
+
+
+@given(data=st.data(), base=st.sampled_from([0, 1, 3]), inclusive=st.booleans())
+@few(20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_an_empty_row_begins_anywhere(tmp_path_factory, data, base, inclusive):
+    counts = np.array(data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=6)))
+    stops = np.cumsum(counts)
+    anywhere = np.array(data.draw(st.lists(st.integers(-2, 30), min_size=len(counts), max_size=len(counts))))
+    starts = np.where(counts > 0, stops - counts + base, anywhere)
+    pairs = np.stack([starts, starts + counts - inclusive], axis=1)
+    file = {"x": np.arange(stops[-1]), "s": starts, "n": counts, "p": pairs}
+    path = save(tmp_path_factory.mktemp("b") / "a.h5", file)
+    for options in ({"starts": "s", "counts": "n"}, {"bounds": "p", "inclusive": inclusive}):
+        found = H5Dataset(path, [ragged("x", **options, base=base)])
+        expected = np.split(np.arange(stops[-1]), stops[:-1])
+        assert [row["x"].tolist() for row in found] == [each.tolist() for each in expected]
+
+
+def test_starts_alone_end_with_their_own_values(tmp_path):
+    file = {"x": np.arange(9), "y": np.arange(7), "s": [0, 2, 2, 5]}
+    file |= {f"g{i}/{name}": file[name][: 6 + i] for i in range(2) for name in "xys"}
+    path = save(tmp_path / "a.h5", file)
+    columns = [ragged("x", starts="s"), ragged("y", starts="s")]
+    for options, ends in (({}, [(9, 7)]), ({"rows": Groups("g*"), "windows": Windows({"x": [0]})}, [(6, 6), (7, 7)])):
+        rows = H5Dataset(path, columns, **options)
+        cuts = [(0, 2), (2, 2), (2, 5), (5, None)]
+        for i, row in enumerate(rows):
+            a, b = cuts[i % 4]
+            found = [row["x"][0] if options else row["x"], row["y"]]
+            expected = [list(range(a, end if b is None else b)) for end in ends[i // 4]]
+            assert [each.tolist() for each in found] == expected
+    with pytest.raises(SchemaMismatchError, match="rows go from 1 to 9; expected 0 to 9"):
+        H5Dataset(save(tmp_path / "b.h5", {"x": np.arange(9), "s": [1, 2]}), [ragged("x", starts="s")])
+
+
+def test_rows_of_letters_are_texts(tmp_path):
+    texts = ["male", "", "fem\0ale\0", "\u00e9"]
+    coded = [text.encode() for text in texts]
+    file = {"t": np.frombuffer(b"".join(coded), "S1"), "e": np.cumsum([*map(len, coded)]), "y": np.arange(4)}
+    file |= {f"g{i}/{name}": values for i in range(2) for name, values in file.items() if "/" not in name}
+    path, column = save(tmp_path / "a.h5", file), ragged("t", ends="e")
+    assert [row["t"] for row in H5Dataset(path, [column])] == texts
+    assert [row["t"] for row in H5Dataset(path, [column], windows=Windows({"t": [0, 0]}))] == [[t, t] for t in texts]
+    groups = H5Dataset(path, [column, "y"], rows=Groups("g*"), windows=Windows({"y": [0]}))
+    assert [row["t"] for row in groups] == texts * 2
+    backwards = H5Dataset(path, [part(column, {0: slice(None, None, -1)})], dtypes={"t": bytes})
+    assert [row["t"] for row in backwards] == [text[::-1] for text in coded]
+    chosen = H5Dataset(path, [column, "y"], where(t=["male", texts[3]]), labels={"t": "auto"})
+    assert [(int(row["y"]), int(row["t"])) for row in chosen] == [(0, 2), (3, 3)]
 
 
 def test_arguments_of_bounds():
     for options in (
         {},
         {"offsets": "a", "ends": "b"},
-        {"starts": "a"},
         {"counts": "a", "ends": "b"},
+        {"ends": part("a", random=1)},
+        {"bounds": part(ragged("a", ends="b"), {0: [0, 1]})},
         {"counts": "a", "offsets": "b"},
         {"counts": "a", "base": 1},
         {"offsets": "a", "inclusive": True},
@@ -343,7 +407,6 @@ def test_a_group_of_something_else(tmp_path):
     ("make", "said"),
     [
         (lambda: ragged("x"), "expected offsets="),
-        (lambda: ragged("x", starts="s"), "expected offsets="),
         (lambda: ragged("x", offsets="o", starts="s", counts="n"), "expected offsets="),
         (lambda: ragged(3, offsets="o"), "expected the name"),
         (lambda: csr(""), "expected the name"),

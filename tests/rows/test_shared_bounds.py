@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_h5 import Groups, Windows, loader, ragged
+from ray_h5 import Groups, Windows, fields, loader, part, ragged
 from ray_h5.index.stored.facts_store import MEMORY
 from ray_h5.manifest.partition import Partition
 from ray_h5.torch_data import H5Dataset
@@ -31,6 +31,7 @@ def test_a_partition_is_where_numpy_splits(lengths):
 
 
 OPTIONS = {"bounds": "pairs", "offsets": "offsets", "ends": "ends", "counts": "counts"}
+OPTIONS |= {"bounds of fields": fields("table", ["a", "b"]), "bounds of a wider array": part("wide", {0: slice(1, 3)})}
 
 
 @pytest.mark.parametrize("option", [*OPTIONS, "starts"])
@@ -42,15 +43,17 @@ def test_groups_whose_contents_differ_in_length(tmp_path, option, is_indexed):
         stops = np.cumsum(counts)
         said = {"counts": counts, "offsets": np.append(0, stops), "ends": stops, "starts": stops - counts}
         said["pairs"] = np.stack([stops - counts, stops], axis=1)
+        said["wide"] = np.insert(said["pairs"], 0, -9, axis=1)
+        said["table"] = np.array([*map(tuple, said["pairs"])], [("a", "i4"), ("b", "u2")])
         file |= {f"g{group}/{name}": values for name, values in said.items()}
-        longer = option in {"bounds", "starts"}  # the others are of all values
+        longer = option.startswith(("bounds", "starts"))  # the others are of all values
         own = {name: rng.random(int(stops[-1]) + longer * int(rng.integers(0, 9))) for name in "xyz"}
         file |= {f"g{group}/{name}": values for name, values in own.items()}
         expected += [
             {name: own[name][b - n : b].tolist() for name in "xyz"} for b, n in zip(stops, counts, strict=True)
         ]
     path = save(tmp_path / "a.h5", file)
-    said = {"starts": "starts", "counts": "counts"} if option == "starts" else {option: OPTIONS[option]}
+    said = {"starts": "starts", "counts": "counts"} if option == "starts" else {option.split()[0]: OPTIONS[option]}
     for names in ("xy", "yx", "zyx"):
         MEMORY.clear()
         options = {"rows": Groups("g*"), "windows": Windows({name: [0] for name in names})}

@@ -132,6 +132,11 @@ def referred_values(path: str, name: str, table: GroupTable, *, is_reversed: boo
     return Decoded(datasets, decode, layout, of_each_value=False)
 
 
+def _text_of(value: np.ndarray) -> bytes:
+    """Return characters as one text: bytes, or units of UTF-16."""
+    return value.tobytes().rstrip(b"\0") if value.dtype.kind == "S" else texts_of(value[None])[0]
+
+
 def texts_of_characters(values: Values) -> Decoded | None:
     """Return datasets of single bytes along one axis as one text each; None if they are something else."""
     if not isinstance(values, Ranges) or (joined := values.joined) is None or values.entries is not None:
@@ -140,7 +145,14 @@ def texts_of_characters(values: Values) -> Decoded | None:
     return _texts(values) if is_text else None
 
 
-def _texts(datasets: Ranges) -> Decoded:
+def texts_of_letters(ranges: Ranges) -> Ranges | Decoded:
+    """Return ranges of single bytes of text as one text each, as vaex writes them; others as they are."""
+    array = ranges.content.array
+    is_text = array.dtype == np.dtype("S1") and not array.row_shape
+    return _texts(ranges, np.ndarray.tobytes) if is_text else ranges
+
+
+def _texts(datasets: Ranges, text_of: Callable[[np.ndarray], bytes] = _text_of) -> Decoded:
     """Return datasets of characters as one text each, as MATLAB and netCDF write them."""
 
     def layout(array: ColumnLayout) -> ColumnLayout:
@@ -148,11 +160,6 @@ def _texts(datasets: Ranges) -> Decoded:
         return ColumnLayout(array.name, "string", array.shape[:1], np.dtype(object), "contiguous", **options)
 
     def decode(stored: np.ndarray, *_: Any) -> np.ndarray:
-        return objects(None if value is None else _text_of(value) for value in stored)
+        return objects(None if value is None else text_of(value) for value in stored)
 
     return Decoded(datasets, decode, layout, of_each_value=False)
-
-
-def _text_of(value: np.ndarray) -> bytes:
-    """Return characters as one text: bytes, or units of UTF-16."""
-    return value.tobytes().rstrip(b"\0") if value.dtype.kind == "S" else texts_of(value[None])[0]

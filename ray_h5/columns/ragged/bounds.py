@@ -11,7 +11,7 @@ import numpy as np
 from ray_h5.errors import CorruptFileError, SchemaMismatchError
 
 if TYPE_CHECKING:
-    from ray_h5.columns.derived_columns import Ragged
+    from ray_h5.columns.derived_columns import BoundsLike, Ragged
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,23 +57,30 @@ def episodes_key(name: str) -> str:
     return f"episodes {name}"
 
 
-def bounds_in(arrays: Mapping[str, np.ndarray], where: str, base: int = 0, *, inclusive: bool = False) -> Bounds:
+def bounds_in(
+    arrays: Mapping[str, np.ndarray], where: str, base: int = 0, *, inclusive: bool = False, num_values: int = 0
+) -> Bounds:
     """Return the bounds of rows that the values of datasets say, by option of `ragged`.
+
+    An empty row may begin anywhere: programs write 0 or -1 for the start of nothing. It is put where the row before it
+    ends. With starts alone, rows end where the next one begins, and the last one after `num_values`.
 
     Raises
     ------
-    CorruptFileError
+    CorruptFileError, SchemaMismatchError
         If they are no integers of the right number, or a row begins before `base` or ends before it begins.
     """
     last = int(inclusive)  # ends are the last values of rows then
     if (pairs := arrays.get("bounds")) is not None:
         if pairs.ndim != 2 or pairs.shape[1] != 2:
-            raise CorruptFileError(
+            raise SchemaMismatchError(
                 f"{where} has {pairs.dtype} of shape {pairs.shape}; expected start and end of each, of shape (number, "
-                "2)"
+                "2). If they are two columns of a wider array, pass bounds=part(..., {0: [0, 1]})"
             )
         arrays = {"starts": pairs[:, 0], "ends": pairs[:, 1]}
-    known = {option: integers_in(values, where) for option, values in arrays.items()}
+    known, says_both = {option: integers_in(values, where) for option, values in arrays.items()}, len(arrays) > 1
+    if {*known} == {"starts"}:
+        known = {"offsets": np.append(known["starts"], base + num_values)}
     if (offsets := known.get("offsets")) is not None:
         if not len(offsets):
             raise CorruptFileError(
@@ -90,6 +97,10 @@ def bounds_in(arrays: Mapping[str, np.ndarray], where: str, base: int = 0, *, in
         )
     ends = known[other] if other == "ends" else starts + known[other]
     stops = ends + last  # one past int64 is below its start
+    if says_both and (is_empty := stops == starts).any():
+        before = np.maximum.accumulate(np.where(is_empty, 0, np.arange(1, len(starts) + 1)))  # 0 for none
+        starts = np.where(is_empty, np.append(base, stops)[before], starts)
+        stops = np.where(is_empty, starts, stops)
     if (wrong := np.flatnonzero((starts < base) | (stops < starts))).size:
         row = int(wrong[0])
         raise CorruptFileError(
@@ -111,7 +122,8 @@ def check_bounds(bounds: Bounds, made: Ragged, length: int, path: str) -> None:
     """
     first, last = (int(bounds.starts[0]), int(bounds.stops[-1])) if len(bounds) else (0, 0)
     (option, name), base, to = next(iter(made.given.items())), made.base, made.base - made.inclusive
-    if option in {"offsets", "ends", "counts"} and made.starts is None and (first, last) != (0, length):
+    is_all = {*made.given} == {"starts"} or (made.starts is None and option != "bounds")
+    if is_all and (first, last) != (0, length):
         advice = _fitting(bounds, option, length, name, base)
         if advice or last <= length:
             raise SchemaMismatchError(
@@ -130,9 +142,9 @@ def check_inside(bounds: Bounds, length: int, where: str, content: str, to: tupl
         raise CorruptFileError(f"{where}: row {row} goes from {first} to {last}, and {content!r} has {length} values")
 
 
-def _fitting(bounds: Bounds, option: str, length: int, name: str, base: int) -> str:
+def _fitting(bounds: Bounds, option: str, length: int, name: BoundsLike, base: int) -> str:
     """Return which option fits numbers that are no offsets or ends of all values; empty if none does."""
-    if option == "counts" or not len(bounds):
+    if option in {"counts", "starts"} or not len(bounds):
         return ""
     first = int((bounds.starts if option == "offsets" else bounds.stops)[0]) + base
     last = int(bounds.stops[-1]) + base
@@ -146,12 +158,17 @@ def _fitting(bounds: Bounds, option: str, length: int, name: str, base: int) -> 
     if (form := next((option for option, holds in fits.items() if holds), None)) is not None:
         return f"The numbers fit {form.format(repr(name))}. "
     if first == 0 and last < length:
-        return f"The numbers fit starts of rows: write offsets, which are these starts and then {length}. "
+        return f"The numbers fit starts={name!r}, with rows that end where the next one begins. "
     return ""
 
 
 def integers_in(values: np.ndarray, where: str) -> np.ndarray:
-    """Return integers along one axis as int64; raise `CorruptFileError` for other values."""
+    """Return integers along one axis as int64; raise `SchemaMismatchError` or `CorruptFileError` for other values."""
+    if values.ndim > 1 and values.dtype.kind in "iu":
+        raise SchemaMismatchError(
+            f"{where} has {values.dtype} of shape {values.shape}; expected integers along one axis. If they are a "
+            "column of a wider array, pass it as part(..., {0: [0]})"
+        )
     if values.ndim != 1 or values.dtype.kind not in "iu":
         raise CorruptFileError(f"{where} has {values.dtype} of shape {values.shape}; expected integers along one axis")
     if values.dtype == np.uint64 and len(values) and int(values.max()) > np.iinfo(np.int64).max:
