@@ -127,7 +127,16 @@ void ray_h5_free(context *of) {
 
 /* ---- decoders: each returns 1 if it filled `out` to the last byte --------------------------------------------- */
 
-/* LZF, as liblzf writes it: runs of literals, and references to at most 8 KiB before. */
+#define STRIDE 16
+
+/* Copies up to 15 bytes more than `length`: a call of memcpy costs more than most copies of LZF. `from` is at least
+   STRIDE before `to`, or elsewhere, and both have room for a whole number of strides. */
+static inline void copy_by_strides(uint8_t *to, const uint8_t *from, int64_t length) {
+  for (int64_t done = 0; done < length; done += STRIDE) memcpy(to + done, from + done, STRIDE);
+}
+
+/* LZF, as liblzf writes it: runs of literals, and references to at most 8 KiB before. What is copied beyond the end of
+   a run is written again by the next one, as only a chunk that is filled is taken. */
 static int lzf(const uint8_t *in, int64_t in_size, uint8_t *out, int64_t out_size) {
   const uint8_t *in_end = in + in_size;
   uint8_t *begin = out, *out_end = out + out_size;
@@ -136,7 +145,8 @@ static int lzf(const uint8_t *in, int64_t in_size, uint8_t *out, int64_t out_siz
     if (control < 32) {
       int64_t length = control + 1;
       if (in_end - in < length || out_end - out < length) return 0;
-      memcpy(out, in, (size_t)length);
+      if (in_end - in >= 32 && out_end - out >= 32) copy_by_strides(out, in, length);
+      else memcpy(out, in, (size_t)length);
       in += length;
       out += length;
       continue;
@@ -151,7 +161,10 @@ static int lzf(const uint8_t *in, int64_t in_size, uint8_t *out, int64_t out_siz
     length += 2;
     if (out - begin < distance || out_end - out < length) return 0;
     const uint8_t *from = out - distance;
-    if (distance >= length) {
+    if (distance >= STRIDE && out_end - out >= length + STRIDE) {
+      copy_by_strides(out, from, length);
+      out += length;
+    } else if (distance >= length) {
       memcpy(out, from, (size_t)length);
       out += length;
     } else if (distance == 1) {
