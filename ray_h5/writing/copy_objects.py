@@ -43,6 +43,15 @@ def raw_values(dataset: h5py.Dataset, part: slice | tuple[()]) -> np.ndarray:
     return values
 
 
+def raw_fill(dataset: h5py.Dataset) -> np.ndarray:
+    """Return the fill value of a dataset that is not written yet, as it is stored, of shape (1,)."""
+    space, type_, one = dataset.id.get_space(), dataset.id.get_type(), (1,) * len(dataset.shape)
+    space.select_hyperslab((0,) * len(one), one)
+    value = np.zeros(1, np.dtype((np.void, type_.get_size())))  # of a fill value that is not defined, nothing is read
+    dataset.id.read(h5py.h5s.create_simple((1,)), space, value, type_)
+    return value
+
+
 def _spaces(dataset: h5py.Dataset, part: slice | tuple[()], shape: tuple[int, ...]) -> tuple[Any, Any]:
     """Return the dataspaces in memory and in the file of one of the `slabs`."""
     space = dataset.id.get_space()

@@ -182,7 +182,7 @@ class Destination(ABC):
             # The last look before the commit: what came meanwhile is not in the list of what goes.
             if old is not None:
                 self._check_beside(names.values(), old)
-            # Step 4. Whatever fails from here on, the new files count.
+            # Step 4. Once it is done, the new files count, whatever fails.
             self._commit(old or ())
         except BaseException:
             with contextlib.suppress(RayH5Error, OSError):  # otherwise the note stays, and says what counts

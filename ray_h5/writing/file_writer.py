@@ -8,6 +8,7 @@ import io
 import math
 import os
 import zlib
+from array import array as numbers
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,13 +26,16 @@ from ray_h5.hdf5.files import opening  # noqa: F401  registers with libhdf5 the 
 from ray_h5.manifest.layout import FilterStep
 from ray_h5.storage.local import write_at
 from ray_h5.system import read_at
-from ray_h5.writing.copy_objects import new_links, pipeline_of
+from ray_h5.writing.copy_objects import new_links, pipeline_of, raw_fill
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 IN_FLIGHT_BYTES = 32 << 20
 """Bytes of chunks that wait to be encoded or written. A chunk for each thread is allowed in any case."""
+
+_WAITING_BYTES = 2 << 10
+"""What a chunk takes that waits, beside its values."""
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _OPTIONAL = h5py.h5z.FLAG_OPTIONAL
@@ -124,7 +128,7 @@ class OutputFile:
         name = str(dataset.name).strip("/")
         encoder = Encoder(codec, max(1, dtype.itemsize), checksum=bool(dataset.fletcher32))
         made = self._arrays[name] = OutputArray(self, name, dtype, dataset.shape[1:], dataset.chunks[0], encoder)
-        made.dataset, made._extent = dataset, dataset.shape[0]
+        made.dataset, made._extent, made._fill = dataset, dataset.shape[0], raw_fill(dataset).view(dtype)
         return made
 
     def submit(self, array: OutputArray, corner: Corner, chunk: np.ndarray) -> None:
@@ -132,8 +136,9 @@ class OutputFile:
         if self._threads == 1:
             self._write(array, corner, *array.encoded(chunk))
             return
-        self._waiting.append((array, corner, self._pool.submit(array.encoded, chunk), chunk.nbytes))
-        self._waiting_bytes += chunk.nbytes
+        nbytes = chunk.nbytes + _WAITING_BYTES
+        self._waiting.append((array, corner, self._pool.submit(array.encoded, chunk), nbytes))
+        self._waiting_bytes += nbytes
         while self._waiting_bytes > IN_FLIGHT_BYTES and len(self._waiting) > self._threads:
             self._write_next()
         while self._waiting and self._waiting[0][2].done():
@@ -147,7 +152,7 @@ class OutputFile:
     def _write(self, array: OutputArray, corner: Corner, data: Any, mask: int, crc: int) -> None:
         """Write the stored bytes of a chunk."""
         if self.keeps_sums:
-            array.sums.append((corner, crc))
+            array.sums.append(crc)
         assert array.dataset is not None
         with self.writing():
             array.dataset.id.write_direct_chunk(corner, data, mask)
@@ -229,8 +234,8 @@ class OutputArray:
         self.rows = 0
         self._submitted = 0  # chunks
         self._extent = 0
-        self.sums: list[tuple[Corner, int]] = []
-        """Places of chunks, and the checksums of their values."""
+        self.sums = numbers("I")
+        """The checksums of the values of the chunks, in their order."""
         self.dataset: h5py.Dataset | None = None
         self._file = file
         self._is_direct = not dtype.hasobject
@@ -238,6 +243,7 @@ class OutputArray:
         self._chunk_rows = max(1, chunk_rows)
         self._encoder = encoder
         self._rest = np.empty((0, *row_shape), dtype)
+        self._fill: Any = np.zeros((), dtype)
 
     def append(self, values: np.ndarray) -> None:
         """Add rows. Their memory must not change before the file is closed."""
@@ -275,7 +281,10 @@ class OutputArray:
             with self._file.writing():
                 dataset.resize(self.rows, axis=0)
             self._extent = self.rows
-        self._file.submit(self, (start, *(0 for _ in self.row_shape)), chunk)
+        self._file.submit(self, self._corner(start), chunk)
+
+    def _corner(self, row: int) -> Corner:
+        return (row, *(0 for _ in self.row_shape))
 
     def encoded(self, chunk: np.ndarray) -> tuple[Any, int, int]:
         """Return the stored bytes of a chunk, its filter mask, and the checksum of its values, or 0 if none is kept."""
@@ -287,7 +296,8 @@ class OutputArray:
         if len(self._rest):
             if self.dataset is None:
                 self._chunk_rows = len(self._rest)
-            chunk = np.zeros((self._chunk_rows, *self.row_shape), self.dtype)
+            chunk = np.empty((self._chunk_rows, *self.row_shape), self.dtype)
+            chunk[len(self._rest) :] = self._fill  # what rows begin with that the array grows by later
             chunk[: len(self._rest)] = self._rest
             self._rest = self._rest[:0]
             self._submit(chunk)
@@ -324,11 +334,12 @@ class OutputArray:
                 return zlib.crc32(out.data)
             return None
 
-        most = max(2, IN_FLIGHT_BYTES // max(size, 1))
+        most = max(2, IN_FLIGHT_BYTES // (size + _WAITING_BYTES))
         for start in range(0, len(self.sums), most):
             part = self.sums[start : start + most]
-            stored = [dataset.id.read_direct_chunk(corner) for corner, _ in part]
-            for (corner, expected), found in zip(part, pool.map(checksum, stored), strict=True):
+            corners = [self._corner((start + number) * self._chunk_rows) for number in range(len(part))]
+            stored = [dataset.id.read_direct_chunk(corner) for corner in corners]
+            for corner, expected, found in zip(corners, part, pool.map(checksum, stored), strict=True):
                 if found != expected:
                     return f"the chunk at {corner}"
         return ""

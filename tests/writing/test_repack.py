@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import tracemalloc
 
 import h5py
 import numpy as np
@@ -17,6 +18,7 @@ from ray_h5.errors import (
     VerifyError,
 )
 from ray_h5.index.file_options import FileOptions
+from ray_h5.writing import file_writer
 from ray_h5.writing.file_writer import OutputFile
 from ray_h5.writing.repack import copy_file
 from ray_h5.writing.repack import repack as repacking
@@ -344,3 +346,53 @@ def test_values_of_chunks_that_lie_in_two_slabs(monkeypatch, tmp_path, dtype):
         assert file["x"].dtype == values.dtype
         assert file["x"].chunks == (701,)
         assert (file["x"][:] == values).all()
+
+
+COMPOUND = np.dtype({"names": ["a", "b"], "formats": ["<i2", ">f4"], "offsets": [1, 8], "itemsize": 15})
+FILLS = [
+    ("<i4", -1), (">i4", -1), ("<f8", np.nan), (">f2", 1.5), ("?", True), ("S5", b"ab"), ("V3", b"\1\2\3"),
+    (COMPOUND, (3, 4.5)), (h5py.enum_dtype({"a": 3}, "u1"), 3), ("<c8", 1 + 2j),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+@pytest.mark.parametrize(("dtype", "fill"), FILLS, ids=str)
+def test_rows_that_an_array_grows_by_have_its_fill_value(tmp_path, dtype, fill, codec):
+    type_, before = h5py.h5t.py_create(np.dtype(dtype), logical=True), tmp_path / "a.h5"
+    with h5py.File(before, "w") as file:
+        plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        plist.set_chunk((10, 3))
+        plist.set_fill_value(np.array(fill, dtype))
+        space = h5py.h5s.create_simple((10, 3), (h5py.h5s.UNLIMITED, h5py.h5s.UNLIMITED))
+        data = h5py.Dataset(h5py.h5d.create(file.id, b"x", type_, space, dcpl=plist))
+        data[...] = np.zeros((10, 3), dtype)
+    repack(before, tmp_path / "b.h5", chunk_rows=8, codec=codec)
+    found = []
+    for name in ("a.h5", "b.h5"):
+        with h5py.File(tmp_path / name, "r+") as file:
+            file["x"].resize((17, 4))
+            found.append(repr([file["x"][:].tolist(), file["x"].fillvalue.tolist()]))
+    assert found[0] == found[1]
+
+
+def test_memory_does_not_grow_with_chunks(tmp_path, monkeypatch):
+    monkeypatch.setattr(file_writer, "IN_FLIGHT_BYTES", 1 << 20)
+    peaks = []
+    for chunks in (2000, 30_000):
+        save(tmp_path / "a.h5", {"x": np.arange(chunks, dtype="i4")}, chunks=(1000,), compression="gzip")
+        tracemalloc.start()
+        repack(tmp_path / "a.h5", tmp_path / f"{chunks}.h5", chunk_rows=1, codec="none", threads=2)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] - peaks[0] < 28_000 * 100
+
+
+@pytest.mark.parametrize("target", [b"/d\xff", b"/", b"../x", "/ü".encode(), b"a b"])
+def test_soft_links_keep_the_bytes_of_their_targets(tmp_path, target):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.arange(5)
+        group = file.create_group("g")
+        group.id.links.create_soft(b"s", target)
+    repack(tmp_path / "a.h5", tmp_path / "b.h5")
+    with h5py.File(tmp_path / "b.h5") as file:
+        assert file["g"].id.links.get_val(b"s") == target

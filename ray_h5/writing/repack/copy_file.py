@@ -187,8 +187,8 @@ class FileCopy:
                 if isinstance(link, h5py.ExternalLink):
                     lose(f"{path!r}, a link to another file ({link.filename})")
                     continue
-                if isinstance(link, h5py.SoftLink):
-                    yield _Entry(path, "soft", link.path)
+                if isinstance(link, h5py.SoftLink):  # its path is not the one that is stored, if that is not UTF-8
+                    yield _Entry(path, "soft", group.id.links.get_val(name.encode()).decode("utf-8", "surrogateescape"))
                     continue
                 item = trail.hard_target(group, name.encode(), path) or group[name]  # if it is not found, it raises
                 key = address_of(item.id)
@@ -268,8 +268,12 @@ class FileCopy:
             self._look_at_values(path, item, reader)
         # The disk has errors of its own: those of h5py are about the source.
         with out.writing(), translated(self._source, f"copying {path!r}"):
-            if item is None:
-                out.file[path] = h5py.SoftLink(entry.target) if entry.what == "soft" else out.file[entry.target]
+            if entry.what == "soft":
+                out.file.id.links.create_soft(
+                    path.encode(), entry.target.encode("utf-8", "surrogateescape"), lcpl=new_links()
+                )
+            elif item is None:
+                out.file[path] = out.file[entry.target]
             elif isinstance(item, h5py.Group):
                 properties = new_properties(item.id.get_create_plist())
                 h5py.h5g.create(out.file.id, path.encode(), lcpl=new_links(), gcpl=properties)
