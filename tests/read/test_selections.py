@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from numpy.lib.stride_tricks import as_strided
 
-from ray_h5 import RowReader
+from ray_h5 import Grid, H5Dataset, Patches, RowReader
 from ray_h5.manifest.row_requests import request_of
+from ray_h5.read.arrays import plan_boxes
 from ray_h5.read.arrays.selection import Selection, runs_of_positions
 from ray_h5.read.native import job_table as steps
 from ray_h5.read.read_parts import FileRead, Part
@@ -200,3 +202,35 @@ def test_a_chunk_is_decoded_once_for_several_fields(tmp_path):
     found, stats = read(path, parts)
     assert [one.tobytes() for one in found] == [values[rows][name].tobytes() for name in ("a", "c", "d")]
     assert stats.chunks_decoded == 3
+
+
+@pytest.mark.parametrize(("dtype", "fill"), [("u1", 7), (">f4", np.nan), ("i2", None), ("c8", 1 + 2j)])
+@pytest.mark.parametrize("written", [0, 1, 5])
+def test_blocks_with_chunks_that_were_never_written(tmp_path, monkeypatch, dtype, fill, written):
+    """A block of unwritten chunks is filled at once, not a chunk at a time; the others are written afterwards."""
+    rng, shape = np.random.default_rng(written), (21, 18, 16)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        data = file.create_dataset("x", shape, dtype, chunks=(4, 3, 5), compression="lzf", fillvalue=fill)
+        for _ in range(written):
+            low = [int(rng.integers(0, n - 4)) for n in shape]
+            data[tuple(slice(at, at + 4) for at in low)] = rng.integers(0, 99, (4, 4, 4)).astype(dtype)
+        values = data[()]
+    fills = []
+    monkeypatch.setattr(plan_boxes, "as_strided", lambda *box: fills.append(1) or as_strided(*box))
+    for stride, pad, most in ((5, "inside", 0), (6, "zero", None)):
+        dataset = H5Dataset(
+            tmp_path / "a.h5", ["x", "corner"], rows=Patches({"x": (12, 9, 11)}, stride=stride, pad=pad)
+        )
+        found = dataset.read(np.arange(len(dataset)))
+        for corner, block in zip(found["corner"].tolist(), found["x"], strict=True):
+            expected, part = (
+                np.zeros(block.shape, dtype),
+                values[tuple(slice(at, at + n) for at, n in zip(corner, (12, 9, 11), strict=True))],
+            )
+            expected[tuple(map(slice, part.shape))] = part
+            np.testing.assert_array_equal(block, expected)
+        assert most is None or len(fills) <= most
+    for rows, expected in ((Grid(2), values.reshape(-1, 16)), (Grid(3), values.ravel()), (None, values)):
+        dataset = H5Dataset(tmp_path / "a.h5", ["x"], rows=rows)
+        some = rng.integers(0, len(expected), 9)
+        np.testing.assert_array_equal(dataset.read(some)["x"], expected[some])

@@ -224,7 +224,8 @@ class BoxPlanner:
         written, numbers, table = self.source.stored(cells.numbers[starts])
         counts = stops - starts
         if not written.all():
-            self._fill(cells.select(units_of(starts[~written], counts[~written])), out)
+            unwritten = cells.select(units_of(starts[~written], counts[~written]))
+            self._fill(unwritten.select(self._fill_rows(cells, unwritten, out)), out)
             starts, counts = starts[written], counts[written]
         jobs: list[Job] = []
         if (raw := table[Field.PIPELINE] == RAW).any():
@@ -322,6 +323,21 @@ class BoxPlanner:
         pieces[Piece.SOURCE], pieces[Piece.DESTINATION] = cells.sources, begins
         boxes, pieces[Piece.BOX] = _boxes_of(cells.lengths, self.chunk_strides, self.strides)
         return self.source.table(table, pieces, out, numbers, boxes)
+
+    def _fill_rows(self, cells: _Cells, unwritten: _Cells, out: np.ndarray) -> np.ndarray:
+        """Fill rows of which several parts were never written, as a whole: jobs write the others later.
+
+        Returns which of the unwritten parts are left: of rows with one such part, of those that are zero past the end
+        of an axis, and of several rows.
+        """
+        if not len(unwritten.begins) or self.selection.of_value:
+            return np.ones(len(unwritten.begins), bool)
+        rows, of = np.unique(cells.begins // self.row_bytes, return_inverse=True)
+        of_unwritten = np.searchsorted(rows, unwritten.begins // self.row_bytes)
+        is_filled = np.bincount(of, cells.lengths.prod(axis=1)) == self.row_bytes
+        is_filled &= np.bincount(of_unwritten, minlength=len(rows)) > 1
+        out[rows[is_filled]] = self.source.layout.fill_value
+        return ~is_filled[of_unwritten]
 
     def _fill(self, cells: _Cells, out: np.ndarray) -> None:
         """Fill parts of chunks that were never written. Now, and not in a job."""
