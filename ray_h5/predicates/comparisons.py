@@ -111,7 +111,8 @@ def _one_of(values: pa.ChunkedArray, wanted: Sequence[Any]) -> pa.ChunkedArray:
             held = [int(number) for number in held if limits.min <= number <= limits.max and number == int(number)]
         elif pa.types.is_floating(kind):
             # What is looked up is compared bit by bit: -0.0 becomes 0.0.
-            held, values = [_float(number, kind) + 0 for number in held], pc.add(values, pa.scalar(0, kind))
+            held = [_float(number, kind) + 0 for number in held if not _is_beyond(number, kind)]
+            values = pc.add(values, pa.scalar(0, kind))
         elif not all(number in (0, 1) for number in held):
             raise TypeError("a boolean is True or False")
         held = list(map(bool, held)) if pa.types.is_boolean(kind) else held
@@ -168,7 +169,10 @@ def _beyond(values: pa.ChunkedArray, end: Any, *, is_low: bool) -> pa.ChunkedArr
             return _always(values, passes=True)
         end = pa.scalar(math.ceil(number) if is_low else math.floor(number), kind)
     elif pa.types.is_floating(kind):
-        end = pa.scalar(_float(_number(end), kind), kind)
+        number = _number(end)
+        if _is_beyond(number, kind) and is_low == (number < 0):  # all values are inside, but for the infinite one
+            number = math.copysign(float(np.finfo(kind.to_pandas_dtype()).max), number)
+        end = pa.scalar(_float(number, kind), kind)
     elif pa.types.is_boolean(kind) and not isinstance(end, bool):
         raise TypeError("a boolean is True or False")
     return (pc.greater_equal if is_low else pc.less_equal)(values, _exact(end))
@@ -189,6 +193,11 @@ def _float(number: Any, kind: pa.DataType) -> Any:
     """Return a number as a column of floats has it, as numpy compares it."""
     with np.errstate(over="ignore"):
         return kind.to_pandas_dtype()(number)
+
+
+def _is_beyond(number: Any, kind: pa.DataType) -> bool:
+    """Return whether a number is finite, and larger than all that a column of floats holds."""
+    return math.isfinite(number) and bool(np.isinf(_float(number, kind)))
 
 
 def _exact(value: Any) -> Any:

@@ -131,9 +131,9 @@ def where(*unnamed: object, **criteria: Any) -> pc.Expression:
         ``"2024-01-31"`` or ``"2024-01-31T12:00"`` is a time where the column holds times. Write
         ``**{"obs/label": 3}`` for names that are no Python names. ``True`` and ``False`` match 1 and 0 in columns of
         numbers; 1 and 0 match them in boolean columns. An empty list selects no row. With a column of floats, a float
-        is compared in the dtype of the column, as in numpy 2: 0.1 equals the 0.1 of float32. (float16 is compared as
-        float32, so 0.1 does not equal the 0.1 of float16.) Columns of integers are compared exactly: no integer equals
-        1.5 or NaN.
+        is compared in the dtype of the column, as in numpy 2: 0.1 equals the 0.1 of float32; one that the dtype cannot
+        hold, such as 1e300, equals none. (float16 is compared as float32, so 0.1 does not equal the 0.1 of float16.)
+        Columns of integers are compared exactly: no integer equals 1.5 or NaN.
 
     Returns
     -------

@@ -17,7 +17,7 @@ import pytest
 
 from ray_h5 import RowReader, errors
 from ray_h5.hdf5.files import opening
-from ray_h5.hdf5.files.opening import open_h5
+from ray_h5.hdf5.files.opening import open_h5, translated
 from ray_h5.read import file_reads
 from ray_h5.storage.byte_source import FileIdentity
 from ray_h5.storage.local import LocalFile
@@ -522,3 +522,16 @@ def test_what_libhdf5_finds_out_when_it_closes_a_file_is_an_error_of_that_file(t
     assert not isinstance(caught.value, RuntimeError)
     with RowReader(tmp_path / "a.h5") as reader:
         assert_same(reader.read(["x"])["x"], VALUES)
+
+
+def test_a_key_that_this_package_misses_is_no_damage(tmp_path):
+    path = save(tmp_path / "a.h5", {"x": VALUES})
+    with h5py.File(path) as file:
+        with pytest.raises(errors.CorruptFileError, match="opening failed, its metadata is damaged"), translated(path):
+            file["nothing"]
+        with pytest.raises(errors.CorruptFileError, match="looking failed"), translated(path, "looking"):
+            file.attrs["nothing"]
+    ours = {"__name__": "ray_h5.anything"}
+    exec("def missing():\n    return {}['nothing']", ours)
+    with pytest.raises(KeyError, match="nothing"), translated(path):
+        ours["missing"]()

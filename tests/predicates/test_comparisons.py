@@ -92,6 +92,17 @@ def test_floats_are_compared_in_their_dtype(dtype, number):
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+@pytest.mark.parametrize("number", [1e39, -1e39, 1e300, -1e300, -math.inf, math.inf])
+def test_numbers_beyond_those_of_a_dtype_equal_no_infinite_value(dtype, number):
+    values = np.array([np.nan, -np.inf, -6e4, 0, 6e4, np.inf], dtype)
+    exact, columns = values.astype("f8"), {"x": values}
+    assert passing(where(x=[number, 0.0]), columns) == np.flatnonzero((exact == number) | (exact == 0)).tolist()
+    assert passing(where(x=number), columns) == np.flatnonzero(exact == number).tolist()
+    assert passing(where(x=between(number, None)), columns) == np.flatnonzero(exact >= number).tolist()
+    assert passing(where(x=between(None, number)), columns) == np.flatnonzero(exact <= number).tolist()
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
 @pytest.mark.parametrize(("wanted", "rows"), [([math.nan, 1.0], [0]), ([math.nan], []), (math.nan, [])])
 def test_nothing_equals_nan(dtype, wanted, rows):
     columns = {"x": np.array([1, np.nan, -np.nan, 0, 2], dtype)}

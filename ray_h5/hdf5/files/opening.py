@@ -209,15 +209,22 @@ class translated:  # noqa: N801  a generator takes four times as long, and a fil
         """Do nothing."""
 
     def __exit__(self, kind: object, exc: BaseException | None, trace: object) -> None:
-        if isinstance(exc, (OSError, KeyError, RuntimeError, ValueError, TypeError)) and not isinstance(
-            exc, RayH5Error
-        ):
+        kinds = OSError, KeyError, RuntimeError, ValueError, TypeError
+        if isinstance(exc, kinds) and not (isinstance(exc, RayH5Error) or _is_own_key(exc)):
             code, text = _errno(exc), " ".join(str(exc).split())
             raise (
                 _error_of_library(exc, text, self._path, code, self._held)
                 or translate_os_error(exc, self._path, self._doing, code)
                 or CorruptFileError(f"{self._path}: {self._doing} failed, its metadata is damaged: {text}")
             ) from exc
+
+
+def _is_own_key(exc: BaseException) -> bool:
+    """Return whether a key is missing in a dict of this package: that is no damage of the file."""
+    trace = exc.__traceback__ if isinstance(exc, KeyError) else None
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and str(trace.tb_frame.f_globals.get("__name__", "")).split(".")[0] == "ray_h5"
 
 
 def lacks_descriptors(exc: BaseException) -> bool:
