@@ -135,6 +135,11 @@ class RowIndex(ComparedByContent):
         return np.arange(self.num_rows)
 
     @property
+    def num_kept(self) -> int:
+        """How many rows no table leaves out."""
+        return self.num_rows if self.beside.kept is None else len(self.beside.kept)
+
+    @property
     def kept(self) -> np.ndarray:
         """The row ids that no table leaves out."""
         return self.every_row() if self.beside.kept is None else self.beside.kept
@@ -296,10 +301,15 @@ class RowIndex(ComparedByContent):
     def select(
         self, predicate: pc.Expression, added: Mapping[str, pa.Array] | None = None, *, stored: bool = False
     ) -> np.ndarray:
-        """Return the row ids that pass a predicate, ascending; `added` are more columns; `stored` as in `values`."""
+        """Return the row ids that pass a predicate and that no table leaves out, ascending.
+
+        `added` are more columns; `stored` as in `values`.
+        """
         names = [name for name in columns_of(predicate) if name not in (added or {})]
         try:
-            return evaluate(predicate, {**self.values(names, stored=stored), **(added or {})}, self.num_rows)
+            passed = evaluate(predicate, {**self.values(names, stored=stored), **(added or {})}, self.num_rows)
+            kept = self.beside.kept
+            return passed if kept is None else np.intersect1d(passed, kept, assume_unique=True)
         except PredicateError as exc:
             # Predicates compare the integers of enums.
             (facts,) = self.lookup.ask([self.files.path(0)], Question(tuple(names)))

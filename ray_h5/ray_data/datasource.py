@@ -318,7 +318,7 @@ class H5Datasource(Datasource):
         plan = make_plan(self._index, self._planned(), selection, *how)
         if self._predicate is not None and not plan.num_rows:
             said = "no row matches: none of %d rows passes %s"
-            logger.warning(said, self._index.num_rows, in_words(self._predicate))
+            logger.warning(said, self._index.num_kept, in_words(self._predicate))
         return steps_plan(plan, self._steps_of) if self._steps_of else plan
 
 

@@ -451,7 +451,7 @@ class H5Dataset(BatchedDataset):
             return None
         selection = self._index.select(predicate, self._places_in(predicate))
         if not len(selection):
-            raise PredicateError(f"no sample matches: none of {self._index.num_rows} rows passes {in_words(predicate)}")
+            raise PredicateError(f"no sample matches: none of {self._index.num_kept} rows passes {in_words(predicate)}")
         return selection
 
     def _whole(self, arrays: Mapping[str, np.ndarray]) -> Sample:

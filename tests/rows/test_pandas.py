@@ -58,8 +58,43 @@ def test_a_frame_of_numbers(tmp_path):
     expected.to_hdf(tmp_path / "a.h5", key="df", format="fixed")
     found = columns_of(H5Dataset(tmp_path / "a.h5"))
     assert {name: [plain(each) for each in values] for name, values in found.items()} == {
-        name: expected[name].tolist() for name in expected.columns
+        "index": list(range(20)),
+        **{name: expected[name].tolist() for name in expected.columns},
     }
+
+
+LEVELS = [["a", "b", "a", None, "é"], [30, 40, 30, 60, 60], pd.timedelta_range("1h", periods=5)]
+INDEXES = {
+    "numbers": pd.Index([5, 3, 8, 1, 9], name="stay"),
+    "floats": pd.Index([0.5, 3, 8, 1, 9]),
+    "text": pd.Index(["a", "é", "ccc", "", "e"], name="stay"),
+    "levels": pd.MultiIndex.from_arrays(LEVELS[:2], names=["subject_id", None]),
+    "truth values": pd.Index([True, False, True, False, True]),
+    "periods": pd.period_range("2020", periods=5, freq="D"),
+    "objects": pd.Index([1, "a", None, 2.5, "b"], dtype=object),
+    "a level of spans": pd.MultiIndex.from_arrays(LEVELS[1:]),
+}
+
+
+@pytest.mark.filterwarnings("ignore")  # pandas pickles objects
+@pytest.mark.parametrize("index", INDEXES.values(), ids=INDEXES)
+def test_the_index_of_a_fixed_frame_is_a_column_or_said_to_be_left_out(tmp_path, caplog, index):
+    frame = pd.DataFrame({"rate": np.arange(5.0)}, index=index)
+    frame.to_hdf(tmp_path / "a.h5", key="df", format="fixed")
+    found = columns_of(H5Dataset(tmp_path / "a.h5"))
+    read = pd.read_hdf(tmp_path / "a.h5", "df").index
+    levels = {name or f"level_{i}": read.get_level_values(i) for i, name in enumerate(read.names)}
+    levels = levels if read.nlevels > 1 else {"index": read}
+    left = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+    for name, values in levels.items():
+        if name in found:
+            assert [plain(each) for each in found[name]] == [plain(each) for each in values]
+        else:
+            assert f"df/{name} (is the index of pandas' fixed format" in left[0]
+    assert {*found} - {*levels} == {"rate"}
+    names = {"truth values": [], "periods": [], "objects": [], "a level of spans": ["level_0"]}
+    title = next(title for title, one in INDEXES.items() if one is index)
+    assert {*found} == {"rate", *names.get(title, levels)}
 
 
 @pytest.mark.parametrize("zone", [None, "Europe/Berlin"])
@@ -97,7 +132,7 @@ def test_text_in_a_fixed_frame_is_named(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # pandas says that it will be pickled
         frame()[["a", "text"]].astype({"text": object}).to_hdf(tmp_path / "a.h5", key="df", format="fixed")
-    assert H5Dataset(tmp_path / "a.h5").columns == ["df/a"]
+    assert H5Dataset(tmp_path / "a.h5").columns == ["df/index", "df/a"]
 
 
 def test_names_that_are_no_list_of_names(tmp_path):

@@ -18,6 +18,7 @@ import pytest
 from ray_h5.errors import (
     CastError,
     OptionError,
+    PredicateError,
     SchemaMismatchError,
     StaleIndexError,
     TableError,
@@ -225,6 +226,9 @@ def test_rows_without_a_line_are_left_out_everywhere(files):
     assert [sample["guid"] for sample in each(samples)] == guids()[::2]
     assert samples.selection.tolist() == list(range(0, 12, 2))
     assert len(dataset(files, ["guid"], where(number=[0, 1, 2, 3]), **options)) == 2
+    for predicate in (where(label=7), where(label=None), where(guid=guids()[1])):
+        with pytest.raises(PredicateError, match="no sample matches: none of 6 rows passes"):
+            dataset(files, ["guid"], predicate, **options)
     parts = [
         dataset(files, ["guid"], valid, **options).selection for _, valid in kfold(str(files / "*.h5"), 3, **options)
     ]

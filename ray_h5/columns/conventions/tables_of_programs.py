@@ -147,8 +147,18 @@ def pandas_values(reader: FileReader, encoding: Encoding, frame: str, name: str)
         raise UnknownColumnError(f"{reader.path}: no column {name!r} in the table {frame!r}.{near_names(name, known)}")
     said = known[name]
     layout = reader.column(said["dataset"])
-    if not said["field"] and said["at"] is None:  # the index of a frame in the fixed format
-        return _times(Stored.of(layout), said["dtype"])
+    if not said["field"] and said["at"] is None:  # the index of a frame in the fixed format, or a level of it
+        table = said["categories"]
+        if said["dtype"] == "no":
+            raise UnsupportedColumnError(
+                f"{where} is the index of pandas' fixed format, or a level of it: it holds something else than numbers "
+                "and text (or times, of one level). Write the frame with to_hdf(..., format='table')."
+            )
+        stored = Stored.of(layout)
+        if table:
+            values = reader.fact(table, lambda: reader.read_whole(table), of_file=True)
+            return of_categories(stored, column, values, reader.path)
+        return _times(stored, said["dtype"]) if said["dtype"] else stored
     if not said["field"]:
         # Times of a time zone are in UTC.
         unit = re.fullmatch(r"datetime64(?:\[(s|ms|us|ns)(?:,.*)?\])?", said["dtype"])

@@ -112,10 +112,7 @@ def _of_pandas(group: h5py.Group, name: str, trail: Trail) -> Encoding:
     said, below = text_attribute(group, "pandas_type"), f"{name}/".lstrip("/")
     columns: dict[str, dict[str, object]] = {}
     if said == "frame":
-        axis = trail.hard_target(group, b"axis1")
-        kind = "" if axis is None else text_attribute(axis, "kind")
-        if kind.startswith("datetime") and not h5py.h5a.exists(axis.id, b"shape"):
-            columns["index"] = _column(f"{below}axis1", "", None, kind)
+        columns = _index_of(group, below, trail)
         for number in range(_MAX_BLOCKS):
             block = f"block{number}"
             if not _has(group, (f"{block}_values",)):
@@ -145,6 +142,31 @@ def _of_pandas(group: h5py.Group, name: str, trail: Trail) -> Encoding:
             place = f"{field}[{at}]" if is_block else field
             columns[item] = _column(f"{below}table", place, None, dtype, categories)
     return Encoding("pandas", said, text=json.dumps(columns))
+
+
+def _index_of(group: h5py.Group, below: str, trail: Trail) -> dict[str, dict[str, object]]:
+    """Return the index of a frame in the fixed format: one column, or one for each of its levels, by their names."""
+    columns: dict[str, dict[str, object]] = {}
+    axis = trail.hard_target(group, b"axis1")
+    if isinstance(axis, h5py.Dataset) and not h5py.h5a.exists(axis.id, b"shape"):
+        columns["index"] = _column(f"{below}axis1", "", None, _kind_of(axis))
+    for number in range(_MAX_LEVELS if axis is None else 0):
+        level, label = f"axis1_level{number}", f"axis1_label{number}"
+        values = trail.hard_target(group, level.encode())
+        if not isinstance(values, h5py.Dataset) or trail.hard_target(group, label.encode()) is None:
+            break
+        called = text_attribute(values, "name")
+        name = f"level_{number}" if called in {"", "N."} else called  # the latter is None, pickled
+        columns[name] = _column(f"{below}{label}", "", None, _kind_of(values) and "no", f"{below}{level}")
+    return columns
+
+
+def _kind_of(axis: h5py.Dataset) -> str:
+    """Return what the values of an index are: times, with their unit; "" for those that mean themselves; "no"."""
+    kind, class_ = text_attribute(axis, "kind"), text_attribute(axis, "index_class")
+    if kind.startswith("datetime"):
+        return kind
+    return "" if kind in {"integer", "float", "string"} and class_ != "period" else "no"
 
 
 def _column(dataset: str, field: str, at: int | None, dtype: str, categories: str = "") -> dict[str, object]:
