@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from operator import methodcaller
 from typing import Any, Literal, TypeAlias
+from weakref import WeakKeyDictionary
 
 import ray
 from ray.actor import ActorHandle
@@ -164,6 +165,24 @@ def data_config(
     return OrderedDataConfig(
         reading, checked_threads, list(execution_options), datasets_to_split, options, enable_shard_locality
     )
+
+
+_ALONE: WeakKeyDictionary[Dataset, DataIterator | Dataset] = WeakKeyDictionary()
+
+
+def shard_of_one(name: str, ds: Dataset) -> DataIterator | Dataset:
+    """Return what `data_config` gives to a worker that is alone: Ray's local mode gives it the dataset itself."""
+    if ds not in _ALONE:
+        ensure_handler()
+        if not isinstance(read := read_by_workers(ds), str):
+            source, functions = read
+            epochs = source.epochs.for_workers(1)
+            _ALONE[ds] = WorkerShard(name, source.plan(), source.names, functions, epochs, 0, 1, threads=1)
+        elif sources_of(ds):
+            _ALONE[ds] = _for_workers(name, ds, 1)
+        else:
+            return ds
+    return _ALONE[ds]
 
 
 def _for_workers(name: str, ds: Dataset, world_size: int) -> Dataset:

@@ -7,7 +7,7 @@ from typing import Any
 
 import ray.train
 import torch
-from ray.data import DataIterator
+from ray.data import DataIterator, Dataset
 
 from ray_h5.columns.ragged.padding import PadLike
 from ray_h5.errors import OptionError, PositionError
@@ -17,6 +17,7 @@ from ray_h5.ray_data.arguments import as_flag
 from ray_h5.ray_data.epochs import RunningEpoch, as_setting, ask_for, running_epoch
 from ray_h5.ray_data.ray_internals import own_error, world_rank
 from ray_h5.ray_data.training.collate import Dtype, TorchCollate
+from ray_h5.ray_data.training.data_config import shard_of_one
 from ray_h5.ray_data.training.device import as_device, to_device
 from ray_h5.read.casting import Casting
 
@@ -29,7 +30,7 @@ class TrainBatches:
 
     def __init__(
         self,
-        shard: DataIterator,
+        shard: DataIterator | Dataset,
         name: str,
         epoch: int,
         position: Position | None,
@@ -188,4 +189,6 @@ def train_batches(
         raise OptionError(
             f"the trainer has no dataset {name!r}: it is the key in TorchTrainer(datasets={{{name!r}: ds}})"
         ) from None
+    if isinstance(shard, Dataset):
+        shard = shard_of_one(name, shard)
     return TrainBatches(shard, name, epoch, start, target, options)

@@ -374,3 +374,43 @@ def test_the_seed_of_a_resumed_run_is_that_of_its_later_epochs_and_of_no_other_d
     third = read(paths, shuffle=True)
     set_epoch(third, 2)
     assert ids_of(third) != expected[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["by a worker", "by tasks", "of which rows may change", "in memory"])
+def test_a_trainer_of_the_local_mode_has_the_positions_of_one_worker(paths, tmp_path, way):
+    """``num_workers=0`` trains in this process, for debugging."""
+    ds = read(paths)
+    if way != "by a worker":
+        ds = ds.map_batches(lambda batch: batch, udf_modifying_row_count=way == "of which rows may change")
+    ds = ds.materialize() if way == "in memory" else ds
+    found = []
+
+    def loop():
+        for position in (None, 16):
+            batches = ray_h5.train_batches("train", 1, batch_size=BATCH, position=position and found[-1])
+            for number, batch in enumerate(batches):
+                found.append(batch["row_id"].tolist())
+                if number == 1:
+                    found.append(batches.position())
+                    break
+
+    trainer = TorchTrainer(
+        loop,
+        datasets={"train": ds},
+        dataset_config=ray_h5.data_config(),
+        scaling_config=ScalingConfig(num_workers=0),
+        run_config=RunConfig(storage_path=str(tmp_path)),
+    )
+    if way == "in memory":
+        with pytest.raises(PositionError, match="is not in epoch 1"):
+            trainer.fit()
+        return
+    trainer.fit()
+    order, first, second = order_of(paths, 1), found.pop(2), found.pop()
+    if way == "of which rows may change":
+        assert (first.rows, second.rows) == (0, 0)
+        assert found == [order[:8], order[8:16]] * 2
+    else:
+        assert (first.rows, second.rows) == (16, 32)
+        assert found == [order[i : i + 8] for i in range(0, 32, 8)]
