@@ -15,7 +15,7 @@ from joblib import cpu_count
 from ray_h5.loading.prefetch_threads import ahead, in_threads
 from ray_h5.loading.rank_shares import Share
 from ray_h5.loading.row_source import RowSource
-from ray_h5.order.block_layout import MAX_BLOCK_BYTES
+from ray_h5.order.block_layout import MAX_BLOCK_BYTES, RANGE_WINDOW_BYTES
 from ray_h5.order.epoch_order import Order
 from ray_h5.order.execute_plan import BlockRows
 from ray_h5.order.remaining_blocks import Block
@@ -211,8 +211,9 @@ class Calls:
         if bounds is ROWS_ALONE or self.prefetch_factor is not None:
             return self._growing(bounds, pool)
         if order is not None and (window_rows := order.window_rows) is not None:
-            is_small = window_rows * row_bytes <= MAX_BLOCK_BYTES
-            if is_small or order.range_chunks is not None:
+            # A window that the user chose may have any number of rows.
+            most = MAX_BLOCK_BYTES if order.range_chunks is None else RANGE_WINDOW_BYTES
+            if window_rows * row_bytes <= most:
                 return in_windows(self.batches, window_rows)  # the chunks of each window are decoded once
         if bounds is OF_SHARED_CHUNKS and self.batch_rows is not None:
             plan, nbytes = source.plan, self.num_batches * self.batch_rows * row_bytes

@@ -90,8 +90,9 @@ def _chunks_with_rows(plan: ReadPlan, size: int) -> int:
         return -(-plan.files.num_rows // size)
     count, last = 0, -1
     for first in range(0, len(plan.selection), _MOST_ROWS):
-        windows = np.unique(plan.selection[first : first + _MOST_ROWS] // size)
-        count, last = count + len(windows) - int(windows[0] == last), int(windows[-1])
+        chunks = plan.selection[first : first + _MOST_ROWS] // size  # they ascend
+        new = np.count_nonzero(chunks[1:] != chunks[:-1]) + int(chunks[0] != last)
+        count, last = count + int(new), int(chunks[-1])
     return count
 
 

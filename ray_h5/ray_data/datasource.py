@@ -63,6 +63,7 @@ class PlanCache:
     def __init__(self, plans: Iterable[tuple[Key, ReadPlan]] = ()) -> None:
         self._plans: LRU[tuple[Key, ReadPlan]] = LRU(_MAX_PLANS)
         self._references: LRU[ray.ObjectRef[ReadPlan]] = LRU(_MAX_PLANS)
+        self._described: LRU[bool] = LRU(_MAX_PLANS)
         for key, plan in plans:
             self._plans.put(key, (key, plan))
 
@@ -75,6 +76,13 @@ class PlanCache:
             known = key, make()
             self._plans.put(key, known)
         return known[1]
+
+    def describe(self, key: Key, plan: ReadPlan) -> None:
+        """Say once what is read: to find it out takes a second for many selected rows."""
+        if logger.isEnabledFor(logging.INFO) and (key[0] is None or self._described.get(key) is None):
+            self._described.put(key, True)
+            if first_time("reading", said := describe(plan)):  # another datasource may read the same
+                logger.info("reading %s", said)
 
     def reference(self, key: Key, plan: ReadPlan) -> ray.ObjectRef[ReadPlan]:
         """Return a reference to a plan in Ray's object store, where it is put once a session."""
@@ -288,9 +296,7 @@ class H5Datasource(Datasource):
         # Ray calls this several times only to count tasks. The call with a context is the one whose tasks run.
         if data_context is not None:
             turn_down_logs(data_context)
-            said = describe(plan)
-            if first_time("reading", said):  # each epoch makes the plan again
-                logger.info("reading %s", said)
+            self._plans.describe(self._key, plan)
             start = self.epochs.begin(plan, (self._key[0], self.names), data_context)
             return read_tasks(plan, self.reference(), self.names, start, per_task_row_limit)
         # `Dataset.input_files` takes the files from the metadata of tasks that are only counted.

@@ -107,9 +107,9 @@ class H5DataLoader(DataLoader[Any]):
         same generators at the same time: the same seeds give other data, and other numbers in the loop, in each run.
     prefetch_factor : int, optional
         Batches that one call reads; by default up to 256 of 16 MiB together, or 64 MiB for many threads; where rows of
-        chunks of many rows are shuffled, those of a window of the shuffle of at most 128 MiB. At most 5 calls are
-        read or wait; as many as threads and two more, if Python has to decode or arrange values. With `workers`,
-        batches that each makes ahead.
+        chunks of many rows are shuffled, those of a window of the shuffle of at most 128 MiB, or 320 MiB where rows
+        are ranges of longer arrays. At most 5 calls are read or wait; as many as threads and two more, if Python has
+        to decode or arrange values. With `workers`, batches that each makes ahead.
     drop_last : bool
         Leave out the last batch if it is smaller than the others.
     pin_memory : bool

@@ -40,6 +40,18 @@ def test_the_first_call_is_small_and_others_grow_to_their_bounds(
     assert [len(call) for call in batches._calls(batches._tasks(), Stop()).calls()] == expected
 
 
+@pytest.mark.parametrize(("window_rows", "expected"), [(1024, [128] * 4), (4096, [1, 16, *[40] * 12, 15])])
+def test_a_window_of_ranges_is_read_at_once_if_it_is_not_too_large(tmp_path, window_rows, expected):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["end"] = (1 << 15) * np.arange(1, 4097)
+        file.create_dataset("content", (4096 << 15,), "f8", chunks=(1 << 16,))  # 256 KiB a row, none of them written
+    dataset = H5Dataset(tmp_path / "a.h5", [ragged("content", ends="end")])
+    batches = loader(dataset, 8, shuffle=Shuffle("chunks", window_rows=window_rows), threads=0)
+    sizes = [len(call) for call in batches._calls(batches._tasks(), Stop()).calls()]
+    assert sum(sizes) == 512
+    assert sizes == expected
+
+
 @pytest.mark.parametrize("world_size", [1, 3])
 def test_a_resumed_epoch_decodes_each_chunk_once_too(tmp_path, world_size):
     save(tmp_path / "a.h5", {"x": np.arange(8192)}, chunks=64, compression="gzip")

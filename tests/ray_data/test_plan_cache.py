@@ -11,6 +11,7 @@ from ray.data.expressions import col, lit
 import ray_h5
 from ray_h5.index.file_opener import Scope
 from ray_h5.predicates.evaluate import fingerprint
+from ray_h5.ray_data import datasource
 from ray_h5.ray_data.datasource import PlanCache
 from ray_h5.ray_data.ray_internals import datasources
 
@@ -48,9 +49,14 @@ def test_another_process_gets_the_plan(filtered):
 
 
 @in_ray
-def test_an_epoch_plans_nothing_anew(filtered, monkeypatch):
-    rows = sum(len(batch["wide"]) for batch in filtered.iter_batches())
+def test_an_epoch_plans_nothing_anew(filtered, monkeypatch, caplog):
     made = []
+    caplog.set_level("INFO", "ray_h5")
+    monkeypatch.setattr(datasource, "describe", lambda plan: made.append(plan) or "a plan")
+    rows = sum(len(batch["wide"]) for batch in filtered.iter_batches())
+    assert len(made) == 1
+    assert "reading a plan" in caplog.text
+    made.clear()
     monkeypatch.setattr(ray_h5.H5Datasource, "_make_plan", lambda *_: made.append(1))
     assert sum(len(batch["wide"]) for batch in filtered.iter_batches()) == rows
     assert made == []
