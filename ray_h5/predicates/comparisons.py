@@ -138,11 +138,14 @@ def _in_type(others: Sequence[Any], kind: pa.DataType) -> tuple[pa.Array, list[p
         by_type.setdefault(scalar.type, []).append(scalar)
     held, apart = [pa.array([], kind)], list[pa.Scalar]()
     for of_others, scalars in by_type.items():
-        pc.equal(pa.scalar(None, kind), pa.scalar(None, of_others))  # raises if the types cannot be compared
+        written = pa.array(scalars, of_others)
+        if pa.types.is_timestamp(kind) and pa.types.is_timestamp(of_others) and kind.tz and of_others.tz:
+            written = written.cast(pa.timestamp(of_others.unit, kind.tz))  # Arrow compares no two zones
+        pc.equal(pa.scalar(None, kind), pa.scalar(None, written.type))  # raises if the types cannot be compared
         if not pa.types.is_decimal(kind):
             # Not checked by Arrow: it would refuse all of them for one that is finer, or beyond what the type holds.
-            cast = pa.array(scalars).cast(kind, safe=False)
-            held.append(cast.filter(pc.equal(cast.cast(of_others, safe=False), pa.array(scalars))))
+            cast = written.cast(kind, safe=False)
+            held.append(cast.filter(pc.equal(cast.cast(written.type, safe=False), written)))
         elif pa.types.is_decimal(of_others):
             held += [pa.array([scalar.cast(kind)]) for scalar in scalars if _fits(scalar, kind)]
         else:
