@@ -22,7 +22,7 @@ from ray_h5.manifest.chunk_index import ChunkGrid
 from ray_h5.manifest.file_state import FileState
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes
 from ray_h5.messages import counted
-from ray_h5.order.block_layout import choose_block_rows
+from ray_h5.order.block_layout import MAX_BLOCK_BYTES, choose_block_rows
 from ray_h5.order.draws.shuffle import Shuffle, as_shuffle, balance
 from ray_h5.order.read_plan import make_plan
 from ray_h5.order.shuffle_effect import shuffle_effect
@@ -279,11 +279,13 @@ def faults_of(layout: ColumnLayout) -> dict[str, str]:
     grid, rows, nbytes = ChunkGrid.of(layout), layout.chunk_rows, layout.chunk_bytes
     chunks = -(-layout.num_rows // rows) * grid.per_row
     good_rows = counted(max(1, GOOD_BYTES // max(layout.row_bytes, 1)), "row")
+    # Windows of a shuffle hold no more: each of them decodes the chunk again.
+    by_chunks = "Shuffle by chunks, or w" if rows * layout.row_bytes <= MAX_BLOCK_BYTES else "W"
     texts = {
         "tiny": f"{chunks} chunks of {nbytes} bytes: each costs more to find than to read. Write it contiguous, or "
         f"with chunks of {good_rows}.",
         "large": f"a chunk holds {rows} rows, all of which are decoded for one: shuffled by rows, up to {rows} times "
-        f"as much is decoded as is delivered. Shuffle by chunks, or write chunks of {good_rows}.",
+        f"as much is decoded as is delivered. {by_chunks}rite chunks of {good_rows}.",
         "split": f"a row is spread over {grid.per_row} chunks. Write chunks of whole rows: (rows, "
         f"{', '.join(map(str, grid.shape[1:]))}).",
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
@@ -11,12 +12,15 @@ from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import OptionError
 from ray_h5.hash_and_permute import make_key, mix_in_place, permute
 from ray_h5.index.row_index import RowIndex
+from ray_h5.lru import first_time
 from ray_h5.manifest.row_requests import by_part
 from ray_h5.order.block_layout import BLOCK_BYTES, MAX_BLOCK_BYTES, MIN_BLOCKS, MIN_ROW_BYTES, RANGE_WINDOW_BYTES
 from ray_h5.order.draws.chunk_groups import ChunkGroups
 from ray_h5.order.draws.length_runs import LengthRuns, lengths_of, runs_of, sorted_window
 from ray_h5.order.draws.shuffle import Shuffle, Unit
 from ray_h5.order.draws.weighted_draws import Draws, check_length, make_draws
+
+logger = logging.getLogger(__name__)
 
 _RANGE_CHUNKS = 4
 """Chunks of a chunk group whose rows are ranges. The last row ends in a further chunk, so with 1 nearly each chunk is
@@ -249,6 +253,8 @@ def _of_chunks(index: RowIndex, selection: np.ndarray | None, num_rows: int, shu
     window = shuffle.window_rows or _window(index, num_rows, are_ranges=starts is not None)
     if shuffle.by_length is not None and shuffle.window_rows is None:
         window = sorted_window(num_rows, max(window, _LEAST_SORTED))
+    if shuffle.window_rows is None and starts is None:
+        _warn_of_large_chunks(index, group_rows, window)
     shuffle = replace(shuffle.once("chunks"), window_rows=window)
     if starts is not None:  # rows are ranges, and these the first row ids of chunk groups
         cuts = starts
@@ -259,6 +265,21 @@ def _of_chunks(index: RowIndex, selection: np.ndarray | None, num_rows: int, shu
         return Order(num_rows, shuffle, ChunkGroups(np.append(cuts, num_rows)), group_rows, _RANGE_CHUNKS)
     groups = (index.files.starts, group_rows) if selection is None else (_starts_of_chunks(index, selection), None)
     return Order(num_rows, shuffle, ChunkGroups(*groups), group_rows)
+
+
+def _warn_of_large_chunks(index: RowIndex, chunk_rows: int, window_rows: int) -> None:
+    """Say what an epoch costs if a window of the shuffle, which fits into memory, has rows of a part of a chunk."""
+    times, path = chunk_rows // window_rows, index.files.path(0)
+    if times > 1 and first_time("large chunks", index.scope.group, *index.columns, *index.files.all_paths()):
+        logger.warning(
+            "%s: a chunk holds values of %d rows, and %d rows fit into the memory of a read: an epoch decodes each "
+            "chunk about %d times. Write chunks of fewer rows by ray_h5.repack(%r, 'repacked'), and read these files.",
+            path,
+            chunk_rows,
+            window_rows,
+            times,
+            path,
+        )
 
 
 def _starts_of_chunks(index: RowIndex, selection: np.ndarray) -> np.ndarray:

@@ -135,7 +135,7 @@ def staged(
     reads : callable
         Returns the work that fills places of an array with rows as they are stored.
     parts : iterable of Request
-        Each is a range or a list.
+        The parts.
     like : numpy.ndarray
         An array of no rows, of the shape and dtype of what is read.
     put : callable
@@ -156,9 +156,9 @@ def staged(
 
 
 def at_front(request: Request) -> Request:
-    """Return the same range, or list, with the first places of an array."""
-    places = np.zeros(1, np.int64) if request.is_range else np.arange(len(request), dtype=np.int64)
-    return replace(request, places=places)
+    """Return the same rows, with the first places of an array."""
+    lengths = request.lengths
+    return replace(request, places=np.cumsum(lengths) - lengths)
 
 
 def index_of(request: Request) -> slice | np.ndarray:

@@ -1,5 +1,6 @@
 import dataclasses
 import pickle
+import re
 
 import h5py
 import numpy as np
@@ -11,8 +12,10 @@ from ray_h5.errors import OptionError, StaleIndexError
 from ray_h5.index.row_index import build_index
 from ray_h5.order import read_plan as planning
 from ray_h5.order.block_layout import Tail, choose_block_rows
+from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.position import Position
 from ray_h5.order.remaining_blocks import layout_of, read_block, resume, start_of
+from ray_h5.torch_data import loader
 
 
 def make_plan(paths, block_rows, selection=None, columns=("signal", "label")):
@@ -103,3 +106,15 @@ def test_a_user_decides():
     for arguments in [(0, None), (None, 0), (5, 5), (2.5, None), ("3", None), (None, True)]:
         with pytest.raises(OptionError):
             choose_block_rows(10, 1000, *arguments)
+
+
+@pytest.mark.parametrize(("chunks", "is_said"), [((300_000, 1), True), ((100_000, 1), False), ((300_000, 256), True)])
+def test_chunks_of_more_rows_than_a_window_are_said_before_the_epoch(tmp_path, caplog, chunks, is_said):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", (600_000, 256), "f4", chunks=chunks)
+    loader(tmp_path / "a.h5", 64, shuffle=True)
+    said = "a chunk holds values of 300000 rows, and 131072 rows fit .* each chunk about 2 times.*repack"
+    assert bool(re.search(said, caplog.text)) == is_said
+    caplog.clear()
+    loader(tmp_path / "a.h5", 64, shuffle=Shuffle("chunks", window_rows=1000))
+    assert "a chunk holds" not in caplog.text

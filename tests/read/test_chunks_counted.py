@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from ray_h5 import RowReader
+from ray_h5.read.arrays import plan_boxes
 from ray_h5.storage.local import LocalFile
 from tests.hdf5.h5kit import by_h5py, dataset_with, plist_with, random_rows, stored_chunks
 from tests.kit.files import save
@@ -168,3 +169,39 @@ def test_text_of_varying_length_is_decoded_a_chunk_once(tmp_path):
     found = reader.read(["x"], [39, 0, 38, 1, 20, 0])["x"]
     assert found.tolist() == [b"row 39", b"row 0", b"row 38", b"row 1", b"row 20", b"row 0"]
     assert reader.stats.chunks_decoded == len({row // 4 for row in (39, 0, 38, 1, 20)})
+
+
+OF_COLUMNS = [
+    ("f4", (6000, 33), (6000, 1)),
+    ("i2", (5000, 4, 9), (1700, 2, 3)),
+    ("S3", (4000, 12), (4000, 5)),
+    (">f8", (5000, 7), (600, 2)),
+]
+
+
+@pytest.mark.parametrize("rows", ["all", "half", "twice", "few", "parts"])
+@pytest.mark.parametrize(("dtype", "shape", "chunks"), OF_COLUMNS)
+def test_shuffled_rows_of_chunks_that_hold_little_of_a_row(tmp_path, monkeypatch, dtype, shape, chunks, rows):
+    """As column stores write them: no piece is planned for each value of most of the rows."""
+    rng = np.random.default_rng(len(rows))
+    values = rng.integers(0, 99, shape).astype(dtype)
+    path = save(tmp_path / "a.h5", {"x": values}, chunks=chunks, compression="gzip", compression_opts=1)
+    every = rng.permutation(len(values))
+    wanted = {
+        "all": every,
+        "half": every[: len(every) // 2],
+        "twice": rng.integers(0, len(every), 2 * len(every)),
+        "few": every[:20],
+        "parts": np.concatenate([rng.permutation(1000), rng.permutation(1000) + len(every) - 1000]),
+    }[rows]
+    pieces, table = [], plan_boxes.BoxPlanner._table
+    monkeypatch.setattr(
+        plan_boxes.BoxPlanner, "_table", lambda *args: [pieces.append(len(args[5].begins)), table(*args)][1]
+    )
+    with RowReader(path) as reader:
+        assert np.array_equal(reader.read(["x"], wanted)["x"], values[wanted])
+        out = np.full((len(wanted) + 3, *shape[1:]), 7, "S5" if dtype == "S3" else "f8")
+        places = rng.permutation(len(out))[: len(wanted)]
+        reader.read_into({"x": out}, wanted, places)
+    assert np.array_equal(out[places], values[wanted].astype(out.dtype))
+    assert rows == "few" or sum(pieces) < 5_000

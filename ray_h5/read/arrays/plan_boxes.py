@@ -33,6 +33,9 @@ _MOST_BYTES = 1 << 20
 MOST_BOXES = 1 << 16
 """Boxes that are planned together."""
 
+_NARROW_BYTES = 128
+"""Of chunks that hold no more of a row, rows are read in order and put into their places by numpy (measured)."""
+
 _MOST_PIECES = 64
 """Of a row that has more parts, what is between them is copied, too, and they are picked by numpy (measured)."""
 
@@ -127,7 +130,7 @@ class BoxPlanner:
 
     def jobs(self, request: Request, out: np.ndarray) -> list[Job]:
         """Return the work that fills ``out[request.places]`` with the boxes ``request.rows``, as they are stored."""
-        if lines := self._lines(request, out):
+        if lines := self._lines(request, out) or self._near_rows(request, out):
             return lines
         boxes = self._boxes(request, out)
         if len(boxes[0]) > MOST_BOXES and len(parts := list(self.parts(request, MOST_BOXES))) > 1:
@@ -387,6 +390,37 @@ class BoxPlanner:
 
         parts = Request.range(0, 0, math.prod(lead)).spans(1, width * item)
         return staged(source.byte_source, reads, parts, np.empty((0, width), layout.stored_dtype), put)
+
+    def _near_rows(self, request: Request, out: np.ndarray) -> list[Job]:
+        """Return the work for most rows of chunks that hold little of a row; nothing for others.
+
+        Chunks of all rows and one column, say, of which rows are drawn: a piece for each value of each row would take
+        longer than to decode them, and more memory than the values. So rows are read in the order of the file, with
+        the few between them, and put into their places afterwards.
+        """
+        layout, selection = self.source.layout, self.selection
+        chunk = layout.chunk_shape
+        is_plain = selection.axes == (0,) and not (selection.shape or selection.is_reversed) and request.counts is None
+        if chunk is None or not is_plain or len(request) < MOST_BOXES // _MOST_PIECES:
+            return []
+        if (
+            self.row_bytes < 2 * (narrow := math.prod(chunk[1:]) * layout.stored_dtype.itemsize)
+            or narrow > _NARROW_BYTES
+        ):
+            return []
+        rows, of = np.unique(request.rows, return_inverse=True)
+        starts, stops = runs_between(np.diff(rows) > _MOST_PIECES)
+        firsts, counts = rows[starts], rows[stops - 1] + 1 - rows[starts]
+        # A piece is planned in about 64 bytes: less than what is read between the rows.
+        if int(counts.sum()) > max(2, 32 // narrow) * len(request) or len(rows) < _MOST_PIECES * len(starts):
+            return []
+        near = Request(firsts, np.cumsum(counts) - counts, counts)
+        picked = (rows + np.repeat(near.places - firsts, stops - starts))[of.reshape(-1)]
+
+        def put(_: Request, values: np.ndarray) -> None:
+            out[request.places] = values[picked]
+
+        return staged(self.source.byte_source, self.jobs, [near], np.empty((0, *out.shape[1:]), out.dtype), put)
 
     @cached_property
     def wide(self) -> tuple[BoxPlanner, Sequence[int], Callable[[np.ndarray], np.ndarray]] | None:
