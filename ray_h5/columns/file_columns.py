@@ -17,10 +17,10 @@ from ray_h5.columns.values import Values
 from ray_h5.errors import RayH5Error, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.groups.matching_groups import GroupPattern
 from ray_h5.likely_rows.alike import pattern_of
+from ray_h5.likely_rows.length_errors import groups_with
 from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray, Paths, Texts
 from ray_h5.manifest.layout import ColumnLayout, Encoding, FileLayout, Form
 from ray_h5.per_process import cached_property
-from ray_h5.read.length_errors import groups_with
 from ray_h5.read.reader import FileReader
 
 THE_FILE = Paths(Texts.of([b""]))

@@ -20,7 +20,6 @@ from ray_h5.columns.schema import Cast
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError
 from ray_h5.hdf5.groups.matching_groups import is_glob, texts_of
 from ray_h5.index.facts.file_facts import Question
-from ray_h5.index.file_opener import Scope
 from ray_h5.index.row_index import RowIndex, build_index, find_cast
 from ray_h5.index.scan_files import UNREADABLE, Lookup, Spread, read_ahead
 from ray_h5.index.stored.index_files import check_index_dir
@@ -31,6 +30,7 @@ from ray_h5.messages import ensure_handler, few, near_names, no_column
 from ray_h5.rows.patches_option import Patches
 from ray_h5.rows.row_kind_options import Files, Grid, Groups, naming_files
 from ray_h5.rows.windows_option import Windows
+from ray_h5.scope import Scope
 from ray_h5.source import Source, SourceOptions
 from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.find_files import PathLike, find_files, is_local_only, list_paths

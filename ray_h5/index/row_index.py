@@ -22,7 +22,6 @@ from ray_h5.errors import OptionError, PredicateError, RayH5Error, SchemaMismatc
 from ray_h5.index.facts.common_schema import check_enums, common_columns
 from ray_h5.index.facts.file_facts import FileFacts, Question, Sources, SourceTable, sources_of
 from ray_h5.index.facts.scan_file import check_planned
-from ray_h5.index.file_opener import Scope
 from ray_h5.index.scan_files import (
     UNREADABLE,
     Found,
@@ -52,6 +51,7 @@ from ray_h5.rows.kinds.clock import check_any_row, check_steps, steps_of_rows
 from ray_h5.rows.kinds.timestamps import check_widths
 from ray_h5.rows.patches_option import check_any_block
 from ray_h5.rows.row_view import AnyReader
+from ray_h5.scope import Scope
 from ray_h5.storage.byte_source import Identity
 from ray_h5.storage.request_pool import each_waiting
 from ray_h5.storage.storage_of_path import storage_of

@@ -21,11 +21,11 @@ from ray_h5.columns.schema import ColumnSpec
 from ray_h5.errors import CorruptFileError, NotHDF5Error, RayH5Error, TruncatedFileError
 from ray_h5.index.facts.file_facts import ColumnFacts, FileFacts, Question, Sources
 from ray_h5.index.facts.scan_file import learn
-from ray_h5.index.file_opener import Scope
 from ray_h5.index.stored.facts_store import FactsStore
 from ray_h5.manifest.file_state import FileState
 from ray_h5.messages import few
 from ray_h5.per_process import PerProcess
+from ray_h5.scope import Scope
 from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.request_pool import each_waiting, fetching_threads
 from ray_h5.storage.storage_of_path import storage_of

@@ -13,7 +13,6 @@ from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import OptionError, StaleIndexError
 from ray_h5.index.facts.file_facts import SourceTable
 from ray_h5.index.facts.scan_file import wrong_index
-from ray_h5.index.file_opener import Scope
 from ray_h5.index.row_index import RowIndex
 from ray_h5.manifest.file_state import FileState
 from ray_h5.manifest.file_table import FileTable
@@ -24,6 +23,7 @@ from ray_h5.order.fingerprint import Fingerprint, data_of_rows, fingerprint
 from ray_h5.per_process import cached_property
 from ray_h5.rows.kinds.clock import Clock
 from ray_h5.rows.windows_option import WindowColumn
+from ray_h5.scope import Scope
 from ray_h5.tables.table_columns import TableColumns
 
 if TYPE_CHECKING:

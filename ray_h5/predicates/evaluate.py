@@ -16,7 +16,7 @@ from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.messages import no_column
 from ray_h5.predicates.comparisons import comparable_type, compared
-from ray_h5.predicates.computed_columns import step_shape
+from ray_h5.predicates.time_steps import step_shape
 from ray_h5.predicates.virtual_names import Compared, in_words, names_in, parse_virtual, read_for
 
 

@@ -15,9 +15,9 @@ from ray.data.expressions import ColumnExpr, Expr, PyArrowComputeUDFExpr, UDFExp
 
 from ray_h5.errors import PredicateError
 from ray_h5.predicates.comparisons import compared
-from ray_h5.predicates.computed_columns import occurs
 from ray_h5.predicates.criteria import Criterion
 from ray_h5.predicates.evaluate import no_scalar
+from ray_h5.predicates.time_steps import occurs
 from ray_h5.predicates.virtual_names import AnyEqual, Compared, Fold, RowMask
 from ray_h5.ray_data.preprocessing.batch_formats import as_array
 

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from ray_h5.errors import OptionError, RowIndexError
+from ray_h5.hdf5.files.opening import is_of_matlab
+from ray_h5.likely_rows.length_errors import HasRows, error_of_lengths
 from ray_h5.manifest.file_state import SourceStates
 from ray_h5.manifest.row_requests import Request, request_of
-from ray_h5.read.length_errors import HasRows, error_of_lengths
 
 Rows = slice | Sequence[int] | np.ndarray
 
@@ -113,4 +114,8 @@ def common_rows(
         lengths.setdefault(column.shape[0], []).append(name)
     if len(lengths) == 1:
         return next(iter(lengths))
-    raise error_of_lengths(path, columns, lengths, head, sources)
+
+    def of_matlab() -> bool:
+        return is_of_matlab(path, None if head is None else head())
+
+    raise error_of_lengths(path, columns, lengths, of_matlab, sources)

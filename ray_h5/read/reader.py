@@ -17,6 +17,7 @@ from ray_h5.errors import OptionError, RayH5Error, UnknownColumnError
 from ray_h5.hdf5.files.external_policy import Access, ExternalPolicy
 from ray_h5.hdf5.files.metadata_replay import replay
 from ray_h5.hdf5.files.opening import HEAD_BYTES
+from ray_h5.likely_rows.length_errors import HasRows, hint_of
 from ray_h5.manifest.file_manifest import Manifest
 from ray_h5.manifest.file_state import FileState, SourceStates, check_same
 from ray_h5.manifest.joined_arrays import JoinedArray
@@ -30,7 +31,6 @@ from ray_h5.read.casting import Casting
 from ray_h5.read.file_plan import jobs_of_parts
 from ray_h5.read.file_reads import repeated, run_together
 from ray_h5.read.jobs import Job, ReadStats
-from ray_h5.read.length_errors import HasRows, hint_of
 from ray_h5.read.native.job_table import new_times
 from ray_h5.read.open_file import OpenFile, open_file
 from ray_h5.read.read_parts import FileRead, Part, outputs

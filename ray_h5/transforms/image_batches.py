@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from ray_h5.buffers import objects
-from ray_h5.codecs.decode_image import FORMATS, HeaderError
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.messages import few
 from ray_h5.options import is_integer
+from ray_h5.transforms.decode_image import FORMATS, HeaderError
 
 
 def is_batch(values: Any) -> bool:

@@ -11,11 +11,11 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 
 from ray_h5.buffers import objects
-from ray_h5.codecs.decode_image import HeaderError, Mode, decode_image
 from ray_h5.errors import ImageError, OptionError, UnknownColumnError
 from ray_h5.messages import no_column
 from ray_h5.options import as_integer, is_integer, names_options, require
 from ray_h5.per_process import PerProcess
+from ray_h5.transforms.decode_image import HeaderError, Mode, decode_image
 from ray_h5.transforms.image_batches import as_bytes, encoded, is_batch
 
 logger = logging.getLogger(__name__)

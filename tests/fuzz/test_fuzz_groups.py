@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ray_h5 import Groups, RayH5Error, Windows
-from ray_h5.index.file_opener import Scope
+from ray_h5.scope import Scope
 from ray_h5.source import Source
 from tests.fuzz.campaign import _calls_library
 from tests.fuzz.children import _caught, digest, in_child

@@ -1,12 +1,12 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from ray_h5.index.file_opener import Scope
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.stored import index_files
 from ray_h5.order.execute_plan import read_rows
 from ray_h5.order.read_plan import make_plan
 from ray_h5.predicates.evaluate import as_expression
+from ray_h5.scope import Scope
 from ray_h5.source import Source
 from ray_h5.storage.addresses import is_url
 from ray_h5.storage.storage_of_path import storage_for

@@ -19,12 +19,12 @@ import pytest
 from ray_h5 import Groups, H5Dataset, any_equal, atomic, row_mask
 from ray_h5.errors import OptionError, StaleIndexError
 from ray_h5.index.facts.file_facts import Question
-from ray_h5.index.file_opener import Scope
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.row_index import build_index
 from ray_h5.index.scan_files import Lookup
 from ray_h5.index.stored import facts_store, index_files
 from ray_h5.index.stored.facts_store import MEMORY, FactsStore
+from ray_h5.scope import Scope
 from ray_h5.torch_data import where
 from tests.conftest import write_five_files
 from tests.hdf5.h5kit import run_python

@@ -22,7 +22,6 @@ from ray_h5.errors import (
 )
 from ray_h5.hdf5.columns.dataset_header import describe_column
 from ray_h5.hdf5.tree import tree
-from ray_h5.index.file_opener import Scope
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.folds import fold_values
 from ray_h5.index.row_index import build_index
@@ -30,6 +29,7 @@ from ray_h5.index.scan_files import Lookup
 from ray_h5.index.stored.facts_store import MEMORY
 from ray_h5.manifest.file_table import FileTable
 from ray_h5.order.execute_plan import read_rows
+from ray_h5.scope import Scope
 from ray_h5.storage.byte_source import FileIdentity, ObjectIdentity
 from ray_h5.torch_data import Groups, H5Dataset, RayH5Error, where
 from tests.index.kit import plan_files

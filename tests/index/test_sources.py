@@ -14,7 +14,6 @@ import pytest
 from ray_h5 import errors
 from ray_h5.arrow_arrays import numbers_of
 from ray_h5.index.facts.file_facts import SourceTable
-from ray_h5.index.file_opener import Scope
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.folds import fold_predicates
 from ray_h5.index.row_index import build_index
@@ -23,6 +22,7 @@ from ray_h5.index.stored.facts_store import MEMORY
 from ray_h5.order.execute_plan import read_rows
 from ray_h5.order.read_plan import make_plan
 from ray_h5.predicates.virtual_names import virtual_name
+from ray_h5.scope import Scope
 from ray_h5.storage.byte_source import FileIdentity, ObjectIdentity
 from ray_h5.torch_data import Files, Grid, Groups, H5Dataset, Shuffle, Windows, any_equal, row_mask, where
 from tests.hdf5.h5kit import by_h5py, numbered_column

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from ray_h5 import Position, RayH5Error, Shuffle
 from ray_h5.errors import OptionError, PositionError
-from ray_h5.index.file_opener import Scope
 from ray_h5.loading.rank_shares import Share
 from ray_h5.manifest.file_table import FileTable
 from ray_h5.order.block_layout import Left, Tail
@@ -19,6 +18,7 @@ from ray_h5.order.epoch_order import Order
 from ray_h5.order.fingerprint import Fingerprint
 from ray_h5.order.read_plan import ReadPlan
 from ray_h5.order.remaining_blocks import layout_of, positions_of, read_block, resume, start_of
+from ray_h5.scope import Scope
 from tests.index.kit import plan_files
 
 

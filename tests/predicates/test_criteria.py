@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 import ray_h5
 from ray_h5 import RowReader
 from ray_h5.errors import CastError, PredicateError, UnknownColumnError
-from ray_h5.predicates import computed_columns
+from ray_h5.index.facts import computed_columns
+from ray_h5.predicates import time_steps
 from ray_h5.predicates.evaluate import as_expression, evaluate
 from ray_h5.predicates.virtual_names import Length, parse_virtual, virtual_name
 from ray_h5.torch_data import H5Dataset, any_equal, between, row_mask, where
@@ -259,7 +260,7 @@ def test_a_value_at_any_step(classed, wanted, valid):
     assert selected(classed, where(ids=any_equal(wanted, valid=valid))) == np.flatnonzero(expected).tolist()
     assert selected(classed, ~where(ids=any_equal(wanted, valid=valid))) == np.flatnonzero(~expected).tolist()
     arrays = [whole(classed, "ids"), None if valid is None else whole(classed, valid)]
-    assert np.array_equal(computed_columns.occurs(*arrays, "ids", any_equal(wanted, valid=valid)), expected)
+    assert np.array_equal(time_steps.occurs(*arrays, "ids", any_equal(wanted, valid=valid)), expected)
     if wanted in range(CLASSES):
         found = selected(classed, where(one_hot=any_equal(wanted, valid=valid)))
         assert found == np.flatnonzero(expected).tolist()

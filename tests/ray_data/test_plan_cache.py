@@ -9,11 +9,11 @@ import ray
 from ray.data.expressions import col, lit
 
 import ray_h5
-from ray_h5.index.file_opener import Scope
 from ray_h5.predicates.evaluate import fingerprint
 from ray_h5.ray_data import datasource
 from ray_h5.ray_data.datasource import PlanCache
 from ray_h5.ray_data.ray_internals import datasources
+from ray_h5.scope import Scope
 
 from .kit import ids_read
 

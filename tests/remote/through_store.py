@@ -20,9 +20,9 @@ from hypothesis import settings
 
 from ray_h5.errors import RayH5Error
 from ray_h5.index import row_index
-from ray_h5.index.file_opener import Scope
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.scan_files import Lookup
+from ray_h5.scope import Scope
 from ray_h5.storage.byte_source import FileIdentity
 from ray_h5.storage.local import LOCAL
 from ray_h5.storage.storage_of_path import storage_for

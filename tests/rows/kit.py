@@ -6,10 +6,10 @@ import h5py
 import numpy as np
 from hypothesis import strategies as st
 
-from ray_h5.index.file_opener import Scope
 from ray_h5.rows.row_kind_options import RowKind
 from ray_h5.rows.row_view import RowView
 from ray_h5.rows.windows_option import Windows
+from ray_h5.scope import Scope
 from ray_h5.source import Source
 
 ENUM = h5py.enum_dtype({"left": 0, "right": 1, "up": 5}, basetype="i2")

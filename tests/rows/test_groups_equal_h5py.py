@@ -16,9 +16,9 @@ from ray_h5.errors import CorruptFileError, SchemaMismatchError, UnknownColumnEr
 from ray_h5.hdf5.groups import column_of_groups, matching_groups
 from ray_h5.hdf5.tree.tree import H5Tree
 from ray_h5.index.facts.file_facts import FileFacts
-from ray_h5.index.file_opener import Scope
 from ray_h5.index.stored.facts_as_bytes import FactsReader, FactsWriter, check_ranges
 from ray_h5.manifest.joined_arrays import JoinedArray
+from ray_h5.scope import Scope
 from ray_h5.source import Source
 from ray_h5.storage.byte_source import FileIdentity
 from ray_h5.torch_data import Groups, H5Dataset, Windows, between, part, where

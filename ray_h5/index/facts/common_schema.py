@@ -16,11 +16,11 @@ from ray_h5.columns.schema import NULLABLE_KINDS, TENSOR_KINDS, Cast, ColumnSpec
 from ray_h5.errors import SchemaMismatchError
 from ray_h5.hdf5.columns.value_types import as_dtype
 from ray_h5.index.facts.file_facts import FileFacts
-from ray_h5.index.file_opener import Scope
 from ray_h5.likely_rows.alike import pattern_of
 from ray_h5.likely_rows.suggestions import Suggestion, samples
 from ray_h5.likely_rows.tree import FileTree, Seen
 from ray_h5.messages import common_pattern, few
+from ray_h5.scope import Scope
 
 logger = logging.getLogger(__name__)
 

@@ -15,16 +15,16 @@ from ray_h5.columns.row_table import RowTable
 from ray_h5.columns.schema import ColumnSpec, scalar_to_arrow
 from ray_h5.errors import SchemaMismatchError, StaleIndexError, UnsupportedColumnError
 from ray_h5.hdf5.tree.tree import opened_once
+from ray_h5.index.facts.computed_columns import compute
 from ray_h5.index.facts.file_facts import ColumnFacts, FileFacts, Question
-from ray_h5.index.file_opener import Scope
 from ray_h5.manifest.file_state import FileState
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.predicates.computed_columns import compute
 from ray_h5.predicates.evaluate import check_not_drawn
 from ray_h5.predicates.virtual_names import Length, RowMask, parse_virtual, read_for
 from ray_h5.read.reader import OBJECT_BYTES, FileReader
 from ray_h5.rows.row_kind_options import Groups
 from ray_h5.rows.row_view import AnyReader
+from ray_h5.scope import Scope
 from ray_h5.storage.byte_source import Identity
 
 logger = logging.getLogger(__name__)

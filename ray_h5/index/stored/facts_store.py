@@ -22,10 +22,10 @@ import pyarrow as pa
 from ray_h5.arrow_arrays import binary_array
 from ray_h5.errors import NotFoundError, RayH5Error
 from ray_h5.index.facts.file_facts import FileFacts, Question
-from ray_h5.index.file_opener import Scope, how_opened
 from ray_h5.index.stored import index_files
 from ray_h5.index.stored.facts_as_bytes import FOREIGN, FactsReader, FactsWriter, check_ranges
 from ray_h5.lru import LRU, first_time
+from ray_h5.scope import Scope, how_opened
 from ray_h5.storage.addresses import is_url
 from ray_h5.storage.byte_source import Identity
 from ray_h5.storage.local import LOCAL, identity_now

@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 
 from ray_h5.columns.schema import Cast, ColumnSpec
-from ray_h5.index.file_opener import Scope
 from ray_h5.index.row_index import RowIndex, build_index
 from ray_h5.index.scan_files import Lookup
 from ray_h5.index.stored import facts_store
@@ -26,6 +25,7 @@ from ray_h5.order.remaining_blocks import layout_of, positions_of, start_of
 from ray_h5.ray_data.tasks import read_tasks
 from ray_h5.read.open_file import forget_all
 from ray_h5.rows.row_kind_options import Files
+from ray_h5.scope import Scope
 from tests.bench import BenchOptions
 from tests.bench.made_files import make_many
 from tests.bench.measure import OURS, Case, Result, of_figures, run_turns

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ray_h5.errors import SchemaMismatchError
-from ray_h5.hdf5.files.opening import is_of_matlab
 from ray_h5.likely_rows.alike import pattern_of
 from ray_h5.likely_rows.suggestions import suggestions
 from ray_h5.likely_rows.tree import FileTree, Seen
@@ -33,16 +32,15 @@ def error_of_lengths(
     path: str,
     columns: Mapping[str, HasRows],
     lengths: Mapping[int, Sequence[str]],
-    head: Callable[[], bytes] | None = None,
+    of_matlab: Callable[[], bool],
     sources: Mapping[str, SourceStates] | None = None,
 ) -> SchemaMismatchError:
-    """Return the error of columns of several lengths, by their lengths; `head` and `sources` as for `common_rows`."""
+    """Return the error of columns of several lengths, by their lengths; `sources` as for `common_rows`."""
     if not lengths:
         return SchemaMismatchError(
             f"{path}: found no column; is group= the group that holds the datasets? If each dataset is a sample, such "
             "as an image with a name, pass rows=ray_h5.Groups('*'); if each file is one, rows=ray_h5.Files()."
         )
-    of_matlab = is_of_matlab(path, None if head is None else head())
     seen = {name: Seen(str(column.dtype), tuple(column.shape)) for name, column in columns.items()}
     most = _FEW_LISTED if len(lengths) > _MAX_LISTED else _MAX_LISTED  # many samples have lengths of their own
     listed = [f"  {n} rows: {_to_copy(names)}" for n, names in sorted(lengths.items())]
@@ -59,7 +57,7 @@ def error_of_lengths(
     ]
     message = f"{path}: expected columns with one common first axis, found {len(lengths)} lengths:"
     error = SchemaMismatchError("\n".join([message, *listed, *filter(None, hints)]))
-    error.suggestions = tuple(suggestions(FileTree(seen, of_matlab=of_matlab)))
+    error.suggestions = tuple(suggestions(FileTree(seen, of_matlab=of_matlab())))
     return error
 
 

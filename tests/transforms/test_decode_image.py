@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from ray_h5.codecs.decode_image import HeaderError, decode_image
+from ray_h5.transforms.decode_image import HeaderError, decode_image
 
 IMAGECODECS_IS_OLD = imagecodecs.__version__ < "2025.8"
 """The last release for Python 3.10 neither decodes TIFF of single bits nor encodes TIFF."""

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
 
 import numpy as np
 
 from ray_h5.buffers import empty, zeros
 from ray_h5.errors import PredicateError
 from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.predicates.time_steps import check_steps, rows_with_a_step
 from ray_h5.predicates.virtual_names import AnyEqual, Derived, Length, RowMask
 from ray_h5.rows.row_view import AnyReader, RowView
-
-_Length = TypeVar("_Length", int, int | None)
 
 _PIECE_BYTES = 16 << 20
 
@@ -43,27 +41,13 @@ def compute(reader: AnyReader, num_rows: int, column: str, criterion: Derived) -
     return lengths
 
 
-def occurs(values: np.ndarray, valid: np.ndarray | None, column: str, criterion: AnyEqual) -> np.ndarray:
-    """Return for each row of an array whether a value occurs in it, as `compute` does for a file.
-
-    Raises
-    ------
-    PredicateError
-        As `compute` does.
-    """
-    arrays = [array for array in (values, valid) if array is not None]
-    forms = [("number" if array.dtype.kind in "biuf" else str(array.dtype), array.shape[1:]) for array in arrays]
-    _check_shapes(f"any_equal({criterion.value!r}): column {column!r}", forms, criterion)
-    return _occurs(values, valid, criterion.value)
-
-
 def _any_equal(reader: AnyReader, num_rows: int, column: str, criterion: AnyEqual) -> np.ndarray:
     names = [column] if criterion.valid is None else [column, criterion.valid]
     layouts = reader.find(names)
     dtypes = {name: np.dtype(dtype) for name, dtype, _ in criterion.casts}
     casting = {name: casting for name, _, casting in criterion.casts}
     forms = [("number" if name in dtypes else layouts[name].kind, layouts[name].row_shape) for name in names]
-    _check_shapes(f"{reader.path}: any_equal({criterion.value!r}): column {column!r}", forms, criterion)
+    check_steps(f"{reader.path}: any_equal({criterion.value!r}): column {column!r}", forms, criterion)
     for layout in layouts.values():
         if layout.num_rows != num_rows:
             raise PredicateError(
@@ -76,39 +60,8 @@ def _any_equal(reader: AnyReader, num_rows: int, column: str, criterion: AnyEqua
             for name, layout in layouts.items()
         }
         reader.read_into(arrays, piece, casting=casting)
-        is_true[piece] = _occurs(arrays[column], arrays.get(criterion.valid or ""), criterion.value)
+        is_true[piece] = rows_with_a_step(arrays[column], arrays.get(criterion.valid or ""), criterion.value)
     return is_true
-
-
-def _occurs(values: np.ndarray, valid: np.ndarray | None, wanted: float) -> np.ndarray:
-    values = values.reshape(len(values), *step_shape(values.shape[1:]))
-    with np.errstate(over="ignore"):  # a value that is too large for the dtype becomes infinite
-        hits = values[:, :, int(wanted)] != 0 if values.ndim == 3 else values == wanted
-    if valid is not None:
-        hits = hits & (valid.reshape(len(valid), *step_shape(valid.shape[1:])) > 0)
-    return hits.any(axis=1) if hits.ndim == 2 else hits
-
-
-def step_shape(shape: tuple[_Length, ...]) -> tuple[_Length, ...]:
-    """Return the shape of a row. (T, 1) is (T,): values, and not one-hot."""
-    return shape[:1] if shape[1:] == (1,) else shape
-
-
-def _check_shapes(where: str, forms: Sequence[tuple[str, tuple[int, ...]]], criterion: AnyEqual) -> None:
-    """Raise unless `any_equal` compares a column of a kind and shape of rows, and the second one marks its steps."""
-    (kind, row_shape), *marks = forms
-    shape = step_shape(row_shape)
-    if kind not in {"number", "bool"} or len(shape) > 2:
-        held = "rows that differ in length" if kind == "ragged" else f"{kind} values of shape {shape} a row"
-        raise PredicateError(f"{where} holds {held}; expected numbers of shape (T,), or one-hot of shape (T, C)")
-    if len(shape) == 2 and not (float(criterion.value).is_integer() and 0 <= criterion.value < shape[1]):
-        raise PredicateError(f"{where} is one-hot of {shape[1]} classes; expected a class from 0 to {shape[1] - 1}")
-    for kind, row_shape in marks:
-        if step_shape(row_shape) != shape[:1] or kind not in {"number", "bool"}:
-            raise PredicateError(
-                f"{where} has {shape[:1]} time steps a row; expected numbers of that shape in {criterion.valid!r}, "
-                f"found {kind} values of shape {row_shape}"
-            )
 
 
 def _row_mask(reader: AnyReader, num_rows: int, column: str) -> np.ndarray:

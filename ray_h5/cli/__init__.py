@@ -14,8 +14,8 @@ from typing import Any
 import click
 
 from ray_h5 import __version__, inspect
+from ray_h5.cli.flags import Command, Flag, file_flags, options_of
 from ray_h5.errors import OptionError, RayH5Error
-from ray_h5.inspect.flags import Command, Flag, file_flags, options_of
 from ray_h5.messages import counted, printable
 from ray_h5.read.native.build import loop_line
 
