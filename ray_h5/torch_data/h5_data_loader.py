@@ -22,7 +22,7 @@ from ray_h5.options import as_integer, names_options, takes_options_of
 from ray_h5.order.position import PositionLike
 from ray_h5.storage.find_files import PathLike
 from ray_h5.storage.request_pool import Stop
-from ray_h5.torch_data.batches.processes import NOTHING, Workers, has_rows, seeded, with_errors
+from ray_h5.torch_data.batches.processes import NOTHING, Workers, has_rows, seeded
 from ray_h5.torch_data.batches.samples import steps_of
 from ray_h5.torch_data.batches.tensors import Listed, Sample
 from ray_h5.torch_data.dataset import DatasetOptions, H5Dataset
@@ -199,8 +199,7 @@ class H5DataLoader(DataLoader[Any]):
             )
         made = self._made(Stop())
         counted = made if ordered is None else ordered.counted(made, lambda pair: len(pair[0]))
-        batches = (batch for _, batch in counted if batch is not NOTHING)
-        return with_errors(batches, self.timeout, self._what) if self.workers else batches
+        return (batch for _, batch in counted if batch is not NOTHING)
 
     def _made(self, stop: Stop) -> Iterator[_Made]:
         """Yield each task with its batch; NOTHING for a batch whose images were all skipped.

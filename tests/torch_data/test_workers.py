@@ -1,12 +1,14 @@
 """Worker processes: the same samples by any start method, and nothing that piles up."""
 
 import gc
+import itertools
 import multiprocessing
 import os
 import pickle
 import random
 import re
-import time
+import signal
+from collections import deque
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +20,7 @@ import torch
 from torch.utils.data import DataLoader, default_collate
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
-from ray_h5 import H5DataLoader, H5Dataset, OrderBatchSampler, OrderSampler, Sample, loader
+from ray_h5 import H5DataLoader, H5Dataset, OrderBatchSampler, Sample, loader
 from ray_h5.errors import OptionError, UnsupportedColumnError
 from ray_h5.system import resident_bytes
 from ray_h5.torch_data import CombinedHDF5Dataset, DecodeImage, H5LazyDataset, h5_worker_init_fn
@@ -89,13 +91,24 @@ def test_a_worker_sends_samples_that_are_not_collated(files, make):
         assert same(sample, dataset[i])
 
 
-def test_batches_that_are_kept_stay_as_they_are(files):
+def as_it_is(sample):
+    return sample
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda data: DataLoader(data, batch_size=2, num_workers=1, persistent_workers=True),
+        lambda data: loader(data, 2, workers=1, shuffle=False),
+    ],
+)
+@pytest.mark.parametrize("transform", [None, as_it_is])
+def test_batches_that_are_kept_stay_as_they_are(files, make, transform):
     """Shared memory is used again only when nobody looks at it any more."""
-    dataset = CombinedHDF5Dataset(files, ["fhr_st", "fhr", "guid"])
-    loader = DataLoader(dataset, batch_size=2, num_workers=1, persistent_workers=True)
-    kept = list(loader)
-    views = [batch["fhr_st"][1:, 0] for batch in loader]
-    assert sorted(i for batch in loader for i in ids_of(batch)) == list(range(60))
+    batches = make(H5Dataset(files, ["fhr_st", "fhr", "guid"], transform=transform))
+    kept = list(batches)
+    views = [batch["fhr_st"][1:, 0] for batch in batches]
+    assert sorted(i for batch in batches for i in ids_of(batch)) == list(range(60))
     assert [ids_of(batch) for batch in kept] == [[i, i + 1] for i in range(0, 60, 2)]
     assert [view[0, 3].item() for view in views] == list(range(1, 60, 2))
     kept[0].fhr_st.zero_()
@@ -104,13 +117,140 @@ def test_batches_that_are_kept_stay_as_they_are(files):
 
 def test_slots_of_shared_memory_are_used_again(files):
     dataset = CombinedHDF5Dataset(files, ["fhr_st"])
-    loader = DataLoader(dataset, batch_size=5, num_workers=1, persistent_workers=True)
-    places = {batch.fhr_st.data_ptr() for _ in range(4) for batch in loader}
-    assert len(places) <= 12  # six slots, mapped anew at most when no batch was left of the old mapping
+    for batches in (
+        DataLoader(dataset, batch_size=5, num_workers=1, persistent_workers=True),
+        loader(H5Dataset(files, ["fhr_st"]), 5, workers=1),
+    ):
+        places = {batch.fhr_st.data_ptr() for _ in range(4) for batch in batches}
+        assert len(places) <= 6
 
 
-def descriptors():
-    return len(list(Path("/proc/self/fd").iterdir()))
+def descriptors(*pids):
+    """Return how many descriptors this process and others have open, and how many pieces of memory they share."""
+    maps = Path("/proc/self/maps").read_text().count("memfd:")
+    return sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in ("self", *pids)), maps
+
+
+TORCH_BATCHES = partial(DataLoader, num_workers=2, persistent_workers=True)
+
+
+@pytest.mark.parametrize("make", [TORCH_BATCHES, partial(loader, workers=2, shuffle=False)])
+@pytest.mark.parametrize("transform", [None, as_it_is])
+def test_epochs_that_are_left_anywhere_leave_nothing_behind(files, make, transform):
+    """After 0, 1 or more batches, of which some are kept: the next epoch is whole, and nothing piles up."""
+    batches = make(H5Dataset(files, ["fhr_st", "guid"], transform=transform), batch_size=4)
+    rng, kept = random.Random(0), deque(maxlen=2)
+    next(iter(batches))
+    pids = [child.pid for child in multiprocessing.active_children()]
+    counts = []
+    for epoch in range(60):
+        kept.extend(itertools.islice(batches, rng.randrange(9)))
+        if epoch % 20 == 0:
+            assert [i for batch in batches for i in ids_of(batch)] == [*range(60)]
+            counts.append(descriptors(*pids))
+    assert {child.pid for child in multiprocessing.active_children()} >= {*pids}  # they are still the same
+    assert counts[-1][0] <= counts[0][0] + 4
+    assert counts[-1][1] <= counts[0][1] + 2
+
+
+class Boxes(torch.Tensor):
+    """A tensor with a type, and a format beside it."""
+
+
+def odd_values(samples):
+    """Return what transforms may put into a batch, as numbers of the first sample."""
+    base = torch.arange(24.0).reshape(2, 3, 4) + samples[0]["x"]
+    boxes = base.clone().as_subclass(Boxes)
+    boxes.format = "XYXY"
+    whole = torch.arange(6)
+    return {
+        "gradient": base.clone().requires_grad_(),
+        "parameter": torch.nn.Parameter(base.clone()),
+        "subclass": boxes,
+        "dtypes": [
+            torch.ones(3).to(dtype)
+            for dtype in (torch.float8_e4m3fn, torch.float8_e5m2, torch.bfloat16, torch.half, torch.complex32)
+        ],
+        "numbers": [torch.ones(3, dtype=dtype) for dtype in (torch.complex128, torch.bool, torch.uint16, torch.uint64)],
+        "large": torch.ones(20_000, dtype=torch.float16),
+        "coo": base.to_sparse(),
+        "csr": base[0].to_sparse_csr(),
+        "nested": torch.nested.as_nested_tensor([base[0], base[1, :2]]),
+        "empty": [torch.empty(0), torch.empty(3, 0, dtype=torch.int16)],
+        "scalar": [torch.tensor(4.0), 3, 2.5, True, None, "text", b"bytes", 1 + 2j],
+        "strides": [base.transpose(0, 2), base[:, ::2], base.expand(5, 2, 3, 4), base[0, 0, 0]],
+        "one memory": [whole, whole[2:], whole],
+        "arrays": [np.arange(6).reshape(2, 3).T, np.array("text"), np.array([1, "a", None], object), np.float32(2)],
+        "read only": np.broadcast_to(np.arange(3), (2, 3)),
+        "meta": torch.empty(2, device="meta"),
+        "rows": samples[0],
+    }
+
+
+def described(value):
+    """Return a value as what compares by all that matters of a tensor."""
+    if isinstance(value, torch.Tensor):
+        facts = type(value), value.dtype, value.layout, value.requires_grad, getattr(value, "format", None)
+        if value.layout is not torch.strided or value.is_nested or value.device.type == "meta":
+            values = [] if value.device.type == "meta" or value.is_nested else value.to_dense().tolist()
+            values = [described(each) for each in value.unbind()] if value.is_nested else values
+            return *facts, tuple(value.size()) if not value.is_nested else (), values
+        plain = value.detach().as_subclass(torch.Tensor)
+        plain = plain.to(torch.complex64 if plain.is_complex() else torch.float64)
+        return *facts, tuple(value.shape), value.stride(), plain.tolist()
+    if isinstance(value, (np.ndarray, np.generic)):
+        return (
+            type(value),
+            value.dtype,
+            value.shape,
+            value.tolist(),
+            isinstance(value, np.generic) or value.flags.writeable,
+        )
+    if isinstance(value, dict):
+        return type(value), [(name, described(each)) for name, each in value.items()]
+    if isinstance(value, (list, tuple)):
+        return type(value), [described(each) for each in value]
+    return type(value), value
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf", "ignore:Sparse", "ignore:The PyTorch API of nested")
+@pytest.mark.parametrize("make", [partial(DataLoader, num_workers=1, timeout=60), partial(loader, workers=1)])
+def test_what_a_worker_sends_is_what_torch_sends(path, make):
+    """Types, dtypes, strides and values are those of torch's own path, and tensors of one memory share it."""
+    dataset = H5Dataset(path)
+    expected = next(iter(DataLoader([dataset[i] for i in range(4)], 4, collate_fn=odd_values, num_workers=1)))
+    found = next(iter(make(dataset, batch_size=4, collate_fn=odd_values, shuffle=False)))
+    for name in expected:
+        assert described(found[name]) == described(expected[name]), name
+    found["one memory"][0][3] = 7
+    assert [values.tolist() for values in found["one memory"]] == [[0, 1, 2, 7, 4, 5], [2, 7, 4, 5], [0, 1, 2, 7, 4, 5]]
+
+
+def test_a_loader_with_workers_needs_no_dev_shm(path, monkeypatch):
+    def refuse_memory(*_, **__):
+        raise RuntimeError("unable to allocate shared memory(shm)")
+
+    monkeypatch.setattr(torch.UntypedStorage, "_new_shared", refuse_memory)
+    batches = loader(path, 4, transform=as_it_is, workers=1, shuffle=False)
+    assert [batch["x"].tolist() for batch in batches] == [[*range(i, i + 4)] for i in range(0, 60, 4)]
+
+
+def test_a_fork_disturbs_no_iteration(path):
+    """A child has copies of loader and iterator: it does not end, read or answer for its parent."""
+    batches = loader(path, 4, workers=2, shuffle=False)
+    running = iter(batches)
+    found = [next(running)["x"].tolist()]
+
+    def child():
+        assert type(error_of(running)) is WorkerError
+        assert sum(len(batch["x"]) for batch in batches) == 60
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    found += [batch["x"].tolist() for batch in running]
+    assert found == [[*range(i, i + 4)] for i in range(0, 60, 4)]
 
 
 @pytest.mark.slow
@@ -130,9 +270,9 @@ def test_twelve_epochs_leave_nothing_behind(files, workers):
         assert sorted(i for batch in loader for i in ids_of(batch)) == list(range(60))
         if epoch == 3:
             gc.collect()
-            before = descriptors(), resident_bytes()
+            before = descriptors()[0], resident_bytes()
     gc.collect()
-    assert descriptors() <= before[0] + 2
+    assert descriptors()[0] <= before[0] + 2
     assert resident_bytes() < before[1] + (8 << 20)
 
 
@@ -156,7 +296,7 @@ def fail_oddly(_sample):
 
 
 class Gone:
-    """What lies in memory of a worker that has ended: it cannot be fetched from there."""
+    """What cannot be made again where it arrives."""
 
     def __reduce__(self):
         return refuse, ("gone",)
@@ -183,8 +323,6 @@ def test_workers_of_a_loader_make_what_its_threads_make(files, make):
     assert all(same(*both) for both in zip(found, expected, strict=True))
 
 
-# The iterator of torch raises, too, when it is collected after one of its processes ended.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_errors_in_workers_are_those_of_threads(files):
     batches = loader(files, 7, columns=["fhr_st"], transform=fail_at_20, workers=2, shuffle=False)
     running = iter(batches)
@@ -196,8 +334,8 @@ def test_errors_in_workers_are_those_of_threads(files):
     for transform, message in (
         (fail_oddly, "raised .*OddError: odd"),
         (return_oddly, "cannot be sent .* Can't (pickle|get local object)"),
-        (return_what_is_gone, "^gone: .*ended while it made batches of 60 samples"),
-        (end_process, "ended while it made batches of 60 samples"),
+        (return_what_is_gone, "cannot be made again: ConnectionResetError: gone"),
+        (end_process, "exit code 3: .*ended while it made batches of 60 samples"),
     ):
         error = error_of(loader(files, 7, columns=["fhr_st"], transform=transform, workers=1, collate_fn=list))
         assert type(error) is WorkerError
@@ -206,19 +344,21 @@ def test_errors_in_workers_are_those_of_threads(files):
         H5DataLoader(H5Dataset(files), None, workers=1)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_worker_may_end_while_its_batches_are_used(files, monkeypatch):
-    counted = OrderSampler.counted
-
-    def slowly(self, batches, count):
-        for each in counted(self, batches, count):
-            time.sleep(10)  # torch raises here
-            yield each
-
-    monkeypatch.setattr(OrderSampler, "counted", slowly)
-    error = error_of(loader(files, 7, columns=["fhr_st"], transform=end_process, workers=1, shuffle=False))
+def test_a_worker_may_be_killed_at_any_time(files):
+    """Batches that it sent arrive. What comes between two epochs is no error: other processes make the next one."""
+    batches = loader(files, 7, columns=["fhr_st", "guid"], transform=with_process, workers=1, shuffle=False)
+    running = iter(batches)
+    (pid,) = processes([next(running)])
+    os.kill(pid, signal.SIGKILL)
+    error = error_of(running)
     assert type(error) is WorkerError
-    assert "ended while it made batches of 60 samples" in str(error)
+    assert re.search(r"SIGKILL: .*ended while it made batches of 60 samples", str(error))
+    (pid,) = processes(batches)
+    os.kill(pid, signal.SIGKILL)
+    gone = [process for process in multiprocessing.active_children() if process.pid == pid]
+    for process in gone:
+        process.join()
+    assert [ids_of(batch)[0] for batch in batches] == [*range(0, 60, 7)]
 
 
 def test_workers_decode_images_and_leave_batches_out(tmp_path):
@@ -318,16 +458,18 @@ def test_an_error_of_a_transform_keeps_the_processes_and_one_that_ends_is_replac
     assert processes([next(iter(batches))]) != pids
 
 
-def test_the_processes_end_with_the_loader(path):
+@pytest.mark.parametrize("is_left", [False, True])
+def test_the_processes_end_with_the_loader(path, is_left):
+    """They end by themselves, at once: nothing waits for the garbage collector."""
     batches = loader(path, 4, transform=with_process, workers=2)
-    pids = processes(batches)
-    assert pids <= {each.pid for each in multiprocessing.active_children()}
-    del batches
-    gc.collect()
-    deadline = time.monotonic() + 60
-    while pids & {each.pid for each in multiprocessing.active_children()} and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not pids & {each.pid for each in multiprocessing.active_children()}
+    pids = processes(itertools.islice(batches, 2) if is_left else batches)
+    workers = [each for each in multiprocessing.active_children() if each.pid in pids]
+    gc.disable()
+    try:
+        del batches
+        assert [each.exitcode for each in workers] == [0, 0]
+    finally:
+        gc.enable()
 
 
 def test_the_state_of_a_loader_with_workers_is_that_after_the_last_batch_delivered(files):

@@ -235,13 +235,14 @@ def _row(values: Any, i: int) -> Any:
 def _send(batch: Sample | Listed) -> tuple[Any, ...]:
     """Reduce a batch for a message to another process: in shared memory if it lies in a slot of this worker."""
     if get_worker_info() is not None and (packed := pack(list(batch.values() if isinstance(batch, Sample) else batch))):
-        return _arrived, (list(batch) if isinstance(batch, Sample) else None, *packed)
+        names = list(batch) if isinstance(batch, Sample) else None
+        return _arrived, (names, fills_of(batch), own_lengths(batch), *packed)
     return batch.__reduce__()
 
 
-def _arrived(names: list[str] | None, *packed: Any) -> Sample | Listed:
+def _arrived(names: list[str] | None, fills: Mapping[str, Fill], lengths: list[str], *packed: Any) -> Sample | Listed:
     values = unpack(*packed)
-    return Listed(values) if names is None else Sample(zip(names, values, strict=True))
+    return Listed(values) if names is None else padded_later(Sample(zip(names, values, strict=True)), fills, lengths)
 
 
 def _collate_samples(batch: Any, *, collate_fn_map: Any = None) -> Any:

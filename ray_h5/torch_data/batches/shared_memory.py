@@ -1,11 +1,22 @@
-"""Batches from loader workers to the training process, through shared memory that is used again.
+"""Memory that a worker process shares with the process that gets its batches, and that is used again.
 
-A `DataLoader` moves each tensor of each batch in a new piece of shared memory: it is allocated, filled, sent,
-mapped and freed. The kernel clears every page of it, which costs as much as reading the rows (1 ms a MiB). Here
-a worker has one piece of shared memory, a pool, with a few slots. A batch is read into a free slot, and the tensors
-of the training process are views of it. The slot is free again when the last of these is gone, in the training
-process and in the worker. A training loop that keeps batches keeps their slots. While none is free, batches take
-torch's path.
+torch moves each tensor of each batch in a new piece of shared memory: it is allocated, filled, sent, mapped and freed.
+The kernel clears every page of it, which costs as much as reading the rows (1 ms a MiB). Here a worker has one piece of
+shared memory, a pool, with a few slots. A batch is read into a free slot, and the tensors of the receiver are views of
+it. Two bytes at the head of the pool say who uses a slot::
+
+    worker  receiver
+      0        0      free
+      1        0      taken: rows are read into it, or a batch is made of them
+      1        1      sent, and arrays of the worker are still views of it
+      0        1      sent: it is on its way, or the receiver has views of it
+
+The worker sets both bytes. It clears its own when its last view is gone. The receiver acknowledges a slot by clearing
+the other one: when its last view is gone, or when it throws a message away. A training loop that keeps batches keeps
+their slots. While none is free, a batch takes another path: memory of its own in a `channel`, and torch's path in a
+`DataLoader` of torch.
+
+The memory has no name, so nothing is left of it when the processes end, and no size of /dev/shm limits it.
 
 Measured on workload `signals` (batches of 64 rows or 3.5 MB, two worker processes, two CPUs, seven epochs in turn):
 torch's path takes 3.7 times as long for an epoch of `CombinedHDF5Dataset`, whose rows are in memory after the first
@@ -20,9 +31,11 @@ import math
 import os
 import secrets
 import sys
+import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from multiprocessing.reduction import DupFd
 from typing import Any
 
 import numpy as np
@@ -32,19 +45,29 @@ from ray_h5.buffers import Spec
 from ray_h5.errors import RayH5Error
 from ray_h5.per_process import PerProcess
 
-_SLOTS = 6
+SLOTS = 6
 """Two batches in transfer (DataLoader's prefetch factor), one in use, one being read, and two to spare."""
 
-_WORKER, _TRAINER = 0, 1
+WORKER, RECEIVER = 0, 1
 """The sides of a slot."""
 
-_ALIGN = 64
+ALIGN = 64
 _HEAD_BYTES = 4096
+_IS_RECEIVED = _HEAD_BYTES - 1
+"""The byte of the head that the receiver sets when it has mapped the memory."""
+
+_ROOM_BYTES = 1 << 20
+"""What is made beside the rows has room in their slot: twice their bytes, and this. Only pages that are used count."""
+
 _SMALL_BYTES = 1 << 15
 """A tensor outside the slot that is smaller is copied into the message itself."""
 
 PoolKey = tuple[int, str]
 """The process that made a pool, and a random name."""
+
+_NUMPY_DTYPES = frozenset(torch.from_numpy(np.empty(0, code)).dtype for code in ("?", *"bBhHiIlLefdFD"))
+_DTYPES = _NUMPY_DTYPES | {torch.bfloat16}
+"""The dtypes of tensors that travel in slots of a `DataLoader` of torch."""
 
 
 class TransportError(RayH5Error, RuntimeError):
@@ -52,90 +75,120 @@ class TransportError(RayH5Error, RuntimeError):
 
 
 @dataclass(slots=True, eq=False)
-class _Pool:
-    """The slots of one worker, as one side sees them.
+class Pool:
+    """Slots, as one side sees them."""
 
-    The memory begins with two bytes for each slot, one for each side: not 0 while that side uses the slot.
-    """
-
-    memory: torch.Tensor
+    memory: np.ndarray
     key: PoolKey
     slot_bytes: int
-    sent: set[int] | None = None
-    """The slots whose batch was sent since they were taken; None before the memory was sent."""
+    count: int
+    fd: int = -1
+    """The descriptor of the memory, on the side of the worker, until the receiver has it."""
+    sent: set[int] = field(default_factory=set)
+    """The slots whose batch was sent since they were taken."""
+    filled: list[int] = field(default_factory=list)
+    """Bytes of each slot that rows were read into since it was taken."""
+    base: int = 0
+
+    def __post_init__(self) -> None:
+        self.base, self.filled = self.memory.ctypes.data + _HEAD_BYTES, [0] * self.count
+
+    @classmethod
+    def new(cls, nbytes: int, count: int) -> Pool:
+        """Return the pool of this worker, whose slots have this size or more."""
+        slot_bytes = -(-nbytes // _HEAD_BYTES) * _HEAD_BYTES
+        if hasattr(os, "memfd_create"):
+            fd = os.memfd_create("ray_h5")
+        else:
+            with tempfile.TemporaryFile() as file:
+                fd = os.dup(file.fileno())
+        try:
+            os.ftruncate(fd, _HEAD_BYTES + count * slot_bytes)
+            return cls(_mapped(fd), (os.getpid(), secrets.token_hex(8)), slot_bytes, count, fd)
+        except BaseException:
+            os.close(fd)
+            raise
+
+    @classmethod
+    def received(cls, fd: int, key: PoolKey, slot_bytes: int, count: int) -> Pool:
+        """Return a pool of another process. The descriptor is closed: the mapping does not need it."""
+        try:
+            pool = cls(_mapped(fd), key, slot_bytes, count)
+        finally:
+            os.close(fd)
+        pool.memory[_IS_RECEIVED] = 1
+        return pool
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        if self.fd >= 0 and self.key[0] == os.getpid():
+            close(self.fd)
+
+    @property
+    def is_received(self) -> bool:
+        """Whether the receiver has mapped the memory."""
+        return bool(self.memory[_IS_RECEIVED])
+
+    def close_descriptor(self) -> None:
+        """Close the descriptor, which the receiver has."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
 
     def address(self, number: int) -> int:
         """Return where a slot begins."""
-        return self.memory.data_ptr() + _HEAD_BYTES + number * self.slot_bytes
+        return self.base + number * self.slot_bytes
+
+    def bytes_of(self, number: int) -> np.ndarray:
+        """Return the memory of a slot, for as long as it is used anyway."""
+        start = _HEAD_BYTES + number * self.slot_bytes
+        return self.memory[start : start + self.slot_bytes]
+
+    def slot_at(self, address: int) -> int | None:
+        """Return the slot that memory lies in, unless it is outside, or its slot was sent since it was taken."""
+        number = (address - self.base) // self.slot_bytes
+        return number if 0 <= number < self.count and number not in self.sent else None
 
     def mark(self, number: int, side: int, *, used: bool) -> None:
         """Note that a side uses a slot, or no longer does."""
-        self.memory.numpy()[2 * number + side] = used
+        self.memory[2 * number + side] = used
 
+    def mark_sent(self, number: int) -> None:
+        """Note that a slot is sent: the receiver uses it, until it acknowledges that it does not."""
+        self.mark(number, RECEIVER, used=True)
+        self.sent.add(number)
 
-class _Pools:
-    """The pools that one process uses: its own if it is a worker, and those of its workers."""
-
-    def __init__(self) -> None:
-        self.own: _Pool | None = None
-        self._received: dict[PoolKey, _Pool] = {}
-        self._lock = threading.Lock()  # each loader that pins memory has a thread that receives batches
-
-    def take(self, nbytes: int) -> _Slot | None:
-        """Return a free slot of this worker that holds `nbytes`, if there is one."""
-        if self.own is None or self.own.slot_bytes < nbytes:
-            slot_bytes = -(-nbytes // _HEAD_BYTES) * _HEAD_BYTES
-            try:
-                # A page is allocated when it is first written to, so slots that are never used cost nothing.
-                memory = new_shared((_HEAD_BYTES + _SLOTS * slot_bytes,), np.dtype(np.uint8))
-            except RuntimeError:  # no shared memory is left; torch's path raises the error that explains it
-                return None
-            memory[: 2 * _SLOTS] = 0
-            self.own = _Pool(memory, (os.getpid(), secrets.token_hex(8)), slot_bytes)
-        pool = self.own
-        is_used = pool.memory.numpy()[: 2 * _SLOTS].reshape(_SLOTS, 2).any(axis=1)
-        if is_used.all():
+    def take(self, nbytes: int) -> Slot | None:
+        """Return a free slot to read `nbytes` of rows into, if there is one."""
+        used = self.memory[: 2 * self.count].tobytes()
+        number = next((number for number in range(self.count) if not any(used[2 * number : 2 * number + 2])), None)
+        if number is None:
             return None
-        number = int(is_used.argmin())
-        pool.mark(number, _WORKER, used=True)
-        if pool.sent:
-            pool.sent.discard(number)
-        return _Slot(pool, number, _WORKER)
-
-    def received(self, key: PoolKey, memory: torch.Tensor | None, slot_bytes: int) -> _Pool:
-        """Return the pool of a worker; its memory comes with the first batch only."""
-        with self._lock:
-            if memory is not None:
-                for other in [other for other in list(self._received) if other[0] == key[0]]:
-                    self._received.pop(other, None)  # the worker has a larger pool now
-                self.drop_ended()
-                self._received[key] = _Pool(memory, key, slot_bytes)
-            pool = self._received.get(key)
-        if pool is None:
-            raise TransportError(
-                f"a batch of worker {key[0]} arrived without the first one that it sent: a batch is to be received by "
-                "the process that started the worker, in the order in which it was sent"
-            )
-        return pool
-
-    def drop_ended(self) -> None:
-        """Drop the pools of workers that have ended. Batches that are still in use keep the memory."""
-        for key in list(self._received):
-            if not _is_running(key[0]):
-                self._received.pop(key, None)
+        self.mark(number, WORKER, used=True)
+        self.sent.discard(number)
+        self.filled[number] = nbytes
+        return Slot(self, number, WORKER)
 
 
-_pools = PerProcess(_Pools)
+def _mapped(fd: int) -> np.ndarray:
+    """Return the memory of a descriptor. The array does not keep the descriptor open, as an `mmap` would."""
+    storage = torch.UntypedStorage.from_file(f"/dev/fd/{fd}", True, os.fstat(fd).st_size)
+    return bytes_of(storage)
+
+
+def bytes_of(storage: torch.UntypedStorage) -> np.ndarray:
+    """Return the memory of a storage on the CPU."""
+    array: np.ndarray = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+    return array
 
 
 @dataclass(slots=True, eq=False)
-class _Slot:
+class Slot:
     """One slot, as one side uses it. It is given back when this object dies in the process that made it."""
 
-    pool: _Pool
+    pool: Pool
     number: int
     side: int
-    owner: _Pools = field(default_factory=lambda: _pools.value)
+    process: int = field(default_factory=os.getpid)
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
@@ -146,15 +199,68 @@ class _Slot:
     def __del__(self, at_exit: Callable[[], bool] = sys.is_finalizing) -> None:
         # At the exit of a process modules may be cleared already, and the other side sees that the process ended.
         # The copy of a slot that a fork made gives nothing back: the parent still uses the slot.
-        if at_exit() or self.owner is not _pools.value:
+        if at_exit() or self.process != os.getpid():
             return
         self.pool.mark(self.number, self.side, used=False)
-        if self.side == _TRAINER and not _is_running(self.pool.key[0]):
-            self.owner.drop_ended()
+        if self.side == RECEIVER and not _is_running(self.pool.key[0]):
+            _received.value.drop_ended()
+
+
+class WorkerMemory:
+    """The pool of this process, if it is a worker."""
+
+    def __init__(self) -> None:
+        self.pool: Pool | None = None
+
+    def take(self, nbytes: int) -> Slot | None:
+        """Return a free slot that holds `nbytes`, if there is one."""
+        if self.pool is None or self.pool.slot_bytes < nbytes:
+            try:
+                self.pool = Pool.new(2 * nbytes + _ROOM_BYTES, SLOTS)
+            except (OSError, RuntimeError):  # no memory is left; the other path raises the error that explains it
+                return None
+        return self.pool.take(nbytes)
+
+
+own = PerProcess(WorkerMemory)
+
+
+class _Received:
+    """The pools of the workers of each `DataLoader` of torch in this process."""
+
+    def __init__(self) -> None:
+        self._pools: dict[PoolKey, Pool] = {}
+        self._lock = threading.Lock()  # each loader that pins memory has a thread that receives batches
+
+    def pool(self, key: PoolKey, memory: Any, slot_bytes: int) -> Pool:
+        """Return the pool of a worker; its memory comes with each message until this process has it."""
+        with self._lock:
+            pool = self._pools.get(key)
+            if pool is None:
+                if memory is None:
+                    raise TransportError(
+                        f"a batch of worker {key[0]} arrived in a process that did not get the first ones of this "
+                        "worker: all batches of a worker are to be received by one process"
+                    )
+                pool = Pool.received(memory.detach(), key, slot_bytes, SLOTS)
+                for other in [other for other in list(self._pools) if other[0] == key[0]]:
+                    self._pools.pop(other, None)  # the worker has a larger pool now
+                self.drop_ended()
+                self._pools[key] = pool
+            return pool
+
+    def drop_ended(self) -> None:
+        """Drop the pools of workers that have ended. Batches that are still in use keep the memory."""
+        for key in list(self._pools):
+            if not _is_running(key[0]):
+                self._pools.pop(key, None)
+
+
+_received = PerProcess(_Received)
 
 
 def new_shared(shape: tuple[int, ...], dtype: np.dtype) -> torch.Tensor:
-    """Return an uninitialised tensor in shared memory."""
+    """Return an uninitialised tensor in shared memory of torch."""
     # torch's collate calls this too: `share_memory_` would fill private memory first and copy it.
     storage = torch.UntypedStorage._new_shared(max(math.prod(shape) * dtype.itemsize, 1))
     return torch.from_numpy(np.empty(0, dtype)).set_(storage, 0, shape)
@@ -163,8 +269,8 @@ def new_shared(shape: tuple[int, ...], dtype: np.dtype) -> torch.Tensor:
 def arrays_in_slot(specs: Mapping[Any, Spec]) -> dict[Any, np.ndarray] | None:
     """Return what `new_arrays` does, in a slot of this loader worker; None if none is free."""
     sizes = [0 if dtype.hasobject else math.prod(shape) * dtype.itemsize for shape, dtype in specs.values()]
-    starts = [0, *itertools.accumulate(-(-size // _ALIGN) * _ALIGN for size in sizes)]
-    slot = _pools.value.take(max(starts[-1], 1))
+    starts = [0, *aligned(sizes)]
+    slot = own.value.take(max(starts[-1], 1))
     if slot is None:
         return None
     memory = np.asarray(slot)
@@ -174,38 +280,55 @@ def arrays_in_slot(specs: Mapping[Any, Spec]) -> dict[Any, np.ndarray] | None:
     }
 
 
-def pack(values: list[Any]) -> tuple[Any, ...] | None:
-    """Return the message that carries a batch of this worker to the training process: the arguments of `unpack`.
+def aligned(sizes: list[int]) -> Iterator[int]:
+    """Yield where each of some parts ends that follow each other, each of them aligned."""
+    return itertools.accumulate(-(-size // ALIGN) * ALIGN for size in sizes)
 
-    None if it lies in no slot, or was sent before.
+
+def pack(values: list[Any]) -> tuple[Any, ...] | None:
+    """Return the message that carries a batch of this worker of a torch `DataLoader`: the arguments of `unpack`.
+
+    Only tensors of the type `torch.Tensor` itself, of dtypes and layouts that are known here, travel in the slot.
+    torch's own functions send everything else. None if the batch lies in no slot, or in one that was sent before.
     """
-    pool = _pools.value.own
+    pool = own.value.pool
     if pool is None:
         return None
-    tensors = [value for value in values if isinstance(value, torch.Tensor)]
-    dense = [tensor for tensor in tensors if tensor.layout == torch.strided and tensor.numel()]
-    starts = [value.data_ptr() - pool.address(0) for value in dense]
-    number = next((start // pool.slot_bytes for start in starts if 0 <= start < _SLOTS * pool.slot_bytes), None)
-    if number is None or (pool.sent and number in pool.sent):
+    numbers = (pool.slot_at(value.data_ptr()) for value in values if is_plain(value))
+    number = next((number for number in numbers if number is not None), None)
+    if number is None:
         return None
     parts = [_packed(value, pool.address(number), pool.slot_bytes) for value in values]
-    # The memory is sent with the first batch only: to receive a descriptor the other process has to wait for a
-    # thread of this one (measured: 4 ms), and messages of one worker arrive in order.
-    memory = pool.memory if pool.sent is None else None
-    pool.sent = set() if pool.sent is None else pool.sent
-    # Set here for the training process, which clears it. The worker may use its own side for longer.
-    pool.mark(number, _TRAINER, used=True)
-    pool.sent.add(number)
+    # The memory is sent until the receiver has it: a message may be thrown away. To receive a descriptor the other
+    # process has to wait for a thread of this one (measured: 4 ms).
+    if pool.is_received:
+        pool.close_descriptor()
+    memory = None if pool.fd < 0 else DupFd(pool.fd)
+    pool.mark_sent(number)
     return pool.key, memory, pool.slot_bytes, number, parts
 
 
+def is_plain(value: Any) -> bool:
+    """Return whether a value is a tensor that its bytes, dtype and shape make again."""
+    return (
+        type(value) is torch.Tensor
+        and value.layout is torch.strided
+        and value.dtype in _DTYPES
+        and value.device.type == "cpu"
+        and value.is_contiguous()
+        and value.numel() > 0
+        and not (value.requires_grad or value.is_nested or value.is_neg() or value.is_conj())
+    )
+
+
 def _packed(value: Any, begin: int, nbytes: int) -> Any:
-    if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
-        return value  # a sparse tensor has no memory of its own, and goes torch's path with its parts
+    if not is_plain(value):
+        return value
     start = value.data_ptr() - begin
-    if 0 <= start < nbytes and value.is_contiguous() and value.numel():
+    if 0 <= start < nbytes:
         return _Tensor(start, tuple(value.shape), value.dtype)
-    return _Tensor(value.numpy()) if value.nbytes < _SMALL_BYTES and value.dtype != torch.bfloat16 else value
+    is_small = value.nbytes < _SMALL_BYTES and value.dtype in _NUMPY_DTYPES
+    return _Tensor(value.numpy()) if is_small else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,9 +340,9 @@ class _Tensor:
     dtype: torch.dtype = torch.uint8
 
 
-def unpack(key: PoolKey, memory: torch.Tensor | None, slot_bytes: int, number: int, parts: list[Any]) -> list[Any]:
+def unpack(key: PoolKey, memory: Any, slot_bytes: int, number: int, parts: list[Any]) -> list[Any]:
     """Return the values that `pack` was given, as views of the slot."""
-    in_slot = np.asarray(_Slot(_pools.value.received(key, memory, slot_bytes), number, _TRAINER))
+    in_slot = np.asarray(Slot(_received.value.pool(key, memory, slot_bytes), number, RECEIVER))
 
     def unpacked(part: Any) -> Any:
         if not isinstance(part, _Tensor):
