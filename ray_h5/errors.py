@@ -85,6 +85,10 @@ class UnknownColumnError(SchemaMismatchError, KeyError):
     """No file has a column that was asked for."""
 
 
+class MissingGroupError(UnknownColumnError):
+    """A file has no group of the name that ``group=`` says, or none that a pattern of Groups matches."""
+
+
 class UnsupportedColumnError(RayH5Error, TypeError):
     """A column exists, but its type or shape cannot be read as rows."""
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable, Sequence
 
 _MAX_LISTED = 10
+_NUMBER = re.compile(r"\d+")
 _ALIKE, _LESS_ALIKE = 0.5, 0.2
 """How alike a name that is offered is at least, of 1; and by how much less than the nearest one."""
 
@@ -49,11 +50,14 @@ def near_names(name: str, names: Iterable[str], most: int = _MAX_LISTED) -> str:
     if len(several) > 1 and {*several} <= {*known}:
         said = ", ".join(map(repr, several))
         return f" These are {len(several)} names: {said}. Write each by itself; in a command, spaces separate them."
-    # Those that end in `name` as a part of a path, or else those that are about as alike as the nearest one.
+    # Those that end in `name` as a part of a path, or else those that are about as alike as the nearest one. What has
+    # another number, such as PartType0 for PartType5, is no other spelling but other data.
     if not (near := [candidate for candidate in known if candidate.endswith(f"/{name}")][:3]):
-        close = difflib.get_close_matches(name, known, n=3, cutoff=_ALIKE)
-        alike = [difflib.SequenceMatcher(None, candidate, name).ratio() for candidate in close]
-        near = [candidate for candidate, ratio in zip(close, alike, strict=True) if ratio > alike[0] - _LESS_ALIKE]
+        alike = _NUMBER.sub("#", name).split("/")
+        others = [text for text in known if _NUMBER.sub("#", text).split("/")[: len(alike)] != alike]
+        close = difflib.get_close_matches(name, others, n=3, cutoff=_ALIKE)
+        ratios = [difflib.SequenceMatcher(None, candidate, name).ratio() for candidate in close]
+        near = [candidate for candidate, ratio in zip(close, ratios, strict=True) if ratio > ratios[0] - _LESS_ALIKE]
     if near:
         return f" Did you mean {' or '.join(repr(candidate) for candidate in near)}?"
     if not most:

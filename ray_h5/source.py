@@ -100,8 +100,9 @@ class Source:
         Leave out paths that do not exist, and datasets of `ray_h5.joined` in such files. If none exists, it is an
         error.
     ignore_unreadable_files : bool
-        Leave out files that are not HDF5, cut short or damaged, and list them in a warning. By default, an error names
-        all of them. If none can be read, it is an error.
+        Leave out files that are not HDF5, cut short or damaged, or that lack `group` or what a pattern of `Groups`
+        matches, and list them in a warning. By default, an error names all of them. If none can be read, it is an
+        error.
 
     Attributes
     ----------

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from ray_h5.columns.schema import ColumnSpec
-from ray_h5.errors import CorruptFileError, NotHDF5Error, RayH5Error, TruncatedFileError
+from ray_h5.errors import CorruptFileError, MissingGroupError, NotHDF5Error, RayH5Error, TruncatedFileError
 from ray_h5.index.facts.file_facts import ColumnFacts, FileFacts, Question, Sources
 from ray_h5.index.facts.scan_file import learn
 from ray_h5.index.stored.facts_store import FactsStore
@@ -205,8 +205,8 @@ _MAX_LOOKED_AT = 1000
 _MAX_LISTED = 5
 _MAX_UNREADABLE = 100
 
-UNREADABLE = NotHDF5Error, TruncatedFileError, CorruptFileError
-"""The errors of files that are not HDF5, cut short or damaged."""
+UNREADABLE = NotHDF5Error, TruncatedFileError, CorruptFileError, MissingGroupError
+"""The errors of files that are not HDF5, cut short or damaged, or lack the group that is read."""
 
 
 def empty_files(paths: Sequence[str], lookup: Lookup) -> dict[str, str]:
@@ -225,7 +225,7 @@ def empty_files(paths: Sequence[str], lookup: Lookup) -> dict[str, str]:
 
 
 def unreadable_files(paths: Sequence[str], lookup: Lookup, question: Question) -> dict[str, RayH5Error]:
-    """Return the files that are not HDF5, cut short or damaged, and the error of each."""
+    """Return the files that are not HDF5, cut short or damaged, or lack the group, and the error of each."""
     alone = replace(lookup, index_dir=None)
 
     def error_of(path: str) -> RayH5Error | None:
@@ -244,12 +244,15 @@ def unreadable_files(paths: Sequence[str], lookup: Lookup, question: Question) -
 def error_of_unreadable(errors: Mapping[str, RayH5Error], first: RayH5Error, count: int) -> RayH5Error:
     """Return the error that names the files that cannot be read, of `count` files."""
     # Nothing is found if the error is of a file that a link leads to.
-    if count == 1 or not errors:
+    lacking = [error for error in errors.values() if isinstance(error, MissingGroupError)]
+    if count == 1 or not errors or len(lacking) == count:
         return first
     listed = [f"  {error}" for error in errors.values()]
     more = [f"  and {len(listed) - _MAX_UNREADABLE} more"] if len(listed) > _MAX_UNREADABLE else []
     advice = "Restore them from a copy."
-    if len(errors) < count:
+    if len(lacking) == len(errors):
+        advice = "Pass ignore_unreadable_files=True to leave them out: they have no rows of this group."
+    elif len(errors) < count:
         advice = "Restore them from a copy, or move them away; or pass ignore_unreadable_files=True to leave them out."
     lines = [f"{len(errors)} of {count} files cannot be read:", *listed[:_MAX_UNREADABLE], *more, advice]
     return type(first)("\n".join(lines))

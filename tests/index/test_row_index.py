@@ -13,6 +13,7 @@ import torch
 from ray_h5 import RowReader
 from ray_h5.columns.schema import Cast
 from ray_h5.errors import (
+    MissingGroupError,
     MissingSourceError,
     NotHDF5Error,
     OptionError,
@@ -110,6 +111,23 @@ def test_all_files_that_cannot_be_read_are_named_or_left_out(five_files, columns
     assert all(f"\n  {path}: " in said for path in five_files[:4])
     with pytest.raises(RayH5Error, match="4 of 4 files cannot be read"):
         H5Dataset(five_files[:4], columns, ignore_unreadable_files=True)
+
+
+@pytest.mark.parametrize("options", [{"group": "PartType5"}, {"rows": Groups("PartType5")}], ids=["group", "rows"])
+def test_files_without_the_group_are_left_out_on_request(tmp_path, options, caplog):
+    for number, holes in enumerate([2, 0, 3]):
+        gas = {"PartType0/Masses": np.ones(10)}
+        save(tmp_path / f"{number}.h5", {**gas, **({"PartType5/Masses": np.full(holes, 7.0)} if holes else {})})
+    with pytest.raises(
+        MissingGroupError, match=r"1 of 3 files cannot be read(.|\n)*they have no rows of this group"
+    ) as caught:
+        H5Dataset(tmp_path, **options)
+    assert "Did you mean" not in str(caught.value)
+    rows = H5Dataset(tmp_path, ignore_unreadable_files=True, **options)
+    assert len(rows) == (5 if "group" in options else 2)
+    assert "left out 1 of 3 files" in caplog.text
+    with pytest.raises(MissingGroupError, match=r"Did you mean 'PartType5' or 'PartType0'\?"):
+        H5Dataset(tmp_path / "0.h5", group="ParType5")
 
 
 def test_unequal_first_axes_are_listed(tmp_path):

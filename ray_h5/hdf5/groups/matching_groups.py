@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import h5py
 
 from ray_h5.errors import (
+    MissingGroupError,
     MissingSourceError,
     RayH5Error,
     SchemaMismatchError,
@@ -295,14 +296,14 @@ class _Walk:
             raise UnsupportedColumnError(f"{self.path}: column {name!r} has no references, and so no rows")
         return [(path, (group, trail)) for path, group in targets]
 
-    def nothing(self, pattern: str) -> UnknownColumnError:
+    def nothing(self, pattern: str) -> MissingGroupError:
         """Return the error for a pattern that matches nothing. It has a glob for names that differ in a number."""
         names: dict[str, list[str]] = {}
         below = (name for name, _, _ in hard_links([(self.root, "")], self._trail))
         for name in itertools.islice((name for name in below if name.split("/")[0] not in OF_MATLAB), _PROBED_NAMES):
             names.setdefault(re.sub(r"\d+", "#", name), []).append(name)
         near = near_names(pattern, [pattern_of(alike) for alike in names.values()])
-        return UnknownColumnError(
+        return MissingGroupError(
             f"{self.path}: nothing matches the pattern {pattern!r} below group {self._tree.group!r}.{near}"
         )
 

@@ -15,6 +15,7 @@ import h5py
 from ray_h5.errors import (
     CodecUnavailableError,
     ExternalDataError,
+    MissingGroupError,
     MissingSourceError,
     RayH5Error,
     SchemaMismatchError,
@@ -266,7 +267,7 @@ class H5Tree:
                 found = walk(top, trail, self.bounds(), enters=lambda *_: False)  # of what is damaged, its error
                 groups = [name for name, item, _ in found if isinstance(item, h5py.Group)]
                 near = near_names(self.group.strip("/"), groups) if groups else ""
-                raise UnknownColumnError(f"{exc}; group={self.group!r} names no group.{near}") from exc
+                raise MissingGroupError(f"{exc}; group={self.group!r} names no group.{near}") from exc
         if not isinstance(root, h5py.Group):
             raise UnknownColumnError(f"{self.path}: group={self.group!r} is a dataset; name the group above it")
         return root, trail
