@@ -124,6 +124,24 @@ def a_device(path):
     path.symlink_to("/dev/zero")
 
 
+def a_link_to_itself(path):
+    path.unlink()
+    path.symlink_to(path)
+
+
+def sealed_without_a_batch(path):
+    with pa.ipc.new_stream(sink := pa.BufferOutputStream(), pa.schema([("a", pa.int8())])):
+        pass
+    seal(path, sink.getvalue().to_pybytes())
+
+
+def sealed_wrongly(path):
+    """As many zeros as a header says, whose checksum is wrong."""
+    size = 200 << 20
+    path.write_bytes(index_files._HEADER.pack(index_files._MAGIC, index_files.VERSION, size, bytes(16)))
+    os.truncate(path, index_files._HEADER.size + size)
+
+
 def sparse(path):
     """A hundred gigabytes, of which the disk has nothing, and a header that says so."""
     size = 100 << 30
@@ -145,6 +163,10 @@ SPOILT = {
     "a device": a_device,
     "sparse": sparse,
     "sparse, and cut": lambda path: os.truncate(path, 100 << 30),
+    "zeros": lambda path: (os.truncate(path, 0), os.truncate(path, 2 << 30)),
+    "zeros with a header": sealed_wrongly,
+    "a link to itself": a_link_to_itself,
+    "sealed without a batch": sealed_without_a_batch,
     "empty": cut_at(0),
     "cut in the magic": cut_at(5),
     "cut in the header": cut_at(20),
@@ -274,8 +296,11 @@ def test_what_cannot_be_trusted_is_made_anew(kept_for_all, opened, caplog, spoil
     path = index_file(folder)
     spoil(path)
     caplog.clear()
+    tracemalloc.start()
     with caplog.at_level(logging.INFO, "ray_h5"):
         assert planned(files, folder) == expected
+    assert tracemalloc.get_traced_memory()[1] < 100 << 20
+    tracemalloc.stop()
     assert [path.name in record.message for record in caplog.records] == [True], caplog.text
     assert "not used, and made again" in caplog.text
     assert {*files} <= set(opened)

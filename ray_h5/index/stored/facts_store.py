@@ -69,7 +69,9 @@ class IndexFile:
     def of_body(cls, where: str, state: Identity | None, body: memoryview | bytes) -> IndexFile:
         """Read the body of an index file; raise a `pyarrow.ArrowException`, or one of `FOREIGN`, if it is none."""
         with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
-            batch = reader.read_next_batch()
+            batch = next(iter(reader), None)
+        if batch is None:
+            raise ValueError("nothing is in it")
         batch.validate(full=True)
         return cls(where, state, batch, {})
 
@@ -167,9 +169,14 @@ class FactsStore:
                 continue
             if "-" not in entry.name and first_time("index", self._index_dir):
                 logger.warning(_NOT_USED, entry.path, "an earlier version wrote it; it may be deleted")
-            # Without a state, another process took what it held.
-            if entry.name.startswith(f"{self._digest}-") and (state := identity_now(entry.path)) is not None:
-                states[entry.path] = state
+            if entry.name.startswith(f"{self._digest}-"):
+                try:
+                    state = identity_now(entry.path)
+                except OSError as exc:  # such as a link to itself
+                    self._distrust(entry.path, exc)
+                    continue
+                if state is not None:  # otherwise another process took what it held
+                    states[entry.path] = state
         return states
 
     def _load(self, where: str, state: Identity) -> IndexFile | None:

@@ -29,6 +29,9 @@ ENDING = ".h5index"
 _READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 _MAX_BODY_BYTES = 4 << 30
+_READ_BYTES = 16 << 20
+"""What is read of a file before anything of it is known to be right."""
+
 _MAGIC = b"ray_h5ix"
 _HEADER = struct.Struct("<8sIQ16s")
 """Magic, version, length of the body, checksum of the body."""
@@ -118,15 +121,26 @@ def read_body(where: str, index_dir: str) -> memoryview:
         if folder.st_mode & stat.S_IWOTH and state.st_uid not in {os.geteuid(), folder.st_uid, 0}:
             raise ValueError(f"another user put it there (uid {state.st_uid}), in a folder that everybody can write to")
         _check_size(state.st_size)
-        return _checked_body(file.read())
+        checksum = _checksum_in(file.read(_HEADER.size), state.st_size)
+        if state.st_size > _READ_BYTES:  # memory is taken for what is right: it is read twice
+            digest = hashlib.blake2b(digest_size=16)
+            while piece := file.read(_READ_BYTES):
+                digest.update(piece)
+            _check_sum(digest.digest(), checksum)
+            file.seek(_HEADER.size)
+        return _checked_body(file.read(), checksum)
 
 
 def body_in_store(url: str, state: Identity, storage: Storage) -> memoryview:
-    """Return the body of an index file in a store, by one request; errors as `read_body`."""
+    """Return the body of an index file in a store, by one request, or two for a large one; errors as `read_body`."""
     _check_size(state.size)
+    source = storage.open(url, state)
+    if state.size > _READ_BYTES:
+        source.read_into(0, memoryview(header := bytearray(_HEADER.size)))
+        _checksum_in(header, state.size)
     content = bytearray(state.size)
-    storage.open(url, state).read_into(0, memoryview(content))
-    return _checked_body(content)
+    source.read_into(0, memoryview(content))
+    return _checked_body(memoryview(content)[_HEADER.size :], _checksum_in(content, state.size))
 
 
 def _check_size(size: int) -> None:
@@ -134,18 +148,26 @@ def _check_size(size: int) -> None:
         raise ValueError(f"it has {size} bytes; at most {_MAX_BODY_BYTES} are read")
 
 
-def _checked_body(content: bytes | bytearray) -> memoryview:
+def _checksum_in(content: bytes | bytearray, size: int) -> bytes:
+    """Return the checksum that the header of an index file says, which has so many bytes in all."""
     if len(content) < _HEADER.size:
         raise ValueError("it is cut short")
     magic, version, length, checksum = _HEADER.unpack_from(content)
-    body = memoryview(content)[_HEADER.size :]
     if magic != _MAGIC or version != VERSION:
         raise ValueError("it has another format or version")
-    if length != len(body):
-        raise ValueError(f"it has {len(content)} bytes, its header says {length}")
-    if _checksum(body) != checksum:
+    if length != size - _HEADER.size:
+        raise ValueError(f"it has {size} bytes, its header says {length}")
+    return bytes(checksum)
+
+
+def _checked_body(body: bytes | memoryview, checksum: bytes) -> memoryview:
+    _check_sum(_checksum(body), checksum)
+    return memoryview(body)
+
+
+def _check_sum(found: bytes, expected: bytes) -> None:
+    if found != expected:
         raise ValueError("its checksum is wrong")
-    return body
 
 
 def _checksum(body: bytes | memoryview) -> bytes:
