@@ -6,14 +6,16 @@ offsets, with holes where nothing is cached::
     | record 0 | record 1 | ... to a page ||  block 0  |  (hole)  |  block 2  | ...
       crc, 1     0, 0
 
-A block counts only if its bytes have the CRC of its record. So readers need no lock; and a crash, a full disk or
-another process that writes meanwhile leaves a block that is fetched again, never a wrong one.
+A block counts only if its record has the CRC of the file's name, its number and its bytes. So readers need no lock;
+and a crash, a full disk or another process that writes meanwhile leaves a block that is fetched again, never a wrong
+one.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import logging
 import os
 import re
@@ -176,7 +178,7 @@ class CachedFile:
         try:
             if (file := self._opened()) is not None and (records := _records(file, first, end)).any():
                 file.read_most(self._record_bytes + begin, blocks.data)
-                is_right = self._new_records(blocks.data) == records
+                is_right = self._new_records(first, blocks.data) == records
         except OSError as exc:
             self._cache.fail("reading", exc)
         missing = first + np.flatnonzero(~is_right)
@@ -199,14 +201,16 @@ class CachedFile:
                 return  # the cache is full, or somebody removes the folder
             data = data[: count * BLOCK_BYTES]
             write_at(file.descriptor, data, self._record_bytes + first * BLOCK_BYTES)
-            write_at(file.descriptor, memoryview(self._new_records(data).tobytes()), first * _RECORD_BYTES)
+            write_at(file.descriptor, memoryview(self._new_records(first, data).tobytes()), first * _RECORD_BYTES)
         except (OSError, OptionError) as exc:
             self._cache.fail("writing", exc)
 
-    def _new_records(self, data: memoryview) -> np.ndarray:
-        """Return the record of each block of `data`, which begins with a block."""
-        starts = range(0, len(data), BLOCK_BYTES)
-        crcs = [zlib.crc32(data[at : at + BLOCK_BYTES], self._seed) for at in starts]
+    def _new_records(self, first: int, data: memoryview) -> np.ndarray:
+        """Return the record of each block of `data`, which begins with the block of number `first`."""
+        # A block that was moved in its file has bytes of another one: CRCs go on with the number.
+        pieces = (data[at : at + BLOCK_BYTES] for at in range(0, len(data), BLOCK_BYTES))
+        seeds = (zlib.crc32(number.to_bytes(8, "little"), self._seed) for number in itertools.count(first))
+        crcs = [zlib.crc32(piece, seed) for piece, seed in zip(pieces, seeds, strict=False)]
         return np.array(crcs, "<u8") | _IS_THERE
 
     def _opened(self, makes: bool = False) -> LocalFile | None:

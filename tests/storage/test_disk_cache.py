@@ -109,6 +109,20 @@ def test_damage_is_fetched_again(tmp_path, damage):
     assert len(remote.fetched) == 1
 
 
+@pytest.mark.parametrize(("first", "second"), [(0, 5), (5, 0), (3, 4)])
+def test_a_block_that_is_copied_with_its_record_to_another_place_is_fetched_again(tmp_path, first, second):
+    remote, size = Remote(10 * block_cache.BLOCK_BYTES), block_cache.BLOCK_BYTES
+    remote.cached(cache_at(tmp_path)).get(0, len(remote.bytes))
+    data = bytearray(block_file(tmp_path).read_bytes())
+    for begin, width in ((0, 8), (4096, size)):  # records, and blocks
+        at, to = begin + first * width, begin + second * width
+        data[to : to + width] = data[at : at + width]
+    block_file(tmp_path).write_bytes(data)
+    remote.fetched.clear()
+    assert remote.cached(cache_at(tmp_path)).get(0, len(remote.bytes)) == remote.bytes
+    assert remote.fetched == [(second * size, size)]
+
+
 def test_a_file_that_is_removed_while_it_is_used(tmp_path, monkeypatch):
     remote = Remote(100_000)
     getter = remote.cached(cache_at(tmp_path))
