@@ -6,6 +6,7 @@ import ssl
 import subprocess
 import sys
 import threading
+import time
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -26,6 +27,7 @@ from ray_h5.errors import (
 )
 from ray_h5.storage.addresses import StoreAddress, is_url, without_secrets
 from ray_h5.storage.byte_source import ObjectIdentity
+from ray_h5.storage.stores import object_store
 from ray_h5.storage.stores.errors import store_error
 from ray_h5.storage.stores.file_systems import FileSystemStorage
 from ray_h5.storage.stores.object_store import ObjectStorage
@@ -604,6 +606,20 @@ def test_a_listing_of_other_folders_is_refused(server, tmp_path):
         H5Dataset("s3://bkt/in/*.h5", storage_options=options(server))
 
 
+@pytest.mark.parametrize("below", [True, False])
+@pytest.mark.parametrize(("folder", "says"), [("in/", "'in/b.h5' comes again"), ("none/", "not ended after 1 s")])
+def test_a_listing_without_an_end(server, monkeypatch, folder, says, below):
+    monkeypatch.setattr(object_store, "_LONG_LISTING_S", 0.5)
+    monkeypatch.setattr(object_store, "_LONGEST_LISTING_S", 1)
+    server.fail("endless")
+    with pytest.raises(ReadFailedError, match=f"goes on and on: .*{says}"):
+        storage(server).list(f"s3://bkt/{folder}", below=below)
+    time.sleep(0.1)
+    asked = len(server.requests())
+    time.sleep(0.3)
+    assert len(server.requests()) == asked
+
+
 class _Astray(fsspec.implementations.memory.MemoryFileSystem):
     """A file system that lists files of another folder, too."""
 
@@ -619,3 +635,20 @@ def test_a_listing_of_a_file_system_with_other_folders_is_refused():
         files.pipe(name, BODY[:10])
     with pytest.raises(ReadFailedError, match=r"lists 'astray://other/b.h5', which is not in that folder"):
         FileSystemStorage.of(files).list("astray://in/", below=False)
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [("wrong_range", "another range"), ("ignore_range", "ignores ranges"), ("short", "another range")],
+)
+def test_a_file_system_of_http_compares_the_range(server, fault, says):
+    pytest.importorskip("aiohttp")
+    files = FileSystemStorage.of(fsspec.filesystem("http", skip_instance_cache=True))
+    url = f"{server.url}/bkt/a.h5"
+    state = files.check(url)
+    assert bytes(files.get(url, state, 5, 50)) == BODY[5:55]
+    assert bytes(files.get(url, state, 0, len(BODY))) == BODY
+    assert bytes(files.get(url, state, len(BODY) - 1, 1)) == BODY[-1:]
+    server.fail(fault, **({"at": 0.5} if fault == "short" else {}))
+    with pytest.raises(ReadFailedError, match=rf"bkt/a\.h5: the server .*{says}"):
+        files.get(url, state, 5, 50)

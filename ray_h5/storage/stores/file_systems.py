@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import posixpath
+import sys
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -22,12 +23,13 @@ from pyarrow.fs import (
     SubTreeFileSystem,
 )
 
-from ray_h5.errors import OptionError
-from ray_h5.storage.addresses import StoreAddress, check_listed, scheme_of
+from ray_h5.errors import OptionError, ReadFailedError
+from ray_h5.storage.addresses import StoreAddress, check_listed, scheme_of, shown
 from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.stores.object_store import check_fork
 from ray_h5.storage.stores.store_base import Found, InStore
 
+_WHOLE, _PART = 200, 206
 _TIMES = ("LastModified", "last_modified", "mtime", "updated", "created")
 
 
@@ -78,6 +80,21 @@ def _state(info: FileInfo | dict[str, Any]) -> ObjectIdentity:
     elif isinstance(changed, float):
         changed *= 1e9
     return ObjectIdentity("", int(info["size"]), round(changed) if isinstance(changed, (int, float)) else 0)
+
+
+def _check_range(url: str, expect: ObjectIdentity, offset: int, nbytes: int, answer: Any) -> None:
+    """Raise if a server says that it sends other bytes than those that were asked for."""
+    if answer.status == _WHOLE and nbytes != expect.size:
+        raise ReadFailedError(
+            f"{shown(url)}: the server ignores ranges and sends the whole file. Copy the files to a store or server "
+            "that answers range requests."
+        )
+    said, asked = answer.headers.get("Content-Range", ""), f"bytes {offset}-{offset + nbytes - 1}/"
+    if answer.status == _PART and said not in {f"{asked}{expect.size}", f"{asked}*"}:
+        raise ReadFailedError(
+            f"{shown(url)}: the server sent another range than was asked for: expected {asked}{expect.size}, found "
+            f"{said or 'none'}. Read from another server."
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,13 +168,21 @@ class FileSystemStorage(InStore):
             self.address(name).key for name in folders
         ]
 
-    def read(self, url: str, expect: ObjectIdentity, offset: int, nbytes: int) -> bytes:  # noqa: ARG002
+    def read(self, url: str, expect: ObjectIdentity, offset: int, nbytes: int) -> bytes:
         """Return bytes of a file in the state that it has."""
         filesystem, path = self._usable(), self._path(url)
         if isinstance(filesystem, FileSystem):
             with filesystem.open_input_file(path) as file:
                 return file.read_at(nbytes, offset)
-        return bytes(filesystem.cat_file(path, start=offset, end=offset + nbytes))
+        more: dict[str, Any] = {}
+        http = sys.modules.get("fsspec.implementations.http")
+        if http is not None and isinstance(filesystem, http.HTTPFileSystem):
+            # It takes whatever bytes come. aiohttp calls this with each answer, before its body is read.
+            async def check(answer: Any) -> None:
+                _check_range(url, expect, offset, nbytes, answer)
+
+            more["raise_for_status"] = check
+        return bytes(filesystem.cat_file(path, start=offset, end=offset + nbytes, **more))
 
     def _usable(self) -> Any:
         """Return the file system, if this process can use it."""

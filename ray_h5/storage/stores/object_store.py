@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
-from ray_h5.errors import MissingDependencyError, OptionError, RayH5Error
+from ray_h5.errors import MissingDependencyError, OptionError, RayH5Error, ReadFailedError
 from ray_h5.lru import LRU
 from ray_h5.per_process import PerProcess
 from ray_h5.storage.addresses import StoreAddress, check_key
@@ -33,6 +36,8 @@ Result = TypeVar("Result")
 _MAX_STORES = 64
 _PAGE = 1000
 _PART_BYTES = 16 << 20
+_LONG_LISTING_S, _LONGEST_LISTING_S = 5.0, 3600.0
+_SAME_KEYS = 8
 _LIST_BODY = "list response body"
 """What obstore says where the answer of a listing broke off."""
 
@@ -92,12 +97,8 @@ class ObjectStorage(InStore):
             # All files below the folder, without states: see `StoreSearch`.
             return [Found(of.url(path), above + path, ObjectIdentity("", 0)) for path in files_below(url)], []
         store, prefix = self._store(url)
-        if below:
-            pages: Any = self._repeated(lambda: list(store.list(prefix or None, chunk_size=_PAGE)))
-            folders: Sequence[str] = ()
-        else:
-            listed = self._repeated(lambda: store.list_with_delimiter(prefix or None))
-            pages, folders = [listed["objects"]], listed["common_prefixes"]
+        listed = self._repeated(lambda: asyncio.run(_listed(store, url, prefix or None, below=below)))
+        pages, folders = ([listed["objects"]], listed["common_prefixes"]) if not below else (listed, ())
         named = [(address.url(meta["path"]), meta) for page in pages for meta in page]
         return [Found(name, meta["path"], self._identity(name, meta)) for name, meta in named], [
             folder.rstrip("/") for folder in folders
@@ -232,6 +233,46 @@ def _pieces(store: Any, key: str, size: int) -> Iterator[Any]:
     with ThreadPoolExecutor(1, "ray_h5_copy") as pool:
         for start in range(0, size, _PART_BYTES):
             yield pool.submit(store.get_range, key, start=start, end=min(start + _PART_BYTES, size)).result()
+
+
+async def _listed(store: Any, url: str, prefix: str | None, *, below: bool) -> Any:
+    """Return what a store lists, in pages with `below`; raise if that has no end.
+
+    obstore follows tokens to the next page for ever. What takes long is looked at: do the same keys come again?
+    """
+
+    async def pages() -> list[Any]:
+        return [page async for page in store.list(prefix, chunk_size=_PAGE)]
+
+    task = asyncio.ensure_future(pages() if below else store.list_with_delimiter_async(prefix))
+    try:
+        if not (await asyncio.wait({task}, timeout=_LONG_LISTING_S))[0]:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(_check_ends(store, url, prefix), _LONG_LISTING_S)
+        if not (await asyncio.wait({task}, timeout=_LONGEST_LISTING_S))[0]:
+            raise _endless(url, f"it has not ended after {_LONGEST_LISTING_S} s")
+        return task.result()
+    finally:
+        task.cancel()
+
+
+async def _check_ends(store: Any, url: str, prefix: str | None) -> None:
+    """Raise if one of the first keys of a listing comes again and again. A key and its folder may have one name."""
+    seen: Counter[str] = Counter()
+    async for page in store.list(prefix, chunk_size=_SAME_KEYS):
+        seen.update(meta["path"] for meta in page)
+        key, times = seen.most_common(1)[0]
+        if times >= _SAME_KEYS:
+            raise _endless(url, f"{key!r} comes again and again")
+        if len(seen) > _PAGE:
+            return
+
+
+def _endless(url: str, why: str) -> ReadFailedError:
+    return ReadFailedError(
+        f"{url}: the store says that its listing goes on and on: {why}. Name the files one by one, or read from "
+        "another store."
+    )
 
 
 def check_fork() -> None:

@@ -65,7 +65,11 @@ def answer(root: str, request: Request, faults: Mapping[str, Fault], skew: float
         return _error(405, "MethodNotAllowed", request.path)
     bucket, _, key = request.path.strip("/").partition("/")
     if not key and (request.is_listing or request.method == "HEAD"):
-        return _of_bucket(root, bucket, request, is_any="any_prefix" in faults)
+        given = _of_bucket(root, bucket, request, is_any="any_prefix" in faults)
+        if "endless" in faults:
+            more = b"<IsTruncated>true</IsTruncated><NextContinuationToken>Lg==</NextContinuationToken>"
+            given.body = given.body.replace(b"<IsTruncated>false</IsTruncated>", more)
+        return given
     found = _find(root, request.path)
     if found is None:
         has_bucket = os.path.isdir(os.path.join(root, bucket))

@@ -100,6 +100,7 @@ KINDS: Mapping[str, str] = {
     "no_etag": "leaves the ETag out",
     "weak_etag": "gives a weak ETag, which no If-Match matches",
     "new_etag": "gives another ETag, as if the object had been written again",
+    "endless": "says that there are more keys, with the same token each time",
     "any_prefix": "lists keys whatever prefix is asked for",
     "redirect": "answers `status`, and that the path is at `location`, such as http://localhost:80",
     "chunked": "sends the body in chunks, without Content-Length",
