@@ -92,7 +92,7 @@ def _lists(array: np.ndarray, type_: pa.DataType) -> pa.Array:
     # Offsets of 64 bits: a block may hold more than 2**31 values.
     offsets = np.concatenate([[0], np.cumsum([0 if value is None else len(value) for value in array], dtype=np.int64)])
     flat = np.concatenate(there) if there else np.empty(0, object)
-    if not len(flat):  # an array of no values has any type
+    if not len(flat) and not pa.types.is_large_list(type_.value_type):  # an array of no values has any type
         flat = np.empty((0, *_axes(type_.value_type)), _numpy_type(type_.value_type))
     elif flat.dtype != object:
         flat = flat.astype(flat.dtype.newbyteorder("="), copy=False)

@@ -283,7 +283,8 @@ def part(
     random : int, optional
         Draw so many entries of the first axis of a row, in each epoch others. They keep their order. A row with fewer
         has all of them. The draw is a function of `seed`, the name of the file (its path below the folder of all
-        files), the row, and the epoch: columns of a row with equally many entries have the same.
+        files), the row, and the epoch: columns of a row with equally many entries have the same, and so have all
+        steps of a window.
     seed : int
         The seed of `random`.
 

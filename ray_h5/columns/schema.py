@@ -108,7 +108,7 @@ class ColumnSpec:
         spec = cls(layout.name, layout.kind, dtype, layout.row_shape, layout.element, nullable=layout.nullable)
         spec = replace(spec, drawn=True) if layout.drawn else spec
         if layout.kind not in {"ragged", "sparse"}:
-            return spec
+            return replace(spec, ragged_shape=layout.ragged_shape)  # of lists of lists
         size = layout.item_bytes
         return replace(spec, row_shape=(), ragged_shape=layout.ragged_shape, mean_bytes=size, dense=layout.dense)
 
@@ -123,10 +123,17 @@ class ColumnSpec:
     @property
     def varying_shape(self) -> tuple[int | None, ...] | None:
         """Shape of a row, with None for axes along which rows differ; None if all rows have one shape."""
-        if self.kind == "list":
+        if self.kind == "list" and not self.ragged_shape:
             own = self.element.shape if self.element is not None and self.row_shape else ()
             return (*self.row_shape, None, *own)
         return self.ragged_shape if self.kind == "ragged" else None
+
+    def holds(self, tensors: ColumnSpec) -> bool:
+        """Return whether steps that are lists of arrays hold tensors: those of files whose arrays are equally long."""
+        shape = self.varying_shape if self.row_shape else None
+        if shape is None or len(shape) != len(tensors.row_shape):
+            return False
+        return all(one in {None, other} for one, other in zip(shape, tensors.row_shape, strict=True))
 
     @property
     def tensor_shape(self) -> tuple[int, ...]:
@@ -155,7 +162,10 @@ class ColumnSpec:
         if self.kind in NULLABLE_KINDS and self.element is not None:
             return arrow_type(self.element)
         if self.element is not None:
-            return pa.large_list(arrow_type(self.element))
+            type_ = arrow_type(self.element)
+            for _ in self.ragged_shape or (None,):
+                type_ = pa.large_list(type_)
+            return type_
         return arrow_type(self.dtype) if self.dtype.kind != "c" else pa.from_numpy_dtype(real_dtype(self.dtype))
 
     @property
@@ -196,6 +206,8 @@ class ColumnSpec:
         if self.kind == "sparse":
             alike = is_cast or self.element == stored.element
             return alike and stored.kind == "sparse" and self.ragged_shape == stored.ragged_shape
+        if self.kind == "list" and stored.kind in TENSOR_KINDS:
+            return self.holds(stored) and (self.element is not None and self.element.base == stored.dtype)
         alike = without_ones(self.row_shape) == without_ones(stored.row_shape)
         if self.kind in TENSOR_KINDS and stored.kind in {"category", "optional"}:
             return is_cast and alike

@@ -10,10 +10,18 @@ import numpy as np
 
 from ray_h5.columns.column_resolver import Columns, Parts
 from ray_h5.columns.file_columns import is_of_single_value
-from ray_h5.columns.ragged.range_columns import Runs, Take, common_shape, layout_of_rows, ragged_layout
-from ray_h5.columns.ragged.sparse_rows import Entries, SparseRow, index_dtype
+from ray_h5.columns.ragged.range_columns import (
+    Ranges,
+    Runs,
+    Take,
+    common_shape,
+    element_of_lists,
+    layout_of_rows,
+    ragged_layout,
+)
+from ray_h5.columns.ragged.sparse_rows import Entries, SparseRow, dense_batch, index_dtype
 from ray_h5.columns.row_table import Listing, RowTable
-from ray_h5.columns.schema import TENSOR_KINDS
+from ray_h5.columns.schema import TENSOR_KINDS, ColumnSpec
 from ray_h5.columns.values import Decoded, Reading, Values
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import JoinedArray
@@ -90,17 +98,8 @@ class Steps(Take):
         if self.joined is not None:
             return self._array_of_shapes(self.joined, array, np.array(lead, np.int64))
         layout = layout_of_rows(self.name, array, (array.num_rows, *lead, *array.row_shape), 1, self.path)
-        if array.kind != "ragged":
-            return layout
-        if None in array.ragged_shape[1:]:
-            raise UnsupportedColumnError(
-                f"{self.path}: Windows: column {self.name!r} holds arrays that differ along several axes, "
-                f"{array.ragged_shape}; windows take those that differ along their first axis alone. Leave the column "
-                "out of the offsets."
-            )
-        assert array.element is not None
-        element = np.dtype((array.element, tuple(int(n or 0) for n in array.ragged_shape[1:])))
-        return replace(layout, kind="list", element=element)
+        is_ragged = array.kind == "ragged"
+        return replace(layout, kind="list", element=element_of_lists(array), ragged_shape=()) if is_ragged else layout
 
     def _array_of_shapes(self, joined: JoinedArray, array: ColumnLayout, lead: np.ndarray) -> ColumnLayout:
         """Return the layout of values that may differ in shape; they have the axes `lead` before those of a unit."""
@@ -152,6 +151,29 @@ def with_single_values(listing: Listing) -> Listing:
     singles = [name for name, error in listing.refused.items() if is_of_single_value(error)]
     refused = {name: error for name, error in listing.refused.items() if name not in singles}
     return Listing((*listing.names, *singles), refused)
+
+
+def sparse_spans(spans: Ranges) -> Decoded:
+    """Return spans of rows of a sparse matrix, as dense arrays of shape ``(rows, width)``."""
+    spec = ColumnSpec.of(spans.content.array)
+
+    def layout(_: ColumnLayout) -> ColumnLayout:
+        return ragged_layout(
+            spans.name,
+            replace(spans.content.array, kind="number", dense=False),
+            spans.bounds.stops * int(spec.ragged_shape[0] or 0),
+            (None, *spec.ragged_shape),
+        )
+
+    def decode(stored: np.ndarray, *_: Any) -> np.ndarray:
+        arrays = np.empty(len(stored), object)
+        dense, begin = dense_batch(np.concatenate([np.empty(0, object), *stored]), spec), 0
+        for at, of_row in enumerate(stored):
+            arrays[at] = dense[begin : begin + len(of_row)]
+            begin += len(of_row)
+        return arrays
+
+    return Decoded(spans, decode, layout, of_each_value=False)
 
 
 class RowsOfKind(Protocol):

@@ -15,6 +15,7 @@ from ray_h5.columns.derived_columns import MadeColumn
 from ray_h5.columns.file_columns import FileColumns
 from ray_h5.columns.ragged.range_columns import Ranges
 from ray_h5.columns.row_table import RowTable
+from ray_h5.columns.schema import TENSOR_KINDS
 from ray_h5.columns.stored_values import Stored, field_of
 from ray_h5.columns.values import InMemory, Reading, keys_of
 from ray_h5.errors import OptionError, PredicateError, RayH5Error, UnknownColumnError
@@ -274,7 +275,7 @@ class RowView:
         for name, array in out.items():
             row_shape = layouts[name].row_shape
             if _takes_arrays(array, layouts[name]):
-                row_shape, arrays[name] = (), array  # an array for each row
+                row_shape, arrays[name] = row_shape[: array.ndim - 1], array  # an array for each row, or step of it
             else:
                 arrays[name] = fitted(array, row_shape)
             check_fit(arrays[name], row_shape, len(wanted), there, f"{self.path}: column {name!r}")
@@ -314,7 +315,8 @@ class RowView:
                 out[places] = classes.of(values, lambda i: f"{self.path}, row {rows[i]}")
                 return
             for place, value in zip(places.tolist(), values, strict=True):
-                out[place] = value  # rows have another shape in another file: each one is an array of its own
+                for step in np.ndindex(out.shape[1:]):  # they have another shape in another file: arrays of their own
+                    out[(place, *step)] = value[step]
 
         return column.reading(rows, every, values, keys).then(finish)
 
@@ -410,9 +412,10 @@ class RowView:
 
 
 def _takes_arrays(out: object, layout: ColumnLayout) -> bool:
-    """Return whether an array takes rows of numbers or booleans as arrays of their own."""
-    is_tensor = layout.kind in {"number", "bool"} and layout.row_shape != ()
-    return is_tensor and isinstance(out, np.ndarray) and out.dtype == object
+    """Return whether an array takes rows of numbers or booleans, or their steps, as arrays of their own."""
+    if layout.kind not in TENSOR_KINDS or not isinstance(out, np.ndarray) or out.dtype != object:
+        return False
+    return 0 < out.ndim <= len(layout.row_shape)
 
 
 AnyReader: TypeAlias = FileReader | RowView

@@ -36,16 +36,17 @@ def encoded(values: Any, column: str) -> tuple[tuple[int, ...], Sequence[Any] | 
             f"images ({FORMATS}), as bytes or uint8"
         )
     rows = array.reshape(-1)
-    several = [np.asarray(row) for row in rows if getattr(row, "ndim", 0) > 1] if array.dtype == object else []
-    if not several:
+    nested = [encoded(row, column) if is_batch(row) else ((), [row]) for row in rows]  # the steps of windows
+    shapes = {shape for shape, _ in nested}
+    if shapes <= {()}:
         return array.shape, rows
-    shapes = {row.shape[:-1] for row in several}
-    if len(shapes) > 1 or len(several) < len(rows) or any(row.dtype != np.uint8 for row in several):
+    if len(shapes) > 1:
+        shown = {f"{row.dtype} {row.shape}" if isinstance(row, np.ndarray) else type(row).__name__ for row in rows}
         raise UnsupportedColumnError(
             f"DecodeImage: column {column!r}: expected rows of uint8 with one number of images each, found rows of "
-            f"{few(sorted({f'{np.asarray(row).dtype} {np.shape(row)}' for row in rows}))}"
+            f"{few(sorted(shown))}"
         )
-    return (*array.shape, *shapes.pop()), [row[at] for row in several for at in np.ndindex(row.shape[:-1])]
+    return (*array.shape, *shapes.pop()), [image for _, images in nested for image in images]
 
 
 def as_bytes(value: Any) -> bytes:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import ray_h5
-from ray_h5 import DecodeImage, H5Dataset
+from ray_h5 import DecodeImage, H5Dataset, Windows
 from ray_h5.errors import ImageError, UnknownColumnError
 from tests.torch_data.test_images import COLUMNS, COUNT, made  # noqa: F401  a fixture
 
@@ -20,6 +20,14 @@ def test_images_are_those_of_plain_pytorch(made, column):  # noqa: F811
     (batch,) = ds.iter_torch_batches(batch_size=COUNT)
     samples = H5Dataset(made[0], [column], transform=DecodeImage(column, size=(24, 32)))
     assert torch.equal(batch[column], samples[:][column])
+
+
+def test_images_of_each_step(made):  # noqa: F811
+    options = {"columns": ["image"], "windows": Windows({"image": [-1, 0]}, pad="drop")}
+    ds = ray_h5.read_h5(made[0], **options).map_batches(DecodeImage("image", size=8))
+    samples = H5Dataset(made[0], transform=DecodeImage("image", size=8), **options)
+    (batch,) = ds.iter_torch_batches(batch_size=COUNT)
+    assert torch.equal(batch["image"], samples[:]["image"])
 
 
 def test_images_that_cannot_be_decoded_are_null(made):  # noqa: F811

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import ray_h5
-from ray_h5 import TorchCollate, between, torch_data, where
+from ray_h5 import TorchCollate, Windows, between, csr, torch_data, where
 from tests.kit.files import save
+from tests.rows import test_lists_of_lists as lists
 from tests.rows.test_encoded_and_plain import mixed  # noqa: F401  a fixture
 
 pytestmark = pytest.mark.usefixtures("ray_local")
@@ -48,3 +49,18 @@ def test_files_that_are_read_together_by_row(tmp_path):
     rows = ds.filter(expr=where(y=between(-12, -2))).take_all()
     assert sorted(row["x"] for row in rows) == [2, 3, 10, 11, 12]
     assert all(row["y"] == -row["x"] for row in rows)
+
+
+def test_lists_of_lists_and_spans_of_sparse_rows(tmp_path):
+    lists.write(tmp_path / "a.h5")
+    columns = ["time", *lists.COLUMNS.values(), csr("m", shape=(None, 6))]
+    at = dict.fromkeys(["time", "flat", "vlen", "cells", "m"], "time")
+    windows = Windows({"time": [0.0], **{name: slice(-1.25, 0.25) for name in at if name != "time"}}, at=at)
+    plain = torch_data.H5Dataset(tmp_path / "a.h5", columns, windows=windows)
+    ds = ray_h5.read_h5(tmp_path / "a.h5", columns=columns, windows=windows)
+    rows = ds.take_all()
+    for name in ("flat", "vlen", "cells", "m"):
+        assert [lists.plain(row[name]) for row in rows] == [lists.plain(plain[i][name]) for i in range(5)]
+    (batch,) = ds.iter_torch_batches(batch_size=5, collate_fn=TorchCollate(padding=True))
+    assert batch["m_length"].tolist() == [1, 2, 2, 2, 2]
+    assert [lists.plain(row) for row in batch["flat"]] == [lists.plain(plain[i]["flat"]) for i in range(5)]

@@ -18,6 +18,7 @@ from ray_h5.hdf5.tree.encodings import matrix_shape
 from ray_h5.manifest.layout import ColumnLayout, Encoding
 from ray_h5.manifest.row_requests import Request
 from ray_h5.messages import near_names
+from ray_h5.per_process import cached_property
 from ray_h5.read.reader import FileReader
 
 SPARSE = {"csr", "csc", "compressed"}
@@ -28,7 +29,7 @@ _LISTED_WIDTH = 1 << 24
 """Up to this width, the place of each position is in a list; a file can claim any width."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class SparseRows(Values):
     """The rows of a sparse matrix.
 
@@ -64,7 +65,7 @@ class SparseRows(Values):
         """Length of a row as it is delivered."""
         return self.width if self.at is None else len(self.at)
 
-    @property
+    @cached_property  # it sums the bounds of all rows
     def array(self) -> ColumnLayout:
         indices, data = self.indices.array, self.data.array
         chunk = rows_a_chunk(self.bounds, max(indices.chunk_rows, data.chunk_rows))

@@ -15,7 +15,6 @@ from ray_h5.columns.ragged.bounds import Bounds
 from ray_h5.columns.schema import TENSOR_KINDS
 from ray_h5.columns.values import Reading, Values
 from ray_h5.errors import UnsupportedColumnError
-from ray_h5.hash_and_permute import word_at
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import Request, by_part, request_of
@@ -78,7 +77,7 @@ class Runs:
             request = request_of(begins, at, keys)
         elif counts is None:
             steps = np.arange(begins.shape[1])
-            keys = None if keys is None else word_at(keys[:, None], steps).reshape(-1)  # each draws by itself
+            keys = None if keys is None else np.repeat(keys, len(steps))  # one draw for all steps of a row
             request = request_of(begins.reshape(-1), (at[:, None] + steps).reshape(-1), keys)
         elif self.entries is None:
             request = Request(begins, at, counts)
@@ -126,7 +125,7 @@ class Runs:
         return self.reading(values, flat, stops - self.lengths, is_one_shape=unit_shape is None), flat, stops
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Take(Values, ABC):
     """Values of which each is one or several units of others, which may be takes themselves.
 
@@ -233,6 +232,8 @@ class Ranges(Take):
             if is_alike and array.kind in TENSOR_KINDS:
                 shape_of_all = (len(lengths), int(lengths[0]), *array.row_shape)
                 return layout_of_rows(self.name, array, shape_of_all, chunk_rows, array.path)
+            if array.kind in {"list", "ragged"}:
+                return lists_of_lists(self.name, array, len(lengths), chunk_rows)
             counts = lengths * math.prod(array.row_shape)
             return ragged_layout(self.name, array, counts, (None, *array.row_shape), chunk_rows)
         shapes = self.shapes_of(joined, lengths[:, None])
@@ -337,6 +338,31 @@ def layout_of_rows(name: str, array: ColumnLayout, shape: tuple[int, ...], chunk
     chunks = None if chunk_rows == 1 else (chunk_rows, *shape[1:])
     rows = replace(array, name=name, shape=shape, chunk_shape=chunks, path=path)
     return replace(rows, offset=None, fill=None, user_block=0, lost_fields=())
+
+
+def element_of_lists(array: ColumnLayout) -> np.dtype:
+    """Return the elements of arrays of varying length that are values of lists.
+
+    Raises
+    ------
+    UnsupportedColumnError
+        If they differ along several axes.
+    """
+    if None in array.ragged_shape[1:] and array.kind == "ragged":
+        raise UnsupportedColumnError(
+            f"{array.where} holds arrays that differ along several axes, {array.ragged_shape}; lists and windows take "
+            "those that differ along their first axis alone. Leave the column out of the offsets."
+        )
+    assert array.element is not None
+    own = () if array.kind == "list" else array.ragged_shape[1:]
+    return np.dtype((array.element, tuple(int(n or 0) for n in own)))
+
+
+def lists_of_lists(name: str, array: ColumnLayout, num_rows: int, chunk_rows: int) -> ColumnLayout:
+    """Return the layout of rows that are ranges of arrays of varying length: lists of lists."""
+    rows = layout_of_rows(name, array, (num_rows,), chunk_rows, array.path)
+    levels = max(1, len(array.ragged_shape)) if array.kind == "list" else 1
+    return replace(rows, kind="list", element=element_of_lists(array), ragged_shape=(None,) * (levels + 1))
 
 
 def ragged_layout(

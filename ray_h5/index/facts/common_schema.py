@@ -88,7 +88,8 @@ def common_columns(
 
 
 def _shape(spec: ColumnSpec) -> tuple[int | None, ...]:
-    return spec.ragged_shape or spec.row_shape
+    steps = spec.varying_shape if spec.kind == "list" and spec.row_shape else None
+    return steps or spec.ragged_shape or spec.row_shape
 
 
 def _without_trailing_axes(name: str, paths: Mapping[ColumnSpec, str]) -> list[ColumnSpec]:
@@ -105,6 +106,15 @@ def _without_trailing_axes(name: str, paths: Mapping[ColumnSpec, str]) -> list[C
 
 def _with_common_shape(specs: Sequence[ColumnSpec]) -> Sequence[ColumnSpec]:
     """Return specs that are ragged if rows have other shapes in other files, with the bytes of the largest row."""
+    lists = next((spec for spec in specs if spec.kind == "list"), None)
+    if lists is not None and lists.element is not None:  # steps of varying length, which are alike in some files
+        own = lists.element.shape
+        return [
+            replace(lists, element=np.dtype((spec.dtype, own)), drawn=spec.drawn)
+            if spec.kind in TENSOR_KINDS and lists.holds(spec)
+            else spec
+            for spec in specs
+        ]
     shaped = [spec for spec in specs if spec.kind == "ragged" or (spec.kind in TENSOR_KINDS and spec.row_shape)]
     shaped = [spec for spec in shaped if len(_shape(spec)) == len(_shape(shaped[0]))]  # of others, the comparison says
     lengths = [set(axis) for axis in zip(*map(_shape, shaped), strict=True)]

@@ -19,7 +19,7 @@ from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
 from ray_h5.per_process import cached_property
 from ray_h5.rows.kinds.clock import Clock
 from ray_h5.rows.kinds.timestamps import TimesOf, width_of
-from ray_h5.rows.row_columns import Episodes, RowColumn, RowsOfKind, Steps, sparse_steps
+from ray_h5.rows.row_columns import Episodes, RowColumn, RowsOfKind, Steps, sparse_spans, sparse_steps
 from ray_h5.rows.windows_option import IS_PAD, WindowColumn, Windows
 
 _RUN = 4
@@ -238,4 +238,5 @@ class WindowRows(RowsOfKind):
             recordings, samples = self._clock.spans(window, rows)
             return Bounds(*(ends + steps.starts[recordings] for ends in (samples.starts, samples.stops)))
 
-        return RowColumn(window.name, Ranges(window.name, self._path, steps.values, usual, bounds_of=bounds_of))
+        spans = Ranges(window.name, self._path, steps.values, usual, bounds_of=bounds_of)
+        return RowColumn(window.name, sparse_spans(spans) if steps.values.array.kind == "sparse" else spans)
