@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import os
+from glob import has_magic
 from typing import Any
 
+from ray_h5.errors import NotFoundError
 from ray_h5.options import names_options
 from ray_h5.read.reader import FileReader
 from ray_h5.rows.row_kind_options import RowKind, as_kind, check_episodes
@@ -67,6 +70,12 @@ class RowReader(FileReader):
 
     def __new__(cls, *args: Any, rows: RowKind | None = None, windows: Windows | None = None, **options: Any) -> Any:
         """Return a reader of the file, or of its rows of a kind."""
+        path = args[0] if args else options.get("path")
+        if isinstance(path, str) and has_magic(path) and "://" not in path and not os.path.exists(path):
+            raise NotFoundError(
+                f"{path}: no such file. A RowReader reads one file; H5Dataset({path!r}) and loader({path!r}, 64) read "
+                "all that match."
+            )
         if rows is None and windows is None:
             return super().__new__(cls)
         kind, over = as_kind(rows), as_windows(windows)

@@ -29,7 +29,10 @@ def check_indices(indices: Sequence[int] | np.ndarray | torch.Tensor, length: in
             f"{where}: expected integers for indices, found {checked.dtype}; for a mask, pass np.flatnonzero(mask)"
         )
     if checked.ndim != 1:
-        raise OptionError(f"{where}: expected one axis of indices, found shape {checked.shape}; use .ravel()")
+        # A DataLoader with a sampler of rows as its batch_sampler asks for "batches" that are single numbers.
+        hint = ".ravel() makes one" if checked.ndim else "a batch_sampler= yields lists, as OrderBatchSampler; pass a "
+        hint += "" if checked.ndim else "sampler of rows, as OrderSampler, as sampler="
+        raise OptionError(f"{where}: expected one axis of indices, found shape {checked.shape}; {hint}")
     if not checked.size:
         return checked.astype(np.int64)
     # As Python integers: not every uint64 is an int64.

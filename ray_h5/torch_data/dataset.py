@@ -75,7 +75,17 @@ class DatasetOptions(OptionsButColumns, total=False):
     include_steps: bool
 
 
-@takes_options_of(Source)
+_OF_LOADER = "A dataset has single samples. Write loader(paths, {}), which makes batches of them."
+
+
+@takes_options_of(
+    Source,
+    instead={
+        "batch_size": _OF_LOADER.format("batch_size=64"),
+        "shuffle": _OF_LOADER.format("batch_size=64, shuffle=True"),
+        "num_workers": _OF_LOADER.format("batch_size=64"),
+    },
+)
 class H5Dataset(BatchedDataset):
     """Samples of HDF5 files: sample i is the i-th row, in path order, that passes the predicate.
 

@@ -6,11 +6,11 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Subset, default_collate
+from torch.utils.data import DataLoader, Subset, default_collate
 
-from ray_h5 import Shuffle, Windows, balance, between, loader, where
-from ray_h5.errors import OptionError, PredicateError, UnknownOptionError
-from ray_h5.torch_data import H5Dataset, kfold
+from ray_h5 import RowReader, Shuffle, Windows, balance, between, loader, where
+from ray_h5.errors import NotFoundError, OptionError, PredicateError, UnknownOptionError
+from ray_h5.torch_data import H5Dataset, OrderSampler, kfold
 
 
 @pytest.fixture
@@ -122,3 +122,28 @@ def test_what_is_said_of_labels_and_windows_is_said_once(path, caplog):
 def test_options_of_a_dataloader_that_a_loader_lacks(path, option, said):
     with pytest.raises(UnknownOptionError, match=rf"loader: there is no option '{option}'\. {said}"):
         loader(path, 4, **{option: 2})
+
+
+def test_a_column_that_a_batch_lacks(path):
+    batch = next(iter(loader(path, 4)))
+    with pytest.raises(KeyError, match="this sample has no 'lable'; it has episode, image, label, quality"):
+        batch["lable"]
+    assert batch.get("lable") is None
+    assert not hasattr(batch, "lable")
+
+
+@pytest.mark.parametrize(("option", "call"), [("batch_size", "batch_size=64"), ("shuffle", "batch_size=64, shuffle=")])
+def test_options_of_a_loader_for_a_dataset(path, option, call):
+    with pytest.raises(UnknownOptionError, match=rf"no option '{option}'. .* Write loader\(paths, {call}"):
+        H5Dataset(path, **{option: 4})
+
+
+def test_a_reader_of_many_files(path):
+    with pytest.raises(NotFoundError, match=r"A RowReader reads one file; H5Dataset\('.*/\*\.h5'\) and loader"):
+        RowReader(path.replace("a.h5", "*.h5"))
+
+
+def test_a_sampler_of_rows_in_the_place_of_one_of_batches(path):
+    dataset = H5Dataset(path)
+    with pytest.raises(OptionError, match="pass a sampler of rows, as OrderSampler, as sampler="):
+        next(iter(DataLoader(dataset, batch_sampler=OrderSampler(dataset))))

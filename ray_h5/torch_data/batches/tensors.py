@@ -156,11 +156,16 @@ class Sample(Movable, dict[str, Any]):
     as ``items`` or ``to``, is reached by its key only.
     """
 
+    def __missing__(self, name: str) -> Any:
+        raise KeyError(self._no_entry(name))
+
     def __getattr__(self, name: str) -> Any:
-        try:
+        if name in self:
             return self[name]
-        except KeyError:
-            raise AttributeError(f"this sample has no {name!r}; it has {', '.join(self)}") from None
+        raise AttributeError(self._no_entry(name))
+
+    def _no_entry(self, name: str) -> str:
+        return f"this sample has no {name!r}; it has {', '.join(map(str, self))}"
 
     def __setattr__(self, name: str, value: Any) -> None:
         self[name] = value
