@@ -52,6 +52,10 @@ class Partition:
         """int64: the number of units of each part."""
         return np.diff(self.starts)
 
+    def lengths_of(self, parts: np.ndarray) -> np.ndarray:
+        """Return the number of units of some parts."""
+        return self.starts[parts + 1] - self.starts[parts]
+
     def part_of(self, units: np.ndarray) -> np.ndarray:
         """Return the part of each unit."""
         return np.searchsorted(self.starts, units, side="right") - 1

@@ -1,6 +1,7 @@
 """Blocks of arrays in groups of different shapes: each is what h5py reads of its slices, wherever it is read."""
 
 import math
+import pickle
 from pathlib import Path
 
 import h5py
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from ray_h5 import Groups, Patches, RowReader, Shuffle, Sidecar, part, where
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.order.remaining_blocks import read_block, start_of
+from ray_h5.read.open_file import OpenFile
 from ray_h5.torch_data import H5Dataset, kfold, loader
 from tests.kit.stores import forget_files
 from tests.properties import few
@@ -290,3 +292,34 @@ def test_options_and_values(scan_file):
     assert set(H5Dataset(path, rows=kind).columns) == {"raw", "label", "age", "corner"}
     with pytest.raises(RayH5Error, match="takes axis 0 of rows"):
         H5Dataset(path, [part("age", {0: [0]})], rows=kind)
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+@pytest.mark.parametrize(
+    "options", [{}, {"per_file": 3}, {"where_any": ("label", [1])}, {"per_file": 2, "align": True}]
+)
+def test_a_row_looks_at_its_own_group_alone(tmp_path, monkeypatch, options, by_name):
+    """Other groups are arrays of shapes in the plan: a worker describes no dataset of theirs."""
+    seen, column = [], OpenFile.column
+    monkeypatch.setattr(OpenFile, "column", lambda self, name: seen.append(name) or column(self, name))
+    counts = []
+    for groups in (3, 120):
+        with h5py.File(tmp_path / f"{groups}.h5", "w") as file:
+            for g in range(groups):
+                values = np.arange((4 + g % 3) * 5).reshape(-1, 5)
+                file.create_dataset(f"s{g}/raw", data=values, chunks=(2, 2))
+                file[f"s{g}/label"] = values % 2
+        pattern = {"raw": "s*/raw", "label": "s*/label"} if by_name else "s*"
+        kind = Patches({"raw": (2, 2), "label": (2, 2)}, groups=pattern, **options)
+        dataset = pickle.loads(
+            pickle.dumps(H5Dataset(tmp_path / f"{groups}.h5", ["raw", "label", "corner"], rows=kind))
+        )
+        seen.clear()
+        row = dataset[len(dataset) - 1]
+        counts.append(len(seen))
+        assert {name.split("/")[0] for name in seen} <= {f"s{g}" for g in (0, 1, 2, groups - 1)}  # one of each shape
+        top, left = row["corner"].tolist()
+        expected = np.arange((4 + (groups - 1) % 3) * 5).reshape(-1, 5)[top : top + 2, left : left + 2]
+        assert row["raw"].tolist() == expected.tolist()
+        assert row["label"].tolist() == (expected % 2).tolist()
+    assert 0 < counts[1] <= counts[0] + 2

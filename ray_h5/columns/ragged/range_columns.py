@@ -273,13 +273,17 @@ class OfParts(Values):
         The column.
     parts : tuple of Values
         The values of each part, of one kind and shape. Those of datasets that attributes decode may differ in dtype.
+        If `of` returns the values of a part, those of parts that stand for all.
     part_of : callable
         Returns the part of each unit, and its number among the units of that part.
+    of : callable, optional
+        Returns the values of a part, which are made when they are read.
     """
 
     name: str
     parts: tuple[Values, ...]
     part_of: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+    of: Callable[[int], Values] | None = None
 
     @property
     def seed(self) -> int | None:
@@ -305,7 +309,8 @@ class OfParts(Values):
         parts, rows = self.part_of(wanted.rows)
         for part, chosen in by_part(parts):
             keys = None if wanted.keys is None else wanted.keys[chosen]
-            readings.append(self.parts[part].reading(request_of(rows[chosen], wanted.places[chosen], keys), out))
+            values = self.parts[part] if self.of is None else self.of(part)
+            readings.append(values.reading(request_of(rows[chosen], wanted.places[chosen], keys), out))
         return Reading.together(readings)
 
 

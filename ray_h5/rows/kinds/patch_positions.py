@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 
@@ -16,14 +16,17 @@ from ray_h5.columns.stored_values import Stored
 from ray_h5.columns.values import Decoded, Taken, Values, read_units
 from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hash_and_permute import below, mix, word_at
-from ray_h5.manifest.file_table import digest_of
 from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.partition import Partition
 from ray_h5.messages import few
 from ray_h5.per_process import cached_property
 from ray_h5.rows.patches_option import Patches
 
 _CELLS = 4
 """Along each axis, a block is as long as so many of the cells that `where_any` looks at."""
+
+_MOST_PLACES = float(1 << 63) * (1 - 1e-9)
+"""Places that int64 numbers, less what sums of floats may be wrong by."""
 
 _PART_VALUES = 1 << 20
 """Values that `where_any` looks at together."""
@@ -50,18 +53,10 @@ class Blocks:
         self._path = f"{columns.path}: group {name!r}" if name else columns.path
 
     @property
-    def drawn_in(self) -> str:
-        """The arrays that blocks are drawn in, with their lengths."""
-        text = f"{self.name}{':' * bool(self.name)}{', '.join(map(repr, self.kind.arrays))} of {self.extents}"
-        if self.kind.where_any is not None:
-            text += f" at places of digest {digest_of(self.chosen.data)}"
-        return text + (f" in chunks of {list(self.chunk)}" if self.kind.align else "")
-
-    @property
     def extents(self) -> tuple[int, ...]:
         """The lengths of the axes that blocks cut."""
         name, axes = next(iter(self.axes.items()))
-        return _lengths(self._layouts[name], axes)
+        return lengths_along(self._layouts[name].shape, axes)
 
     @property
     def chunk(self) -> tuple[int, ...]:
@@ -174,44 +169,7 @@ class Blocks:
     @cached_property
     def axes(self) -> dict[str, tuple[int, ...]]:
         """The axes of each array that blocks cut."""
-        path, count, said, layouts = self._path, len(self.kind.block), self.kind.axes or {}, self._layouts
-        may_cut: dict[str, list[tuple[int, ...]]] = {}
-        for name, layout in layouts.items():
-            if len(layout.shape) < count or (name in said and max(said[name]) >= len(layout.shape)):
-                raise SchemaMismatchError(
-                    f"{path}: Patches: {name!r} has shape {layout.shape}, and blocks have the shape {self.kind.block}"
-                    + (f" along its axes {said[name]}" if name in said else "")
-                )
-            may_cut[name] = [tuple(said[name])] if name in said else [*combinations(range(len(layout.shape)), count)]
-        first = next((name for name in (*said, *layouts) if len(may_cut[name]) == 1), None)
-        if first is None:
-            name, layout = next(iter(layouts.items()))
-            last = tuple(range(len(layout.shape) - count, len(layout.shape)))
-            raise OptionError(
-                f"{path}: Patches: {name!r} has shape {layout.shape}, and blocks have {count} axes. Say which of "
-                f"its axes they cut: axes={{{name!r}: {last}}} for the last ones"
-            )
-        axes, extents = dict[str, tuple[int, ...]](), _lengths(layouts[first], may_cut[first][0])
-        for name, layout in layouts.items():
-            fits = [some for some in may_cut[name] if _lengths(layout, some) == extents]
-            if not fits:
-                raise SchemaMismatchError(
-                    f"{path}: Patches: {first!r} has the lengths {extents} along the axes that blocks cut; {name!r} "
-                    f"has shape {layout.shape}. Choose arrays of one shape"
-                    + (", or say which axes blocks cut with axes=" if len(layout.shape) > count else "")
-                )
-            if len(fits) > 1:
-                raise OptionError(
-                    f"{path}: Patches: {name!r} has shape {layout.shape}, and blocks may cut the axes {fits[0]} or "
-                    f"{fits[1]}: say which with axes={{{name!r}: {fits[0]}}}"
-                )
-            axes[name] = fits[0]
-        if self.kind.pad == "inside" and any(n < size for n, size in zip(extents, self.kind.block, strict=True)):
-            raise SchemaMismatchError(
-                f"{path}: Patches: {first!r} has the lengths {extents}, shorter than a block of {self.kind.block}. "
-                "Pass pad='zero' for zeros past its end, smaller blocks, or leave the file out."
-            )
-        return axes
+        return axes_of(self.kind, {name: layout.shape for name, layout in self._layouts.items()}, self._path)
 
     # Blocks that hold a class ---------------------------------------------------------------------
 
@@ -264,44 +222,58 @@ class Positions:
     ----------
     kind : Patches
         Which blocks.
-    groups : sequence of Blocks
-        The arrays of each group, or of the file.
+    where : str
+        The file, for messages.
+    extents : numpy.ndarray
+        int64 of shape (groups, axes): the lengths of the axes that blocks cut, in each group, or in the file.
+    names : iterable of str
+        The groups; an empty text for a file.
     name : str
         The name of the file, which draws depend on.
+    chunks : numpy.ndarray, optional
+        The lengths of chunks along these axes, if corners are where chunks begin.
+    chosen : (numpy.ndarray, Partition), optional
+        The blocks or cells that hold a class, of all groups, and those of each.
     """
 
-    def __init__(self, kind: Patches, groups: Sequence[Blocks], name: str) -> None:
-        if sum(math.prod(group.extents) for group in groups) > np.iinfo(np.int64).max:
+    def __init__(
+        self,
+        kind: Patches,
+        where: str,
+        extents: np.ndarray,
+        names: Iterable[str],
+        name: str,
+        *,
+        chunks: np.ndarray | None = None,
+        chosen: tuple[np.ndarray, Partition] | None = None,
+    ) -> None:
+        if extents.prod(axis=1, dtype=np.float64).sum() > _MOST_PLACES:
             raise UnsupportedColumnError(
-                f"{groups[0].columns.path}: Patches: arrays of {groups[0].extents} have more places for blocks than "
-                "can be numbered. Leave the file out."
+                f"{where}: Patches: arrays of {tuple(extents[0].tolist())} have more places for blocks than can be "
+                "numbered. Leave the file out."
             )
-        self._kind, self._block = kind, np.array(kind.block)
-        self._extents = np.array([group.extents for group in groups], np.int64)
-        self._last = np.maximum(self._extents - self._block, 0)
-        self._counts, sizes = grid_of(kind, self._extents), self._extents.prod(axis=1)
-        self._chunks = np.array([group.chunk for group in groups], np.int64) if kind.align else None
-        self.chosen = None if kind.where_any is None else [group.chosen for group in groups]
-        self._chosen, held = np.empty(0, np.int64), self._counts.prod(axis=1)
-        if self.chosen is not None:
-            self._chosen, held = np.concatenate(self.chosen), np.array([len(part) for part in self.chosen], np.int64)
-        self._chosen_counts, self._chosen_starts = held, np.cumsum(held) - held
+        self._kind, self._block, self._extents, self._chunks = kind, np.array(kind.block), extents, chunks
+        self._last = np.maximum(extents - self._block, 0)
+        self._counts, sizes = grid_of(kind, extents), extents.prod(axis=1)
+        self._chosen, self._held = chosen or (np.empty(0, np.int64), Partition.of(self._counts.prod(axis=1)))
+        held = self._held.lengths
         if kind.per_file is not None:
-            held = np.where((sizes > 0) & ((held > 0) | (self.chosen is None)), kind.per_file, 0)
-        self.starts = np.concatenate([[0], np.cumsum(held)])
-        """int64: the first row of each group, and the number of rows."""
-        self.place_starts = np.concatenate([[0], np.cumsum(sizes)])
-        """int64: the first place of each group, and the number of places."""
-        of_file = zlib.crc32(name.encode("utf-8", "surrogateescape"))
-        digests = [zlib.crc32(group.name.encode("utf-8", "surrogateescape"), of_file) for group in groups]
-        states = np.array([np.full(len(groups), kind.seed), digests], np.uint64)
-        self._first_words, self._second_words = word_at(states, np.ones(states.shape))
+            held = np.where((sizes > 0) & ((held > 0) | (chosen is None)), kind.per_file, 0)
+        self.rows = Partition.of(held)
+        """The rows of each group."""
+        self.of_places = Partition.of(sizes)
+        """The places of each group."""
+        if kind.per_file is not None:
+            of_file = zlib.crc32(name.encode("utf-8", "surrogateescape"))
+            digests = [zlib.crc32(group.encode("utf-8", "surrogateescape"), of_file) for group in names]
+            states = np.array([np.full(len(digests), kind.seed), digests], np.uint64)
+            self._first_words, self._second_words = word_at(states, np.ones(states.shape))
 
     def of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the group of each row, and its number there; rows of a later draw follow those of the one before."""
-        draws, rows = np.divmod(rows, max(int(self.starts[-1]), 1))
-        groups = np.searchsorted(self.starts, rows, side="right") - 1
-        return groups, rows - self.starts[groups] + draws * np.diff(self.starts)[groups]
+        draws, rows = np.divmod(rows, max(self.rows.num_units, 1))
+        groups, numbers = self.rows.local(rows)
+        return groups, numbers + draws * self.rows.lengths_of(groups)
 
     def places(self, rows: np.ndarray) -> np.ndarray:
         """Return the corners of blocks as numbers: places along the axes that blocks cut, in C order."""
@@ -309,12 +281,7 @@ class Positions:
         places = np.zeros(len(rows), np.int64)
         for axis in range(corners.shape[1]):
             places = places * self._extents[groups, axis] + corners[:, axis]
-        return self.place_starts[groups] + places
-
-    def part_of(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the group of each place, and its number there."""
-        groups = np.searchsorted(self.place_starts, places, side="right") - 1
-        return groups, places - self.place_starts[groups]
+        return self.of_places.starts[groups] + places
 
     def corners(self, rows: np.ndarray) -> np.ndarray:
         """Return the corners of blocks: int64, of shape (rows, axes)."""
@@ -323,7 +290,7 @@ class Positions:
         if self._kind.per_file is not None:
             return self._drawn(groups, numbers, last)
         if self._kind.where_any is not None:
-            numbers = self._chosen[self._chosen_starts[groups] + numbers]
+            numbers = self._chosen[self._held.starts[groups] + numbers]
         corners = _unraveled(numbers, self._counts[groups]) * strides_of(self._kind)
         return np.minimum(corners, last) if self._kind.pad == "inside" else corners
 
@@ -335,7 +302,7 @@ class Positions:
         if self._kind.where_any is None:
             return below(self._words(groups, numbers, axes), last + 1)
         words, (cell, cells) = self._words(groups, numbers, axes + 1), cells_of(self._kind, self._extents[groups])
-        picked = self._chosen_starts[groups] + below(words[:, 0], self._chosen_counts[groups])
+        picked = self._held.starts[groups] + below(words[:, 0], self._held.lengths_of(groups))
         begins = _unraveled(self._chosen[picked], cells) * cell
         low = np.maximum(np.minimum(begins + cell, self._extents[groups]) - self._block, 0)
         return low + below(words[:, 1:], np.minimum(begins, last) - low + 1)
@@ -373,8 +340,59 @@ def _unraveled(numbers: np.ndarray, shapes: np.ndarray) -> np.ndarray:
     return index
 
 
-def _lengths(layout: ColumnLayout, axes: Sequence[int]) -> tuple[int, ...]:
-    return tuple(layout.shape[axis] for axis in axes)
+def lengths_along(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
+    """Return the lengths of some axes of a shape."""
+    return tuple(shape[axis] for axis in axes)
+
+
+def axes_of(kind: Patches, shapes: Mapping[str, tuple[int, ...]], path: str) -> dict[str, tuple[int, ...]]:
+    """Return the axes that blocks cut of arrays of these shapes.
+
+    `path` is the file, and the group if there are several, for messages.
+
+    Raises
+    ------
+    SchemaMismatchError, OptionError
+        If blocks do not fit the arrays, or several axes fit.
+    """
+    count, said = len(kind.block), kind.axes or {}
+    may_cut: dict[str, list[tuple[int, ...]]] = {}
+    for name, shape in shapes.items():
+        if len(shape) < count or (name in said and max(said[name]) >= len(shape)):
+            raise SchemaMismatchError(
+                f"{path}: Patches: {name!r} has shape {shape}, and blocks have the shape {kind.block}"
+                + (f" along its axes {said[name]}" if name in said else "")
+            )
+        may_cut[name] = [tuple(said[name])] if name in said else [*combinations(range(len(shape)), count)]
+    first = next((name for name in (*said, *shapes) if len(may_cut[name]) == 1), None)
+    if first is None:
+        name, shape = next(iter(shapes.items()))
+        last = tuple(range(len(shape) - count, len(shape)))
+        raise OptionError(
+            f"{path}: Patches: {name!r} has shape {shape}, and blocks have {count} axes. Say which of its axes they "
+            f"cut: axes={{{name!r}: {last}}} for the last ones"
+        )
+    axes, extents = dict[str, tuple[int, ...]](), lengths_along(shapes[first], may_cut[first][0])
+    for name, shape in shapes.items():
+        fits = [some for some in may_cut[name] if lengths_along(shape, some) == extents]
+        if not fits:
+            raise SchemaMismatchError(
+                f"{path}: Patches: {first!r} has the lengths {extents} along the axes that blocks cut; {name!r} has "
+                f"shape {shape}. Choose arrays of one shape"
+                + (", or say which axes blocks cut with axes=" if len(shape) > count else "")
+            )
+        if len(fits) > 1:
+            raise OptionError(
+                f"{path}: Patches: {name!r} has shape {shape}, and blocks may cut the axes {fits[0]} or {fits[1]}: say "
+                f"which with axes={{{name!r}: {fits[0]}}}"
+            )
+        axes[name] = fits[0]
+    if kind.pad == "inside" and any(n < size for n, size in zip(extents, kind.block, strict=True)):
+        raise SchemaMismatchError(
+            f"{path}: Patches: {first!r} has the lengths {extents}, shorter than a block of {kind.block}. Pass "
+            "pad='zero' for zeros past its end, smaller blocks, or leave the file out."
+        )
+    return axes
 
 
 def _stored(values: Values) -> Stored | None:

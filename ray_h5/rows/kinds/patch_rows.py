@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,38 @@ from ray_h5.columns.ragged.range_columns import OfParts
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.values import Decoded, InMemory, Values
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
-from ray_h5.manifest.joined_arrays import GroupTable
+from ray_h5.lru import LRU
+from ray_h5.manifest.file_table import digest_of
+from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray
+from ray_h5.manifest.partition import Partition
 from ray_h5.per_process import cached_property
 from ray_h5.rows.kinds.group_and_file_rows import name_column
-from ray_h5.rows.kinds.patch_positions import Blocks, Positions
+from ray_h5.rows.kinds.patch_positions import Blocks, Positions, axes_of, lengths_along
 from ray_h5.rows.patches_option import Patches
 from ray_h5.rows.row_columns import RowColumn, RowsOfKind
+
+_MOST_MADE = 1 << 10
+"""Groups whose arrays are known to a reader at a time."""
+
+_HERE = frozenset({"contiguous", "chunked", "compact"})
+"""How datasets are stored whose values are in the file itself."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Cut:
+    """How blocks cut the arrays of each part.
+
+    Attributes
+    ----------
+    ways : sequence of dict
+        The axes that are cut, by array: each way once.
+    way_of, extents : numpy.ndarray
+        int64: the way of each part, and the lengths of these axes, of shape (parts, axes).
+    """
+
+    ways: Sequence[Mapping[str, tuple[int, ...]]]
+    way_of: np.ndarray
+    extents: np.ndarray
 
 
 class PatchRows(RowsOfKind):
@@ -40,60 +66,86 @@ class PatchRows(RowsOfKind):
         self._whole, self._columns, self._kind, self._name = whole, whole.columns, whole.kind, name
         self._known = RowTable() if table is None else table
         self._table = self._known.groups
+        self._made: LRU[Blocks] = LRU(_MOST_MADE)
 
     # Parts: the file, or its groups ---------------------------------------------------------------
 
     @property
     def _groups(self) -> GroupTable:
         if self._table is None:
-            table = self._columns.group_table(self._kind.groups or {}, [*self._mapping])
-            if table.columns and not self._mapping:
+            arrays = [self._columns.dataset_of(name).strip("/") for name in self._kind.arrays]
+            self._table = table = self._look_at([*self._mapping] or arrays)
+            if not self._mapping and any(not joined.paths.below for joined in table.columns.values()):
                 name = next(iter(self._kind.arrays))
                 raise UnsupportedColumnError(
                     f"{self._columns.path}: Patches: groups={self._kind.groups!r} matches datasets, such as "
                     f"{table.names[0]!r}; expected a pattern of groups, whose datasets are named in shapes=. For "
                     f"blocks of these datasets, pass groups={ {name: self._kind.groups}!r}"
                 )
-            self._table = table
         return self._table
+
+    def _look_at(self, names: Sequence[str]) -> GroupTable:
+        """Return the groups with datasets of these names; without them where groups do not agree, or in a store.
+
+        What is wrong is reported where each group is looked at by itself.
+        """
+        pattern = self._kind.groups or {}
+        if not self._mapping and self._columns.reader.is_fetched:  # a manifest has the datasets of each group
+            return self._columns.group_table(pattern, [])
+        try:
+            return self._columns.group_table(pattern, names)
+        except RayH5Error:
+            if self._mapping:
+                raise
+            return self._columns.group_table(pattern, [])
 
     @property
     def _mapping(self) -> Mapping[str, str]:
         """The patterns of datasets, by name; empty if a pattern is of groups."""
         return self._kind.groups if isinstance(self._kind.groups, Mapping) else {}
 
-    @cached_property
-    def _parts(self) -> list[Blocks]:
-        """The arrays of each part."""
-        if not self._kind.has_groups:
-            return [self._whole]
-        names = list(self._groups.names)
-        of_mapping = {name: self._groups.columns[name].paths for name in self._mapping}
-        columns = [
-            self._columns.below(group, {name: paths[row] for name, paths in of_mapping.items()})
-            for row, group in enumerate(names)
-        ]
-        if self._columns.reader.is_fetched:  # what a store is asked of all groups is asked together
-            asked = [of_group.path_of(array) for of_group in columns for array in self._kind.arrays]
-            with contextlib.suppress(RayH5Error):  # reported for each group
-                self._columns.reader.find(asked, missing_ok=True)
-        chosen: Sequence[np.ndarray | None] = [None] * len(names)
-        if self._known.chosen is not None and self._known.chosen_counts is not None:
-            chosen = np.split(self._known.chosen, np.cumsum(self._known.chosen_counts)[:-1])
-        blocks = zip(columns, chosen, names, strict=True)
-        return [Blocks(part, self._kind, of_part, name) for part, of_part, name in blocks]
+    @property
+    def _num_parts(self) -> int:
+        return len(self._groups) if self._kind.has_groups else 1
 
-    def _of_each(self, name: str, of: Callable[[Blocks, str], Any]) -> list[Any]:
-        """Return what `of` returns of a column in each part."""
+    def _part(self, number: int) -> Blocks:
+        """Return the arrays of one part. It is made when it is asked for: a batch has blocks of few groups."""
+        if not self._kind.has_groups:
+            return self._whole
+        if (part := self._made.get(number)) is None:
+            group = self._groups.names[number]
+            paths = {name: self._groups.columns[name].paths[number] for name in self._mapping}
+            known, chosen = self._known_chosen, None
+            if known is not None:
+                chosen = known[0][known[1].starts[number] : known[1].starts[number + 1]]
+            part = Blocks(self._columns.below(group, paths), self._kind, chosen, group)
+            self._made.put(number, part)
+        return part
+
+    @property
+    def _known_chosen(self) -> tuple[np.ndarray, Partition] | None:
+        chosen, counts = self._known.chosen, self._known.chosen_counts
+        return None if chosen is None or counts is None else (chosen, Partition.of(counts))
+
+    def _each(self) -> Iterator[Blocks]:
+        if self._kind.has_groups and self._columns.reader.is_fetched:  # what a store is asked of all is asked together
+            parts = map(self._part, range(self._num_parts))
+            paths = (part.columns.path_of(array) for part in parts for array in self._kind.arrays)
+            with contextlib.suppress(RayH5Error):  # reported for each group
+                self._columns.reader.find([*paths], missing_ok=True)
+        return map(self._part, range(self._num_parts))
+
+    def _of_each(self, name: str, of: Callable[[Blocks, str], Any], numbers: Iterable[int] | None = None) -> list[Any]:
+        """Return what `of` returns of a column in each part, or in some."""
         values: list[Any] = []
-        for part in self._parts:
+        for part in self._each() if numbers is None else map(self._part, numbers):
             try:
                 values.append(of(part, name))
             except UnknownColumnError:
                 layout = self._columns.reader.layout
                 paths = {*layout.columns, *layout.refused} if self._kind.has_groups else ()
-                having = (part for part in self._parts if f"{part.name}/{name.strip('/')}" in paths)
-                other = self._parts[0] if values else next(having, None)
+                having = (part for part in self._each() if f"{part.name}/{name.strip('/')}" in paths)
+                other = self._part(0) if values else next(having, None)
                 if other is None:
                     raise
                 of(other, name)  # it may have an error of its own
@@ -103,28 +155,105 @@ class PatchRows(RowsOfKind):
                 ) from None
         return values
 
+    def _joined(self, name: str) -> JoinedArray | None:
+        """Return the datasets of a column in all groups, if they are known as one array; None if each is looked at."""
+        if not self._kind.has_groups or self._columns.decode_cf:
+            return None
+        path, known = self._columns.dataset_of(name).strip("/"), self._groups.columns
+        levels = itertools.accumulate(path.split("/"), "{}/{}".format)  # a field is below its dataset
+        joined = next((known[above] for above in levels if above in known), None)
+        if joined is None or joined.single or not joined.is_there.all():
+            return None
+        return joined if all(of.storage in _HERE and not of.sources for of in joined.layouts) else None
+
     # Rows -----------------------------------------------------------------------------------------
+
+    @cached_property
+    def _cut(self) -> _Cut:
+        """Which axes blocks cut in each part, and their lengths: groups of equal shapes are looked at once."""
+        arrays = {name: self._joined(name) for name in self._kind.arrays}
+        if any(joined is None for joined in arrays.values()):
+            for name in arrays:
+                self._of_each(name, Blocks.values_of)
+            each = [part.axes for part in self._each()]
+            extents = np.array([part.extents for part in self._each()], np.int64)
+            different: list[dict[str, tuple[int, ...]]] = []
+            different.extend(way for way in each if way not in different)
+            return _Cut(different, np.array([different.index(way) for way in each]), extents)
+        # Classes of `where_any` may be those of an array in shapes, under the name of a field.
+        own = {id(arrays[name]) for name in self._kind.shapes}
+        shapes = {
+            name: joined.shapes
+            for name, joined in arrays.items()
+            if joined is not None and (name in self._kind.shapes or id(joined) not in own)
+        }
+        rows = np.concatenate([*shapes.values()], axis=1)
+        _, firsts, of = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+        ways: list[dict[str, tuple[int, ...]]] = []
+        way_of, lengths = np.zeros(len(firsts), np.int64), np.zeros((len(firsts), len(self._kind.block)), np.int64)
+        for first, number in sorted(zip(firsts.tolist(), range(len(firsts)), strict=True)):  # an error names the first
+            where = f"{self._columns.path}: group {self._groups.names[first]!r}"
+            way = axes_of(self._kind, {name: tuple(all_of[first].tolist()) for name, all_of in shapes.items()}, where)
+            if way not in ways:
+                ways.append(way)
+            name, axes = next(iter(way.items()))
+            way_of[number], lengths[number] = ways.index(way), lengths_along(shapes[name][first], axes)
+        of = of.reshape(-1)
+        return _Cut(ways, way_of[of], lengths[of])
+
+    @cached_property
+    def _chosen(self) -> tuple[np.ndarray, Partition] | None:
+        """The blocks or cells of all parts that hold a class, and those of each."""
+        if self._kind.where_any is None:
+            return None
+        if (known := self._known_chosen) is not None:
+            return known
+        chosen = [part.chosen for part in self._each()]
+        return np.concatenate(chosen), Partition.of(np.array([*map(len, chosen)], np.int64))
+
+    @cached_property
+    def _chunks(self) -> np.ndarray | None:
+        """The lengths of chunks of the first array along the axes that blocks cut, in each part."""
+        if not self._kind.align:
+            return None
+        name = next(iter(self._kind.shapes))
+        if (joined := self._joined(name)) is None:
+            return np.array([part.chunk for part in self._each()], np.int64)
+        whole = [layout.chunk_shape or (1,) * joined.shapes.shape[1] for layout in joined.layouts]
+        axes = np.array([way[name] for way in self._cut.ways])[self._cut.way_of]
+        return np.take_along_axis(np.array(whole, np.int64)[joined.class_of], axes, axis=1)
 
     @cached_property
     def _positions(self) -> Positions:
         """Where the blocks of all parts are."""
-        for name in self._kind.arrays:
-            self._of_each(name, Blocks.values_of)
-        return Positions(self._kind, self._parts, self._name)
+        cut, names = self._cut, self._groups.names if self._kind.has_groups else [""]
+        path = self._columns.path
+        return Positions(self._kind, path, cut.extents, names, self._name, chunks=self._chunks, chosen=self._chosen)
 
     @property
     def num_rows(self) -> int:
-        return int(self._positions.starts[-1])
+        return self._positions.rows.num_units
 
     @property
     def table(self) -> RowTable:
-        rows = zip(self._parts, np.diff(self._positions.starts).tolist(), strict=True)
-        drawn_in = {part.drawn_in: count for part, count in rows} if self._kind.is_drawn else {}
+        drawn_in = dict(self._drawn_in()) if self._kind.is_drawn else {}
         table = self._columns.table(entries=drawn_in, groups=self._groups if self._kind.has_groups else None)
-        if (chosen := self._positions.chosen) is None:
+        if self._chosen is None:
             return table
-        counts = np.array([len(of_part) for of_part in chosen], np.int64) if self._kind.has_groups else None
-        return replace(table, chosen=np.concatenate(chosen), chosen_counts=counts)
+        chosen, held = self._chosen
+        return replace(table, chosen=chosen, chosen_counts=held.lengths if self._kind.has_groups else None)
+
+    def _drawn_in(self) -> Iterator[tuple[str, int]]:
+        """Yield the arrays that blocks of each part are drawn in, with their lengths, and how many are drawn."""
+        rows, names = self._positions.rows.lengths.tolist(), self._groups.names if self._kind.has_groups else [""]
+        arrays = ", ".join(map(repr, self._kind.arrays))
+        for number, (name, extents) in enumerate(zip(names, self._cut.extents.tolist(), strict=True)):
+            text = f"{name}{':' * bool(name)}{arrays} of {tuple(extents)}"
+            if self._chosen is not None:
+                flat, held = self._chosen
+                text += f" at places of digest {digest_of(flat[held.starts[number] : held.starts[number + 1]].data)}"
+            chunks = "" if self._chunks is None else f" in chunks of {self._chunks[number].tolist()}"
+            yield text + chunks, rows[number]
 
     def episodes_of(self, rows: np.ndarray) -> np.ndarray:
         return self._positions.of(rows)[0]
@@ -137,7 +266,7 @@ class PatchRows(RowsOfKind):
     # Columns --------------------------------------------------------------------------------------
 
     def listing(self) -> Listing:
-        listing, first = Listing(self._names()), self._parts[0]
+        listing, first = Listing(self._names()), self._part(0)
         own = [Patches.corner, *([] if self._kind.key is None else [self._kind.key])]
         _ = self._positions  # of arrays that all parts have
         for name in self._kind.shapes:
@@ -152,7 +281,7 @@ class PatchRows(RowsOfKind):
         if not self._kind.has_groups:
             listing = self._columns.listing()
             return (*listing.names, *listing.refused)
-        layout, first = self._columns.reader.layout, self._parts[0]
+        layout, first = self._columns.reader.layout, self._part(0)
         paths = [*layout.columns, *layout.refused]
         if self._mapping:
             return tuple(name for name in self._mapping if first.columns.path_of(name) in paths)
@@ -184,21 +313,40 @@ class PatchRows(RowsOfKind):
         if (single := self._single(name)) is not None:
             return RowColumn(name, single, self.episodes_of)
         positions = self._positions  # of arrays that all parts have
-        blocks = self._of_each(name, Blocks.values_or_single)
-        self._check_alike(name, blocks)
-        values = OfParts(name, (*blocks,), positions.part_of) if len(blocks) > 1 else blocks[0]
+        numbers = self._alike(name)
+        blocks = self._of_each(name, Blocks.values_or_single, numbers)
+        self._check_alike(name, blocks, numbers)
+
+        def of(number: int) -> Values:
+            return self._part(number).values_or_single(name)
+
+        is_one = self._num_parts == 1
+        values = blocks[0] if is_one else OfParts(name, (*blocks,), positions.of_places.local, of)
         return RowColumn(name, values, positions.places, draws_rows=self._kind.is_drawn)
+
+    def _alike(self, name: str) -> Sequence[int]:
+        """Return parts whose blocks stand for those of all: one of each type and shape."""
+        if (joined := self._joined(name)) is None:
+            return range(self._num_parts)
+        types = [repr((of.kind, of.stored_dtype, of.enum, of.odd_type, of.pipeline)) for of in joined.layouts]
+        _, type_of = np.unique(types, return_inverse=True)
+        cut, lengths = self._cut, joined.shapes.copy()
+        of_array = next((array for array in self._kind.shapes if self._joined(array) is joined), None)
+        for number, way in enumerate(cut.ways):
+            if of_array is not None:  # blocks are of one length along the axes that they cut
+                lengths[np.ix_(cut.way_of == number, way[of_array])] = 0
+        rows = np.column_stack([type_of.reshape(-1)[joined.class_of], cut.way_of, lengths])
+        return sorted(np.unique(rows, axis=0, return_index=True)[1].tolist())
 
     def _single(self, name: str) -> Values | None:
         """Return a dataset with a single value in each part; None for others."""
         if not self._kind.has_groups:
-            return self._parts[0].single(name)
+            return self._whole.single(name)
         dataset = self._columns.dataset_of(name).strip("/")
-        if dataset in self._mapping and not self._groups.columns[dataset].single:
-            return None
-        if dataset not in self._groups.columns:
-            if self._parts[0].single(name) is None:  # a part of a single value is an error
-                return None
+        known = self._groups.columns.get(dataset)
+        if (known is not None and not known.single) or self._part(0).single(name) is None:
+            return None  # a part of a single value is an error
+        if known is None:
             self._table = self._groups.merged(self._columns.group_table(self._kind.groups or {}, [dataset]))
         joined_array = self._groups.columns.get(dataset)
         if joined_array is None or not joined_array.single:
@@ -208,18 +356,18 @@ class PatchRows(RowsOfKind):
             )
         return self._columns.decoded(joined_array)
 
-    def _check_alike(self, name: str, blocks: Sequence[Values]) -> None:
+    def _check_alike(self, name: str, blocks: Sequence[Values], numbers: Sequence[int]) -> None:
         """Raise unless the blocks of all groups have one dtype and shape. Attributes may make others of a dtype."""
-        first = blocks[0].array
+        first, ways, names = blocks[0].array, self._cut.ways, self._groups.names if self._kind.has_groups else [""]
         is_decoded = first.kind == "number" and any(isinstance(block, Decoded) for block in blocks)
-        for group, column in enumerate(blocks[1:], start=1):
-            other, axes, names = column.array, self._parts[group].axes, self._groups.names
-            if axes != self._parts[0].axes:
-                array = next(array for array in axes if axes[array] != self._parts[0].axes[array])
+        for group, column in zip(numbers, blocks, strict=True):
+            other, axes, expected = column.array, ways[self._cut.way_of[group]], ways[self._cut.way_of[0]]
+            if axes != expected:
+                array = next(array for array in axes if axes[array] != expected[array])
                 raise OptionError(
-                    f"{self._columns.path}: Patches: blocks cut the axes {self._parts[0].axes[array]} of {array!r} in "
-                    f"group {names[0]!r}, and {axes[array]} in {names[group]!r}: say which with "
-                    f"axes={{{array!r}: {self._parts[0].axes[array]}}}"
+                    f"{self._columns.path}: Patches: blocks cut the axes {expected[array]} of {array!r} in group "
+                    f"{names[0]!r}, and {axes[array]} in {names[group]!r}: say which with "
+                    f"axes={{{array!r}: {expected[array]}}}"
                 )
             same = other.kind == first.kind and other.row_shape == first.row_shape and other.enum == first.enum
             if not same or (other.dtype != first.dtype and not is_decoded):
