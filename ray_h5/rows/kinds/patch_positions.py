@@ -25,9 +25,6 @@ from ray_h5.rows.patches_option import Patches
 _CELLS = 4
 """Along each axis, a block is as long as so many of the cells that `where_any` looks at."""
 
-_MOST_PLACES = float(1 << 63) * (1 - 1e-9)
-"""Places that int64 numbers, less what sums of floats may be wrong by."""
-
 _PART_VALUES = 1 << 20
 """Values that `where_any` looks at together."""
 
@@ -222,14 +219,10 @@ class Positions:
     ----------
     kind : Patches
         Which blocks.
-    where : str
-        The file, for messages.
     extents : numpy.ndarray
         int64 of shape (groups, axes): the lengths of the axes that blocks cut, in each group, or in the file.
-    names : iterable of str
-        The groups; an empty text for a file.
-    name : str
-        The name of the file, which draws depend on.
+    names : sequence of str
+        The file, and then its groups, which draws depend on; an empty text for a file as a whole.
     chunks : numpy.ndarray, optional
         The lengths of chunks along these axes, if corners are where chunks begin.
     chosen : (numpy.ndarray, Partition), optional
@@ -239,19 +232,11 @@ class Positions:
     def __init__(
         self,
         kind: Patches,
-        where: str,
         extents: np.ndarray,
         names: Iterable[str],
-        name: str,
-        *,
         chunks: np.ndarray | None = None,
         chosen: tuple[np.ndarray, Partition] | None = None,
     ) -> None:
-        if extents.prod(axis=1, dtype=np.float64).sum() > _MOST_PLACES:
-            raise UnsupportedColumnError(
-                f"{where}: Patches: arrays of {tuple(extents[0].tolist())} have more places for blocks than can be "
-                "numbered. Leave the file out."
-            )
         self._kind, self._block, self._extents, self._chunks = kind, np.array(kind.block), extents, chunks
         self._last = np.maximum(extents - self._block, 0)
         self._counts, sizes = grid_of(kind, extents), extents.prod(axis=1)
@@ -264,8 +249,8 @@ class Positions:
         self.of_places = Partition.of(sizes)
         """The places of each group."""
         if kind.per_file is not None:
-            of_file = zlib.crc32(name.encode("utf-8", "surrogateescape"))
-            digests = [zlib.crc32(group.encode("utf-8", "surrogateescape"), of_file) for group in names]
+            file, *groups = (name.encode("utf-8", "surrogateescape") for name in names)
+            digests = [zlib.crc32(group, zlib.crc32(file)) for group in groups]
             states = np.array([np.full(len(digests), kind.seed), digests], np.uint64)
             self._first_words, self._second_words = word_at(states, np.ones(states.shape))
 

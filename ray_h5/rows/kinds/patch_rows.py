@@ -28,6 +28,9 @@ from ray_h5.rows.row_columns import RowColumn, RowsOfKind
 _MOST_MADE = 1 << 10
 """Groups whose arrays are known to a reader at a time."""
 
+_MOST_PLACES = float(1 << 63) * (1 - 1e-9)
+"""Places that int64 numbers, less what sums of floats may be wrong by."""
+
 _HERE = frozenset({"contiguous", "chunked", "compact"})
 """How datasets are stored whose values are in the file itself."""
 
@@ -226,9 +229,13 @@ class PatchRows(RowsOfKind):
     @cached_property
     def _positions(self) -> Positions:
         """Where the blocks of all parts are."""
-        cut, names = self._cut, self._groups.names if self._kind.has_groups else [""]
-        path = self._columns.path
-        return Positions(self._kind, path, cut.extents, names, self._name, chunks=self._chunks, chosen=self._chosen)
+        extents, names = self._cut.extents, self._groups.names if self._kind.has_groups else [""]
+        if extents.prod(axis=1, dtype=np.float64).sum() > _MOST_PLACES:
+            raise UnsupportedColumnError(
+                f"{self._columns.path}: Patches: arrays of {tuple(extents[0].tolist())} have more places for blocks "
+                "than can be numbered. Leave the file out."
+            )
+        return Positions(self._kind, extents, [self._name, *names], self._chunks, self._chosen)
 
     @property
     def num_rows(self) -> int:
