@@ -27,7 +27,9 @@ from ray_h5.tables.table_files import Table, open_table
 
 logger = logging.getLogger(__name__)
 
-_PLACES = ("path", "row", "row_id")
+_STEPS = " Numbers of steps are on='step', or on=['path', 'step'] with several files, as include_steps delivers them."
+
+_PLACES = ("path", "row", "row_id", "step")
 _MAX_LISTED, _MAX_SHOWN = 10, 1000
 
 
@@ -184,20 +186,22 @@ def _check_sliced(slices: Slices | None, paths: Sequence[str], lookup: Lookup) -
 
 def _lines(index: RowIndex, sidecar: Sidecar, table: Table) -> Lines:
     first, files = sidecar.row_keys[0], index.files
-    if sidecar.row_keys in {("row",), ("row_id",)} and sidecar.keys[0] not in table.types:
-        # A table without a key has a line for each row of the files.
+    numbers = {("row",), ("row_id",), *([("step",)] if index.scope.windows is not None else [])}
+    if sidecar.row_keys in numbers and sidecar.keys[0] not in table.types:
+        # A table without a key has a line for each row.
         count = len(table.column(next(iter(table.types))))
-        rows, starts = index.rows_of_files()
-        if first == "row" and len(files) > 1:
+        rows, starts = (index.every_row(), files.starts) if first == "row_id" else index.rows_of_files()
+        if first != "row_id" and len(files) > 1:
             raise UnknownColumnError(
-                f"{table.name}: no column 'row', and there are {len(files)} files. Pass on=['path', 'row'] and a "
-                "table with both columns; or on='row_id' for lines in the order of the rows of all files."
+                f"{table.name}: no column {first!r}, and there are {len(files)} files. Pass on=['path', {first!r}] and "
+                "a table with both columns; or on='row_id' for lines in the order of the rows of all files."
             )
         if count != starts[-1]:
-            what = "" if index.scope.windows is None else ", one for each step"
+            what, steps = ("", "") if index.scope.windows is None else (", one for each step", _STEPS)
+            what, steps = (", one for each window", steps) if first == "row_id" and what else (what, "")
             raise SchemaMismatchError(
                 f"{table.name}: has no column {first!r}, so its lines are the rows in order; expected {starts[-1]} "
-                f"lines{what}, found {count}"
+                f"lines{what}, found {count}.{steps}"
             )
         return Lines(rows)
     parts = [_row_keys(index, name) for name in sidecar.row_keys]
@@ -220,10 +224,12 @@ def _by_place(
     index: RowIndex, parts: Sequence[RowKeys], keys: Sequence[pa.Array], sidecar: Sidecar, table: Table
 ) -> Lines:
     """Return the lines of rows by their numbers; warn of lines with numbers that no row has."""
-    rows, starts = index.rows_of_files()
-    numbers = {name: pa.array(numbers_of) for name, numbers_of in _numbers(np.arange(starts[-1]), starts).items()}
-    # All rows of the files: with windows, lines of steps without a window are not surplus.
-    every = [replace(part, values=numbers[part.name]) if part.kind == "number" else part for part in parts]
+    by_window = index.scope.windows is not None and "row_id" in sidecar.row_keys
+    rows, starts, every = index.every_row(), index.files.starts, parts
+    if index.scope.windows is not None and not by_window:  # lines of steps without a window are not surplus
+        rows, starts = index.rows_of_files()
+        steps = pa.array(_in_files_of(np.arange(starts[-1]), starts))
+        every = [replace(part, values=steps) if part.kind == "number" else part for part in parts]
     lines = lines_of(_of_rows(every, starts), keys, sidecar.keys, table.name)
     is_used = np.zeros(len(keys[0]), bool)
     is_used[lines[lines >= 0]] = True
@@ -234,6 +240,11 @@ def _by_place(
             is_used |= ~np.isin(encoded.indices.to_numpy(), of_files)
     if (surplus := np.flatnonzero(~is_used)).size:
         shown = [_shown([key[line] for key in keys]) for line in surplus[:_MAX_LISTED].tolist()]
+        if by_window:
+            raise SchemaMismatchError(
+                f"{table.name}: {len(surplus)} of {len(is_used)} lines are of no row: 'row_id' counts windows, from 0 "
+                f"to {starts[-1] - 1}, and the table has {few(shown)}.{_STEPS}"
+            )
         logger.warning(
             "%s: %d of %d lines are of no row, as the files have %s; their keys %s: %s",
             table.name,
@@ -246,9 +257,9 @@ def _by_place(
     return Lines(lines[rows])
 
 
-def _numbers(rows: np.ndarray, starts: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the numbers of rows in all files, and in their file, by the names that `on` has for them."""
-    return {"row_id": rows, "row": rows - starts[np.searchsorted(starts, rows, side="right") - 1]}
+def _in_files_of(rows: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Return the numbers of rows in their files, given those in all files."""
+    return rows - starts[np.searchsorted(starts, rows, side="right") - 1]
 
 
 def _row_keys(index: RowIndex, name: str) -> RowKeys:
@@ -257,7 +268,7 @@ def _row_keys(index: RowIndex, name: str) -> RowKeys:
     try:
         values = one_array(index.values([name], stored=True)[name])
     except UnknownColumnError as exc:
-        if name not in _PLACES:
+        if name not in _PLACES or (name == "step" and index.scope.windows is None):
             others = "on= also takes 'path', 'row', 'row_id', and 'group' with rows=Groups(...)"
             other_name = f"If {name!r} is the column of the table, write key={name!r} and what it names as on=."
             raise UnknownColumnError(f"Sidecar: on={name!r}: {exc} Besides columns, {others}. {other_name}") from None
@@ -270,7 +281,8 @@ def _row_keys(index: RowIndex, name: str) -> RowKeys:
     if name == "path":
         texts = [path.decode("utf-8", "backslashreplace") for path in files.paths.to_pylist()]
         return RowKeys(name, pa.array(texts, pa.large_string()), "path")
-    return RowKeys(name, pa.array(_numbers(*index.rows_of_files())[name]), "number")
+    numbers = index.every_row() if name == "row_id" else _in_files_of(*index.rows_of_files())
+    return RowKeys(name, pa.array(numbers), "number")
 
 
 def _check_missing(index: RowIndex, sidecar: Sidecar, table: Table, lines: Lines) -> None:

@@ -29,11 +29,12 @@ class Sidecar:
     on : str or sequence of str
         The column of the files that has the key of each row. If the files have no such column, ``"path"`` is the file
         of a row, ``"group"`` its group (with ``rows=Groups(...)``), ``"row"`` its number in its file, and ``"row_id"``
-        its number in all files. With windows, these are numbers of steps. Several names are a key of several parts.
+        its number in all files, as `include_row_ids` delivers it. With windows, ``"step"`` is the number of its step in
+        its file, as `include_steps` delivers it; ``"row"`` is that, too. Several names are a key of several parts.
         Paths and groups may be given by their last parts, and files without their ending.
     key : str or sequence of str, optional
         The column of the table that has the key of each line; by default it has the name `on`. A table without a column
-        ``row_id`` or ``row`` has a line for each row, in order; with windows, for each step.
+        ``row_id``, ``row`` or ``step`` has a line for each row, in order; for each step of the file by the last two.
     missing : {"error", "null", "drop"}
         What happens to rows whose key is not in the table: an error, no values, or the rows are left out.
     prefix : str

@@ -136,7 +136,7 @@ def _check_keys(table: Table, sidecar: Sidecar) -> None:
         if name not in table.types:
             raise UnknownColumnError(f"{table.name}: types: no column {name!r}.{near_names(name, table.types)}")
     for wanted, on in zip(sidecar.keys, sidecar.row_keys, strict=True):
-        if wanted not in table.types and not (on in {"row", "row_id"} and len(sidecar.keys) == 1):
+        if wanted not in table.types and not (on in {"row", "row_id", "step"} and len(sidecar.keys) == 1):
             one = next(iter(table.types), "")
             other = next((delimiter for delimiter in ";\t|" if len(table.types) == 1 and delimiter in one), None)
             hint = f" Its only column is {one!r}: pass delimiter={other!r}."

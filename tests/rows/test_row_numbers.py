@@ -64,11 +64,11 @@ def folders(tmp_path_factory):
                 )
         names = {
             "row": [(number, number) for number in NUMBERS],
-            "row_id": [(number, number % STEPS) for number in range(2 * STEPS)],
-            "lines": [(number % STEPS,) for number in range(2 * STEPS)],
+            "step": [(number, number) for number in NUMBERS],
+            "lines": [(number,) for number in NUMBERS],
             "both": [(f"{name}.h5", number, number) for name in "ab" for number in NUMBERS],
         }
-        heads = {"row": ("row", "label"), "row_id": ("row_id", "label"), "both": ("path", "row", "label")}
+        heads = {"row": ("row", "label"), "step": ("step", "label"), "both": ("path", "row", "label")}
         for name, lines in names.items():
             with open(folder / f"{name}.csv", "w", newline="") as file:
                 csv.writer(file).writerows([heads.get(name, ("label",)), *lines])
@@ -97,7 +97,7 @@ def test_masks_and_tables_name_the_steps_of_files(folders, tmp_path, kind):
     for mask in ("listed", "true"):
         assert now(folder / "a.h5", ["x"], where(**{f"masks/{mask}": row_mask()})) == chosen
     tables = [("a.h5", "row", "row"), ("?.h5", ["path", "row"], "both")]
-    tables += [("?.h5", "row_id", name) for name in ("row_id", "lines")]
+    tables += [("a.h5", "step", name) for name in ("step", "lines")]
     for index_dir in (tmp_path, tmp_path):  # the second time, the index is read
         for paths, on, name in tables:
             sidecar = Sidecar(folder / f"{name}.csv", on=on)

@@ -123,18 +123,20 @@ def test_the_number_of_a_row(files):
         dataset(files, ["label"], sidecar=Sidecar(one, on="row"))
 
 
-@pytest.mark.parametrize("how", ["row_id", "row", "path", "in order", "episode and row"])
+@pytest.mark.parametrize("how", ["row", "step", "path", "path and step", "in order", "episode and row"])
 def test_row_numbers_are_those_of_steps(tmp_path, how, caplog):
     """Windows drop steps, but a table counts the rows of the files, where step k of file f is 100 * f + k."""
-    for number in range(1 if how == "row" else 2):
+    is_one = how in {"row", "step", "in order"}
+    for number in range(1 if is_one else 2):
         with h5py.File(tmp_path / f"f{number}.h5", "w") as file:
             file["x"] = np.arange(8) + 100 * number
             file["episode_of"] = np.repeat([0, 1], 4) + 10 * number
-    steps = [100 * number + step for number in range(1 if how == "row" else 2) for step in range(8)]
-    on = {"row": "row", "path": ["path", "row"], "episode and row": ["episode_of", "row"]}.get(how, "row_id")
+    steps = [100 * number + step for number in range(1 if is_one else 2) for step in range(8)]
+    on = {"path": ["path", "row"], "path and step": ["path", "step"], "episode and row": ["episode_of", "row"]}
+    on = on.get(how, "row" if how == "row" else "step")
     key = ["ep", "row"] if how == "episode and row" else None
     lines = [f"f{x // 100},{x % 100},{i},{x // 100 * 10 + x % 100 // 4},{x}" for i, x in enumerate(steps)]
-    table = write(tmp_path, "\n".join(["path,row,row_id,ep,label", *lines, ""]))
+    table = write(tmp_path, "\n".join([f"path,{'step' if 'step' in how else 'row'},row_id,ep,label", *lines, ""]))
     if how == "in order":
         table = write(tmp_path, "\n".join(["label", *map(str, steps), ""]))
     windows = Windows({"x": range(-1, 2)}, pad="drop", episode="episode_of")
@@ -143,6 +145,29 @@ def test_row_numbers_are_those_of_steps(tmp_path, how, caplog):
     assert [int(sample["x"][1]) for sample in samples] == [x for x in steps if x % 4 in {1, 2}]
     assert [int(sample["label"]) for sample in samples] == [int(sample["x"][1]) for sample in samples]
     assert not caplog.records
+
+
+@pytest.mark.parametrize("missing", ["error", "drop", "null"])
+def test_row_ids_of_a_table_are_those_that_rows_are_delivered_with(tmp_path, missing):
+    for number in range(2):
+        with h5py.File(tmp_path / f"f{number}.h5", "w") as file:
+            file["x"] = np.arange(8) + 100 * number
+    options = {"windows": Windows({"x": [0, 1]}, pad="drop")}
+    rows = H5Dataset(str(tmp_path / "*.h5"), ["x"], **options, include_row_ids=True)[:]
+    now = rows["x"][:, 0].tolist()
+    lines = [f"{row},{x}" for row, x in zip(rows["row_id"].tolist(), now, strict=True)]
+    for text in (["row_id,label", *lines[::-1]], ["label", *map(str, now)]):  # the second one has lines in order
+        table = Sidecar(write(tmp_path, "\n".join([*text, ""])), on="row_id", missing=missing)
+        found = H5Dataset(str(tmp_path / "*.h5"), ["x", "label"], **options, sidecar=table)[:]
+        assert found["label"].tolist() == found["x"][:, 0].tolist() == now
+    for text in (["row_id,label", *(f"{step},0" for step in range(16))], ["label", *["0"] * 16]):
+        table = Sidecar(write(tmp_path, "\n".join([*text, ""])), on="row_id", missing=missing)
+        with pytest.raises(
+            SchemaMismatchError, match=r"window.*Numbers of steps are on='step', or on=\['path', 'step'\]"
+        ):
+            H5Dataset(str(tmp_path / "*.h5"), ["x", "label"], **options, sidecar=table)
+    with pytest.raises(UnknownColumnError, match="Besides columns, on= also takes"):
+        H5Dataset(str(tmp_path / "*.h5"), ["x", "label"], sidecar=Sidecar(tmp_path / "labels.csv", on="step"))
 
 
 @pytest.mark.parametrize("windows", [None, Windows({"x": [-1, 0]}, pad="drop")])
