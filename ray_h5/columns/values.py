@@ -229,7 +229,7 @@ class Taken(Values):
 
     def reading(self, units: Request, out: np.ndarray) -> Reading:
         wanted, array = units.listed(), self.values.array
-        dtype = out.dtype if out.dtype == object else array.dtype  # values are cast where they are checked
+        dtype = read_dtype(array, out.dtype)
         whole = empty((len(wanted), *array.row_shape), dtype, array.where)
 
         def finish() -> None:
@@ -276,6 +276,14 @@ class InMemory(Values):
         wanted = units.listed()
         out[wanted.places] = self.values_of(wanted.rows)
         return Reading()
+
+
+def read_dtype(array: ColumnLayout, wanted: np.dtype) -> np.dtype:
+    """Return the dtype in which values are read that are put into an array of dtype `wanted` later.
+
+    They are cast where they are checked, but for those that are decoded in a dtype: codes, values that may be missing.
+    """
+    return wanted if wanted.kind == "O" or array.kind in {"category", "optional"} else array.dtype
 
 
 def composed(first: Positions, then: Positions) -> Positions:

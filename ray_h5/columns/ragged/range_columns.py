@@ -13,7 +13,7 @@ from ray_h5.buffers import empty
 from ray_h5.columns.derived_columns import RowEntries
 from ray_h5.columns.ragged.bounds import Bounds
 from ray_h5.columns.schema import TENSOR_KINDS
-from ray_h5.columns.values import Reading, Values
+from ray_h5.columns.values import Reading, Values, read_dtype
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
@@ -182,8 +182,8 @@ class Take(Values, ABC):
             return runs.reading(content, out, runs.places)
         places, stacked = runs.places, out
         if not out.flags.c_contiguous:
-            dtype = out.dtype if out.dtype == object else content.array.dtype
-            stacked, places = empty((len(places), *out.shape[1:]), dtype), np.arange(len(places))
+            stacked = empty((len(places), *out.shape[1:]), read_dtype(content.array, out.dtype))
+            places = np.arange(len(places))
         (rows, length), unit_shape = stacked.shape[:2], stacked.shape[2:]
         reading = runs.reading(content, stacked.reshape(rows * length, *unit_shape), places * length)
         if stacked is out:
