@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
+import json
 import logging
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from types import FrameType
 from typing import Any, TypeVar
 
+from ray_h5.errors import OptionError
 from ray_h5.options import as_integer
 from ray_h5.order.epoch_order import Order
 from ray_h5.order.fingerprint import Fingerprint
@@ -22,6 +26,9 @@ _Item = TypeVar("_Item")
 
 LIGHTNING = {"lightning.pytorch", "pytorch_lightning"}
 """The packages that lightning has been published as."""
+
+_BEGUN: Counter[str] = Counter()
+"""How many cursors have begun in this process, by their plan."""
 
 _FIT_LOOPS = {f"{package}.loops.fit_loop" for package in LIGHTNING}
 
@@ -57,6 +64,7 @@ class Cursor:
         """Whether the iteration that began last counts rows when they are asked for, before they are delivered."""
         self.run: tuple[Position, int] | None = None
         """Where the iteration that was asked last began, and how many rows of this rank are done now."""
+        self._has_agreed = False
 
     def set(self, setting: int | Position) -> None:
         """Let the next iteration begin with an epoch, or at a position, whatever was chosen before."""
@@ -96,6 +104,29 @@ class Cursor:
                 _check_lightning(_batches_of(start, batch_rows), _batches_of(whole_epoch, batch_rows))
         self.run, self.is_ahead = (start, start.rows), False
         return start
+
+    def agree(self, rank: int, first_said: Callable[[str, str], str]) -> None:
+        """Raise if another rank has begun the same rows with another seed; no rank waits for another.
+
+        `first_said` returns the text that the first rank said under a key; if there is none, it is the own one.
+
+        Raises
+        ------
+        OptionError
+            If the seeds differ.
+        """
+        if self._has_agreed:
+            return
+        plan = hashlib.blake2b(json.dumps(self.plan.to_dict(), sort_keys=True).encode(), digest_size=16).hexdigest()
+        _BEGUN[plan] += 1  # each rank makes the loaders of the same rows in one order
+        own = f"seed {self.order.seed} on rank {rank}"
+        said = first_said(f"ray_h5/order/{plan}/{_BEGUN[plan]}", own)
+        if said.split(" on ")[0] != own.split(" on ", maxsplit=1)[0]:
+            raise OptionError(
+                f"ranks that share an epoch have orders of their own: {said}, {own}. Rows would come twice or never. "
+                "Pass the same seed on all ranks; for different data on each rank pass rank=0, world_size=1."
+            )
+        self._has_agreed = True
 
     def advance(self, rows: int, run: tuple[Position, int] | None = None) -> tuple[Position, int]:
         """Count rows as done: of the iteration that was asked last, or of the iteration `run`; return where it is."""

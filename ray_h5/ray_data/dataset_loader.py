@@ -23,7 +23,7 @@ from ray_h5.ray_data.training.device import can_pin
 from ray_h5.ray_data.training.worker_shard import WorkerShard, read_by_workers
 
 Ranks: TypeAlias = Callable[..., tuple[int, int]]
-"""Returns the rank and the number of ranks at this time; with ``begins=True`` for an epoch that begins."""
+"""Returns the rank and the number of ranks at this time; ``begins=cursor`` is for an epoch of it that begins."""
 
 
 class DatasetLoader:
@@ -52,7 +52,7 @@ class DatasetLoader:
 
     def _batches(self) -> Iterator[list[Any]]:
         """Begin an epoch; yield its batches with their numbers of rows."""
-        rank, world_size = self._ranks(begins=True)
+        rank, world_size = self._ranks(begins=self._shard.cursor)
         start = self._shard.cursor.begin(partial(self._whole, world_size), self.batch_size)
         if not start.has_begun:
             warn_of_lost_rows("loader", Share.of(self._shard.plan, start).layout.num_rows, world_size)

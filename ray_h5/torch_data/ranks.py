@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 
 from ray_h5.errors import OptionError
-from ray_h5.loading.cursor import LIGHTNING
+from ray_h5.loading.cursor import LIGHTNING, Cursor
 from ray_h5.lru import first_time
 from ray_h5.options import as_integer
 
@@ -24,28 +24,49 @@ class OwnRank(NamedTuple):
     world_size: int
 
 
-def resolve_rank(rank: int | None, world_size: int | None, *, begins: bool = False) -> OwnRank:
+def resolve_rank(rank: int | None, world_size: int | None, begins: Cursor | None = None) -> OwnRank:
     """Return rank and world size; None stands for that of torch.distributed, if it is initialised.
 
-    If an epoch `begins`, processes of torchrun that torch.distributed does not know are told.
+    If an epoch of a cursor `begins`, processes of torchrun that torch.distributed does not know are told, and those
+    that it knows compare their seeds.
 
     Raises
     ------
     OptionError
-        If there is no such rank.
+        If there is no such rank, or another rank has another seed.
     """
     distributed, is_given = _is_distributed(), world_size is not None
-    if begins and rank is None and not is_given:
+    if begins is not None and rank is None and not is_given:
         _warn_of_torchrun()
+    of_torch = _distributed_rank() if distributed else OwnRank(0, 1)
     if world_size is None:
-        world_size = torch.distributed.get_world_size() if distributed else 1
+        world_size = of_torch.world_size
     if rank is None:
-        rank = torch.distributed.get_rank() if distributed else 0
+        rank = of_torch.rank
     rank, world_size = as_integer("rank", rank), as_integer("world_size", world_size)
     if world_size < 1 or not 0 <= rank < world_size:
         alone = "" if is_given or distributed else ". Pass world_size= too: torch.distributed is not initialised here"
         raise OptionError(f"rank={rank}, world_size={world_size}: expected a rank from 0 to world_size - 1{alone}")
-    return OwnRank(rank, world_size)
+    own = OwnRank(rank, world_size)
+    if begins is not None and distributed and world_size > 1 and own == of_torch:
+        begins.agree(rank, _first_said)
+    return own
+
+
+def _distributed_rank() -> OwnRank:
+    return OwnRank(torch.distributed.get_rank(), torch.distributed.get_world_size())
+
+
+def _first_said(key: str, own: str) -> str:
+    """Return what the first rank said under a key, by the store that torch.distributed was initialised with.
+
+    Unlike a collective operation, it waits for no rank: one alone may begin an epoch.
+    """
+    try:
+        said = torch.distributed.distributed_c10d._get_default_store().compare_set(key, "", own)
+    except (RuntimeError, ValueError, AttributeError):  # there is no store, or its process has ended
+        return own
+    return bytes(said).decode()
 
 
 def _is_distributed() -> bool:

@@ -192,7 +192,7 @@ class OrderSampler(DistributedSampler[int]):
         rows, ranks = self.order.epoch_rows, own.world_size
         return rows // ranks if self.drop_last else -(-rows // ranks)
 
-    def _own_rank(self, *, begins: bool = False) -> OwnRank:
+    def _own_rank(self, begins: Cursor | None = None) -> OwnRank:
         """Return rank and world size at this time: of all samples if accelerate splits them.
 
         Frameworks make loaders before and after they initialise torch.distributed. Before the first iteration it is
@@ -241,7 +241,7 @@ class OrderSampler(DistributedSampler[int]):
     def _begin(self, run_length: int | None = None) -> Share:
         """Begin an iteration, of runs of so many rows if that is known; return what this rank reads in it."""
         self._is_split, epoch = split_by_accelerate()
-        own = self._own_rank(begins=True)
+        own = self._own_rank(begins=self._cursor)
         if epoch is not None:
             self._cursor.set_epoch(epoch)
         return self._share(self._cursor.begin(partial(self._whole, own), run_length), own.rank)

@@ -13,6 +13,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from ray_h5 import H5Dataset, OrderBatchSampler, OrderSampler, Shuffle, WeightedSampler, loader, ragged
 from ray_h5.errors import OptionError, PositionError
+from ray_h5.loading import cursor
 from ray_h5.torch_data import EpochShuffleSampler, where
 
 from .conftest import ids_of
@@ -385,3 +386,50 @@ def test_a_loader_is_never_one_that_accelerate_prepared(tmp_path, batch_values, 
         assert sum(len(batch["n"]) for batch in batches) == 50
     finally:
         accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+
+
+@pytest.fixture
+def as_rank(tmp_path, monkeypatch):
+    """Let this process be one rank of two after the other, which share a store."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+
+    def become(rank):
+        cursor._BEGUN.clear()
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda: rank)
+
+    yield become
+    torch.distributed.destroy_process_group()
+
+
+def begin(kind, rows, seed):
+    """Begin an epoch of 40 rows as one of the ranks; return the rows of the first batches."""
+    if kind == "loader":
+        return [int(i) for batch in loader(H5Dataset(rows, ["n"]), 4, seed=seed) for i in batch["n"]]
+    if kind == "weights":
+        return list(WeightedSampler(np.ones(40), 40, seed=seed))
+    given = {"rank": torch.distributed.get_rank(), "world_size": 2} if kind == "given" else {}
+    return list(OrderSampler(range(40), seed=seed, **given))
+
+
+@pytest.mark.parametrize("kind", ["loader", "sampler", "weights", "given"])
+def test_ranks_with_seeds_of_their_own_are_told(as_rank, tmp_path, kind):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["n"] = np.arange(40)
+    shares = []
+    for rank in (1, 0):
+        as_rank(rank)
+        shares += begin(kind, tmp_path / "a.h5", 5)
+        begin(kind, tmp_path / "a.h5", 6)  # another loader of the same rows
+    assert kind == "weights" or sorted(shares) == list(range(40))
+    as_rank(0)
+    with pytest.raises(OptionError, match="orders of their own: seed 5 on rank 1, seed 7 on rank 0"):
+        begin(kind, tmp_path / "a.h5", 7)
+
+
+def test_one_rank_alone_and_shares_of_its_own_are_not_compared(as_rank):
+    for rank in (0, 1):
+        as_rank(rank)
+        assert sorted(OrderSampler(range(40), seed=rank, rank=0, world_size=1)) == list(range(40))
+        assert sorted(EpochShuffleSampler(40, seed=rank)) == list(range(40))
+        assert len(list(OrderSampler(range(40 + rank), seed=rank))) == 20 + rank
