@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from ray_h5.errors import OptionError
+from ray_h5.loading.agreement import first_said
 from ray_h5.options import as_integer
 from ray_h5.order.epoch_order import Order
 from ray_h5.order.fingerprint import Fingerprint
@@ -105,10 +106,13 @@ class Cursor:
         self.run, self.is_ahead = (start, start.rows), False
         return start
 
-    def agree(self, rank: int, first_said: Callable[[str, str], str]) -> None:
+    def agree(self, own: tuple[int, int]) -> None:
         """Raise if another rank has begun the same rows with another seed; no rank waits for another.
 
-        `first_said` returns the text that the first rank said under a key; if there is none, it is the own one.
+        Parameters
+        ----------
+        own : (int, int)
+            The rank of this process, and how many ranks there are.
 
         Raises
         ------
@@ -119,11 +123,11 @@ class Cursor:
             return
         plan = hashlib.blake2b(json.dumps(self.plan.to_dict(), sort_keys=True).encode(), digest_size=16).hexdigest()
         _BEGUN[plan] += 1  # each rank makes the loaders of the same rows in one order
-        own = f"seed {self.order.seed} on rank {rank}"
-        said = first_said(f"ray_h5/order/{plan}/{_BEGUN[plan]}", own)
-        if said.split(" on ")[0] != own.split(" on ", maxsplit=1)[0]:
+        said = f"seed {self.order.seed} on rank {own[0]}"
+        first = first_said(f"order/{plan}/{_BEGUN[plan]}", said, own[1]) or said
+        if first.split(" on ")[0] != said.split(" on ", maxsplit=1)[0]:
             raise OptionError(
-                f"ranks that share an epoch have orders of their own: {said}, {own}. Rows would come twice or never. "
+                f"ranks that share an epoch have orders of their own: {first}, {said}. Rows would come twice or never. "
                 "Pass the same seed on all ranks; for different data on each rank pass rank=0, world_size=1."
             )
         self._has_agreed = True

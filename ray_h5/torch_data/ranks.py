@@ -38,7 +38,9 @@ def resolve_rank(rank: int | None, world_size: int | None, begins: Cursor | None
     distributed, is_given = _is_distributed(), world_size is not None
     if begins is not None and rank is None and not is_given:
         _warn_of_torchrun()
-    of_torch = _distributed_rank() if distributed else OwnRank(0, 1)
+    of_torch = OwnRank(0, 1)
+    if distributed:
+        of_torch = OwnRank(torch.distributed.get_rank(), torch.distributed.get_world_size())
     if world_size is None:
         world_size = of_torch.world_size
     if rank is None:
@@ -48,25 +50,9 @@ def resolve_rank(rank: int | None, world_size: int | None, begins: Cursor | None
         alone = "" if is_given or distributed else ". Pass world_size= too: torch.distributed is not initialised here"
         raise OptionError(f"rank={rank}, world_size={world_size}: expected a rank from 0 to world_size - 1{alone}")
     own = OwnRank(rank, world_size)
-    if begins is not None and distributed and world_size > 1 and own == of_torch:
-        begins.agree(rank, _first_said)
+    if begins is not None and world_size > 1 and own == of_torch:
+        begins.agree(own)
     return own
-
-
-def _distributed_rank() -> OwnRank:
-    return OwnRank(torch.distributed.get_rank(), torch.distributed.get_world_size())
-
-
-def _first_said(key: str, own: str) -> str:
-    """Return what the first rank said under a key, by the store that torch.distributed was initialised with.
-
-    Unlike a collective operation, it waits for no rank: one alone may begin an epoch.
-    """
-    try:
-        said = torch.distributed.distributed_c10d._get_default_store().compare_set(key, "", own)
-    except (RuntimeError, ValueError, AttributeError):  # there is no store, or its process has ended
-        return own
-    return bytes(said).decode()
 
 
 def _is_distributed() -> bool:

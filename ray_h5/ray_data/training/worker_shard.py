@@ -21,7 +21,8 @@ from ray.data.block import BlockAccessor
 from ray.data.collate_fn import ArrowBatchCollateFn, PandasBatchCollateFn
 
 from ray_h5.columns.schema import TENSOR_KINDS
-from ray_h5.errors import OptionError, PositionError
+from ray_h5.errors import OptionError
+from ray_h5.loading.agreement import first_said
 from ray_h5.loading.cursor import Cursor
 from ray_h5.loading.origin_columns import epoch_column
 from ray_h5.loading.rank_shares import Share
@@ -139,6 +140,7 @@ class WorkerShard(DataIterator):
     _source: RowSource | None = None
     _cursor: Cursor | None = None
     _rows: int = 0
+    _begun: int = 0
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_source": None}
@@ -243,15 +245,7 @@ class WorkerShard(DataIterator):
         return self.ranks
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position after all batches handed out so far; `set_epoch` and `train_batches` take it.
-
-        Raises
-        ------
-        PositionError
-            If no epoch has begun.
-        """
-        if self.cursor.run is None:
-            raise PositionError(f"dataset {self.name!r} has begun no epoch, so that it has no position")
+        """Return the position after all batches handed out so far; `set_epoch` and `train_batches` take it."""
         return self.cursor.position().to_dict()
 
     materialize: ClassVar[Any] = _refused("materialize")
@@ -275,11 +269,13 @@ class WorkerShard(DataIterator):
         run, self._rows = cursor.run, 0
 
         def agreed() -> Iterator[list[Any]]:
-            # The first batch is read while other workers arrive, and handed out once all agree.
-            batches = self.read(start, self.rank, size, drop_last, finish)
-            first = list(itertools.islice(batches, 1))
-            self._check_agreement(start)
-            yield from itertools.chain(first, batches)
+            wait, batches = self._agreement(start), self.read(start, self.rank, size, drop_last, finish)
+            if wait is not None:
+                # The first batch is read while other workers arrive, and handed out once all agree.
+                first = list(itertools.islice(batches, 1))
+                wait()
+                yield from first
+            yield from batches
 
         for rows, batch in moved(agreed()):
             run = cursor.advance(rows, run)  # those of a batch that is on its way to a GPU are not handed out
@@ -305,15 +301,27 @@ class WorkerShard(DataIterator):
             )
         )
 
-    def _check_agreement(self, start: Position) -> None:
-        """Raise if this worker begins another epoch, or at another position, than the first one."""
-        rank, workers = world_rank(), self.ranks
-        if workers == 1 or rank is None:
-            return
-        from ray.train.collective import broadcast_from_rank_zero
+    def _agreement(self, start: Position) -> Callable[[], None] | None:
+        """Raise if this worker begins another epoch, or at another position, than the first one.
 
-        own = in_words(start)
-        check_agreement({"rank 0": broadcast_from_rank_zero(own), f"rank {rank}": own}, workers)
+        Workers that have torch.distributed look it up. Others have to wait for each other: return what does it.
+        """
+        rank, workers, own = world_rank(), self.ranks, in_words(start)
+        if workers == 1 or rank is None:
+            return None
+        self._begun += 1
+        said = first_said(f"epoch/{self.name}/{self._begun}", f"rank {rank} for {own}", workers)
+        if said is not None:
+            first, words = said.split(" for ", 1)
+            check_agreement({first: words, f"rank {rank}": own}, workers)
+            return None
+
+        def wait() -> None:
+            from ray.train.collective import broadcast_from_rank_zero
+
+            check_agreement({"rank 0": broadcast_from_rank_zero(own), f"rank {rank}": own}, workers)
+
+        return wait
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,8 @@ import pytest
 import ray
 import ray.train
 import torch
+from ray.train import RunConfig, ScalingConfig, TrainingFailedError
+from ray.train.torch import TorchTrainer
 
 import ray_h5
 from ray_h5 import Position, Shuffle, TorchCollate, between, set_epoch, where
@@ -236,8 +238,9 @@ class TestWorkers(TestTasks):
 
     def test_each_iteration_is_an_epoch(self, paths):
         (shard,) = shards_of(read(paths), "workers")
-        with pytest.raises(PositionError, match="has begun no epoch"):
-            shard.state_dict()
+        set_epoch(shard, 0, position := shard.state_dict())  # of an epoch that has not begun
+        assert shard.state_dict() == position
+        assert (position["epoch"], position["rows"]) == (0, 0)
         for batch in shard.iter_batches(batch_size=BATCH):
             assert len(batch["x"]) == BATCH
             break
@@ -409,3 +412,32 @@ def test_auto_reads_in_workers_where_each_node_trains(paths, caplog):
             shard = config.configure({"train": ds}, 1, None, where_they_run)[0]["train"]
         assert (type(shard).__name__ == "WorkerShard") is workers
         assert f"dataset 'train': read in {'the workers' if workers else 'tasks of Ray: '}" in caplog.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["gloo", None])
+def test_workers_that_read_themselves_and_disagree_end_the_run(paths, tmp_path, backend):
+    """Each compares its epoch with that of the first one; without torch.distributed all wait for rank 0."""
+
+    def loop(backend):
+        rank = ray.train.get_context().get_world_rank()
+        if backend is None:
+            torch.distributed.destroy_process_group()
+        for epoch in (0, 1, 2 + rank):
+            rows = ids(ray_h5.train_batches("train", epoch, batch_size=BATCH))
+            (tmp_path / f"{epoch}-{rank}.json").write_text(json.dumps(rows))
+
+    trainer = TorchTrainer(
+        loop,
+        train_loop_config=backend,
+        datasets={"train": read(paths)},
+        dataset_config=ray_h5.data_config(reading="workers"),
+        scaling_config=ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.25}),
+        run_config=RunConfig(storage_path=str(tmp_path)),
+    )
+    with pytest.raises(TrainingFailedError, match=r"the 2 workers that share a dataset ask for different epochs"):
+        trainer.fit()
+    for epoch in (0, 1):
+        shares = [json.loads((tmp_path / f"{epoch}-{rank}.json").read_text()) for rank in (0, 1)]
+        assert sorted(shares[0] + shares[1]) == list(range(150))
+    assert not all((tmp_path / f"{2 + rank}-{rank}.json").exists() for rank in (0, 1))
