@@ -19,7 +19,8 @@ class Patches(RowKind):
     """Each row is a block of arrays with several axes: of volumes, images, fields.
 
     Files, or groups, may differ in the lengths of these axes. The blocks of a row are at one place in all arrays, which
-    is the column ``corner``. Single values of a file, or of each group, are columns, too.
+    is the column ``corner``. Single values of a file, or of each group, are columns, too; arrays with fewer axes than
+    blocks are columns if they are named: each block has all of them.
 
     Parameters
     ----------

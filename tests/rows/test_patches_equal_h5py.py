@@ -240,7 +240,7 @@ def test_empty_and_odd_arrays(tmp_path):
     with pytest.raises(UnsupportedColumnError, match="arrays of numbers"):
         H5Dataset(tmp_path / "1.h5", rows=Patches({"text": (3, 3)}))
     with pytest.raises(UnsupportedColumnError, match="name it there with the shape"):
-        H5Dataset(tmp_path / "1.h5", ["other"], rows=Patches({"x": (3, 3)}))
+        H5Dataset(tmp_path / "1.h5", ["text"], rows=Patches({"x": (3, 3)}))
     with pytest.raises(UnknownColumnError, match="Did you mean 'other'"):
         H5Dataset(tmp_path / "1.h5", rows=Patches({"othr": (3,)}))
 
@@ -517,3 +517,43 @@ def test_blocks_equal_h5py(tmp_path_factory, volume, dtype, seed, pad):
         cut = tuple(slice(c, c + s) for c, s in zip(corner, block, strict=True))
         assert_block(found["label"][place], label[cut])
         assert_block(found["raw"][place], raw[(slice(None),) * first + cut])
+
+
+@pytest.mark.parametrize("groups", [None, "v*"])
+def test_what_has_fewer_axes_than_blocks_comes_whole_with_each_block(tmp_path, groups):
+    """A target of a volume, names of its channels, ragged over volumes: named alone, since each row has a copy."""
+    made, rng = [], np.random.default_rng(0)
+    for i in range(3):
+        volume = {
+            "raw": rng.random((4 + i, 5)),
+            "target": rng.random(4),
+            "names": np.array([b"a", b"bc"]),
+            "t": np.arange(i + 1),
+        }
+        made.append(volume | {"day": i})
+        path = tmp_path / ("a.h5" if groups else f"{i}.h5")
+        with h5py.File(path, "a") as file:
+            for name, values in made[i].items():
+                file[f"v{i}/{name}" if groups else name] = values
+    kind = Patches({"raw": (2, 3)}, stride=2, groups=groups)
+    assert {*H5Dataset(tmp_path, rows=kind).columns} == {"corner", "day", "raw"}
+    rows, count = H5Dataset(tmp_path, ["raw", "target", "names", "t", "day"], rows=kind), 0
+    for volume in made:
+        for top in sorted({*range(0, len(volume["raw"]) - 1, 2), len(volume["raw"]) - 2}):
+            for left in (0, 2):
+                row, count = rows[count], count + 1
+                np.testing.assert_array_equal(row["raw"], volume["raw"][top : top + 2, left : left + 3])
+                np.testing.assert_array_equal(row["target"], volume["target"])
+                assert ([*row["names"]], row["t"].tolist(), int(row["day"])) == (
+                    ["a", "bc"],
+                    volume["t"].tolist(),
+                    volume["day"],
+                )
+    assert count == len(rows)
+    taken = H5Dataset(tmp_path, {"raw": "raw", "two": part("target", {0: [2, 0]})}, rows=kind)
+    np.testing.assert_array_equal(taken[len(rows) - 1]["two"], made[-1]["target"][[2, 0]])
+    batches = loader(tmp_path, 5, columns=["raw", "target"], rows=kind, shuffle=Shuffle(seed=1))
+    targets = {tuple(row.tolist()) for batch in batches for row in batch["target"]}
+    assert targets == {tuple(volume["target"].tolist()) for volume in made}
+    drawn = H5Dataset(tmp_path, ["target", "corner"], rows=Patches({"raw": (2, 3)}, per_file=2, groups=groups))
+    np.testing.assert_array_equal(drawn[-1 - 2 * len(drawn)]["target"], made[-1]["target"])

@@ -89,6 +89,10 @@ class Blocks:
         array = self.values_of(name).array
         return [f"{name}/{field}" for field in array.dtype.names or ()] if array.kind == "struct" else []
 
+    def is_array(self, name: str) -> bool:
+        """Return whether a column is of an array that blocks cut."""
+        return self._array_of(name) is not None
+
     def _array_of(self, name: str) -> str | None:
         """Return the array in `shapes` that a column is of: the one of its dataset; None if it is of none."""
         if name in self.kind.shapes:

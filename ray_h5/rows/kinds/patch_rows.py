@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from ray_h5.buffers import objects
-from ray_h5.columns.ragged.range_columns import OfParts
+from ray_h5.columns.ragged.range_columns import OfParts, Ranges
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.values import Decoded, InMemory, Values
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.lru import LRU
 from ray_h5.manifest.file_table import digest_of
 from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray
+from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.partition import Partition
 from ray_h5.per_process import cached_property
 from ray_h5.rows.kinds.group_and_file_rows import name_column
@@ -280,8 +281,15 @@ class PatchRows(RowsOfKind):
             if not first.fields(name):
                 self.column(name)  # whose error is none of a column that is left out
         arrays = dict.fromkeys([*listing.names, *self._kind.shapes])
-        names = (field for array in arrays for field in first.fields(array) or [array])
-        return Listing((*own, *names))
+        names = [field for array in arrays for field in first.fields(array) or [array]]
+        refused: dict[str, Exception] = {}
+        for name in names:
+            if (array := self._axes_alone(name)) is not None:
+                refused[name] = UnsupportedColumnError(
+                    f"{array.where} has shape {array.shape}, with fewer axes than blocks. Name it in columns=[...] to "
+                    "get all of it with each block."
+                )
+        return Listing((*own, *(name for name in names if name not in refused)), refused)
 
     def _names(self) -> tuple[str, ...]:
         """Return the names of what may be columns: first those of the first group."""
@@ -317,8 +325,8 @@ class PatchRows(RowsOfKind):
             if not self._kind.has_groups:
                 return name_column(name, self._columns.path, self._kind, np.zeros_like)
             return RowColumn(name, InMemory.of(name, self._groups.names.groups.take, object), self.episodes_of)
-        if (single := self._single(name)) is not None:
-            return RowColumn(name, single, self.episodes_of)
+        if (whole := self._single(name) or self._constant(name)) is not None:
+            return RowColumn(name, whole, self.episodes_of)
         positions = self._positions  # of arrays that all parts have
         numbers = self._alike(name)
         blocks = self._of_each(name, Blocks.values_or_single, numbers)
@@ -330,6 +338,32 @@ class PatchRows(RowsOfKind):
         is_one = self._num_parts == 1
         values = blocks[0] if is_one else OfParts(name, (*blocks,), positions.of_places.local, of)
         return RowColumn(name, values, positions.places, draws_rows=self._kind.is_drawn)
+
+    def _axes_alone(self, name: str) -> ColumnLayout | None:
+        """Return the layout of a dataset in the first part that has fewer axes than blocks; None for others."""
+        first = self._part(0)
+        try:
+            array = first.values_of(name).array
+        except (UnknownColumnError, UnsupportedColumnError):
+            return None  # reported as a column of blocks
+        return array if len(array.shape) < len(self._kind.block) and not first.is_array(name) else None
+
+    def _constant(self, name: str) -> Values | None:
+        """Return a dataset with fewer axes than blocks, such as a target of each volume: each block has all of it."""
+        if self._axes_alone(name) is None:
+            return None
+        columns, dataset = self._columns, self._columns.dataset_of(name).strip("/")
+        if not self._kind.has_groups:
+            values = self._whole.values_of(name)
+            joined = columns.joined(values)
+        else:
+            if dataset not in self._groups.columns:
+                self._table = self._groups.merged(columns.group_table(self._kind.groups or {}, [dataset]))
+            if dataset not in self._groups.columns:
+                return None  # encoded, or a field
+            joined = self._groups.columns[dataset]
+            values = columns.decoded(joined)
+        return columns.of_units(name, Ranges.whole(name, columns.path, values, joined))
 
     def _alike(self, name: str) -> Sequence[int]:
         """Return parts whose blocks stand for those of all: one of each type and shape."""
