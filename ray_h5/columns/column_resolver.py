@@ -79,7 +79,7 @@ class Parts:
     def whole(cls, values: Values, joined: JoinedArray) -> Parts:
         """Return parts of which each is a whole dataset."""
         chunk_rows = max(layout.chunk_rows for layout in joined.layouts)
-        return cls(values, joined.starts[:-1], joined.lengths, chunk_rows, joined)
+        return cls(values, joined.units.firsts, joined.lengths, chunk_rows, joined)
 
     @property
     def is_single(self) -> bool:

@@ -70,7 +70,7 @@ class Stored(Values):
     @classmethod
     def end_to_end(cls, name: str, joined: JoinedArray) -> Stored:
         """Return the values of datasets, those of one after those of the one before, as one array."""
-        units = replace(joined.unit, name=name, shape=(int(joined.starts[-1]), *joined.layouts[0].row_shape))
+        units = replace(joined.unit, name=name, shape=(joined.units.num_units, *joined.layouts[0].row_shape))
         return cls(units, joined, name)
 
     @property
@@ -204,8 +204,8 @@ class Stored(Values):
         path = self.layout.path
         if not isinstance(self.address, JoinedArray):
             return f"{path}: column {name!r}, row {unit}"
-        dataset = int(self.address.datasets_of(np.array([unit]))[0])
-        return f"{path}: dataset {self.address.paths[dataset]!r}, index {unit - int(self.address.starts[dataset])}"
+        dataset, index = map(int, self.address.units.local(unit))
+        return f"{path}: dataset {self.address.paths[dataset]!r}, index {index}"
 
 
 def stored_fields(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, overload
 import numpy as np
 
 from ray_h5.manifest.layout import LAYOUT_BYTES, ColumnLayout
+from ray_h5.manifest.partition import Partition
 from ray_h5.merged_facts import Facts
 from ray_h5.per_process import cached_property
 
@@ -125,7 +126,7 @@ class JoinedArray:
     single : bool
         Whether each dataset has a single value, and no axis.
     chunks : PackedIndex, optional
-        Of a file in a store: the chunks of all datasets, those of dataset i numbered from ``first_chunks[i]``.
+        Of a file in a store: the chunks of all datasets, numbered as `chunk_numbers` says.
     """
 
     name: str
@@ -153,9 +154,9 @@ class JoinedArray:
         return self.shapes[:, 0] if self.shapes.shape[1] else np.zeros(len(self), np.int64)
 
     @cached_property
-    def starts(self) -> np.ndarray:
-        """int64: the first unit of each dataset; the last entry is the number of units."""
-        return np.concatenate([[0], np.cumsum(self.lengths)])
+    def units(self) -> Partition:
+        """The units of each dataset."""
+        return Partition.of(self.lengths)
 
     @property
     def is_chunked(self) -> np.ndarray:
@@ -164,8 +165,8 @@ class JoinedArray:
         return of_class[self.class_of] & self.is_there
 
     @cached_property
-    def first_chunks(self) -> np.ndarray:
-        """int64: the number of the first chunk of each dataset; the last entry is how many there may be."""
+    def chunk_numbers(self) -> Partition:
+        """The numbers that the chunks of each dataset may have."""
         rows, per_row = np.ones((2, len(self.layouts)), np.int64)
         for number, layout in enumerate(self.layouts):
             if layout.chunk_shape:
@@ -174,12 +175,12 @@ class JoinedArray:
                     -(-n // c) for n, c in zip(layout.row_shape, layout.chunk_shape[1:], strict=False)
                 )
         counts = -(-self.lengths // rows[self.class_of]) * per_row[self.class_of] * self.is_chunked
-        return np.concatenate([[0], np.cumsum(counts)])
+        return Partition.of(counts)
 
     @property
     def nbytes(self) -> int:
         """Bytes in memory, about, without the paths."""
-        arrays = self.class_of, self.shapes, self.offsets, self.is_there, self.lengths, self.starts
+        arrays = self.class_of, self.shapes, self.offsets, self.is_there, self.lengths, self.units.starts
         packed = 0 if self.chunks is None else len(self.chunks.data)
         return sum(array.nbytes for array in arrays) + len(self.layouts) * LAYOUT_BYTES + packed
 
@@ -198,10 +199,6 @@ class JoinedArray:
     def dtype(self) -> np.dtype:
         """Dtype of an array that holds values of all datasets. Texts may have several lengths."""
         return np.result_type(*(layout.dtype for layout in self.layouts))
-
-    def datasets_of(self, units: np.ndarray) -> np.ndarray:
-        """Return the dataset of each unit."""
-        return np.searchsorted(self.starts, units, side="right") - 1
 
 
 @dataclass(frozen=True, eq=False)

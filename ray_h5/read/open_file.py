@@ -377,7 +377,7 @@ class OpenFile:
             indexes = gather(index_of, chunked.tolist())
         if not indexes:
             return joined
-        return replace(joined, chunks=PackedIndex.of(joined_indexes(indexes, joined.first_chunks[chunked])))
+        return replace(joined, chunks=PackedIndex.of(joined_indexes(indexes, joined.chunk_numbers.starts[chunked])))
 
     @property
     def sought(self) -> SourceStates:
@@ -684,7 +684,7 @@ class OpenFile:
             like = [(replace(source, layout=layout), items) for layout, items in described]
             chunks = None
             if joined.chunks is not None:
-                where, most = f"{self.path}: column {joined.name!r}", int(joined.first_chunks[-1])
+                where, most = f"{self.path}: column {joined.name!r}", joined.chunk_numbers.num_units
                 chunks = self._counted(joined.chunks.chunks(where, most, self.byte_source.size))
             stored = replace(joined)  # another object: the weak key would never go
             column = self.joined_columns[joined] = JoinedColumn(stored, like, self._indexes_of, chunks)

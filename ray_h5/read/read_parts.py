@@ -104,7 +104,7 @@ def lost_in(reads: Sequence[tuple[str, Sequence[Part]]], lost_value: LostValue) 
     path, part, row = next((path, part, int(some[0])) for path, part, some in rows if len(some))
     where = f"{path}: column {lost_value.column!r}, row {row}"
     if isinstance(joined := part.array, JoinedArray):
-        dataset = int(joined.datasets_of(np.array([row]))[0])
+        dataset, index = map(int, joined.units.local(row))
         path = next((other for other, _ in joined.layouts[0].sources), path)
-        where = f"{path}: dataset {joined.paths[dataset]!r}, index {row - int(joined.starts[dataset])}"
+        where = f"{path}: dataset {joined.paths[dataset]!r}, index {index}"
     return cast_error(where, lost_value.value, lost_value.dtype, lost_value.field)

@@ -18,10 +18,10 @@ from ray_h5.hdf5.files.file_bytes import gather
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.known_columns import OtherColumn, Redirect
 from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.partition import Partition
 from ray_h5.manifest.row_requests import Request, request_of, units_of
 from ray_h5.manifest.selections import Along, size_of
 from ray_h5.manifest.selections import Selection as Indices
-from ray_h5.read.arrays.chunk_source import cut_at
 from ray_h5.read.arrays.column import Column, items_are_arrays
 from ray_h5.read.arrays.columns_of_files import alike, joint_column, parts_of
 from ray_h5.read.arrays.selection import Selection, runs_of_positions
@@ -194,9 +194,10 @@ class VirtualColumn:
         self._fill = _fill_of(redirect, layout)
         self._ndim = len(layout.shape) - np.ndim(self._fill)  # without the axes of items
         self._paths = {source.path for source in sources}
-        # The first row of each mapping, and the last one plus one.
+        # The first row of each mapping, and the last one plus one. Between them are rows that no mapping has.
         bounds = np.array([(source.here[0].begin, source.here[0].end) for source in sources], np.int64).reshape(-1, 2)
-        self._bounds, self._edges = bounds, np.concatenate([[0], bounds.reshape(-1), [layout.num_rows]])
+        self._bounds = bounds
+        self._edges = Partition(np.concatenate([[0], bounds.reshape(-1), [layout.num_rows]]))
         # Whether each row is of one mapping at most, and mappings are in the order of their rows.
         self._are_apart = len(sources) > 0 and bool((bounds[1:, 0] >= bounds[:-1, 1]).all())
         # The row of a source, less that of the stack.
@@ -238,12 +239,12 @@ class VirtualColumn:
 
     def joint_jobs(self, joint: Column, request: Request, out: np.ndarray) -> tuple[list[Job], set[str]]:
         """Return the work that reads rows of a stack, given its sources as one column, and the files that have them."""
-        runs, at = cut_at(self._edges, request)  # mappings are at odd places
+        runs, at = self._edges.cut(request)  # mappings are at odd places
         if (alone := at % 2 == 0).any():
             runs.select(alone).fill(out, self._fill)
             runs, at = runs.select(~alone), at[~alone]
         numbers = at // 2
-        firsts = runs.firsts + (parts_of(joint).starts[numbers] + self._shifts[numbers])
+        firsts = runs.firsts + (parts_of(joint).rows.starts[numbers] + self._shifts[numbers])
         paths = {self.sources[number].path for number in {*numbers.tolist()}}
         return joint.jobs(replace(runs, firsts=firsts), out), paths
 

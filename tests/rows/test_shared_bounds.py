@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from ray_h5 import Groups, Windows, fields, loader, part, ragged
 from ray_h5.index.stored.facts_store import MEMORY
 from ray_h5.manifest.partition import Partition
+from ray_h5.manifest.row_requests import Request
 from ray_h5.torch_data import H5Dataset
 from tests.kit.files import save
 from tests.properties import few
@@ -28,6 +29,38 @@ def test_a_partition_is_where_numpy_splits(lengths):
     assert parts.part_of(units).tolist() == parts.spread(np.arange(len(lengths))).tolist() == of.tolist()
     for found, expected in zip(parts.local(units[::-1]), (of[::-1], local[::-1]), strict=True):
         assert found.tolist() == expected.tolist()
+    some = np.flatnonzero(np.arange(len(lengths)) % 3 != 1)
+    assert parts.units(some).tolist() == [unit for number in some for unit in split[number]]
+
+
+@few(60)
+@given(st.data(), st.lists(st.integers(0, 4), min_size=1, max_size=12).filter(any))
+def test_runs_are_cut_where_parts_begin(data, lengths):
+    parts, total = Partition.of(np.array(lengths, np.int64)), sum(lengths)
+    runs = sorted(data.draw(st.lists(st.integers(0, total - 1), min_size=1, max_size=6)))
+    counts = [data.draw(st.integers(1, total - first)) for first in runs]
+    ends = np.cumsum(counts)
+    cut, of = parts.cut(Request(np.array(runs), ends - counts, np.array(counts)))
+    assert (of[1:] >= of[:-1]).all()
+    assert np.array_equal(of, parts.part_of(cut.firsts))
+    assert np.array_equal(of, parts.part_of(cut.firsts + cut.lengths - 1))
+    cut_units = sorted(zip(cut.listed().places.tolist(), cut.listed().rows.tolist(), strict=True))
+    assert [unit for _, unit in cut_units] == [
+        first + at for first, n in zip(runs, counts, strict=True) for at in range(n)
+    ]
+    pairs = {
+        (run, parts.part_of(first + at))
+        for run, (first, n) in enumerate(zip(runs, counts, strict=True))
+        for at in range(n)
+    }
+    assert len(cut.lengths) == len(pairs)  # no more pieces than parts that a run touches
+
+
+def test_a_partition_of_ten_million_parts_is_one_array():
+    parts = Partition.of(np.arange(10_000_000) % 3)
+    assert parts.starts.nbytes < 81 << 20
+    assert parts.part_of(parts.num_units - 1) == 9_999_998
+    assert [int(at) for at in parts.local(5)] == [5, 1]
 
 
 OPTIONS = {"bounds": "pairs", "offsets": "offsets", "ends": "ends", "counts": "counts"}

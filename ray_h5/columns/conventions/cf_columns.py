@@ -194,7 +194,7 @@ def cf_values(values: Stored, said: Sequence[Mapping[str, Any]], class_of: np.nd
             f"{values.layout.where}: its attributes make {few([f'{k} values of {kinds[k]}' for k in sorted(kinds)])}. "
             "Choose groups that agree with the pattern, or read it as it is stored, with decode_cf=False."
         )
-    return OfParts(layout.name, parts, lambda units: (class_of[joined.datasets_of(units)], units))
+    return OfParts(layout.name, parts, lambda units: (class_of[joined.units.part_of(units)], units))
 
 
 def text_of_attributes(attributes: Mapping[str, Any]) -> bytes:

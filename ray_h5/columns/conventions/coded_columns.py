@@ -63,11 +63,11 @@ def of_categories(codes: Stored, name: str, categories: np.ndarray | JoinedArray
         if isinstance(categories, np.ndarray):
             return (), (categories, np.zeros(len(units), np.int64), np.full(len(units), len(categories)))
         assert isinstance(codes.address, JoinedArray)
-        touched, of = np.unique(codes.address.datasets_of(units), return_inverse=True)
+        touched, of = np.unique(codes.address.units.part_of(units), return_inverse=True)
         lengths = categories.lengths[touched]
         firsts = np.cumsum(lengths) - lengths
         values = empty((int(lengths.sum()),), categories.dtype)
-        runs = Request(categories.starts[touched], firsts, lengths).select(lengths > 0)
+        runs = Request(categories.units.starts[touched], firsts, lengths).select(lengths > 0)
         return [Part(categories, runs, values)] if len(runs) else (), (values, firsts[of], lengths[of])
 
     def decode(stored: np.ndarray, rows: np.ndarray, dtype: np.dtype, table: Any) -> np.ndarray:

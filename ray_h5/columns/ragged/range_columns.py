@@ -216,7 +216,7 @@ class Ranges(Take):
     @classmethod
     def whole(cls, name: str, path: str, content: Values, joined: JoinedArray) -> Ranges:
         """Return values of which each is a whole dataset, such as that of a group."""
-        return cls(name, path, content, Bounds(joined.starts[:-1], joined.starts[1:]), joined=joined)
+        return cls(name, path, content, Bounds(joined.units.firsts, joined.units.starts[1:]), joined=joined)
 
     @property
     def seed(self) -> int | None:

@@ -207,4 +207,4 @@ def check_ranges(facts: FileFacts) -> None:
         if ((joined.offsets != UNALLOCATED) & ~((joined.offsets >= 0) & (ends <= size))).any():
             raise ValueError(f"column {joined.name!r}: a dataset past the end of the file")
         if joined.chunks is not None:
-            joined.chunks.unpacked(int(joined.first_chunks[-1]), size)
+            joined.chunks.unpacked(joined.chunk_numbers.num_units, size)

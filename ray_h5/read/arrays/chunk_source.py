@@ -17,6 +17,7 @@ from ray_h5.errors import CorruptChunkError
 from ray_h5.manifest.chunk_index import UNALLOCATED, ChunkGrid, ChunkIndex, corrupt_chunk
 from ray_h5.manifest.file_state import check_same
 from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.partition import Partition
 from ray_h5.manifest.row_requests import Request, runs_between
 from ray_h5.per_process import cached_property
 from ray_h5.read.library_filters import decode_by_library
@@ -31,8 +32,8 @@ class ChunksOfParts:
 
     Attributes
     ----------
-    first : numpy.ndarray
-        int64: the number of the first chunk of each array.
+    numbers : Partition
+        The numbers of the chunks of each array.
     indexes_of : callable
         Returns the chunks of each of some arrays, given their numbers.
     known : (ChunkIndex, numpy.ndarray), optional
@@ -41,7 +42,7 @@ class ChunksOfParts:
         Those that were listed, by the number of the array.
     """
 
-    first: np.ndarray
+    numbers: Partition
     indexes_of: Callable[[Sequence[int]], Sequence[ChunkIndex]]
     known: tuple[ChunkIndex, np.ndarray] | None = None
     lists: dict[int, ChunkIndex] = field(default_factory=dict)
@@ -55,12 +56,12 @@ class ChunksOfParts:
 
     def locate(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return offsets, sizes and masks of chunks, given their numbers, ascending; as `ChunkIndex.locate`."""
-        of = part_of(numbers, self.first)
+        of, own = self.numbers.local(numbers)
         if self.known is not None:
             index, first = self.known
-            return index.locate(numbers - self.first[of] + first[of])
+            return index.locate(own + first[of])
         parts = of[runs_between(of[1:] != of[:-1])[0]]
-        return joined_indexes(self.listed(parts.tolist()), self.first[parts]).locate(numbers)
+        return joined_indexes(self.listed(parts.tolist()), self.numbers.starts[parts]).locate(numbers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,10 +70,10 @@ class Parts:
 
     Attributes
     ----------
-    starts : numpy.ndarray
-        int64: the first row of each; the last entry is the number of rows. Of chunked arrays, each begins with a chunk.
-    first_chunks : numpy.ndarray
-        int64: the number of the first chunk of each, and the last one plus one; of contiguous arrays, any.
+    rows : Partition
+        The rows of each. Of chunked arrays, each begins with a chunk.
+    chunks : Partition
+        The numbers of the chunks of each; of contiguous arrays, any.
     offsets : numpy.ndarray
         int64: where the values of each begin in its file, or `UNALLOCATED`; of chunked arrays, any.
     layout_of : callable
@@ -83,8 +84,8 @@ class Parts:
         These files, by their descriptors.
     """
 
-    starts: np.ndarray
-    first_chunks: np.ndarray
+    rows: Partition
+    chunks: Partition
     offsets: np.ndarray
     layout_of: Callable[[int], tuple[str, ColumnLayout]]
     descriptors: np.ndarray | None = None
@@ -127,20 +128,20 @@ class ChunkSource:
         one: ChunkSource,
         lengths: np.ndarray,
         layout_of: Callable[[int], tuple[str, ColumnLayout]],
-        index_of: Callable[[np.ndarray], ChunkIndex | ChunksOfParts] | None = None,
+        index_of: Callable[[Partition], ChunkIndex | ChunksOfParts] | None = None,
         **parts: Any,
     ) -> ChunkSource:
         """Return arrays like `one` that have these lengths as an array; `parts` are attributes of `Parts`.
 
-        `index_of` returns the chunks of chunked ones, given the number of the first chunk of each.
+        `index_of` returns the chunks of chunked ones, given the numbers of those of each.
         """
-        rows = one.grid.chunk_rows if one.layout.chunk_shape else 1
-        starts = np.cumsum(np.concatenate([[0], -(-lengths // rows)])) * rows
-        whole = replace(one.layout, shape=(int(starts[-1]), *one.layout.row_shape), offset=None)
-        first_chunks = starts // rows * one.grid.per_row
+        chunk_rows = one.grid.chunk_rows if one.layout.chunk_shape else 1
+        of_rows = -(-lengths // chunk_rows)  # chunks along the first axis
+        rows, chunks = Partition.of(of_rows * chunk_rows), Partition.of(of_rows * one.grid.per_row)
+        whole = replace(one.layout, shape=(rows.num_units, *one.layout.row_shape), offset=None)
         parts = {"offsets": np.full(len(lengths), UNALLOCATED), **parts}
-        index = None if index_of is None else index_of(first_chunks)
-        joined = Parts(starts, first_chunks, layout_of=layout_of, **parts)
+        index = None if index_of is None else index_of(chunks)
+        joined = Parts(rows, chunks, layout_of=layout_of, **parts)
         key = one.file_key if joined.descriptors is None else None
         return cls(one.path, whole, one.byte_source, index, joined, key)
 
@@ -209,7 +210,7 @@ class ChunkSource:
         jobs = np.zeros((len(Field), len(numbers)), np.int64)
         jobs[Field.FILE] = self.file
         if self.parts is not None and self.parts.descriptors is not None:
-            jobs[Field.FILE] = self.parts.descriptors[part_of(numbers, self.parts.first_chunks)]
+            jobs[Field.FILE] = self.parts.descriptors[self.parts.chunks.part_of(numbers)]
         jobs[Field.OFFSET], jobs[Field.SIZE], jobs[Field.MASK] = offsets, sizes, masks
         jobs[Field.PIPELINE], jobs[Field.DECODED] = np.where(raw, RAW, self.pipeline), self.chunk_bytes
         return written, numbers, jobs
@@ -246,8 +247,8 @@ class ChunkSource:
         """Return the file and the array that have a chunk, and its number there."""
         if (parts := self.parts) is None:
             return self.path, self.layout, number
-        part = int(part_of(number, parts.first_chunks))
-        return *parts.layout_of(part), number - int(parts.first_chunks[part])
+        part, own = map(int, parts.chunks.local(number))
+        return *parts.layout_of(part), own
 
 
 class RawFiles(ByteSource):
@@ -299,18 +300,3 @@ def cut_between_chunks(request: Request, at_once: int, chunks: np.ndarray | None
         edges = np.unique(cuts[at[at < len(cuts)]])
     for start, stop in itertools.pairwise([0, *edges.tolist(), len(request)]):
         yield request.select(slice(start, stop))
-
-
-def cut_at(starts: np.ndarray, runs: Request) -> tuple[Request, np.ndarray]:
-    """Return the same rows as runs that are each in one array, and its number; array i begins at row ``starts[i]``."""
-    first, last = part_of(runs.firsts, starts), part_of(runs.firsts + runs.lengths - 1, starts)
-    cut = runs.cut(first, last, starts.take)
-    if cut is not runs:
-        cut = cut if cut.lengths.all() else cut.select(cut.lengths > 0)  # some arrays have no rows
-        first = part_of(cut.firsts, starts)
-    return cut, first
-
-
-def part_of(rows: np.ndarray | int, starts: np.ndarray) -> Any:
-    """Return the number of the array that has each row, or each chunk."""
-    return np.searchsorted(starts, rows, side="right") - 1

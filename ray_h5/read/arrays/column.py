@@ -14,9 +14,10 @@ from ray_h5.hdf5.files.metadata_replay import HeldBytes, replay
 from ray_h5.manifest.chunk_index import ChunkIndex
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.partition import Partition
 from ray_h5.manifest.row_requests import Request, by_part, runs_between
 from ray_h5.per_process import cached_property
-from ray_h5.read.arrays.chunk_source import ChunksOfParts, ChunkSource, cut_at, part_of
+from ray_h5.read.arrays.chunk_source import ChunksOfParts, ChunkSource
 from ray_h5.read.arrays.plan_boxes import MOST_BOXES, BoxPlanner
 from ray_h5.read.arrays.plan_rows import row_jobs, row_parts
 from ray_h5.read.arrays.selection import Selection, rows_in_order
@@ -109,9 +110,9 @@ class Column:
     def _where(self, row: int) -> str:
         if (parts := self.source.parts) is None:
             return f"{self.source.path}: column {self.source.layout.name!r}, row {row}"
-        part = int(part_of(row, parts.starts))
+        part, own_row = map(int, parts.rows.local(row))
         path, layout = parts.layout_of(part)
-        return f"{path}: column {layout.name!r}, row {row - int(parts.starts[part])}"
+        return f"{path}: column {layout.name!r}, row {own_row}"
 
     def _ask(
         self,
@@ -200,7 +201,7 @@ class JoinedColumn:
             return []
         if len(self._like) == 1 and self._like[0][0].layout.storage != "chunked":  # its rows are the units
             return self._column(0).jobs(request, out)
-        runs, datasets = cut_at(self.joined.starts, request)
+        runs, datasets = self.joined.units.cut(request)
         jobs: list[Job] = []
         for number, chosen in by_part(self.joined.class_of[datasets]):
             column, some, parts = self._column(number), runs.select(chosen), self._numbers[datasets[chosen]]
@@ -209,7 +210,7 @@ class JoinedColumn:
                 # Now: the file may be closed when the work is done. The numbers of datasets ascend.
                 index.listed(parts[runs_between(parts[1:] != parts[:-1])[0]].tolist())
             assert source.parts is not None
-            shift = source.parts.starts[parts] - self.joined.starts[datasets[chosen]]
+            shift = source.parts.rows.starts[parts] - self.joined.units.starts[datasets[chosen]]
             jobs += column.jobs(replace(some, firsts=some.firsts + shift), out)
         return jobs
 
@@ -224,11 +225,11 @@ class JoinedColumn:
                 shape = int(joined.lengths[dataset]), *source.layout.row_shape
                 return source.path, replace(source.layout, name=joined.paths[dataset], shape=shape)
 
-            def listed(first: np.ndarray) -> ChunksOfParts:
-                known = None if self._chunks is None else (self._chunks, joined.first_chunks[datasets])
+            def listed(numbers: Partition) -> ChunksOfParts:
+                known = None if self._chunks is None else (self._chunks, joined.chunk_numbers.starts[datasets])
                 paths = joined.paths
                 return ChunksOfParts(
-                    first, lambda parts: self._indexes_of([paths[dataset] for dataset in datasets[parts]]), known
+                    numbers, lambda parts: self._indexes_of([paths[dataset] for dataset in datasets[parts]]), known
                 )
 
             chunks = listed if source.layout.storage == "chunked" else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,7 +47,7 @@ def joint_column(columns: Sequence[Column]) -> Column:
         sources[0],
         np.array([source.layout.num_rows for source in sources], np.int64),
         lambda file: (sources[file].path, sources[file].layout),
-        partial(joined_indexes, indexes) if indexes else None,
+        (lambda numbers: joined_indexes(indexes, numbers.firsts)) if indexes else None,
         offsets=np.array([UNALLOCATED if source.layout.offset is None else source.layout.offset for source in sources]),
         descriptors=np.array([source.file for source in sources], np.int64),
         byte_sources={source.file: source.byte_source for source in sources},  # their descriptors stay open
@@ -119,7 +118,7 @@ class JobsOfRows:
     def of_files(cls, columns: Mapping[str, ChunkSource]) -> JobsOfRows | None:
         """Return those of columns of several files whose chunks are one row each; None if there are none."""
         jobs = {name: of_chunks for name, source in columns.items() if (of_chunks := _of_chunks(source)) is not None}
-        starts = {name: parts.starts[:-1] for name in jobs if (parts := columns[name].parts) is not None}
+        starts = {name: parts.rows.firsts for name in jobs if (parts := columns[name].parts) is not None}
         return cls(jobs, starts, {name: columns[name].layout.stored_dtype for name in jobs}) if jobs else None
 
     @classmethod
@@ -262,7 +261,7 @@ class JointFiles:
             files, rows, places = files[order], rows[order], places[order]
         for name, array in rest.items():
             column = self.columns[name]
-            jobs = column.jobs(request_of(parts_of(column).starts[files] + rows, places), array)
+            jobs = column.jobs(request_of(parts_of(column).rows.starts[files] + rows, places), array)
             if len(jobs) != 1 or not isinstance(jobs[0], JobTable):  # of those that the loop does not read
                 return False
             tables.append(jobs[0])

@@ -15,7 +15,7 @@ from numpy.lib.stride_tricks import as_strided
 from ray_h5.manifest.chunk_index import UNALLOCATED
 from ray_h5.manifest.row_requests import Request, runs_between, units_of
 from ray_h5.per_process import cached_property
-from ray_h5.read.arrays.chunk_source import ChunkSource, cut_at, cut_between_chunks, part_of
+from ray_h5.read.arrays.chunk_source import ChunkSource, cut_between_chunks
 from ray_h5.read.arrays.plan_rows import row_jobs
 from ray_h5.read.arrays.selection import Runs, Selection
 from ray_h5.read.jobs import Job, in_parts, staged
@@ -143,9 +143,9 @@ class BoxPlanner:
         bases = np.full(len(cells.numbers), UNALLOCATED if layout.offset is None else layout.offset)
         missing = bases == UNALLOCATED
         if joined is not None:
-            at = part_of(cells.sources // layout.row_bytes, joined.starts)
+            at = joined.rows.part_of(cells.sources // layout.row_bytes)
             missing = joined.offsets[at] == UNALLOCATED
-            bases = joined.offsets[at] - joined.starts[at] * layout.row_bytes
+            bases = joined.offsets[at] - joined.rows.starts[at] * layout.row_bytes
         if missing.any():
             self._fill(cells.select(missing), out)
             cells, bases = cells.select(~missing), bases[~missing]
@@ -162,7 +162,7 @@ class BoxPlanner:
         runs = request.listed() if selection.shape else request.joined()
         if not selection.shape:
             if (parts := self.source.parts) is not None:
-                runs, _ = cut_at(parts.starts, runs)
+                runs, _ = parts.rows.cut(runs)
             if len(selection.axes) > 1:
                 runs = runs.pieces(layout.shape[selection.axes[-1]])
         firsts, places = runs.firsts, runs.places

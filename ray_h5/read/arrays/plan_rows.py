@@ -9,7 +9,7 @@ import numpy as np
 
 from ray_h5.manifest.chunk_index import UNALLOCATED
 from ray_h5.manifest.row_requests import Request, runs_between, units_of
-from ray_h5.read.arrays.chunk_source import ChunkSource, cut_at, cut_between_chunks, part_of
+from ray_h5.read.arrays.chunk_source import ChunkSource, cut_between_chunks
 from ray_h5.read.jobs import Job, Worker, in_parts
 from ray_h5.read.native.job_table import NO_PIECES, PLAIN, RAW, Field, Piece
 
@@ -32,7 +32,7 @@ def row_jobs(source: ChunkSource, request: Request, out: np.ndarray) -> list[Job
         return [partial(_fill, request, out, source.layout.fill_value)]
     rows = 0 if source.index is None else source.chunk_rows
     if not rows and source.parts is not None:
-        request, _ = cut_at(source.parts.starts, request)
+        request, _ = source.parts.rows.cut(request)
     if request.firsts.size > _MOST_ROWS and not (rows and request.counts is not None):
         parts = list(cut_between_chunks(request, _MOST_ROWS, request.firsts // rows if rows else None))
         if len(parts) > 1:  # not all of the rows are in one chunk
@@ -60,11 +60,11 @@ def _contiguous_jobs(source: ChunkSource, runs: Request, out: np.ndarray) -> lis
         assert source.layout.offset is not None
         offsets = source.layout.offset + runs.firsts * row_bytes
     else:
-        at = part_of(runs.firsts, parts.starts)
+        at = parts.rows.part_of(runs.firsts)
         if (missing := parts.offsets[at] == UNALLOCATED).any():
             jobs.append(partial(_fill, runs.select(missing), out, source.layout.fill_value))
             runs, at, files = runs.select(~missing), at[~missing], files[~missing]
-        offsets = parts.offsets[at] + (runs.firsts - parts.starts[at]) * row_bytes
+        offsets = parts.offsets[at] + (runs.firsts - parts.rows.starts[at]) * row_bytes
         files = files if parts.descriptors is None else parts.descriptors[at]
     if files.size:
         table = _copies(files, offsets, runs.places * row_bytes, runs.lengths * row_bytes, out)
