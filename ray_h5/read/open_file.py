@@ -527,13 +527,13 @@ class OpenFile:
         again = OpenFile(self.access, identity)
         with self._lock, again.library():
             described = {name: (known, again.column(name)) for name, known in dict(self.manifest.columns).items()}
-            is_same = again.identity == identity and all(
+            is_same = compare(identity, again.identity).is_none and all(  # it may be touched once more meanwhile
                 known.layout == replace(now, sources=known.layout.sources)
                 and are_same_sources(known.layout.sources, now.sources)
                 for known, now in described.values()
             )
             if is_same and all(again.index_of(name) == index for name, index in self._indexes.items()):
-                self.identity, self._headers = identity, None
+                self.identity, self._headers = again.identity, None
                 self._states.update(again._states)
                 self.manifest.columns.update(
                     (name, replace(known, layout=now)) for name, (known, now) in described.items()

@@ -12,6 +12,7 @@ from ray_h5 import H5Dataset, RayH5Error, RowReader, Sidecar, loader
 from ray_h5.errors import NotFoundError, StaleIndexError
 from ray_h5.manifest.file_state import FileState, compare
 from ray_h5.storage.byte_source import FileIdentity, ObjectIdentity
+from ray_h5.storage.local import LocalFile
 
 STORAGES = {
     "contiguous": {"fillvalue": np.nan},
@@ -181,6 +182,17 @@ def test_a_source_that_changed_is_an_error_although_all_ctimes_differ(change, co
             file["x"][3] = -1
     with pytest.raises(StaleIndexError, match=r"source1\.h5, which changed between planning and reading: expected "):
         reader.read([column])
+
+
+@pytest.mark.parametrize("paths", [STORAGES["gzip"]], indirect=True)
+def test_a_file_that_is_touched_while_it_is_described_again(paths, monkeypatch):
+    paths, values = paths
+    opened, reader = LocalFile.open, RowReader(paths[0])
+    reader.read(["x"])
+    chmod(paths[0])
+    monkeypatch.setattr(LocalFile, "open", lambda path: chmod(path) or opened(path))
+    for _ in range(2):
+        np.testing.assert_array_equal(reader.read(["x"], [3, 1])["x"], values[[3, 1]])
 
 
 STATE = FileIdentity(100, 1, 2, 3)
