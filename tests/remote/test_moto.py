@@ -52,7 +52,7 @@ def _empty(client):
 def options(endpoint):
     return {
         "endpoint": endpoint, "region": "us-east-1", "allow_http": True, "access_key_id": "testing",
-        "secret_access_key": "testing", **QUICK, "read_timeout": 10,
+        "secret_access_key": "testing", "session_token": "it lets all pass a gate", **QUICK, "read_timeout": 10,
     }  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import threading
 import time
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import fsspec.implementations.memory
 import numpy as np
@@ -28,6 +29,7 @@ from ray_h5.errors import (
 from ray_h5.storage.addresses import StoreAddress, is_url, without_secrets
 from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.stores import object_store
+from ray_h5.storage.stores.arguments import store_arguments
 from ray_h5.storage.stores.errors import store_error
 from ray_h5.storage.stores.file_systems import FileSystemStorage
 from ray_h5.storage.stores.object_store import ObjectStorage
@@ -517,6 +519,48 @@ def test_nothing_secret_goes_to_another_host(sent, name):
                 call()
     sent.check()
     assert not sent.other.requests()
+
+
+@pytest.mark.parametrize(
+    "location", ["http://localhost:{port}", "http://evil.localhost:{port}", "http://127.0.0.1:{port}"]
+)
+@pytest.mark.parametrize("name", SECRETS)
+def test_named_hosts_are_compared_whole_and_with_their_port(sent, name, location):
+    store, url = secretive(SimpleNamespace(url=sent.server.url.replace("127.0.0.1", "localhost")), name)
+    expect = store.check(url)
+    sent.server.fail("redirect", status=302, location=location.format(port=sent.other.url.rpartition(":")[2]))
+    for call in (lambda: store.check(url), lambda: store.get(url, expect, 0, 100)):
+        with pytest.raises(ReadFailedError, match="redirects to another host"):
+            call()
+    sent.check()
+    assert not sent.other.requests()
+    sent.server.heal()
+    ranges = [(at, 30_000) for at in range(0, len(BODY) - 30_000, 60_000)]
+    store.open(url, expect).read_ranges(ranges, lambda i, data: check_equal(data, BODY[ranges[i][0] :][:30_000]))
+
+
+def check_equal(found, expected):
+    assert bytes(found) == expected
+
+
+def test_hosts_of_clouds_are_reached_directly():
+    """They have all that is below their hosts, and the certificates for all ports."""
+    token = {"access_key_id": "a", "secret_access_key": "b", "session_token": CANARY}
+    for url, given, direct in [
+        ("s3://bkt/a.h5", token, "s3.us-east-1.amazonaws.com"),
+        ("az://bkt/a.h5", {"account_name": "me", "sas_token": f"sig={CANARY}"}, "me.blob.core.windows.net"),
+        ("https://bkt.s3.amazonaws.com/a.h5?sig=a", {}, "bkt.s3.amazonaws.com"),
+        ("https://s3.amazonaws.com.evil.test/a.h5?sig=a", {}, None),
+        ("https://s3.amazonaws.com:8443/a.h5?sig=a", {}, None),
+        ("http://s3.amazonaws.com/a.h5?sig=a", {"allow_http": True}, None),
+        ("https://xamazonaws.com/a.h5?sig=a", {}, None),
+    ]:
+        options = StoreOptions.of(given, [url])
+        address = StoreAddress.of(without_secrets(url)[0])
+        root = url.replace("/a.h5", "") if url.startswith("http") else address.root
+        client = store_arguments(options, address, root, "")[1]["client_options"]
+        assert (client["proxy_url"] == "http://127.0.0.1:0") == (direct is not None), url
+        assert (direct in client["proxy_excludes"].split(",")) if direct else client["proxy_excludes"] == "", url
 
 
 def test_redirects_that_are_followed(sent):

@@ -4,6 +4,7 @@ Redirects to other hosts are refused where something secret would go along.
 The client of obstore follows each redirect. To another host it sends everything except ``Authorization`` and cookies:
 the session token of S3, headers of the user, and, as ``Referer``, the query of the URL. It has no option for that, but
 one for proxies: hosts that are excluded from a proxy are reached directly, and a proxy at port 0 cannot be reached.
+With a host it excludes all below it, at any port. That does for hosts of clouds; other requests pass a `Gate`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from urllib.request import getproxies_environment, proxy_bypass_environment  # t
 
 from ray_h5.errors import OptionError
 from ray_h5.storage.addresses import StoreAddress
+from ray_h5.storage.stores.gate import Gate, Host, host_of
 from ray_h5.storage.stores.options import StoreOptions
 
 REFUSED = "127.0.0.1:0"
@@ -35,6 +37,11 @@ _CREDENTIAL_HOSTS = {
     "https": (),
 }
 """Hosts that give credentials, without what options and the environment name."""
+
+_CLOUDS = (
+    ".amazonaws.com", ".amazonaws.com.cn", ".googleapis.com", ".core.windows.net", ".fabric.microsoft.com",
+)  # fmt: skip
+_HTTP, _HTTPS = 80, 443
 
 _PREFIXES = {"s3": ("AWS_",), "gs": ("GOOGLE_", "GCE_"), "az": ("AZURE_", "IDENTITY_ENDPOINT", "MSI_"), "https": ()}
 """How variables of the environment begin that a store looks at."""
@@ -91,9 +98,21 @@ def store_arguments(options: StoreOptions, address: StoreAddress, root: str, tok
             "trusted not to redirect to others, pass storage_options={'allow_redirects': True}."
         )
     if secret is not None:
-        client["proxy_url"] = f"http://{REFUSED}"
-        client["proxy_excludes"] = ",".join(sorted({*_hosts(kind, url, arguments)}))
+        hosts = {*_hosts(kind, name, url, arguments)}
+        client["proxy_url"], excludes = f"http://{REFUSED}", ",".join(sorted(host for host, _ in hosts))
+        if not _is_of_cloud(url) or client.get("allow_invalid_certificates"):
+            client["proxy_url"], excludes = Gate.for_hosts(hosts).url, ""
+        client["proxy_excludes"] = excludes
     return name, arguments
+
+
+def _is_of_cloud(url: str) -> bool:
+    """Return whether one cloud has a host and all below it, so that what the client takes for the host is the cloud's.
+
+    At another port, nobody else has a certificate for the host.
+    """
+    host, port = host_of(url) or ("", 0)
+    return url.startswith("https://") and port == _HTTPS and host.endswith(_CLOUDS)
 
 
 def _secret(kind: str, root: str, arguments: Mapping[str, Any]) -> str | None:
@@ -142,15 +161,17 @@ def _url_of(kind: str, root: str, arguments: Mapping[str, Any]) -> str:
     return next((endpoint for endpoint in endpoints if endpoint), usual)
 
 
-def _hosts(kind: str, url: str, arguments: Mapping[str, Any]) -> Iterator[str]:
+def _hosts(kind: str, root: str, url: str, arguments: Mapping[str, Any]) -> Iterator[Host]:
     """Yield the hosts that a store may send requests to: those that the user names, and those that give credentials."""
     named = [argument for argument in arguments.values() if isinstance(argument, str)]
     named += [value for name, value in os.environ.items() if _PREFIXES[kind] and name.startswith(_PREFIXES[kind])]
     for address in (url, *named):
-        if address.startswith(("http://", "https://")) and (host := urlsplit(address).hostname):
+        if (host := host_of(address)) is not None:
             yield host
-    for address in _CREDENTIAL_HOSTS[kind]:
-        yield address.format(region=arguments.get("region"))
+            if arguments.get("virtual_hosted_style_request"):
+                yield f"{root}.{host[0]}", host[1]
+    for name in _CREDENTIAL_HOSTS[kind]:
+        yield from ((name.format(region=arguments.get("region")), port) for port in (_HTTP, _HTTPS))
 
 
 def _has_proxy(kind: str, url: str, client: Mapping[str, Any]) -> bool:

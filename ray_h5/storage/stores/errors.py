@@ -16,6 +16,7 @@ from ray_h5.errors import (
 )
 from ray_h5.storage.addresses import scheme_of
 from ray_h5.storage.stores.arguments import REFUSED
+from ray_h5.storage.stores.gate import refused_by_a_gate
 
 _STATUS = re.compile(r"status(?: code)?:? (\d{3})|\b(4\d\d|5\d\d) [A-Z][a-z]+|client error \((\d{3})|error \((\d{3})")
 _CODE = re.compile(r"<Code>([A-Za-z]{3,60})</Code>")
@@ -82,7 +83,7 @@ def store_error(exc: BaseException, url: str, doing: str, text: str) -> RayH5Err
         return output_exists(url)
     if kind == "PreconditionError" or "precondition fail" in lowered or status == 412:
         return changed(url)
-    if REFUSED in text:
+    if REFUSED in text or refused_by_a_gate(status, text):
         return ReadFailedError(
             f"{url}: the store redirects to another host ({doing}), and credentials or headers of storage_options, or "
             "the query of the URL, would go along. Pass the host that has the file, as endpoint or in the URL; or, if "
