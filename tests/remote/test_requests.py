@@ -145,6 +145,10 @@ CASES = {
         scans,
         {"rows": Patches({"raw": (4, 4)}, groups="scans/*", per_file=2, where_any=("label", [1]))},
     ),
+    "targets of patches": (
+        lambda file: (scans(file), [group.create_dataset("t", data=[1, 2]) for group in file["scans"].values()]),
+        {"rows": Patches({"raw": (4, 4)}, groups="scans/*"), "columns": ["raw", "t"]},
+    ),
     "joined": (in_parts, {"columns": [joined("part_*")]}),
     "grid": (grid, {"rows": Grid(2)}),
     "windows over a grid": (grid, {"rows": Grid(2), "windows": Windows(WINDOWS)}),
@@ -252,7 +256,8 @@ def local_row(bucket, row):
 def test_a_process_that_has_the_plan_asks_for_data_alone(server, tmp_path, bucket, case):
     write, options = CASES[case]
     cold, *later = count(server, write, options, tmp_path, bucket / "a.h5")
-    assert cold <= (3 * N if case == "drawn patches of groups" else 12)  # it reads the labels of each group
+    # It reads the labels of each group; and looks at the first group before it looks for targets in all.
+    assert cold <= {"drawn patches of groups": 3 * N, "targets of patches": 16}.get(case, 12)
     assert later == [0, 0, 0]
 
 

@@ -385,7 +385,10 @@ class PatchRows(RowsOfKind):
             return self._whole.single(name)
         dataset = self._columns.dataset_of(name).strip("/")
         known = self._groups.columns.get(dataset)
-        if (known is not None and not known.single) or self._part(0).single(name) is None:
+        if known is not None and not known.single:
+            return None
+        # What is known of single values is in a plan, and a store is not asked for it again.
+        if (known is None or self._columns.part(name) is not None) and self._part(0).single(name) is None:
             return None  # a part of a single value is an error
         if known is None:
             self._table = self._groups.merged(self._columns.group_table(self._kind.groups or {}, [dataset]))
