@@ -89,8 +89,12 @@ class Cursor:
         self.set_epoch(position.epoch)
         self.loaded = position
 
-    def begin(self, whole: Callable[[int], Position], batch_rows: int | None = None) -> Position:
+    def begin(
+        self, whole: Callable[[int], Position], batch_rows: int | None = None, begun: list[Position] | None = None
+    ) -> Position:
         """Begin an iteration, and return where; `whole` returns where a whole epoch begins, on the ranks of now.
+
+        It is added to `begun`, too, for the `Counted` of the iteration.
 
         It continues the run of a position that was loaded if that has the same ranks and blocks, and if it ended
         between two batches of `batch_rows` rows, if that is known. Otherwise the rows that are left are cut again.
@@ -104,6 +108,8 @@ class Cursor:
             if batch_rows is not None:
                 _check_lightning(_batches_of(start, batch_rows), _batches_of(whole_epoch, batch_rows))
         self.run, self.is_ahead = (start, start.rows), False
+        if begun is not None:
+            begun.append(start)
         return start
 
     def agree(self, own: tuple[int, int]) -> None:
@@ -132,14 +138,12 @@ class Cursor:
             )
         self._has_agreed = True
 
-    def advance(self, rows: int, run: tuple[Position, int] | None = None) -> tuple[Position, int]:
-        """Count rows as done: of the iteration that was asked last, or of the iteration `run`; return where it is."""
-        run = run or self.run
-        assert run is not None
-        self.run = run[0], run[1] + rows
+    def advance(self, rows: int, run: tuple[Position, int]) -> tuple[Position, int]:
+        """Count rows of an iteration as done; return where it is."""
+        self.run = now = run[0], run[1] + rows
         if self.advances:
             self.epoch = run[0].epoch
-        return self.run
+        return now
 
     def end(self) -> None:
         """End the iteration that was asked last: the next one is of a whole epoch."""
@@ -155,10 +159,6 @@ class Cursor:
         if run is None:
             return Position(self.order.seed, self.epoch, 0, 1, 1, self.plan, None, None)
         return replace(run[0], rows=run[1])
-
-    def counted(self, items: Iterable[_Item], size: Callable[[_Item], int]) -> Counted[_Item]:
-        """Return some items of an iteration; the rows of each count as done when it is asked for."""
-        return Counted(self, items, size)
 
 
 def _batches_of(start: Position, batch_rows: int) -> int:
@@ -191,14 +191,18 @@ def _check_lightning(left: int, whole: int) -> None:
 class Counted(Iterator[_Item]):
     """One iteration, which counts the rows of each item as done when it is asked for.
 
-    The first item began the iteration in its cursor. From then on it counts for itself: another one, of another epoch,
-    may begin. It has a position of its own that stays when the sampler has come to its end: for a last batch that is
-    smaller than the others, a `DataLoader` takes the sampler to its end before the batch is delivered. torchdata
-    therefore asks the iterator for a state, and not only the sampler.
+    The first item begins the iteration in its cursor, which notes the position in the list that `items` is called with.
+    It counts for itself: another one, of another epoch, may begin, also in another thread. It has a position of its own
+    that stays when the sampler has come to its end: for a last batch that is smaller than the others, a `DataLoader`
+    takes the sampler to its end before the batch is delivered. torchdata therefore asks the iterator for a state, and
+    not only the sampler.
     """
 
-    def __init__(self, cursor: Cursor, items: Iterable[_Item], size: Callable[[_Item], int]) -> None:
-        self._cursor, self._items, self._size = cursor, iter(items), size
+    def __init__(
+        self, cursor: Cursor, items: Callable[[list[Position]], Iterable[_Item]], size: Callable[[_Item], int]
+    ) -> None:
+        self._begun: list[Position] = []
+        self._cursor, self._items, self._size = cursor, iter(items(self._begun)), size
         self._run: tuple[Position, int] | None = None
         self._loaded: PositionLike | None = None
 
@@ -212,7 +216,8 @@ class Counted(Iterator[_Item]):
         except StopIteration:
             cursor.end()
             raise
-        self._run = cursor.advance(self._size(item), self._run)
+        (start,) = self._begun
+        self._run = cursor.advance(self._size(item), self._run or (start, start.rows))
         return item
 
     def state_dict(self) -> dict[str, Any]:

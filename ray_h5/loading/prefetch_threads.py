@@ -30,21 +30,23 @@ AHEAD_ITEMS, AHEAD_BYTES = 8, 64 << 20
 _END: Any = object()
 
 
+def _enter(own: set[int], stop: Stop) -> None:
+    own.add(threading.get_ident())
+    stop.enter()
+
+
 class _Threads(Generic[Work, Result]):
     """Threads that do one item after the other; one that finds none left runs jobs of the others."""
 
     def __init__(
         self, items: Iterable[Work], work: Callable[[Work], Result], threads: int, stop: Stop, pool: Pool | None
     ) -> None:
-        self._items, self._work, self._stop, self._pool = iter(items), work, stop, pool
+        self._items, self._work, self._pool = iter(items), work, pool
         self._own, self._threads = set[int](), threads
         self._submitted, self._has_all = 0, False
         self.waiting: deque[Future[Result]] = deque()
-        self._executor = ThreadPoolExecutor(threads, "ray_h5_loader", initializer=self._enter)
-
-    def _enter(self) -> None:
-        self._own.add(threading.get_ident())
-        self._stop.enter()
+        # Threads that wait must not keep this object alive: what it works on may lead back to who iterates.
+        self._executor = ThreadPoolExecutor(threads, "ray_h5_loader", initializer=_enter, initargs=(self._own, stop))
 
     def submit(self, most: int) -> None:
         """Let threads do other items, until so many are done or waited for."""

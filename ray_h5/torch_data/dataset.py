@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from traceback import walk_stack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow.compute as pc
-from torch.utils.data import get_worker_info
+from torch.utils.data import Subset, get_worker_info
 
 from ray_h5.columns.ragged.padding import Fill, Padding, PadLike, cast_rows
 from ray_h5.columns.ragged.sparse_rows import cast_sparse
@@ -194,10 +194,13 @@ class H5Dataset(BatchedDataset):
 
     def _chosen(self, indices: Many) -> H5Dataset:
         """Return some of these samples, in this order: what a `Subset` has. Shuffles draw single rows of it."""
-        other, plan = copy.copy(self), self._source.plan
-        row_ids = plan.row_ids(check_indices(indices, len(self), "Subset"))
+        is_own = self.has_own_samples or self.has_own_length
+        other = _SamplesOfSubclass.of(self, indices) if is_own else copy.copy(self)
         other._is_chosen = True
-        other._source = self._source_of(replace(plan, selection=row_ids, order=Order(len(row_ids))))
+        if not self.has_own_length:
+            plan = self._source.plan
+            row_ids = plan.row_ids(check_indices(indices, plan.num_rows, "Subset"))
+            other._source = self._source_of(replace(plan, selection=row_ids, order=Order(len(row_ids))))
         return other
 
     def _fills_of(self, padding: Padding | None) -> dict[str, Fill]:
@@ -259,11 +262,20 @@ class H5Dataset(BatchedDataset):
         return self._source
 
     def row_ids(self, indices: Many) -> np.ndarray:
-        """Return the row ids of samples: positions in all files, the same as ``row_id`` in Ray."""
+        """Return the row ids of samples: positions in all files, the same as ``row_id`` in Ray.
+
+        Of a subclass with its own ``__len__`` the indices themselves: which rows its samples are made of is not known.
+        """
+        if self.has_own_length:
+            return super().row_ids(indices)
         return self._source.split(self._checked(indices, "row_ids"))[0]
 
     def origins(self, indices: Many) -> list[tuple[str, int]]:
         """Return the file of each sample, and its row in that file."""
+        if self.has_own_length:
+            raise OptionError(
+                f"origins: {type(self).__name__} has its own __len__: of which rows samples are is not known"
+            )
         rows, files = self.row_ids(indices), self._index.files
         return [
             (files.path(file), row - int(files.starts[file]))
@@ -272,7 +284,7 @@ class H5Dataset(BatchedDataset):
 
     def epoch_order(self, shuffle: Shuffle | None) -> Order:
         """Return the order in which samples come; samplers ask for it."""
-        if self._is_chosen:
+        if self._is_chosen or self.has_own_length:
             return plain_order(len(self), shuffle)
         return make_order(self._index, self.selection, shuffle)
 
@@ -290,15 +302,21 @@ class H5Dataset(BatchedDataset):
     @property
     def is_drawn(self) -> bool:
         """Whether the values of a sample are others in each epoch: blocks at corners that are drawn."""
-        return self._source.plan.is_drawn
+        return self._source.plan.is_drawn and not self.has_own_length
+
+    @property
+    def has_own_length(self) -> bool:
+        """Whether a subclass has a length of its own: which rows its samples are made of is not known."""
+        return type(self).__len__ is not H5Dataset.__len__
 
     def _checked(self, indices: Many, where: str) -> np.ndarray:
-        """Return indices as int64, those from 0 on in ``range(len(self))``; samplers give others of later draws."""
+        """Return indices of rows as int64, those from 0 on in their range; samplers give others of later draws."""
+        num_rows = self._source.plan.num_rows
         if not self.is_drawn:
-            return check_indices(indices, len(self), where)
+            return check_indices(indices, num_rows, where)
         values = np.asarray(indices)
-        is_later = values < -len(self)
-        checked = check_indices(np.where(is_later, 0, values), len(self), where)
+        is_later = values < -num_rows
+        checked = check_indices(np.where(is_later, 0, values), num_rows, where)
         return np.where(is_later, values, checked).astype(np.int64)
 
     def _readable(self, indices: Many) -> np.ndarray:
@@ -503,3 +521,44 @@ def _warn_of_equal_draws(dataset: H5Dataset) -> None:
             dataset,
             drawn,
         )
+
+
+class _SamplesOfSubclass(H5Dataset):
+    """Some samples of a dataset whose class makes samples itself.
+
+    It is asked for each of them by the index that a `Subset` passes: what it adds belongs to this index.
+    """
+
+    _some: Subset[Any]
+
+    @classmethod
+    def of(cls, dataset: H5Dataset, indices: Many) -> _SamplesOfSubclass:
+        """Return the samples of a dataset that have these indices."""
+        made = cls.__new__(cls)
+        made.__dict__.update(dataset.__dict__, _some=Subset(dataset, cast("Any", indices)))
+        return made
+
+    @property
+    def has_own_length(self) -> bool:
+        """Whether which rows the samples are made of is not known."""
+        return cast("H5Dataset", self._some.dataset).has_own_length
+
+    def __len__(self) -> int:
+        return len(self._some)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._some[index] if isinstance(index, (int, np.integer)) else super().__getitem__(index)
+
+    def __getitems__(self, indices: Many) -> Sequence[Any]:
+        return self._some.__getitems__(cast("Any", indices))
+
+    def with_padding(self, pad: PadLike) -> H5Dataset:
+        """Return the same samples, with another option `pad`."""
+        other = cast("_SamplesOfSubclass", super().with_padding(pad))
+        other._some = Subset(cast("H5Dataset", self._some.dataset).with_padding(pad), self._some.indices)
+        return other
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # also while this object is unpickled, and has nothing yet
+            raise AttributeError(name)
+        return getattr(self._some.dataset, name)

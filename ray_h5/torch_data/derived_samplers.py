@@ -12,7 +12,7 @@ from torch.utils.data import BatchSampler, DistributedSampler, Sampler, Sequenti
 from ray_h5.errors import OptionError
 from ray_h5.options import as_integer, names_options
 from ray_h5.order.draws.shuffle import Shuffle, as_weights
-from ray_h5.order.position import PositionLike
+from ray_h5.order.position import Position, PositionLike
 from ray_h5.torch_data.ranks import OwnRank
 from ray_h5.torch_data.samplers import OrderSampler, State
 
@@ -76,7 +76,10 @@ class OrderBatchSampler(BatchSampler, DistributedSampler[list[int]]):
         return self.sampler.num_runs(whole=self.drop_last)
 
     def __iter__(self) -> Iterator[list[int]]:
-        return self.sampler.counted((task.indices for task in self.sampler.tasks(whole=self.drop_last)), len)
+        def batches(begun: list[Position]) -> Iterator[list[int]]:
+            return (task.indices for task in self.sampler.tasks(begun, whole=self.drop_last))
+
+        return self.sampler.counted(batches, len)
 
     def state_dict(self) -> State:
         """Return the position of the iteration; see `OrderSampler.state_dict`."""

@@ -238,13 +238,13 @@ class OrderSampler(DistributedSampler[int]):
         """Return what a rank reads from a position on."""
         return Share(self.order, start, rank, getattr(self.dataset, "is_drawn", False))
 
-    def _begin(self, run_length: int | None = None) -> Share:
+    def _begin(self, begun: list[Position], run_length: int | None = None) -> Share:
         """Begin an iteration, of runs of so many rows if that is known; return what this rank reads in it."""
         self._is_split, epoch = split_by_accelerate()
         own = self._own_rank(begins=self._cursor)
         if epoch is not None:
             self._cursor.set_epoch(epoch)
-        return self._share(self._cursor.begin(partial(self._whole, own), run_length), own.rank)
+        return self._share(self._cursor.begin(partial(self._whole, own), run_length, begun), own.rank)
 
     def __iter__(self) -> Iterator[int]:
         if self.batch_values is not None:
@@ -252,20 +252,20 @@ class OrderSampler(DistributedSampler[int]):
                 f"Shuffle: batch_values={self.batch_values}: cuts batches, and an OrderSampler has single rows: pass "
                 "batch_sampler=OrderBatchSampler(...) to the DataLoader, or use loader(...)"
             )
-        return self.counted(self._indices(), lambda _: 1)
+        return self.counted(self._indices, lambda _: 1)
 
-    def _indices(self) -> Iterator[int]:
-        for _, indices in self._begin().pieces():
+    def _indices(self, begun: list[Position]) -> Iterator[int]:
+        for _, indices in self._begin(begun).pieces():
             self._cursor.is_ahead = True
             yield from indices.tolist()
 
-    def tasks(self, *, whole: bool = False) -> Iterator[Task]:
-        """Yield this rank's runs as batches to make. They are not counted as done: see `counted`.
+    def tasks(self, begun: list[Position], *, whole: bool = False) -> Iterator[Task]:
+        """Begin an iteration; yield this rank's runs as batches to make. They count as done where `counted` says so.
 
         With `whole`, a last run that is shorter is left out. Random numbers depend on the seed, the epoch and the rows
         of a batch: not on which thread or process makes it, nor on where a run was resumed.
         """
-        share = self._begin(self.run_length if self.batch_values is None else None)
+        share = self._begin(begun, self.run_length if self.batch_values is None else None)
         for positions, indices in self._runs(share, whole=whole):
             yield Task(indices.tolist(), (share.order.seed, share.start.epoch), positions)
 
@@ -339,9 +339,11 @@ class OrderSampler(DistributedSampler[int]):
         of_short = cuts_of(values[None, :, full:], self.batch_values)
         return first + np.concatenate([cuts_of(runs, self.batch_values), full + of_short])
 
-    def counted(self, batches: Iterable[_Item], size: Callable[[_Item], int]) -> Counted[_Item]:
-        """Return what was made of this rank's runs; the samples of each count as done when it is asked for."""
-        return self._cursor.counted(batches, size)
+    def counted(
+        self, batches: Callable[[list[Position]], Iterable[_Item]], size: Callable[[_Item], int]
+    ) -> Counted[_Item]:
+        """Return what `batches` makes of this rank's runs; the samples of each count as done when it is asked for."""
+        return Counted(self._cursor, batches, size)
 
     def advance_epochs(self) -> None:
         """Let each iteration be of the epoch after the one before it, unless `set_epoch` or a state chose one."""

@@ -1,5 +1,12 @@
 """Loaders over a Subset have the samples of a DataLoader over it. Several datasets are for DataLoaders alone."""
 
+import gc
+import multiprocessing
+import pickle
+import threading
+import time
+import weakref
+
 import h5py
 import numpy as np
 import pytest
@@ -133,3 +140,127 @@ def test_a_plain_dataloader_pads_rows_of_a_dataset_of_one_length_too(tmp_path, l
     parts = [H5Dataset(path, **options) for path in sorted(tmp_path.iterdir())]
     (batch,) = DataLoader(ConcatDataset(parts), 8)
     assert batch["x_length"].tolist() == [length for of_part in lengths for length in of_part]
+
+
+# Subclasses that make samples themselves -------------------------------------------------------
+
+
+class WithAge(H5Dataset):
+    """Adds a value of its own, which belongs to the index of a sample."""
+
+    def __getitem__(self, index):
+        return {**super().__getitem__(index), "age": 1000 + index}
+
+    def number_of_classes(self):
+        return 7
+
+
+class InBatches(H5Dataset):
+    def __getitems__(self, indices):
+        return [{**sample, "age": 1000 + i} for i, sample in zip(indices, super().__getitems__(indices), strict=True)]
+
+
+class Twice(WithAge):
+    """Each row twice, as for two augmentations."""
+
+    def __len__(self):
+        return 2 * super().__len__()
+
+    def __getitem__(self, index):
+        return {**H5Dataset.__getitem__(self, index % super().__len__()), "age": 1000 + index}
+
+
+class Few(H5Dataset):
+    """The first rows."""
+
+    def __len__(self):
+        return 17
+
+
+OWN = {
+    "samples": (WithAge, lambda data: data),
+    "batches": (InBatches, lambda data: data),
+    "length": (Twice, lambda data: data),
+    "length alone": (Few, lambda data: data),
+    "subset of samples": (WithAge, lambda data: Subset(data, [5, 9, 13, 2])),
+    "subset of a subset": (WithAge, lambda data: Subset(Subset(data, range(59, 0, -2)), [3, 1, 7, 4])),
+    "random split": (InBatches, lambda data: random_split(data, [40, 20], torch.Generator().manual_seed(1))[1]),
+    "subset of a length": (Twice, lambda data: Subset(data, [70, 3, 119, 64])),
+    "subset of a short length": (Few, lambda data: Subset(data, [16, 3, 2, 1])),
+}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("how", OWN)
+def test_a_subclass_is_asked_with_the_index_that_torch_passes(files, how, workers):
+    kind, part = OWN[how]
+    dataset = part(kind(files, ["fhr_st"]))
+
+    def found(batches):
+        return [(ids_of(batch), batch["age"].tolist() if "age" in batch else None) for batch in batches]
+
+    expected = found(DataLoader(dataset, 3))
+    assert found(loader(dataset, 3, shuffle=False, workers=workers)) == expected
+    assert found(H5DataLoader(dataset, 3, workers=workers)) == expected
+    shuffled, running = loader(dataset, 3, seed=1, workers=workers), OrderSampler(dataset, seed=1, run_length=3)
+    epoch = found(shuffled)
+    assert epoch == found(DataLoader(dataset, 3, sampler=running))
+    assert len(shuffled) == len(epoch) == len(expected)
+    iterator = iter(batches := loader(dataset, 3, seed=1, workers=workers))
+    next(iterator)
+    resumed = loader(dataset, 3, seed=1)
+    resumed.load_state_dict(batches.state_dict())
+    assert found(resumed) == epoch[1:]
+
+
+def test_a_loader_of_a_subset_has_what_the_subclass_has(files):
+    found = loader(Subset(WithAge(files, ["fhr_st"]), [5, 9, 13]), 2).dataset
+    assert found.number_of_classes() == 7
+    assert found.row_ids([0, 2]).tolist() == [5, 13]
+    assert [found[i]["age"] for i in (0, -1, np.int64(1))] == [1005, 1013, 1009]
+    assert found[1:]["age"].tolist() == [1009, 1013]
+    assert pickle.loads(pickle.dumps(found))[[2, 0]]["age"].tolist() == [1013, 1005]
+    with pytest.raises(AttributeError):
+        _ = found.number_of_rows
+
+
+def test_threads_may_share_a_loader(files):
+    """Each thread has passes of its own, whole, whatever the others do."""
+    batches, passes, errors = loader(files, 7, columns=["fhr_st"]), [], []
+
+    def use():
+        try:
+            passes.extend(sorted(i for batch in batches for i in ids_of(batch)) for _ in range(12))
+        except BaseException as exc:  # noqa: BLE001  of a thread
+            errors.append(exc)
+
+    threads = [threading.Thread(target=use) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert passes == [[*range(60)]] * 96
+
+
+class Trainer:
+    """A class of a user: it has an iterator, and a method that changes samples."""
+
+    def __init__(self, files, **options):
+        self.batches = iter(loader(H5Dataset(files, ["fhr_st"], transform=self.augment), 4, **options))
+        next(self.batches)
+
+    def augment(self, sample):
+        return sample
+
+
+@pytest.mark.parametrize("options", [{"threads": 2}, {"threads": 1, "transforms_ahead": True}, {"workers": 1}])
+def test_an_iterator_that_is_left_ends_also_where_its_transform_leads_back_to_it(files, options):
+    left = [weakref.ref(Trainer(files, **options)) for _ in range(3)]
+    for _ in range(100):  # threads end what they have begun
+        gc.collect()
+        if not any(trainer() for trainer in left):
+            break
+        time.sleep(0.05)
+    assert [trainer() for trainer in left] == [None] * 3
+    assert multiprocessing.active_children() == []

@@ -266,7 +266,7 @@ class WorkerShard(DataIterator):
         plan, cursor = self.plan, self.cursor
         size = plan.block_rows if batch_size is None else as_integer("batch_size", batch_size, 1)
         start = cursor.begin(lambda epoch: start_of(plan, epoch, self.ranks, cursor.order.seed))
-        run, self._rows = cursor.run, 0
+        run, self._rows = (start, start.rows), 0
 
         def agreed() -> Iterator[list[Any]]:
             wait, batches = self._agreement(start), self.read(start, self.rank, size, drop_last, finish)
