@@ -61,13 +61,7 @@ class DatasetLoader:
 
     def _whole(self, world_size: int, epoch: int) -> Position:
         """Return where a whole epoch begins."""
-        plan, order = self._shard.plan, self._shard.cursor.order
-        if world_size > 1 and order.shuffle is not None and order.shuffle.is_drawn:
-            raise OptionError(
-                "read_h5(shuffle=True) draws a seed: each of several ranks would have an order of its own; give all of "
-                f"them one seed, such as shuffle=Shuffle(seed={order.seed})"
-            )
-        start = start_of(plan, epoch, world_size, order.seed)
+        start = start_of(self._shard.plan, epoch, world_size, self._shard.cursor.order.seed)
         if start.tail is None and world_size > 1:
             start = replace(start, tail=Tail("drop" if self._drop_last else "pad", world_size))
         return start

@@ -9,6 +9,7 @@ import torch
 import ray_h5
 from ray_h5 import Shuffle, loader, set_epoch, where
 from ray_h5.errors import OptionError
+from ray_h5.loading import cursor
 from tests.ray_data.kit import ids_of, write_chunked
 from tests.ray_data.training.test_reading import assert_same
 
@@ -118,8 +119,26 @@ def test_it_has_the_rank_of_the_epoch_that_begins(ds, monkeypatch):
         assert len(made) == -(-(150 // world_size) // 8)
         made.set_epoch(0)
         assert len(ids(made)) == 150 // world_size
-    with pytest.raises(OptionError, match=r"each of several ranks would have an order of its own"):
-        list(loader(ray_h5.read_h5(ds.input_files(), shuffle=True, include_row_ids=True), 8))
+
+
+def test_ranks_that_drew_seeds_of_their_own_are_told(ds, monkeypatch, tmp_path):
+    """A dataset that ranks got from one process has one seed, also a drawn one."""
+    drawn = [ray_h5.read_h5(ds.input_files(), shuffle=True, include_row_ids=True) for _ in range(2)]
+    shares = [ids(loader(drawn[0], 8, rank=rank, world_size=2)) for rank in range(2)]
+    assert sorted(shares[0] + shares[1]) == list(range(150))
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+        for rank, each in enumerate((drawn[0], drawn[0], drawn[1])):
+            monkeypatch.setattr(torch.distributed, "get_rank", lambda rank=rank: rank % 2)
+            cursor._BEGUN.clear()
+            if rank < 2:
+                assert ids(loader(each, 8)) == shares[rank]
+            else:
+                with pytest.raises(OptionError, match=r"orders of their own: seed \d+ on rank 0, seed \d+ on rank 0"):
+                    ids(loader(each, 8))
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_iterations_count_for_themselves(ds):
