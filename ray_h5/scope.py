@@ -46,6 +46,8 @@ class Scope:
         The columns that the user described: they are made of several datasets.
     labels : tuple of Classes
         Where rows are read for a plan: the columns that are delivered as numbers of classes.
+    missing : {"error", "null"}
+        Whether a file may lack columns that others have.
     zipped : mapping of str to str
         The file that is read beside each, if any. It is no part of the value.
     """
@@ -60,6 +62,7 @@ class Scope:
     decode_cf: bool = False
     axes: str = "stored"
     labels: tuple[Classes, ...] = ()
+    missing: str = "error"
     zipped: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
@@ -92,8 +95,20 @@ class Scope:
         if axes == "reversed" and (has_groups or others or decode_cf):
             other = rows if has_groups else next(iter((*others, "decode_cf=True")))
             raise OptionError(f"axes='reversed': rows lie along the last axis; leave it out, or {other}")
-        roots = as_roots(source.allow_external)
-        return cls(source.group, roots, threads, rows, windows, storage, columns, bool(decode_cf), axes)
+        if source.missing == "null" and (windows is not None or (rows is not None and not rows.episode)):
+            other = f"rows={rows}" if windows is None else "windows="
+            raise OptionError(
+                f"missing='null' is for rows along the first axis, Groups and Files; leave it or {other} out"
+            )
+        roots, missing = as_roots(source.allow_external), source.missing
+        return cls(
+            source.group, roots, threads, rows, windows, storage, columns, bool(decode_cf), axes, missing=missing
+        )
+
+    @property
+    def may_lack(self) -> bool:
+        """Whether a file may lack columns that others have: their values are None in its rows."""
+        return self.windows is None and "null" in (self.missing, getattr(self.rows, "missing", ""))
 
     @property
     def by_axis(self) -> bool:

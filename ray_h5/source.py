@@ -96,6 +96,9 @@ class Source:
     file_extensions : sequence of str, optional
         Extensions of the files to take from directories and globs; None takes all. By default ``h5``, ``hdf5`` and
         ``h5ad``, and all matches of a glob that has an extension of its own, such as ``*.nc``.
+    missing : {"error", "null"}
+        What happens if files have different columns: an error, or None in all rows of a file that lacks one, where
+        rows lie along the first axis or are groups or files. ``dtypes={"label": "float32"}`` makes it NaN.
     ignore_missing_paths : bool
         Leave out paths that do not exist, and datasets of `ray_h5.joined` in such files. If none exists, it is an
         error.
@@ -148,6 +151,7 @@ class Source:
     file_extensions: Sequence[str] | None = DEFAULT_EXTENSIONS
     ignore_missing_paths: bool = False
     ignore_unreadable_files: bool = False
+    missing: Literal["error", "null"] = "error"
 
     names: list[str] | None = field(init=False)
     made: tuple[MadeColumn, ...] = field(init=False)
@@ -162,6 +166,7 @@ class Source:
         from ray_h5.storage.find_files import list_paths
 
         require(isinstance(self.group, str), "group", self.group, "the name of a group; '/' is the whole file")
+        require(self.missing in ("error", "null"), "missing", self.missing, "'error' or 'null'")
         if self.dtypes is not None and not isinstance(self.dtypes, Mapping):
             raise OptionError(f"dtypes={self.dtypes!r}: expected {{column: dtype}}, such as {{'image': 'float16'}}")
         derived = {
@@ -250,6 +255,7 @@ class _Options(TypedDict, total=False):
     file_extensions: Sequence[str] | None
     ignore_missing_paths: bool
     ignore_unreadable_files: bool
+    missing: Literal["error", "null"]
 
 
 class OptionsOfFolds(_Options, total=False):

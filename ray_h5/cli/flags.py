@@ -106,6 +106,7 @@ _OF_FILES: Mapping[str, Mapping[str, Any]] = {
     "file_extensions": {"metavar": "EXTENSION ..."},
     "ignore_missing_paths": {"is_flag": True},
     "ignore_unreadable_files": {"is_flag": True},
+    "missing": {"type": click.Choice(["error", "null"])},
 }
 _SOURCE = {**_OF_ROWS, **_OF_FILES}
 """How the options of `Source` are written; `rows` and `windows` have several flags, `filesystem` is a Python object."""

@@ -12,6 +12,7 @@ from ray_h5.merged_facts import Facts
 
 if TYPE_CHECKING:
     from ray_h5.columns.ragged.bounds import Bounds, ChunkedBy
+    from ray_h5.columns.schema import ColumnSpec
     from ray_h5.manifest.joined_arrays import GroupTable
     from ray_h5.manifest.partition import Partition
 
@@ -89,6 +90,10 @@ class RowTable(Facts):
         With `Files`, the length of the first axis of columns; with `Patches` that are drawn, what they are drawn in.
     joined : mapping of str to GroupTable
         The datasets of columns that consist of many, by what says which: a `joined`, or a dataset of references.
+    absent : mapping of str to ColumnSpec
+        Columns that other files have and this one lacks: its rows have no values of them.
+    lacking_rows : int
+        How many rows these are.
     times : mapping of str to Times
         With windows whose columns have times of their own: these, by column.
     """
@@ -104,6 +109,8 @@ class RowTable(Facts):
     joined: Mapping[str, GroupTable] = field(default_factory=dict)
     times: Mapping[str, Times] = field(default_factory=dict)
     chosen_counts: np.ndarray | None = None
+    absent: Mapping[str, ColumnSpec] = field(default_factory=dict)
+    lacking_rows: int = 0
 
     @property
     def nbytes(self) -> int:

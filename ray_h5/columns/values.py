@@ -18,7 +18,7 @@ import numpy as np
 from ray_h5.buffers import ROW_BYTES, empty
 from ray_h5.columns.derived_columns import RowEntries
 from ray_h5.columns.ragged.sparse_rows import Entries, SparseRow, index_dtype
-from ray_h5.errors import UnsupportedColumnError
+from ray_h5.errors import CastError, UnsupportedColumnError
 from ray_h5.hash_and_permute import word_at
 from ray_h5.hdf5.columns.value_types import empty_record
 from ray_h5.manifest.layout import ColumnLayout, Kind
@@ -26,6 +26,9 @@ from ray_h5.manifest.row_requests import Request, request_of
 from ray_h5.read.arrays.selection import rows_in_order
 from ray_h5.read.read_parts import FileRead, Part
 from ray_h5.read.reader import OBJECT_BYTES, FileReader
+
+if TYPE_CHECKING:
+    from ray_h5.columns.schema import ColumnSpec
 
 Positions: TypeAlias = tuple[np.ndarray | None, ...]
 """The positions along each axis of a unit; None for all."""
@@ -284,6 +287,34 @@ def read_dtype(array: ColumnLayout, wanted: np.dtype) -> np.dtype:
     They are cast where they are checked, but for those that are decoded in a dtype: codes, values that may be missing.
     """
     return wanted if wanted.kind == "O" or array.kind in {"category", "optional"} else array.dtype
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NoValues(Values):
+    """A column that a file lacks and others have: each unit has no value.
+
+    Attributes
+    ----------
+    array : ColumnLayout
+        The layout of a column of the same type.
+    """
+
+    array: ColumnLayout
+
+    @classmethod
+    def of(cls, spec: ColumnSpec, rows: int, path: str) -> NoValues:
+        """Return the column that a file of some rows lacks; `spec` says what others have."""
+        how: dict[str, Any] = {"element": spec.element, "ragged_shape": spec.ragged_shape, "direct": True, "path": path}
+        return cls(ColumnLayout(spec.name, spec.kind, (rows,), np.dtype(object), "contiguous", item_bytes=1, **how))
+
+    def reading(self, units: Request, out: np.ndarray) -> Reading:
+        if out.dtype.kind not in "Of" and len(units):
+            raise CastError(
+                f"{self.array.where}: the file lacks this column, which {out.dtype} cannot say; use a float, such as "
+                f"dtypes={{{self.array.name!r}: 'float64'}}, where it is NaN"
+            )
+        out[units.listed().places] = None if out.dtype.hasobject else np.nan
+        return Reading()
 
 
 def composed(first: Positions, then: Positions) -> Positions:

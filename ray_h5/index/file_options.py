@@ -295,7 +295,7 @@ def _of_files(index: RowIndex, asked: Classes) -> Classes:
     name = asked.name
     if name in index.columns:
         answers = index.lookup.ask(index.files.all_paths(), Question(tuple(index.columns)))
-        columns = [facts.columns[name] for facts in answers]
+        columns = [facts.columns[name] for facts in answers if name in facts.columns]
         are_text = (column.spec.element is not None and column.spec.element.kind in "OSU" for column in columns)
         if all(column.spec.kind == "category" and column.enum for column in columns) and all(are_text):
             return classes_of(name, (value for column in columns for value, _ in column.enum), asked.others)

@@ -385,8 +385,14 @@ class RowIndex(ComparedByContent):
         self._add_sources(sources_of([facts.sources for facts in answers], read))
         for column in [column for column, of in (parse_virtual(spec.name) for spec in columns) if of is not None]:
             check_enums(answers, column)
+        counts = np.diff(self.files.starts).tolist()
         # Copied into memory of their own.
-        whole = {spec: pa.chunked_array([facts.values[spec] for facts in answers], spec.kept_type) for spec in columns}
+        whole = {
+            spec: pa.chunked_array(
+                [_of_file(facts, spec, count) for facts, count in zip(answers, counts, strict=True)], spec.kept_type
+            )
+            for spec in columns
+        }
         return {spec: pa.chunked_array([array.combine_chunks()], spec.kept_type) for spec, array in whole.items()}
 
     def sources_of(self, names: Iterable[str]) -> SourceTable:
@@ -424,6 +430,12 @@ class RowIndex(ComparedByContent):
 
     def _state_now(self, path: str) -> Identity | None:
         return storage_of(path, self.lookup.scope.storage).identity(path)
+
+
+def _of_file(facts: FileFacts, spec: ColumnSpec, count: int) -> pa.Array:
+    """Return the values of a column of one file; nulls, as many as it has rows, if it lacks the column."""
+    values = facts.values[spec]
+    return values if len(values) == count else pa.nulls(count, spec.kept_type)
 
 
 def columns_beside(names: Collection[str], asked: Iterable[str]) -> str:
@@ -512,16 +524,19 @@ def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup
     if columns is None and any(one.left_out for one in facts):
         warn_of_left_out(facts)
     common = common_columns(facts, columns, scope, cast)
-    counts = [_num_rows(one, columns, scope) for one in facts]
+    counts = [_num_rows(one, columns, lookup) for one in facts]
     files = FileTable.of(paths, [one.identity for one in facts], counts)
     if not files.num_rows and rows is not None and rows.is_block:
         check_any_block(paths, rows)
-    chunk_rows = {name: max(one.columns[name].chunk_rows for one in facts) for name in common}
+    having = {name: [one.columns[name] for one in facts if name in one.columns] for name in common}
+    chunk_rows = {name: max(column.chunk_rows for column in columns_of) for name, columns_of in having.items()}
     ragged = [name for name, spec in common.items() if scope.by_axis and spec.kind == "ragged"]
-    varying = frozenset(name for name in ragged if any(one.columns[name].spec.kind != "ragged" for one in facts))
-    if varying:  # rows are arrays of their own, which readers without a table do not deliver
-        nothing = RowTable()
-        tables = tuple(nothing if table is None else table for table in tables)
+    varying = frozenset(name for name in ragged if any(column.spec.kind != "ragged" for column in having[name]))
+    absent = [{name: common[name] for name in common if name not in one.columns} for one in facts]
+    if varying or any(absent):  # rows are arrays of their own, or None, which readers without a table do not deliver
+        whole = [table or RowTable() for table in tables]
+        of_files = zip(whole, absent, counts, strict=True)
+        tables = tuple(replace(one, absent=lacks, lacking_rows=rows) if lacks else one for one, lacks, rows in of_files)
     elif all(table is None for table in tables):
         tables = ()
     if windows is not None:
@@ -532,8 +547,11 @@ def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup
     return RowIndex(files, common, chunk_rows, lookup, cast, looked_up, tables, known=known, varying=varying)
 
 
-def _num_rows(facts: FileFacts, columns: tuple[str, ...] | None, scope: Scope) -> int:
+def _num_rows(facts: FileFacts, columns: tuple[str, ...] | None, lookup: Lookup) -> int:
+    scope = lookup.scope
     try:
+        if scope.may_lack and columns is not None and not facts.chosen(columns):  # its other columns say it
+            return lookup.ask([facts.path], Question())[0].num_rows(None)
         return facts.num_rows(columns)
     except SchemaMismatchError:
         if chosen := facts.chosen(columns):  # how the file begins may say more

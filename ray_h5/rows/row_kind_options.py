@@ -96,8 +96,9 @@ class Groups(RowKind):
     name : str
         The column, if the pattern matches datasets.
     missing : {"error", "null"}
-        What happens if groups have different columns: an error, or None where a group lacks one. Single numbers cannot
-        be None; attributes that hold a number are NaN.
+        What happens if groups have different columns: an error, or None where a group lacks one, or all groups of a
+        file do. Single numbers that only some groups of a file have cannot be None; attributes that hold a number are
+        NaN.
 
     Raises
     ------
@@ -227,6 +228,8 @@ class Files(RowKind):
 
     Parameters
     ----------
+    missing : {"error", "null"}
+        What happens if files have different columns: an error, or None in the row of a file that lacks one.
     key : str, optional
         Name of a column with the name of the file, without its extension: ``scan``, or ``patient_3/scan`` with as many
         folders as it takes to tell all files apart.
@@ -246,10 +249,12 @@ class Files(RowKind):
 
     _: KW_ONLY
     key: str | None = None
+    missing: Literal["error", "null"] = field(default="error", repr=False)  # which rows there are does not depend on it
     _folders: int = field(default=0, init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_key("Files: key", self.key)
+        require(self.missing in ("error", "null"), "Files: missing", self.missing, "'error' or 'null'")
 
 
 def as_kind(rows: Any) -> RowKind | None:

@@ -17,7 +17,7 @@ from ray_h5.columns.ragged.range_columns import Ranges
 from ray_h5.columns.row_table import RowTable
 from ray_h5.columns.schema import TENSOR_KINDS
 from ray_h5.columns.stored_values import Stored, field_of
-from ray_h5.columns.values import InMemory, Reading, keys_of
+from ray_h5.columns.values import InMemory, NoValues, Reading, keys_of
 from ray_h5.errors import OptionError, PredicateError, RayH5Error, UnknownColumnError
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, FileLayout
@@ -108,6 +108,8 @@ class RowView:
         self._rows: RowsOfKind = _rows_of_kind(columns_of_file, kind, windows, table, self._name)
         self._steps = self._rows if isinstance(self._rows, WindowRows) else None
         self._kind = RowKind() if kind is None else kind
+        lacking = RowTable() if table is None else table
+        self._absent, self._lacking_rows = lacking.absent, lacking.lacking_rows
         self._by_axis = kind is None and windows is None
 
     @property
@@ -150,7 +152,7 @@ class RowView:
         layouts: dict[str, ColumnLayout] = {}
         wanted = as_names(names)
         if unknown := [name for name in wanted if name not in self._layouts and name not in {EPISODE, GROUP}]:
-            self._rows.prepare(unknown)
+            self._rows.prepare([name for name in unknown if name not in self._absent])
         for name in wanted:
             try:
                 layouts[name] = self._layouts.get(name) or self._described(name)
@@ -163,7 +165,7 @@ class RowView:
         """Return the layout of a column that is asked for first."""
         self._check_added(name)
         try:
-            column = self._rows.column(name)
+            column = self._none_of(name) or self._rows.column(name)
         except UnknownColumnError:
             if name != EPISODE and not (name == GROUP and self._kind.has_groups):
                 raise
@@ -172,6 +174,12 @@ class RowView:
         self._columns[name] = column, layout
         self._layouts[name] = layout if classes is None else classes.layout(layout)
         return self._layouts[name]
+
+    def _none_of(self, name: str) -> RowColumn | None:
+        """Return a column that other files have and this one lacks; None for others."""
+        if (spec := self._absent.get(name)) is None:
+            return None
+        return RowColumn(name, NoValues.of(spec, self._lacking_rows, self.path), chunk_rows=None)
 
     def _check_added(self, name: str) -> None:
         """Raise `OptionError` if a name is that of a column which the row kind adds, and of one in the file."""

@@ -22,6 +22,7 @@ from ray_h5.errors import (
 )
 from ray_h5.order.remaining_blocks import layout_of, read_block, start_of
 from tests.hdf5.h5kit import concatenated
+from tests.kit.files import save
 
 pytestmark = pytest.mark.usefixtures("ray_local")
 
@@ -46,6 +47,23 @@ def execute_here(ds):
     stats = [read_block(plan, whole, block).rows.stats for block in range(layout_of(whole).num_blocks)]
     tables = [table for task in source.get_read_tasks(1) for table in task()]
     return pa.concat_tables(tables), stats
+
+
+def test_columns_that_some_files_lack_are_none(tmp_path):
+    for i in range(3):
+        lacking = {"label": np.arange(4) + i, "vector": np.full((4, 2), i)} if i != 1 else {}
+        save(tmp_path / f"{i}.h5", {"x": np.arange(4.0), **lacking})
+    ds = ray_h5.read_h5(str(tmp_path), missing="null")
+    rows = ds.take_all()
+    assert [row["label"] for row in rows] == [*range(4), *[None] * 4, *range(2, 6)]
+    assert [None if row["vector"] is None else row["vector"].tolist() for row in rows][3:9] == [
+        [0, 0],
+        *[None] * 4,
+        [2, 2],
+    ]
+    assert ds.filter(expr=ray_h5.where(label=None)).count() == 4
+    frame = ray_h5.read_h5(str(tmp_path), columns=["label"], missing="null", dtypes={"label": "float32"}).to_pandas()
+    assert np.isnan(frame["label"].to_numpy(float)).sum() == 4
 
 
 def test_every_row_is_what_h5py_reads(signals):

@@ -70,20 +70,24 @@ def common_columns(
             specs = _with_common_shape(_without_trailing_axes(name, by_spec))
             specs = _with_common_values(name, specs, firsts, cast)
         agreed[name] = dict(zip(by_spec, specs, strict=True))
+    if scope.may_lack:
+        _allow_none(agreed, firsts, columns)
     delivered = {name: {spec: _delivered(one, cast) for spec, one in specs.items()} for name, specs in agreed.items()}
 
     def schema(file_facts: FileFacts) -> _Schema:
         return {name: delivered[name][column.spec] for name, column in file_facts.chosen(columns).items()}
 
     schemas = list(map(schema, firsts))
-    if any(schema != schemas[0] for schema in schemas):
+    expected = {name: spec for one in reversed(schemas) for name, spec in one.items()}
+    if any({**(expected if scope.may_lack else {}), **one} != expected for one in schemas):
         raise _mismatch(facts, list(map(schema, facts)), columns)
-    names = list(schemas[0]) if columns is None else columns
+    names = list(dict.fromkeys(name for one in schemas for name in one)) if columns is None else columns
     for name in names:
         # Files may have other codes for a column that is delivered as values.
         nullable = [(stored, cast(spec)) for stored, spec in agreed[name].items() if spec.kind in NULLABLE_KINDS]
         by_value = {stored for stored, spec in nullable if spec.dtype.kind not in "iu"}
-        check_enums([one for one in firsts if one.columns[name].spec not in by_value], name)
+        having = (one for one in firsts if name in one.columns)
+        check_enums([one for one in having if one.columns[name].spec not in by_value], name)
     return {name: _common(list(agreed[name].values())) for name in names}
 
 
@@ -153,6 +157,31 @@ def _with_common_values(
     else:
         return specs
     return [common] * len(specs)
+
+
+def _allow_none(
+    agreed: Mapping[str, dict[ColumnSpec, ColumnSpec]], facts: Sequence[FileFacts], columns: Sequence[str] | None
+) -> None:
+    """Make the columns that a file lacks such as can be None."""
+    for by_spec in agreed.values():
+        for stored, spec in by_spec.items():
+            if lacks := next((one for one in facts if spec.name not in one.chosen(columns)), None):
+                by_spec[stored] = _with_none(spec, lacks)
+
+
+def _with_none(spec: ColumnSpec, lacks: FileFacts) -> ColumnSpec:
+    """Return the spec of a column that a file lacks: its rows have None."""
+    made = partial(ColumnSpec, spec.name, dtype=np.dtype(object), row_shape=())
+    if spec.kind in TENSOR_KINDS and not spec.row_shape:
+        return made(kind="optional", element=spec.dtype)
+    if spec.kind in TENSOR_KINDS:
+        return made(kind="ragged", element=spec.dtype, ragged_shape=spec.row_shape, mean_bytes=spec.row_bytes)
+    if spec.kind in {"ragged", "list", *NULLABLE_KINDS} and not spec.row_shape:
+        return spec
+    raise SchemaMismatchError(
+        f"{lacks.path}: column {spec.name!r} is missing, and others have {spec}, of which no value can be None; leave "
+        "the column out with columns=[...]."
+    )
 
 
 def _check_codes(name: str, facts: Sequence[FileFacts], cast: Cast) -> None:
@@ -256,7 +285,8 @@ def _mismatch(
     casts = _casts(expected, [schema for _, schema in wrong])
     error = SchemaMismatchError(
         f"{len(wrong)} of {len(schemas)} files do not have the columns that the others have:\n{listed}\n"
-        "Choose columns that all files share with columns=[...], or leave those files out."
+        "Choose columns that all files share with columns=[...], or leave those files out; or pass missing='null', and "
+        "values are None where a file lacks a column."
         + (f" Numbers can be cast while they are read: pass dtypes={casts}." if casts else "")
         + _pairs(facts, schemas, columns)
     )

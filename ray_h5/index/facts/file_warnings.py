@@ -111,7 +111,8 @@ def _tree(index: RowIndex) -> FileTree:
 
 
 def _of_shapes(index: RowIndex) -> str:
-    names = [name for name, spec in index.columns.items() if spec.kind == "ragged" and spec.name in index.varying]
+    ragged = {name: spec for name, spec in index.columns.items() if spec.kind == "ragged" and None in spec.ragged_shape}
+    names = [name for name, spec in ragged.items() if spec.name in index.varying]
     if not names:
         return ""
     spec, listed = index.columns[names[0]], ", ".join(map(repr, names[:_MAX_LISTED]))

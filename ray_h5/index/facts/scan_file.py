@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from textwrap import shorten
 
+import numpy as np
 import pyarrow as pa
 
 from ray_h5.buffers import ROW_BYTES, empty
@@ -64,7 +65,10 @@ def _answered(facts: FileFacts | None, path: str, question: Question, scope: Sco
     facts = _learn_columns(facts, reader, question.columns)
     absent = facts.absent(question) if question.values else []
     for spec in (key for key in absent if not isinstance(key, str)):
-        facts = _learn_values(facts, reader, spec, question.columns)
+        if scope.may_lack and (values := _of_lacking(facts, reader, spec, question.columns)) is not None:
+            facts = replace(facts, values={**facts.values, spec: values})
+        else:
+            facts = _learn_values(facts, reader, spec, question.columns)
     if attributes := [key for key in absent if isinstance(key, str)]:
         facts = _learn_attributes(facts, reader, attributes, scope)
     if known := reader.base.manifest():
@@ -148,6 +152,18 @@ def _learn_values(facts: FileFacts, reader: AnyReader, spec: ColumnSpec, columns
     computed = None if criterion is None else pa.array(compute(reader, rows, column, criterion))
     values = _stored(facts, reader, spec, rows) if computed is None else computed
     return replace(facts, values={**facts.values, spec: values})
+
+
+def _of_lacking(
+    facts: FileFacts, reader: AnyReader, spec: ColumnSpec, columns: Sequence[str] | None
+) -> pa.Array | None:
+    """Return the values of a column that the file lacks: nulls, no occurrence, lengths of 0; None if it has it."""
+    _, criterion = parse_virtual(spec.name)
+    names = read_for(spec.name)
+    if isinstance(criterion, RowMask) or {*names} <= reader.find(names, missing_ok=True).keys():
+        return None
+    rows = facts.num_rows(columns)
+    return pa.nulls(rows, spec.kept_type) if criterion is None else pa.array(np.zeros(rows, spec.dtype))
 
 
 def _learn_attributes(facts: FileFacts, reader: AnyReader, names: Sequence[str], scope: Scope) -> FileFacts:
