@@ -318,20 +318,23 @@ class FileReader:
         ----------
         out : mapping of str to numpy.ndarray
             An array for each column. If its dtype is another one than the column's, values are cast chunk by chunk.
+            Fields of compound values go to the fields of the same names, of which an array may have some; text to bytes
+            and to characters, as UTF-8.
         rows : slice, or sequence or array of int or bool
             Rows, as in `read`.
         places : sequence or array of int, optional
             ``rows[i]`` goes to ``out[column][places[i]]``; by default to place i.
         casting : {"checked", "unsafe"}, or mapping of str to it
-            Whether a value that is lost in the dtype of its array is an error, or is cast as by ``astype``. A float may
-            be rounded to another float. A mapping has columns; the others are checked.
+            Whether a value that is lost in the dtype of its array, such as text that is longer, is an error, or is cast
+            as by ``astype``. A float may be rounded to another float. A mapping has columns; the others are checked.
 
         Raises
         ------
         RowIndexError, OptionError
             If a row is not in the file, or the rows do not fit into an array.
         CastError
-            If a value of one of the rows is lost. The arrays then hold part of the rows.
+            If a value of one of the rows is lost, and the arrays then hold part of the rows; or if a dtype holds no
+            value of the column.
         """
         require(isinstance(out, Mapping), "out", out, "an array for each column, by name")
         if out:

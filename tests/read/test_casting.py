@@ -150,8 +150,10 @@ def test_fields_are_cast_by_name_and_checked(column, kind, dtype, field, compoun
     with RowReader(compound_path, **options) as reader:
         out = np.zeros(values.shape, dtype)
         if field is not None:
-            with pytest.raises(CastError, match=rf"column '{column}', row \d+, field '{field}': the value"):
+            with pytest.raises(CastError, match=rf"column '{column}', row \d+, field '{field}': the value") as caught:
                 reader.read_into({column: out}, rows)
+            row = int(str(caught.value).split(", row ")[1].split(",")[0])
+            assert (values["a"][row] == 300).any()
             rows = np.flatnonzero((values["a"] != 300).reshape(len(values), -1).all(axis=1))
         reader.read_into({column: out}, rows)
         assert repr(out[: len(rows)].tolist()) == repr(by_name(values[rows], out.dtype).tolist())
