@@ -97,8 +97,9 @@ class Paths(Sequence[str]):
         return self.groups[at].decode() + self.below
 
 
-MISSING, LACKS = -1, "lacks "
-"""Class of a dataset where a group lacks the column; and before an attribute, what says which groups lack its text."""
+MISSING, LACKS, ENDS = -1, "lacks ", "ends "
+"""Class of a dataset where a group lacks the column; and before an attribute, what says which groups lack its text, or
+where the values of each end, if groups have several."""
 
 
 @dataclass(frozen=True, eq=False)

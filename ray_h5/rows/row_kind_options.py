@@ -87,7 +87,8 @@ class Groups(RowKind):
         groups. Or columns, each with a glob of its datasets: a row has one dataset of each, in which ``*`` stands for
         the same text.
     attrs : sequence of str
-        Attributes of the groups that are columns: each holds one number or one text.
+        Attributes of the groups, or datasets, that are columns: each holds numbers or one text. ``"../magnitude"`` is
+        one of the group above; so is a name that only the groups above have.
     key : str, optional
         Name of a column with the path of the group.
     order : {"name", "creation"}

@@ -1,11 +1,13 @@
 """What attributes say of values, and attributes that say nothing of use."""
 
+import random
+
 import h5py
 import numpy as np
 import pytest
 
-from ray_h5 import RowReader
-from ray_h5.errors import CorruptFileError
+from ray_h5 import Groups, H5Dataset, RowReader, Windows
+from ray_h5.errors import CorruptFileError, RayH5Error
 from ray_h5.manifest.layout import ColumnNotes
 
 
@@ -59,3 +61,62 @@ def test_a_reference_to_the_dimension_of_netcdf(tmp_path):
             "time": True,
             "x": False,
         }
+
+
+LENGTHS = {
+    "one": lambda _: (3,),
+    "several": lambda i: (i + 1,),
+    "empty": lambda i: (i % 3,),
+    "tables": lambda _: (2, 3),
+}
+
+
+@pytest.mark.parametrize("index_dir", [None, "index"])
+@pytest.mark.parametrize("missing", [0, 1], ids=["all have it", "some lack it"])
+@pytest.mark.parametrize("shape", LENGTHS.values(), ids=LENGTHS)
+def test_attributes_that_are_arrays_equal_those_of_h5py(tmp_path, shape, missing, index_dir):
+    drawn = random.Random(f"{missing}{shape(2)}")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for i in range(9):
+            event = file.create_group(f"e{i}")
+            event.attrs.update({"magnitude": 1.5 + i, "site": f"s{i}", "both": -1})
+            trace = event.create_dataset("BK.HH", data=np.full((3, 5), i, "f4"))
+            if not (missing and i % 4 == 1):
+                dtype = drawn.choice(["i1", ">i4", "f4", "u2"])
+                trace.attrs["picks"] = np.arange(np.prod(shape(i))).reshape(shape(i)).astype(dtype) + i
+            trace.attrs["both"] = i
+    names = ["picks", "../magnitude", "site", "both"] if not missing else ["picks", "../magnitude"]
+    kind = Groups("*/*", attrs=names, key="key", missing="null" if missing else "error")
+    folder = None if index_dir is None else str(tmp_path / index_dir)
+    if missing and len(shape(0)) > 1:
+        with pytest.raises(RayH5Error, match="arrays of one axis alone may differ"):
+            H5Dataset(tmp_path / "a.h5", rows=kind)
+        return
+    for _ in range(1 if folder is None else 2):
+        rows = H5Dataset(tmp_path / "a.h5", rows=kind, index_dir=folder)
+        with h5py.File(tmp_path / "a.h5") as file:
+            for i in range(9):
+                row, trace = rows[i], file[rows[i]["key"]]
+                found = None if row["picks"] is None else np.asarray(row["picks"]).tolist()
+                assert found == (trace.attrs["picks"].tolist() if "picks" in trace.attrs else None)
+                assert row["../magnitude"] == trace.parent.attrs["magnitude"]
+                if not missing:
+                    assert (row["site"], row["both"]) == (trace.parent.attrs["site"], trace.attrs["both"])
+    steps = H5Dataset(tmp_path / "a.h5", rows=kind, windows=Windows({"value": [0]}))
+    assert np.asarray(steps[7]["picks"]).tolist() == np.asarray(rows[2]["picks"]).tolist()
+
+
+def test_attributes_above_that_are_not_there(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for i in range(3):
+            file[f"e{i}/x"] = np.arange(3)
+            file[f"e{i}"].attrs["n"] = i
+        file["e2/x"].attrs["n"] = 7
+    for name, says in {
+        "../../../n": "no group is so far above 'e0/x'",
+        "../m": "has no attribute '../m'",
+        "n": "attribute 'n' is one of 'e2/x', which groups before it lack, .* write '../n'",
+    }.items():
+        with pytest.raises(RayH5Error, match=says):
+            H5Dataset(tmp_path / "a.h5", rows=Groups("*/x", attrs=[name]))
+    assert H5Dataset(tmp_path / "a.h5", rows=Groups("*/x", attrs=["../n"]))[2]["../n"] == 2

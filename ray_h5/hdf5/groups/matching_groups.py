@@ -8,6 +8,7 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from glob import escape
 from typing import Any, TypeAlias
 
@@ -198,6 +199,7 @@ class _Walk:
         self._bounds = tree.bounds(f"the groups {pattern.said}", _ADVICE, most_depth=_MAX_DEPTH)
         self._above: dict[str, frozenset[ObjectId]] = {}  # the groups above what has a path that begins so
         self._refers = False
+        self._group_above: tuple[str | None, Any] = None, None
         self._said: list[bytes] = []
         self._guard = TextGuard(self.root.file)
         self.refused: dict[str, RayH5Error] = {}
@@ -347,12 +349,23 @@ class _Walk:
                 "cannot be rows: read those files themselves."
             )
 
+    def _above_row(self, path: str, levels: int) -> Any:
+        """Return the identifier of a group above what is a row; None above the group that names are relative to."""
+        parts = path.split("/")
+        if levels > len(parts):
+            return None
+        if self._group_above[0] != (above := "/".join(parts[:-levels])):
+            found = self._trail.branch().follow(self.root, above) if above else self.root
+            self._group_above = above, found.id if isinstance(found, h5py.Group) else found
+        return self._group_above[1]
+
     def table_of(self, rows: _Rows) -> GroupTable:
         """Return the table of some rows."""
         names, may_lack = [name for name, _ in rows], self._pattern.missing == "null"
         attrs = () if self.sources else self._pattern.attrs
         with _bounded_cache(self.root.file, names):
-            attributes = [GroupAttribute(self.path, name, self._guard, missing_ok=may_lack) for name in attrs]
+            how = {"missing_ok": may_lack, "several_ok": True}
+            attributes = [GroupAttribute(self.path, name, self._guard, **how) for name in attrs]
             datasets = self.are_datasets(rows)
             for number, (name, parent) in enumerate(rows):
                 if parent is None:
@@ -368,7 +381,7 @@ class _Walk:
                 else:
                     self._add_group(name, opened, number)
                 for attribute in attributes:
-                    attribute.add(name, opened)
+                    attribute.add(name, opened, partial(self._above_row, name))
         paths = Paths.of(names)
         columns = {
             name: builder.joined(Paths(paths.groups, "" if datasets else f"/{name}"))

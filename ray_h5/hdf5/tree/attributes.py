@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import h5py
@@ -15,7 +16,7 @@ from ray_h5.hdf5.columns.value_types import character_bytes, numpy_lacks
 from ray_h5.hdf5.files.file_bytes import FileBytes, address_of, filename_of
 from ray_h5.hdf5.format import Attribute, FormatError, MessageKind, number, object_header
 from ray_h5.hdf5.heap import Heap, reference_at
-from ray_h5.manifest.joined_arrays import LACKS, Texts
+from ray_h5.manifest.joined_arrays import ENDS, LACKS, Texts
 from ray_h5.manifest.layout import ColumnNotes
 from ray_h5.messages import near_names
 
@@ -176,10 +177,16 @@ class GroupAttribute:
         Refuses texts that claim more than the file has.
     missing_ok : bool
         Whether groups may lack it: those that hold a number have NaN then, and those that hold a text none.
+    several_ok : bool
+        Whether it may be an array of numbers.
     """
 
-    def __init__(self, path: str, name: str, guard: TextGuard, *, missing_ok: bool) -> None:
+    def __init__(
+        self, path: str, name: str, guard: TextGuard, *, missing_ok: bool = False, several_ok: bool = False
+    ) -> None:
         self.path, self.name, self.guard, self._missing_ok = path, name, guard, missing_ok
+        self._levels, self._last = name.count("../"), name.rpartition("../")[2]
+        self._several_ok = several_ok
         self._values: list[Any] = []  # bytes, numbers of NumPy, or None
         self._lacks: tuple[str, Any] | None = None  # the last group that does
         self._type: h5py.h5t.TypeID | None = None
@@ -187,10 +194,22 @@ class GroupAttribute:
         self._in_memory: h5py.h5t.TypeID | None = None
         self._value = np.zeros(())
 
-    def add(self, group: str, opened: Any) -> None:
-        """Read the attribute of the next group or dataset."""
+    def add(self, group: str, opened: Any, above: Callable[[int], Any] = lambda _: None) -> None:
+        """Read the attribute of the next group or dataset, or of a group some levels `above` it."""
+        if not (self._values or self._levels or self._missing_ok) and (parent := above(1)) is not None:
+            # What the first group lacks and the group above it has is meant, unless another group has it, too.
+            has_own, is_above = (h5py.h5a.exists(one, self._last.encode()) for one in (opened, parent))
+            self._levels = int(is_above and not has_own)
+        if self._levels:
+            if "../" not in self.name and h5py.h5a.exists(opened, self._last.encode()):
+                raise SchemaMismatchError(
+                    f"{self.path}: attribute {self.name!r} is one of {group!r}, which groups before it lack, and one "
+                    f"of the group above them; write '../{self.name}' for that"
+                )
+            if (opened := above(self._levels)) is None:
+                raise SchemaMismatchError(f"{self.path}: attrs={self.name!r}: no group is so far above {group!r}")
         try:
-            attr = h5py.h5a.open(opened, self.name.encode())
+            attr = h5py.h5a.open(opened, self._last.encode())
         except (KeyError, UnicodeDecodeError):  # see `Trail.link`
             self._lacks = group, opened
             if not self._missing_ok:
@@ -199,19 +218,20 @@ class GroupAttribute:
             return
         # Most have the type of the one before. The size shows that there is one value: h5py does not check that all
         # values fit into the array.
-        if self._type is None or not attr.get_type().equal(self._type) or attr.get_storage_size() != self._stored_bytes:
+        is_same = not self._value.ndim and self._type is not None and attr.get_type().equal(self._type)
+        if not is_same or _stored_bytes(attr) != self._stored_bytes:
             self._prepare(group, attr)
         if self._refers:
-            self.guard.check(opened, group, self.name)
+            self.guard.check(opened, group, self._last)
         attr.read(self._value, self._in_memory)
-        value: Any = self._value[()]
+        value: Any = self._value.copy() if self._value.ndim else self._value[()]
         if self._is_text:
             value = value.encode() if isinstance(value, str) else bytes(value)
         self._values.append(value)
 
     def _lacking(self, group: str, opened: Any) -> SchemaMismatchError:
         """Return the error for a group without the attribute."""
-        near = near_names(self.name, _attribute_names(opened))
+        near = near_names(self._last, _attribute_names(opened))
         is_name = self.name and "/" not in self.name  # libhdf5 fails for paths of groups that are not there
         if is_name and hasattr(opened, "links") and opened.links.exists(self.name.encode()):
             near = f" {self.name!r} is in the group itself: name it in columns=, not in attrs=.{near}"
@@ -230,22 +250,24 @@ class GroupAttribute:
                 f"{self.path}: attribute {self.name!r} of {group!r}{numpy_lacks(attribute.get_type(), exc)} Or leave "
                 "it out of attrs=[...]."
             ) from exc
-        if is_null or any(length != 1 for length in attribute.shape) or not _is_plain(dtype):
+        has_several = not is_null and any(length != 1 for length in attribute.shape)
+        is_array = self._several_ok and dtype.kind in "biuf" and has_several
+        if is_null or (has_several and not is_array) or not _is_plain(dtype):
             has = "is empty" if is_null else f"has dtype {dtype} and shape {attribute.shape}"
+            expected = "one number or one text" + ", or numbers" * self._several_ok
             raise UnsupportedColumnError(
-                f"{self.path}: attribute {self.name!r} of {group!r} {has}; expected one number or one text. Leave it "
-                "out of attrs=[...]."
+                f"{self.path}: attribute {self.name!r} of {group!r} {has}; expected {expected}. Leave it out of "
+                "attrs=[...]."
             )
-        if dtype.itemsize > _MAX_TEXT:
+        if (nbytes := dtype.itemsize * (math.prod(attribute.shape) if is_array else 1)) > _MAX_TEXT:
             raise UnsupportedColumnError(
-                f"{self.path}: attribute {self.name!r} of {group!r} claims {dtype.itemsize} bytes; expected at most "
-                f"{_MAX_TEXT}"
+                f"{self.path}: attribute {self.name!r} of {group!r} claims {nbytes} bytes; expected at most {_MAX_TEXT}"
             )
         self._refers = dtype.hasobject
         native = dtype.newbyteorder("=") if dtype.kind in "biuf" else dtype
-        self._type, self._stored_bytes = attribute.get_type(), attribute.get_storage_size()
+        self._type, self._stored_bytes = attribute.get_type(), _stored_bytes(attribute)
         self._in_memory = h5py.h5t.py_create(native)  # of strings: Python objects
-        self._value = np.zeros((), native)
+        self._value = np.zeros(attribute.shape if is_array else (), native)
         self._is_text = dtype.kind not in "biuf"
 
     def values(self) -> dict[str, np.ndarray | Texts]:
@@ -259,6 +281,8 @@ class GroupAttribute:
                 f"{self.path}: attribute {self.name!r} is a text in some groups and a number in others; leave it out"
             )
         lacks = np.array([value is None for value in self._values], bool)
+        if any(np.ndim(value) for value in there):
+            return self._arrays(there, lacks)
         if are_texts != {False}:
             texts: dict[str, np.ndarray | Texts] = {self.name: Texts.of([value or b"" for value in self._values])}
             return {**texts, LACKS + self.name: lacks} if lacks.any() else texts
@@ -271,6 +295,38 @@ class GroupAttribute:
                 "dtype of all of them together; leave it out"
             )
         return {self.name: np.array([np.nan if value is None else value for value in self._values], dtype)}
+
+    def _arrays(self, there: Sequence[Any], lacks: np.ndarray) -> dict[str, np.ndarray | Texts]:
+        """Return arrays of one shape as one array; others one after the other, with where each ends."""
+        arrays = list(map(np.atleast_1d, there))  # h5py cannot tell one number from a list of one
+        dtype = np.result_type(*{array.dtype for array in arrays})
+        if any(
+            array.dtype.kind in "iu" and (array.astype(dtype).astype(array.dtype) != array).any() for array in arrays
+        ):
+            raise SchemaMismatchError(
+                f"{self.path}: attribute {self.name!r} has integers in some groups that {dtype} cannot hold, the "
+                "dtype of all of them together; leave it out"
+            )
+        shapes = {array.shape for array in arrays}
+        if len(shapes) == 1 and not lacks.any():
+            return {self.name: np.stack(arrays).astype(dtype)}
+        if wrong := [shape for shape in shapes if len(shape) > 1]:
+            raise SchemaMismatchError(
+                f"{self.path}: attribute {self.name!r} has the shape {wrong[0]} in some groups and another one, or "
+                "none, in others; arrays of one axis alone may differ. Leave it out of attrs=[...]."
+            )
+        lengths = np.zeros(len(lacks), np.int64)
+        lengths[~lacks] = [len(array) for array in arrays]
+        found: dict[str, np.ndarray | Texts] = {self.name: np.concatenate(arrays).astype(dtype)}
+        return {**found, ENDS + self.name: np.cumsum(lengths), LACKS + self.name: lacks}
+
+
+def _stored_bytes(attribute: h5py.h5a.AttrID) -> int:
+    try:
+        size: int = attribute.get_storage_size()
+    except RuntimeError:  # libhdf5 says 0 of one without values, which h5py takes for a failure
+        return 0
+    return size
 
 
 def attributes_of(group: h5py.Group, path: str, names: Sequence[str]) -> dict[str, np.ndarray | bytes]:
@@ -285,7 +341,7 @@ def attributes_of(group: h5py.Group, path: str, names: Sequence[str]) -> dict[st
     """
     by_name: dict[str, np.ndarray | bytes] = {}
     guard = TextGuard(group.file)
-    for attribute in [GroupAttribute(path, name, guard, missing_ok=False) for name in names]:
+    for attribute in [GroupAttribute(path, name, guard) for name in names]:
         attribute.add(str(group.name), group.id)
         values = attribute.values()[attribute.name]
         by_name[attribute.name] = values[0] if isinstance(values, Texts) else values

@@ -16,7 +16,8 @@ from ray_h5.columns.ragged.range_columns import Ranges
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.values import InMemory
 from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
-from ray_h5.manifest.joined_arrays import LACKS, GroupTable, Texts
+from ray_h5.manifest.joined_arrays import ENDS, LACKS, GroupTable, Texts
+from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.rows.group_columns import GroupColumns
 from ray_h5.rows.kinds.clock import has_steps
 from ray_h5.rows.patches_option import Patches
@@ -85,10 +86,14 @@ class WholeRows(Episodes):
         columns = self.columns
         if isinstance(columns, GroupColumns) and name in columns.own:
             of_groups = columns.known.names.groups if name == self._kind.key else columns.known.attributes[name]
+            if isinstance(ends := columns.known.attributes.get(ENDS + name), np.ndarray):
+                return RowColumn(name, _of_arrays(name, columns.known, ends))
             if isinstance(lacks := columns.known.attributes.get(LACKS + name), np.ndarray):
                 of_groups = np.where(lacks, np.array(None), of_groups.take(np.arange(len(lacks))))
             dtype = object if isinstance(of_groups, Texts) else of_groups.dtype
-            return RowColumn(name, InMemory.of(name, of_groups.take, dtype))
+            row_shape = () if isinstance(of_groups, Texts) else of_groups.shape[1:]
+            take = of_groups.take if isinstance(of_groups, Texts) else of_groups.__getitem__
+            return RowColumn(name, InMemory.of(name, take, dtype, row_shape))
         if isinstance(self._kind, Files) and name == self._kind.key:
             return name_column(name, columns.path, self._kind)
         values, joined = columns.datasets(name)
@@ -172,6 +177,22 @@ class WholeRows(Episodes):
     def episode_names(self) -> np.ndarray:
         groups = self.columns.groups
         return objects([b""]) if groups is None else groups.groups.take(np.arange(len(groups)))
+
+
+def _of_arrays(name: str, table: GroupTable, ends: np.ndarray) -> InMemory:
+    """Return attributes that are arrays of several lengths, one after the other; None where a group has none."""
+    values, lacks = (table.attributes[before + name] for before in ("", LACKS))
+    assert isinstance(values, np.ndarray)
+    assert isinstance(lacks, np.ndarray)
+
+    def values_of(rows: np.ndarray) -> np.ndarray:
+        begins = np.where(rows > 0, ends[rows - 1], 0).tolist()
+        whole = zip(begins, ends[rows].tolist(), lacks[rows].tolist(), strict=True)
+        return objects(None if is_none else values[a:b] for a, b, is_none in whole)
+
+    mean = max(1, round(values.nbytes / max(len(ends), 1)))
+    array = ColumnLayout(name, "ragged", (1,), np.dtype(object), "contiguous", item_bytes=mean, direct=True)
+    return InMemory(replace(array, element=values.dtype, ragged_shape=(None,)), values_of)
 
 
 def name_column(
