@@ -177,10 +177,10 @@ class Decoded(Values):
         wanted, array = units.listed(), self.values.array
         shape = out.shape[1:] if self.of_each_value else array.row_shape  # groups may differ in the shape of a value
         stored, others = empty((len(wanted), *shape), array.dtype, array.where), None
-        readings = [self.values.reading(request_of(wanted.rows), stored)]
+        readings = [self.values.reading(request_of(wanted.rows, keys=wanted.keys), stored)]
         if self.mask is not None:
             others = empty((len(wanted), *shape), self.mask.array.dtype)
-            readings.append(self.mask.reading(request_of(wanted.rows), others))
+            readings.append(self.mask.reading(request_of(wanted.rows, keys=wanted.keys), others))
         if self.table_of is not None:
             parts, others = self.table_of(wanted.rows)
             readings.append(Reading(parts))
@@ -242,7 +242,7 @@ class Taken(Values):
                 kept = kept[np.arange(len(kept))[:, None], np.array(drawn)]
             out[wanted.places] = kept
 
-        return self.values.reading(request_of(wanted.rows), whole).then(finish)
+        return self.values.reading(request_of(wanted.rows, keys=wanted.keys), whole).then(finish)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

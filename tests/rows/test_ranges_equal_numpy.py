@@ -283,6 +283,8 @@ def test_rows_of_letters_are_texts(tmp_path):
     assert [row["t"] for row in groups] == texts * 2
     backwards = H5Dataset(path, [part(column, {0: slice(None, None, -1)})], dtypes={"t": bytes})
     assert [row["t"] for row in backwards] == [text[::-1] for text in coded]
+    drawn = H5Dataset(path, [part(column, random=3)], dtypes={"t": bytes})
+    assert [len(row["t"]) for row in drawn] == [min(3, len(text)) for text in coded]
     chosen = H5Dataset(path, [column, "y"], where(t=["male", texts[3]]), labels={"t": "auto"})
     assert [(int(row["y"]), int(row["t"])) for row in chosen] == [(0, 2), (3, 3)]
 
