@@ -142,7 +142,7 @@ CASES = {
     "flags that are numbers": (of_rows([0, 0, 2, 2, 2]), None, Windows({"x": [0]}, episode_flags="id"), SchemaMismatchError, "found 2 in row 2. .* pass episode='id'"),
     "too few flags": (of_rows([0, 1]), None, Windows({"x": [0]}, episode_flags="id"), SchemaMismatchError, "expected 5 values, one for each step, found 2"),
     "bounds past the end": (of_rows(ends=[[0, 3], [3, 6]]), None, Windows({"x": [0]}, episode_bounds="meta/ends"), CorruptFileError, "row 1 goes from 3 to 6, and 'x' has 5"),
-    "bounds that are no pairs": (of_rows(ends=[0, 3]), None, Windows({"x": [0]}, episode_bounds="meta/ends"), CorruptFileError, r"expected start and end of each, of shape \(number, 2\)"),
+    "bounds that are no pairs": (of_rows(ends=[0, 3]), None, Windows({"x": [0]}, episode_bounds="meta/ends"), SchemaMismatchError, r"expected start and end of each, of shape \(number, 2\)"),
     "too few episodes": (of_rows([1, 1]), None, Windows({"x": [0]}, episode="id"), SchemaMismatchError, "expected 5 values, one for each step, found 2"),
     "ends descend": (of_rows(ends=[3, 2, 5]), None, Windows({"x": [0]}, episode_ends="meta/ends"), SchemaMismatchError, "episodes: row 1 goes from 3 to 2"),
     "ends pass the end": (of_rows(ends=[3, 6]), None, Windows({"x": [0]}, episode_ends="meta/ends"), SchemaMismatchError, "expected episodes from step 0 to 5, the number of steps; found 0 to 6"),

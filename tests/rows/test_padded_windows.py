@@ -37,7 +37,7 @@ def write(path, counts, dtype, rest, *, in_groups):
             rows = [(rng.random((count, *rest)) * 9).astype(dtype) for count in counts]
             group["x"] = np.concatenate([*rows, np.empty((0, *rest), dtype)])
             group["ends"], group["t"] = np.cumsum(counts), np.arange(len(counts))
-            group.create_dataset("words", data=np.array([b"w"] * sum(counts), "S1"))
+            group.create_dataset("words", data=np.array([b"w"] * sum(counts), "S2"))
             episodes.append(rows)
     return episodes
 

@@ -73,9 +73,10 @@ def bounds_in(
     last = int(inclusive)  # ends are the last values of rows then
     if (pairs := arrays.get("bounds")) is not None:
         if pairs.ndim != 2 or pairs.shape[1] != 2:
+            of_wider = ". ragged() takes two columns of a wider array as bounds=part(..., {0: [0, 1]})"
             raise SchemaMismatchError(
                 f"{where} has {pairs.dtype} of shape {pairs.shape}; expected start and end of each, of shape (number, "
-                "2). If they are two columns of a wider array, pass bounds=part(..., {0: [0, 1]})"
+                f"2){of_wider if pairs.ndim == 2 else ''}"
             )
         arrays = {"starts": pairs[:, 0], "ends": pairs[:, 1]}
     known, says_both = {option: integers_in(values, where) for option, values in arrays.items()}, len(arrays) > 1
