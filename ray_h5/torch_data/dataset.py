@@ -215,6 +215,8 @@ class H5Dataset(BatchedDataset):
                 if images[name].size is None and spec.row_shape[-1:] == spec.row_shape:  # one image a row
                     # Images may differ in height, width and channels.
                     fills[name] = padding.fill(name, np.dtype(np.uint8), (None, None, None), self.columns)
+            elif spec.kind == "string":
+                fills[name] = padding.fill(name, np.dtype(object), (), self.columns)
             elif spec.element is not None and (shape := spec.varying_shape) is not None:
                 steps = spec.row_shape if spec.kind == "list" else ()
                 dtype = spec.element.base if steps else spec.element

@@ -95,10 +95,10 @@ def test_a_table_of_pandas_has_no_columns_of_its_indexes(pandas, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_text_of_a_frame_of_pandas_in_the_fixed_format_is_refused_by_name(pandas, tmp_path, caplog):
+def test_text_of_a_frame_of_pandas_in_the_fixed_format_is_left_out_by_name(pandas, tmp_path, caplog):
     path = str(tmp_path / "a.h5")
     pandas.DataFrame({"a": np.arange(5.0), "b": np.arange(5.0), "s": list("abcde")}).to_hdf(path, key="df")
-    assert H5Dataset(path).columns == ["df/a", "df/b"]
+    assert H5Dataset(path).columns == ["df/index", "df/a", "df/b"]
     assert "df/s (is in a block of pandas' fixed format" in caplog.text
     assert H5Dataset(path, ["df/block0_values"])[2]["df/block0_values"].tolist() == [2, 2]
     with h5py.File(path, "a") as file:

@@ -18,7 +18,7 @@ from tests.kit.files import save
 
 
 def test_a_pipe_holds_nobody_up(tmp_path, monkeypatch):
-    monkeypatch.setattr(scan_files, "_waits", itertools.count(0, 1000).__next__)
+    monkeypatch.setattr(scan_files, "waits_of_thread", itertools.count(0, 1000).__next__)
     pipe = str(tmp_path / "pipe.h5")
     os.mkfifo(pipe)
     groups = [["first"], ["second"], [pipe, str(tmp_path), str(tmp_path / "gone.h5")]]
@@ -32,7 +32,7 @@ def test_a_pipe_holds_nobody_up(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("waits", [0, 1000])
 def test_beginnings_are_read_ahead_once_the_work_waits(monkeypatch, waits):
-    monkeypatch.setattr(scan_files, "_waits", itertools.count(0, waits).__next__)
+    monkeypatch.setattr(scan_files, "waits_of_thread", itertools.count(0, waits).__next__)
     groups = [[f"{group}{number}" for number in range(3)] for group in "abc"]
     fetched, is_done = [], threading.Event()
 

@@ -45,7 +45,7 @@ LOCAL = {
     "fuzz/": "processes of their own read the files; read/remote/test_damage.py damages files in a store",
     "read/test_source_guard.py": OTHER_FILES,
     "codecs/test_filters.py": NO_FILE,
-    "codecs/test_images.py": NO_FILE,
+    "transforms/test_decode_image.py": NO_FILE,
     "hdf5/test_links.py": OTHER_FILES,
     "hdf5/test_known_headers.py": THE_DISK,
     "read/test_chunks_counted.py": COUNTS,
