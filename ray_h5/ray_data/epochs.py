@@ -240,6 +240,9 @@ class Executions:
     def before_execution_starts(self, executor: Any) -> None:
         begun, _BEGUN.executions = _BEGUN.executions, ()
         execution = execution_of(executor)
+        for sink in execution.datasinks:
+            if hasattr(sink, "check_inputs"):  # one of this package
+                sink.check_inputs([source for source in execution.datasources if hasattr(source, "inputs")])
         for epochs, key in begun:
             epochs.started(key, execution)
         wait_for_limits(executor)

@@ -191,6 +191,8 @@ class Execution(NamedTuple):
     """Operators that count, aggregate or write rows, and hand out none."""
     combiners: tuple[str, ...] = ()
     """Operators that combine several datasets, or one dataset with itself."""
+    datasources: tuple[Any, ...] = ()
+    datasinks: tuple[Any, ...] = ()
 
 
 def execution_of(executor: Any) -> Execution:
@@ -202,7 +204,10 @@ def execution_of(executor: Any) -> Execution:
     # A fused operator is of several logical ones.
     reducers = [each.name for each in operators if any(isinstance(op, reduce) for op in each._logical_operators)]
     combiners = [each.name for each in operators if len(each.input_dependencies) > 1]
-    return Execution(frame is not None, tuple(reducers), tuple(combiners))
+    logical = [op for each in operators for op in each._logical_operators]
+    sources = [op.datasource for op in logical if hasattr(op, "datasource")]
+    sinks = [op.datasink_or_legacy_datasource for op in logical if isinstance(op, Write)]
+    return Execution(frame is not None, tuple(reducers), tuple(combiners), tuple(sources), tuple(sinks))
 
 
 def wait_for_limits(executor: Any) -> None:

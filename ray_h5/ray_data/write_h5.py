@@ -16,7 +16,7 @@ from ray_h5.errors import OptionError
 from ray_h5.options import as_integer, as_names, names_options, takes_options_of
 from ray_h5.ray_data.arguments import as_resources, remote_options
 from ray_h5.ray_data.arrow.columns_of_blocks import columns_of
-from ray_h5.ray_data.datasource import sources_of
+from ray_h5.ray_data.datasource import H5Datasource
 from ray_h5.ray_data.ray_internals import own_error
 from ray_h5.storage.storage_of_path import whole_path
 from ray_h5.writing.layouts import Layout
@@ -112,10 +112,13 @@ class H5Datasink(Datasink[list[Part]]):
     def min_rows_per_write(self) -> int | None:
         return self._rows_per_file
 
-    def check_inputs(self, ds: Dataset) -> None:
-        """Raise if a dataset reads a file of the folder, by whatever path: it could be removed, or be there twice."""
+    def check_inputs(self, sources: Sequence[H5Datasource]) -> None:
+        """Raise if one of them reads a file of the folder, by whatever path: it would be removed, or be there twice.
+
+        The callback of executions calls it before one starts: `write_datasink` does not tell a sink its dataset.
+        """
         present = [] if self._mode not in {"append", "overwrite"} else self._folder.names()
-        for source in sources_of(ds) if present else ():
+        for source in sources if present else ():
             if shared := self._folder.input_among(present, *source.inputs()):
                 does = "remove it" if self._mode == "overwrite" else "add copies of its rows to it"
                 raise OptionError(
@@ -210,7 +213,6 @@ def write_h5(
     sink = H5Datasink(path, threads=max(1, int(resources.get("num_cpus", 1))), **options)
     if sink.skips:
         return
-    sink.check_inputs(ds)
     try:
         ds.write_datasink(sink, **remote_options(ds.write_datasink, resources))
     except Exception as exc:

@@ -57,6 +57,8 @@ def test_a_dataset_into_the_folder_that_it_reads(signals, tmp_path):
             for target in (folder, tmp_path / "link"):
                 with pytest.raises(OptionError, match=r"part-0-0\.h5 is read by the dataset .*another folder"):
                     ray_h5.write_h5(of, target, mode=mode)
+        with pytest.raises(OptionError, match=r"part-0-0\.h5 is read by the dataset"):
+            ds.write_datasink(ray_h5.H5Datasink(folder, mode=mode))
     assert sorted(os.listdir(folder)) == names
     ray_h5.write_h5(ds, folder, mode="ignore")
     ray_h5.write_h5(ray_h5.read_h5(signals), folder, mode="overwrite")
