@@ -349,7 +349,7 @@ def _read_ends(index: RowIndex) -> None:
     RayH5Error
         If there is no row, or one cannot be read, or bounds leave out values.
     """
-    counts = np.diff(index.files.starts)
+    counts = index.files.rows.lengths
     filled = np.flatnonzero(counts)
     if not len(filled):
         raise SchemaMismatchError("expected rows, found none")

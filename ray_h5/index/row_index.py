@@ -35,6 +35,7 @@ from ray_h5.index.scan_files import (
 from ray_h5.manifest.file_manifest import Manifest
 from ray_h5.manifest.file_state import FileState, check_same, check_sources
 from ray_h5.manifest.file_table import FileTable, digest_of
+from ray_h5.manifest.partition import Partition
 from ray_h5.messages import few, near_names
 from ray_h5.options import as_names
 from ray_h5.predicates.evaluate import check_names, evaluate
@@ -123,7 +124,7 @@ class RowIndex(ComparedByContent):
         """
         states = [state for _, state in SourceTable.of(self.found.sources).of_files()]
         stored = self.files.nbytes + sum(state.size for state in states if state is not None)
-        counts = np.diff(self.files.starts)
+        counts = self.files.rows.lengths
         largest = int(np.argmax(counts)) if len(counts) else 0
         where = f"{self.files.path(largest)} with {counts[largest]} rows: " if len(counts) else ""
         listed = f"{self.num_rows} rows" if steps <= self.num_rows else f"{steps} steps"
@@ -199,19 +200,19 @@ class RowIndex(ComparedByContent):
             ranges.append((table.bounds[chunked.key], chunked.size))
         return ranges
 
-    def rows_of_files(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the number that each row has among the rows of all files, and the first number of each file.
+    def rows_of_files(self) -> tuple[np.ndarray, Partition]:
+        """Return the number that each row has among the rows of all files, and those of each file.
 
         With windows, the rows of files are their steps: some have no window.
         """
         windows = self.scope.windows
         if windows is None:
-            return self.every_row(), self.files.starts
+            return self.every_row(), self.files.rows
         tables = [RowTable() if table is None else table for table in self.tables]
-        starts = np.cumsum([0, *(table.num_steps for table in tables)], dtype=np.int64)
-        self.check_claim(int(starts[-1]))
-        steps = [steps_of_rows(table, windows) + first for table, first in zip(tables, starts, strict=False)]
-        return np.concatenate([*steps, np.empty(0, np.int64)]), starts
+        in_files = Partition.of(np.array([table.num_steps for table in tables], np.int64))
+        self.check_claim(in_files.num_units)
+        steps = [steps_of_rows(table, windows) + first for table, first in zip(tables, in_files.firsts, strict=True)]
+        return np.concatenate([*steps, np.empty(0, np.int64)]), in_files
 
     def open(self, file: int) -> AnyReader:
         """Open a file, with what is known of it."""
@@ -354,7 +355,7 @@ class RowIndex(ComparedByContent):
             raise PredicateError(f"{said}, found {found}. Read the files that kfold was given.")
         if fold.files is not None:
             digest = files.names_digest
-            passes = np.repeat(np.isin(np.arange(len(files)), fold.files), np.diff(files.starts))
+            passes = files.rows.spread(np.isin(np.arange(len(files)), fold.files))
         else:
             fold_by_row, digest = self.fold_of_rows(fold.k, fold.stratify, fold.seed)
             passes = (fold_by_row == fold.fold) == fold.is_test
@@ -564,7 +565,7 @@ def _check_same_rows(index: RowIndex, files: FileTable, names: Sequence[str]) ->
     expected = index.files
     for file in expected.differ(files).tolist():
         check_same(expected.path(file), expected.identity(file), files.identity(file))
-    wanted, has = np.diff(expected.starts), np.diff(files.starts)
+    wanted, has = expected.rows.lengths, files.rows.lengths
     for file in np.flatnonzero(wanted != has)[:1].tolist():
         with index.scope.open(expected.path(file), FileState(expected.identity(file))) as reader:
             check_planned(reader, next(iter(index.columns)), int(wanted[file]))

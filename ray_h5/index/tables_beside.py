@@ -17,6 +17,7 @@ from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError, 
 from ray_h5.index.facts.file_facts import Question
 from ray_h5.index.row_index import RowIndex, build_index, columns_beside
 from ray_h5.index.scan_files import Lookup
+from ray_h5.manifest.partition import Partition
 from ray_h5.messages import counted, few
 from ray_h5.options import as_names
 from ray_h5.rows.row_view import GROUP
@@ -190,18 +191,18 @@ def _lines(index: RowIndex, sidecar: Sidecar, table: Table) -> Lines:
     if sidecar.row_keys in numbers and sidecar.keys[0] not in table.types:
         # A table without a key has a line for each row.
         count = len(table.column(next(iter(table.types))))
-        rows, starts = (index.every_row(), files.starts) if first == "row_id" else index.rows_of_files()
+        rows, in_files = (index.every_row(), files.rows) if first == "row_id" else index.rows_of_files()
         if first != "row_id" and len(files) > 1:
             raise UnknownColumnError(
                 f"{table.name}: no column {first!r}, and there are {len(files)} files. Pass on=['path', {first!r}] and "
                 "a table with both columns; or on='row_id' for lines in the order of the rows of all files."
             )
-        if count != starts[-1]:
+        if count != in_files.num_units:
             what, steps = ("", "") if index.scope.windows is None else (", one for each step", _STEPS)
             what, steps = (", one for each window", steps) if first == "row_id" and what else (what, "")
             raise SchemaMismatchError(
-                f"{table.name}: has no column {first!r}, so its lines are the rows in order; expected {starts[-1]} "
-                f"lines{what}, found {count}.{steps}"
+                f"{table.name}: has no column {first!r}, so its lines are the rows in order; expected "
+                f"{in_files.num_units} lines{what}, found {count}.{steps}"
             )
         return Lines(rows)
     parts = [_row_keys(index, name) for name in sidecar.row_keys]
@@ -211,12 +212,12 @@ def _lines(index: RowIndex, sidecar: Sidecar, table: Table) -> Lines:
         return Lines(lines_of(parts, keys, sidecar.keys, table.name), True)
     if kinds <= {"path", "number"}:
         return _by_place(index, parts, keys, sidecar, table)
-    return Lines(lines_of(_of_rows(parts, files.starts), keys, sidecar.keys, table.name))
+    return Lines(lines_of(_of_rows(parts, files.rows), keys, sidecar.keys, table.name))
 
 
-def _of_rows(parts: Sequence[RowKeys], starts: np.ndarray) -> list[RowKeys]:
+def _of_rows(parts: Sequence[RowKeys], in_files: Partition) -> list[RowKeys]:
     """Return parts of keys with a value for each row, also where files have one each."""
-    file_of_row = pa.array(np.repeat(np.arange(len(starts) - 1), np.diff(starts)))
+    file_of_row = pa.array(in_files.spread(np.arange(len(in_files))))
     return [replace(part, values=part.values.take(file_of_row)) if part.kind == "path" else part for part in parts]
 
 
@@ -225,12 +226,12 @@ def _by_place(
 ) -> Lines:
     """Return the lines of rows by their numbers; warn of lines with numbers that no row has."""
     by_window = index.scope.windows is not None and "row_id" in sidecar.row_keys
-    rows, starts, every = index.every_row(), index.files.starts, parts
+    rows, in_files, every = index.every_row(), index.files.rows, parts
     if index.scope.windows is not None and not by_window:  # lines of steps without a window are not surplus
-        rows, starts = index.rows_of_files()
-        steps = pa.array(_in_files_of(np.arange(starts[-1]), starts))
+        rows, in_files = index.rows_of_files()
+        steps = pa.array(in_files.local(np.arange(in_files.num_units))[1])
         every = [replace(part, values=steps) if part.kind == "number" else part for part in parts]
-    lines = lines_of(_of_rows(every, starts), keys, sidecar.keys, table.name)
+    lines = lines_of(_of_rows(every, in_files), keys, sidecar.keys, table.name)
     is_used = np.zeros(len(keys[0]), bool)
     is_used[lines[lines >= 0]] = True
     for part, key, name in zip(parts, keys, sidecar.keys, strict=True):
@@ -243,23 +244,18 @@ def _by_place(
         if by_window:
             raise SchemaMismatchError(
                 f"{table.name}: {len(surplus)} of {len(is_used)} lines are of no row: 'row_id' counts windows, from 0 "
-                f"to {starts[-1] - 1}, and the table has {few(shown)}.{_STEPS}"
+                f"to {in_files.num_units - 1}, and the table has {few(shown)}.{_STEPS}"
             )
         logger.warning(
             "%s: %d of %d lines are of no row, as the files have %s; their keys %s: %s",
             table.name,
             len(surplus),
             len(is_used),
-            counted(int(starts[-1]), "row" if index.scope.windows is None else "step"),
+            counted(in_files.num_units, "row" if index.scope.windows is None else "step"),
             ", ".join(map(repr, sidecar.keys)),
             ", ".join([*shown, *(["..."] if len(shown) < len(surplus) else [])]),
         )
     return Lines(lines[rows])
-
-
-def _in_files_of(rows: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """Return the numbers of rows in their files, given those in all files."""
-    return rows - starts[np.searchsorted(starts, rows, side="right") - 1]
 
 
 def _row_keys(index: RowIndex, name: str) -> RowKeys:
@@ -281,15 +277,17 @@ def _row_keys(index: RowIndex, name: str) -> RowKeys:
     if name == "path":
         texts = [path.decode("utf-8", "backslashreplace") for path in files.paths.to_pylist()]
         return RowKeys(name, pa.array(texts, pa.large_string()), "path")
-    numbers = index.every_row() if name == "row_id" else _in_files_of(*index.rows_of_files())
-    return RowKeys(name, pa.array(numbers), "number")
+    if name == "row_id":
+        return RowKeys(name, pa.array(index.every_row()), "number")
+    rows, in_files = index.rows_of_files()
+    return RowKeys(name, pa.array(in_files.local(rows)[1]), "number")
 
 
 def _check_missing(index: RowIndex, sidecar: Sidecar, table: Table, lines: Lines) -> None:
     """Raise if rows lack a line, unless they are left out or have no values; and if no row has one."""
     absent, total = lines.numbers < 0, len(lines.numbers)
     if lines.by_file:  # one without rows needs no line
-        has_rows = np.diff(index.files.starts) > 0
+        has_rows = index.files.rows.lengths > 0
         absent, total = absent & has_rows, int(has_rows.sum())
     count = int(absent.sum())
     if not count or (sidecar.missing != "error" and count < total):
@@ -297,7 +295,7 @@ def _check_missing(index: RowIndex, sidecar: Sidecar, table: Table, lines: Lines
     what = "files" if lines.by_file else "rows"
     parts = [_row_keys(index, name) for name in sidecar.row_keys]
     if not all(part.kind == "path" for part in parts):
-        parts = _of_rows(parts, index.files.starts)
+        parts = _of_rows(parts, index.files.rows)
     first = np.flatnonzero(absent)[:_MAX_SHOWN].tolist()
     keys = [*dict.fromkeys(_shown([part.values[row] for part in parts]) for row in first)][:_MAX_LISTED]
     if count == total:

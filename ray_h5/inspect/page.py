@@ -115,7 +115,7 @@ def _code(value: Any) -> str:
 def _some_rows(index: RowIndex) -> Iterator[tuple[Any, ...]]:
     """Yield the values of a few rows of the first file that has some."""
     plan = make_plan(index, list(index.outputs.values()))
-    counts = np.diff(plan.files.starts)
+    counts = plan.files.rows.lengths
     file = int(np.flatnonzero(counts)[0])
     rows = np.unique(np.linspace(0, counts[file] - 1, _SAMPLES).astype(np.int64))
     yield "column", "", *(f"row {row:,}" for row in rows.tolist())

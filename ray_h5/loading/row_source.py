@@ -197,7 +197,7 @@ class RowSource:
         for file, here in by_file(plan.files, row_ids):
             reader = self._reader(file)
             assert not isinstance(reader, FileReader)
-            steps[here] = reader.step_numbers(row_ids[here] - plan.files.starts[file]) + plan.step_starts[file]
+            steps[here] = reader.step_numbers(row_ids[here] - plan.files.starts[file]) + plan.steps.starts[file]
         return steps
 
     @contextlib.contextmanager
@@ -307,14 +307,14 @@ class RowSource:
         Fast path: batches of 64 rows of 4 files take half of the time in Python (CPU seconds). The others have to be
         read file by file; after an error, all of them: that reports it.
         """
-        files, starts = self.plan.files.files_of(row_ids), self.plan.files.starts
+        files, rows = self.plan.files.rows.local(row_ids)
         joint = self._joint_of(out, files)
         if joint is None or (joint.decodes_parts and self._held.max_bytes):
             return set()
         arrays = {name: out[name] for name in joint.columns}
         try:
             numbers = np.searchsorted(self._with_rows, files)
-            is_read = joint.read(arrays, numbers, row_ids - starts[files], places, self._times)
+            is_read = joint.read(arrays, numbers, rows, places, self._times)
         except (OSError, RayH5Error):
             self._cached.value.joint.pop(tuple(out), None)
             return set()
@@ -349,7 +349,7 @@ class RowSource:
         """The numbers of the files that have selected rows."""
         files, selection = self.plan.files, self.plan.selection
         if selection is None:
-            return np.flatnonzero(np.diff(files.starts))
+            return np.flatnonzero(files.rows.lengths)
         return np.flatnonzero(np.bincount(files.files_of(selection), minlength=len(files)))
 
     def _reader(self, file: int) -> AnyReader:

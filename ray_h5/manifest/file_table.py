@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from ray_h5.arrow_arrays import binary_array
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import OptionError
+from ray_h5.manifest.partition import Partition
 from ray_h5.storage.byte_source import FileIdentity, Identity, ObjectIdentity
 
 _MAX_ROWS = (1 << 63) - 1
@@ -79,18 +80,22 @@ class FileTable(ComparedByContent):
                 f"the files have {sum(rows)} rows; expected at most {_MAX_ROWS}. The largest file is "
                 f"{paths[most]} with {rows[most]} rows. Leave out files that declare rows which they do not hold."
             )
-        starts = np.concatenate([[0], np.cumsum(rows, dtype=np.int64)])
         numbers = [_as_numbers(identity) for identity in identities]
         fields = np.array([number[:3] for number in numbers], np.int64).reshape(-1, 3)
         inodes = np.array([number[3] for number in numbers], np.uint64).view(np.int64)  # some are 2**63 and more
         tags = [identity.etag.encode() if isinstance(identity, ObjectIdentity) else None for identity in identities]
         names = binary_array([path.encode("utf-8", "surrogateescape") for path in paths])
         etags = binary_array(tags if any(tag is not None for tag in tags) else [])
-        return cls(names, np.column_stack([fields, inodes]), etags, starts)
+        return cls(names, np.column_stack([fields, inodes]), etags, Partition.of(np.array(rows, np.int64)).starts)
 
     @property
     def num_rows(self) -> int:
         return int(self.starts[-1])
+
+    @property
+    def rows(self) -> Partition:
+        """The rows of each file."""
+        return Partition(self.starts)
 
     @property
     def nbytes(self) -> int:
@@ -105,8 +110,8 @@ class FileTable(ComparedByContent):
 
     def where(self, row_id: int) -> str:
         """Return the place of a row, for messages."""
-        file = int(self.files_of(np.array([row_id]))[0])
-        return f"{self.path(file)}, row {row_id - self.starts[file]}"
+        file, row = map(int, self.rows.local(row_id))
+        return f"{self.path(file)}, row {row}"
 
     @property
     def folder(self) -> str:
@@ -123,7 +128,7 @@ class FileTable(ComparedByContent):
 
     def files_of(self, row_ids: np.ndarray) -> np.ndarray:
         """Return the file of each row id."""
-        return np.searchsorted(self.starts, row_ids, side="right") - 1
+        return np.asarray(self.rows.part_of(row_ids))
 
 
 def digest_of(data: bytes | memoryview) -> str:

@@ -66,7 +66,7 @@ def read_rows(plan: ReadPlan, row_ids: np.ndarray, draws: np.ndarray | None = No
     def planned(file: int, places: np.ndarray) -> FileRead:
         reader, rows = plan.open(file), row_ids[places] - plan.files.starts[file]
         if keys is not None and not isinstance(reader, FileReader):
-            keys[places] = reader.step_numbers(rows) + plan.step_starts[file]
+            keys[places] = reader.step_numbers(rows) + plan.steps.starts[file]
         drawn = {} if draws is None else {"draws": draws[places]}
         return reader.planned(arrays, rows, places, **plan.read_options, **drawn)
 

@@ -16,6 +16,7 @@ from ray_h5.index.facts.scan_file import wrong_index
 from ray_h5.index.row_index import RowIndex
 from ray_h5.manifest.file_state import FileState
 from ray_h5.manifest.file_table import FileTable
+from ray_h5.manifest.partition import Partition
 from ray_h5.order.block_layout import MAX_BLOCK_BYTES, RANGE_WINDOW_BYTES, Tail, choose_block_rows
 from ray_h5.order.draws.shuffle import Shuffle, named_columns
 from ray_h5.order.epoch_order import Order, make_order
@@ -167,10 +168,9 @@ class ReadPlan(ComparedByContent):
                 raise StaleIndexError(wrong_index(layout, planned, f"{layout.num_rows} of {spec}"))
 
     @cached_property
-    def step_starts(self) -> np.ndarray:
-        """int64: with windows, the number of the first step of each file. Row keys are made from these numbers."""
-        steps = [0 if table is None else table.num_steps for table in self.tables]
-        return np.concatenate([[0], np.cumsum(steps, dtype=np.int64)])
+    def steps(self) -> Partition:
+        """With windows, the steps of each file. Row keys are made from their numbers."""
+        return Partition.of(np.array([0 if table is None else table.num_steps for table in self.tables], np.int64))
 
     @property
     def is_drawn(self) -> bool:
@@ -301,26 +301,25 @@ def steps_plan(plan: ReadPlan, names: Collection[str]) -> ReadPlan:
     column = WindowColumn("", "", offsets)
     # Zeros are no values of the file. The first and last step, which stand for padding otherwise, are.
     before, after = (pad == "zero" for pad in windows.pad)
-    step_starts, numbers = [0], [np.empty(0, np.int64)]
-    for file, table in enumerate(plan.tables):
+    of_files = [Partition.of(np.empty(0, np.int64) if table is None else table.lengths) for table in plan.tables]
+    in_files = Partition.of(np.array([episodes.num_units for episodes in of_files], np.int64))
+    numbers = [np.empty(0, np.int64)]
+    for file, in_episodes in enumerate(of_files):
         start, stop = plan.files.starts[file : file + 2].tolist()
-        lengths = np.empty(0, np.int64) if table is None else table.lengths
         if plan.selection is None:
             rows = np.arange(stop - start)
         else:
             rows = plan.selection[slice(*np.searchsorted(plan.selection, [start, stop]))] - start
-        episodes, steps, side = Clock.of_steps(lengths, windows).samples(column, rows)
+        episodes, steps, side = Clock.of_steps(in_episodes.lengths, windows).samples(column, rows)
         is_held = ~((before & (side < 0)) | (after & (side > 0)))
-        firsts = np.cumsum(lengths) - lengths
-        numbers.append(np.unique((firsts[episodes][:, None] + steps)[is_held]) + step_starts[-1])
-        step_starts.append(step_starts[-1] + int(lengths.sum()))
+        numbers.append(np.unique((in_episodes.firsts[episodes][:, None] + steps)[is_held]) + in_files.starts[file])
     steps = np.concatenate(numbers)
     columns = tuple(
         replace(spec, row_shape=(1, *spec.row_shape[1:])) if spec.name in names else spec for spec in plan.of_files
     )
     return replace(
         plan,
-        files=replace(plan.files, starts=np.array(step_starts, np.int64)),
+        files=replace(plan.files, starts=in_files.starts),
         columns=columns,
         scope=replace(plan.scope, windows=windows.single_steps()),
         selection=steps,

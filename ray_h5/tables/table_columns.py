@@ -44,7 +44,7 @@ class Lines(ComparedByContent):
         """Return the lines of some rows; None stands for all."""
         if row_ids is not None:
             return self.numbers[files.files_of(row_ids) if self.by_file else row_ids]
-        return np.repeat(self.numbers, np.diff(files.starts)) if self.by_file else self.numbers
+        return files.rows.spread(self.numbers) if self.by_file else self.numbers
 
     def used(self, files: FileTable, row_ids: np.ndarray | None, total: int) -> tuple[Lines, np.ndarray]:
         """Return what the lines of some rows are in a table that has no others, and the numbers of these lines.

@@ -420,7 +420,7 @@ class H5Dataset(BatchedDataset):
         if "step" in self._places:
             steps = self._source.step_numbers(row_ids)
             assert steps is not None
-            places["step"] = steps - plan.step_starts[plan.files.files_of(row_ids)]
+            places["step"] = steps - plan.steps.starts[plan.files.files_of(row_ids)]
         return {name: places[name] for name in self._places}
 
     def _read_call(self, call: Call, pinned: bool = False) -> list[BatchArrays]:

@@ -113,7 +113,7 @@ def order_of(paths, columns, index_dir=None, **options):
     index = FileOptions.of(paths, index_dir=index_dir, **options).index(columns)
     specs = [index.delivered[name] for name in index.names]
     plans = [make_plan(index, specs, None, Shuffle(unit, 7)) for unit in ("auto", "chunks")]
-    steps = plans[0].step_starts.tolist() if "windows" in options else []
+    steps = plans[0].steps.starts.tolist() if "windows" in options else []
     return [(plan.order.seed, plan.fingerprint, plan.block_rows, plan.row_bytes, steps) for plan in plans]
 
 

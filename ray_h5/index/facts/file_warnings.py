@@ -57,7 +57,7 @@ def _of_no_rows(index: RowIndex) -> str:
     """Return what to say of files without rows, unless that is what the user asks for."""
     if index.scope.windows is not None or getattr(index.scope.rows, "where_any", None) is not None:
         return ""
-    empty = [index.files.path(number) for number in np.flatnonzero(np.diff(index.files.starts) == 0).tolist()]
+    empty = [index.files.path(number) for number in np.flatnonzero(index.files.rows.lengths == 0).tolist()]
     return f"{len(empty)} of {len(index.files)} files have no rows: {few(empty)}" if empty else ""
 
 
@@ -104,7 +104,7 @@ def _of_rows(files: FileOptions, index: RowIndex) -> str:
 
 
 def _tree(index: RowIndex) -> FileTree:
-    rows = np.diff(index.files.starts)
+    rows = index.files.rows.lengths
     shapes = {name: (int(rows[0]), *(spec.ragged_shape or spec.row_shape)) for name, spec in index.columns.items()}
     seen = {name: Seen(spec.dtype.str, shapes[name]) for name, spec in index.columns.items()}
     return FileTree(seen, files=len(index.files), rows_differ=len(np.unique(rows)) > 1)

@@ -13,6 +13,7 @@ from ray_h5.columns.ragged.bounds import Bounds, episodes_key
 from ray_h5.columns.row_table import RowTable, Times
 from ray_h5.errors import OptionError
 from ray_h5.lru import first_time
+from ray_h5.manifest.partition import Partition
 from ray_h5.manifest.row_requests import runs_between
 from ray_h5.messages import few
 from ray_h5.per_process import cached_property
@@ -58,12 +59,11 @@ class Clock:
         bounds: Bounds | None = None,
     ) -> None:
         self._windows, self._times_of, self._ticks, self.counts = windows, times_of, ticks, ticks.counts
-        self._starts = np.cumsum(ticks.counts) - ticks.counts if bounds is None else bounds.starts
+        self._starts = Partition.of(ticks.counts).firsts if bounds is None else bounds.starts
         ends, self._recordings = runs
         self._first = ends.starts
-        self._run_rows = np.maximum(0, -(-(ends.stops - ends.starts) // windows.stride))
-        self._run_starts = np.concatenate([[0], np.cumsum(self._run_rows)])
-        self.num_rows = int(self._run_starts[-1])
+        self._rows = Partition.of(np.maximum(0, -(-(ends.stops - ends.starts) // windows.stride)))  # of each run
+        self.num_rows = self._rows.num_units
         self._around: dict[str, SamplesAround] = {}
 
     @classmethod
@@ -108,13 +108,13 @@ class Clock:
     def rows_of_recordings(self) -> np.ndarray:
         """int64: how many rows each recording has."""
         rows = np.zeros(len(self.counts), np.int64)
-        np.add.at(rows, self._recordings, self._run_rows)
+        np.add.at(rows, self._recordings, self._rows.lengths)
         return rows
 
     def of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the recording and the tick of each row."""
-        runs = np.searchsorted(self._run_starts, rows, side="right") - 1
-        return self._recordings[runs], self._first[runs] + (rows - self._run_starts[runs]) * self._windows.stride
+        runs, at = self._rows.local(rows)
+        return self._recordings[runs], self._first[runs] + at * self._windows.stride
 
     def times_of_rows(self, rows: np.ndarray) -> np.ndarray:
         """Return the time of each row, of datetimes in seconds since 1970."""
@@ -300,9 +300,9 @@ def check_any_row(paths: Sequence[str], tables: Sequence[RowTable | None], windo
         )
     if not lengths.any():
         raise OptionError(f"{windows}: expected episodes with steps, found none in {few(paths)}")
-    starts, longest = np.cumsum([0, *map(len, of_files)]), int(lengths.argmax())
-    file = int(np.searchsorted(starts, longest, side="right")) - 1
-    episode, groups = longest - int(starts[file]), None if (table := tables[file]) is None else table.groups
+    longest = int(lengths.argmax())
+    file, episode = map(int, Partition.of(np.array([*map(len, of_files)], np.int64)).local(longest))
+    groups = None if (table := tables[file]) is None else table.groups
     name = f"{episode}" if groups is None else repr(groups.names[episode])
     raise OptionError(
         f"{windows}: a row needs {need} steps, and no episode has as many. The longest is {name} of {paths[file]}, "

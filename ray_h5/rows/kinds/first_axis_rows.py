@@ -14,6 +14,7 @@ from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.values import read_units
 from ray_h5.errors import CorruptFileError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.partition import Partition
 from ray_h5.rows.row_columns import Episodes, RowColumn
 from ray_h5.rows.windows_option import Windows
 
@@ -202,7 +203,7 @@ class AxisRows(Episodes):
         """Return the first row of each episode."""
         if self._windows is not None and self._windows.episode_bounds is not None:
             return self._bounds_in(self._windows.episode_bounds).starts
-        return np.concatenate([[0], np.cumsum(lengths)])[:-1].astype(np.int64)
+        return Partition.of(lengths).firsts
 
     def episode_names(self) -> np.ndarray:
         lengths = self._known if self._known is not None else np.zeros(int(self._is_timed))

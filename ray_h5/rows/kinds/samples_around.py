@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ray_h5.columns.row_table import Times
+from ray_h5.manifest.partition import Partition
 from ray_h5.manifest.row_requests import by_part
 
 LIKE_A_NUMBER = 1e-6
@@ -43,7 +44,7 @@ class SamplesAround:
 
     def __init__(self, ticks: Times, times: Times) -> None:
         self._ticks, self.times = ticks, times
-        self._firsts, self._tick_firsts = (np.cumsum(each.counts) - each.counts for each in (times, ticks))
+        self._firsts, self._tick_firsts = (Partition.of(each.counts).firsts for each in (times, ticks))
         self._lead, factor = _lead(ticks, times), times.per_second / ticks.per_second
         are_listed = all(not each.is_regular and each.starts.dtype.kind == "i" for each in (ticks, times))
         longest = max((float(np.abs(each.starts).max(initial=0)) for each in (ticks, times)), default=0.0)
@@ -178,7 +179,7 @@ def _span(times: Times) -> float:
     if times.is_regular or not len(times.listed):
         return 0.0
     some = np.flatnonzero(times.counts)
-    lasts = np.cumsum(times.counts)[some] - 1
+    lasts = Partition.of(times.counts).starts[some + 1] - 1
     return float((times.listed[lasts].astype(np.float64) - times.starts[some]).max(initial=0))
 
 

@@ -12,6 +12,7 @@ from ray_h5.columns.column_resolver import Columns
 from ray_h5.columns.row_table import RowTable, Times
 from ray_h5.columns.values import read_units
 from ray_h5.errors import CorruptFileError, OptionError, UnsupportedColumnError
+from ray_h5.manifest.partition import Partition
 from ray_h5.rows.kinds.samples_around import like_a_number
 from ray_h5.rows.windows_option import WindowColumn, Windows
 
@@ -107,28 +108,29 @@ class TimesOf:
             )
 
         times = read_units(self._columns.reader, samples.values, int(counts.sum()))
-        ends, values, per_second = np.cumsum(counts), *_numbers(times)
+        recordings, values, per_second = Partition.of(counts), *_numbers(times)
         is_wrong = np.isnat(times) if times.dtype.kind in "mM" else ~np.isfinite(times)
         descends = np.zeros(len(values), bool)
         descends[1:] = values[1:] < values[:-1]
-        descends[(ends - counts)[counts > 0]] = False
+        descends[recordings.firsts[counts > 0]] = False
         is_wrong |= (values.dtype.kind == "i") & (times.dtype.kind == "u") & (values < 0)  # beyond int64
         if (wrong := np.flatnonzero(is_wrong if is_wrong.any() else descends)).size:
             at = int(wrong[0])
-            recording = int(np.searchsorted(ends, at, side="right"))
+            recording, sample = map(int, recordings.local(at))
             after = "" if is_wrong.any() else f", after {times[at - 1]}"
             raise CorruptFileError(
-                f"{self._where(recording)}: {name!r}: time {at - ends[recording] + counts[recording]} is {times[at]}"
+                f"{self._where(recording)}: {name!r}: time {sample} is {times[at]}"
                 f"{after}; expected finite times that ascend, one for each sample of {column!r}. Write the times "
                 f"again, or pass at={{{column!r}: (rate, first time)}}."
             )
-        gaps = [np.diff(values[end - n : end]) for n, end in zip(counts, ends, strict=True)]
+        gaps = [np.diff(values[end - n : end]) for n, end in zip(counts, recordings.starts[1:], strict=True)]
         steps = [np.median(of) if len(of) else 0.0 for of in gaps]
         closest = [of[of > 0].min() if of.any() else math.inf for of in gaps]
         starts, resolution = np.zeros(len(counts), values.dtype), np.zeros(len(counts))
-        starts[counts > 0] = values[(ends - counts)[counts > 0]]
+        starts[counts > 0] = values[recordings.firsts[counts > 0]]
         if values.dtype.kind == "f":
-            sizes = np.maximum(*(np.abs(times[(ends - n)[counts > 0]]) for n in (counts, 1)))
+            at_ends = recordings.firsts, recordings.starts[1:] - 1  # the first and the last sample of each
+            sizes = np.maximum(*(np.abs(times[at[counts > 0]]) for at in at_ends))
             resolution[counts > 0] = np.spacing(sizes)
         return Times(
             counts,
