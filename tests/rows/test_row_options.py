@@ -77,6 +77,29 @@ def test_molecules_without_rows(tmp_path):
     assert "ds.union" not in str(caught.value)
 
 
+@pytest.mark.parametrize("at", [[0], [1], [2], [0, 2], [0, 1, 2]], ids=str)
+@pytest.mark.parametrize("missing", ["error", "null"])
+def test_arrays_without_values_are_empty_rows_whatever_their_type(tmp_path, at, missing):
+    """As of a molecule without conformations: h5py writes a list without entries so."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for i, (conformations, atoms) in enumerate([(4, 5), (2, 9), (3, 7)]):
+            file[f"m{i}/numbers"] = np.arange(atoms)
+            values = np.full((conformations, atoms, 3), i, "f4")
+            file[f"m{i}/positions"] = np.zeros(0) if i in at else values
+            file[f"m{i}/energy"] = np.zeros(0) if i in at else np.full(conformations, i)
+    rows = H5Dataset(tmp_path / "a.h5", rows=Groups("m*", missing=missing))
+    with h5py.File(tmp_path / "a.h5") as file:
+        for i in range(3):
+            for name in ("positions", "energy", "numbers"):
+                stored, found = file[f"m{i}/{name}"][()], np.asarray(rows[i][name])
+                assert found.size == stored.size
+                assert not stored.size or (found.dtype, found.tolist()) == (stored.dtype, stored.tolist())
+    windows = Windows({"positions": [0], "energy": [0]}, constants=["numbers"])
+    steps = sum(count for i, count in enumerate((4, 2, 3)) if i not in at)
+    if steps:
+        assert len(H5Dataset(tmp_path / "a.h5", rows=Groups("m*"), windows=windows)) == steps
+
+
 def test_parts_of_one_sample_are_not_taken_for_samples(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for group in ("obs", "next_obs"):

@@ -93,6 +93,7 @@ class GroupColumn:
     by_unit: dict[tuple[_Class, tuple[int, ...]], int] = field(default_factory=dict)
     layouts: list[ColumnLayout] = field(default_factory=list)
     empties: set[int] = field(default_factory=set)
+    first_empty: tuple[str, h5py.h5d.DatasetID] | None = None
 
     def __len__(self) -> int:
         return len(self.class_of)
@@ -115,6 +116,11 @@ class GroupColumn:
             raise UnsupportedColumnError(
                 f"{self.path}: column {self.name!r}: {path!r} has an empty (null) dataspace, and no values"
             )
+        if dims == (0,) and self._is_unlike(dataset):
+            # No values are none of any type and number of axes, as of a molecule without conformations.
+            self.first_empty = self.first_empty or (path, dataset)
+            self.add_empty()
+            return
         # The last one says it, if it has these properties.
         storage = storage_of(properties) if class_ is None else class_.layout.storage
         growing = (False,) * len(dims)
@@ -140,6 +146,10 @@ class GroupColumn:
                 "can hold: its metadata is damaged"
             ) from None
         self.class_of.append(self.by_unit[unit])
+
+    def _is_unlike(self, dataset: h5py.h5d.DatasetID) -> bool:
+        """Return whether an array without values is unlike those before, in type or number of axes, or the first."""
+        return self.first is None or self.axes != 1 or not self.first.has_type(dataset.get_type())
 
     def add_missing(self, count: int) -> None:
         """Add groups that lack the column next."""
@@ -202,12 +212,18 @@ class GroupColumn:
 
     def joined(self, paths: Paths) -> JoinedArray:
         """Return the column; `paths` are those of its datasets."""
+        if not self.layouts and self.first_empty is not None:  # all are empty, and of the type of the first one
+            path, dataset = self.first_empty
+            layout = describe_column(dataset, path, path=self.path, widths=self.widths, single_ok=True)
+            self.axes, self.layouts = 1, [replace(layout, name=self.name, shape=(1, *layout.shape[1:]), offset=None)]
+            self.layouts = [replace(self.layouts[0], sources=self.sources)]
         if (empties := [*self.empties]) and (not self.layouts or not self.axes):
             problem = "single values beside empty arrays" if self.layouts else "empty arrays alone, of no type"
             raise UnsupportedColumnError(f"{self.path}: column {self.name!r} has {problem}; expected arrays")
         class_of = np.array(self.class_of, np.int32)
         there = class_of != MISSING
-        shapes_there = np.array(self.shapes, np.int64).reshape(np.count_nonzero(there), -1)
+        axes = -1 if there.any() else len(self.layouts[0].shape)
+        shapes_there = np.array(self.shapes, np.int64).reshape(np.count_nonzero(there), axes)
         shapes = np.zeros((len(self), shapes_there.shape[1]), np.int64)
         shapes[there] = shapes_there
         if empties:
