@@ -301,7 +301,8 @@ def steps_plan(plan: ReadPlan, names: Collection[str]) -> ReadPlan:
     column = WindowColumn("", "", offsets)
     # Zeros are no values of the file. The first and last step, which stand for padding otherwise, are.
     before, after = (pad == "zero" for pad in windows.pad)
-    of_files = [Partition.of(np.empty(0, np.int64) if table is None else table.lengths) for table in plan.tables]
+    tables = [RowTable() if table is None else table for table in plan.tables]
+    of_files = [Partition.of(table.lengths) for table in tables]
     in_files = Partition.of(np.array([episodes.num_units for episodes in of_files], np.int64))
     numbers = [np.empty(0, np.int64)]
     for file, in_episodes in enumerate(of_files):
@@ -310,7 +311,7 @@ def steps_plan(plan: ReadPlan, names: Collection[str]) -> ReadPlan:
             rows = np.arange(stop - start)
         else:
             rows = plan.selection[slice(*np.searchsorted(plan.selection, [start, stop]))] - start
-        episodes, steps, side = Clock.of_steps(in_episodes.lengths, windows).samples(column, rows)
+        episodes, steps, side = Clock.of_steps(tables[file], windows).samples(column, rows)
         is_held = ~((before & (side < 0)) | (after & (side > 0)))
         numbers.append(np.unique((in_episodes.firsts[episodes][:, None] + steps)[is_held]) + in_files.starts[file])
     steps = np.concatenate(numbers)

@@ -87,7 +87,9 @@ class Windows:
     holds : sequence of str
         With `at`: columns whose samples hold until the next one, such as masks and labels of longer spans.
     episode_length : {"min"}, optional
-        Use the shortest column where columns of an episode differ in length; by default this is an error.
+        Where columns of an episode differ in length, it has the steps of the shortest one; by default this is an error.
+        Offsets reach the further entries of longer columns: with ``{"observations": [0, 1], "actions": [0]}``, T + 1
+        observations and T actions are T transitions.
     per_step, constants : sequence of str
         Columns without offsets, over `Groups` and `Files`, that have a value for each step, or are a constant of each
         episode. By default a column has a value for each step if it has as many entries as each episode has steps, and

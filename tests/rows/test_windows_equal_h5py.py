@@ -403,6 +403,44 @@ def test_the_shortest_column_with_offsets_decides(tmp_path):
     assert [each["camera"].tolist() for each in samples] == [[0] * 20] * 4 + [[1] * 20] * 6
 
 
+@pytest.mark.parametrize("rows", [Groups("episode_*"), Files()])
+@pytest.mark.parametrize("pad", ["drop", "edge", "zero", ("drop", "edge")])
+@pytest.mark.parametrize("offsets", [[0, 1], [-1, 0, 2], [1]])
+def test_observations_after_the_last_action_are_reached(tmp_path, rows, pad, offsets):
+    """T + 1 observations and T actions are T transitions: nothing is lost, and nothing is padded."""
+    lengths, transitions = [3, 1, 5], []
+    for number, length in enumerate(lengths):
+        path = "all.h5" if rows == Groups("episode_*") else f"{number}.h5"
+        with h5py.File(tmp_path / path, "a") as file:
+            group = file.create_group(f"episode_{number}") if path == "all.h5" else file
+            group["observation"] = np.arange(1, length + 2) + 100 * number
+            group["action"], group["end"] = np.arange(1, length + 1) + 100 * number, np.arange(length) == length - 1
+    windows = Windows({"observation": offsets, "action": [0]}, pad=pad, episode_length="min")
+    pads = windows.pad
+    for number, length in enumerate(lengths):
+        for t in range(length):
+            wanted = [t + offset for offset in offsets]
+            if (pads[0] == "drop" and wanted[0] < 0) or (pads[1] == "drop" and wanted[-1] > length):
+                continue
+            is_zero = [(pads[0] == "zero" and at < 0) or (pads[1] == "zero" and at > length) for at in wanted]
+            held = [
+                0 if zero else min(max(at, 0), length) + 1 + 100 * number
+                for at, zero in zip(wanted, is_zero, strict=True)
+            ]
+            transitions.append(
+                (held, [t + 1 + 100 * number], t == length - 1, [not 0 <= at <= length for at in wanted])
+            )
+    dataset = H5Dataset(tmp_path, rows=rows, windows=windows)
+    names = ["observation", "action", "end", "observation_is_pad"]
+    found = [tuple(np.asarray(row.get(name, [False] * len(offsets))).tolist() for name in names) for row in dataset]
+    assert found == transitions
+    if pad == "drop" and offsets == [0, 1]:
+        assert len(found) == sum(lengths)
+        assert sum(end for _, _, end, _ in found) == len(lengths)
+        with pytest.raises(SchemaMismatchError, match="offsets reach the further entries"):
+            H5Dataset(tmp_path, rows=rows, windows=Windows({"observation": [0, 1], "action": [0]}))
+
+
 @pytest.mark.parametrize(
     ("option", "values"),
     [

@@ -67,11 +67,13 @@ class Clock:
         self._around: dict[str, SamplesAround] = {}
 
     @classmethod
-    def of_steps(cls, lengths: np.ndarray, windows: Windows, bounds: Bounds | None = None) -> Clock:
-        """Return the clock of whole numbers, whose ticks are the steps of episodes of these lengths."""
-        (first, beyond), steps = _margins(windows), regular(lengths, np.ones(len(lengths)), np.zeros(len(lengths)))
-        runs = Bounds(np.full_like(lengths, first), lengths - beyond)
-        return cls(windows, lambda _: steps, steps, (runs, np.arange(len(lengths))), bounds)
+    def of_steps(cls, table: RowTable, windows: Windows, bounds: Bounds | None = None) -> Clock:
+        """Return the clock of whole numbers, whose ticks are the steps of episodes."""
+        ones, zeros = np.ones(len(table.lengths)), np.zeros(len(table.lengths))
+        own = {name: regular(entries, ones, zeros) for name, entries in _own_entries(table, windows).items()}
+        steps = regular(table.lengths, ones, zeros)
+        runs = _rows_of_steps(table, windows), np.arange(len(table.lengths))
+        return cls(windows, lambda name: own.get(name, steps), steps, runs, bounds)
 
     @classmethod
     def of_times(
@@ -102,7 +104,7 @@ class Clock:
             return cls.of_times(table.times.__getitem__, windows)
         has_bounds = windows.episode_bounds is not None and len(table.lengths)
         bounds = table.bounds[episodes_key(windows.episode_bounds or "")] if has_bounds else None
-        return cls.of_steps(table.lengths, windows, bounds)
+        return cls.of_steps(table, windows, bounds)
 
     @property
     def rows_of_recordings(self) -> np.ndarray:
@@ -251,6 +253,23 @@ def _margins(windows: Windows) -> tuple[int, int]:
     return first if windows.pad[0] == "drop" else 0, last if windows.pad[1] == "drop" else 0
 
 
+def _own_entries(table: RowTable, windows: Windows) -> dict[str, np.ndarray]:
+    """Return how many entries columns with offsets have in each episode, if these may be more than it has steps."""
+    if windows.episode_length is None or table.groups is None:
+        return {}
+    return {column.source: _entries(table, column.source) for column in windows.columns}
+
+
+def _rows_of_steps(table: RowTable, windows: Windows) -> Bounds:
+    """Return the first step of each episode that has a row, and the one after the last."""
+    (first, last), own = _margins(windows), _own_entries(table, windows)
+    stops = table.lengths if own or windows.at is not None else table.lengths - last
+    for column in windows.columns if own and windows.pad[1] == "drop" else ():
+        # The observation after the last action is the one at its next step: the action has a row.
+        stops = np.minimum(stops, own[column.source] - max(0, *column.offsets))
+    return Bounds(np.full_like(stops, first), stops)
+
+
 def _ticks(times_of: Callable[[str], Times], windows: Windows) -> Times:
     """Return the times of ticks: those of the first column, or `fps` a second from its first to its last one."""
     clock, fps = times_of(windows.columns[0].source), windows.fps
@@ -287,8 +306,10 @@ def check_any_row(paths: Sequence[str], tables: Sequence[RowTable | None], windo
     """
     of_files = [np.empty(0, np.int64) if table is None else table.lengths for table in tables]
     lengths, need = np.concatenate([np.empty(0, np.int64), *of_files]), sum(_margins(windows)) + 1
-    if (lengths >= need).any():
-        short = int(((lengths < need) & (lengths > 0)).sum())
+    rows = [_rows_of_steps(table, windows) for table in tables if table is not None]
+    has_row = np.concatenate([np.empty(0, bool), *(some.stops > some.starts for some in rows)])
+    if has_row.any():
+        short = int((~has_row & (lengths > 0)).sum())
         if short and first_time("short episodes", repr(windows), *paths):
             said = "%s: %d of %d episodes are shorter than the %d steps that a row needs, and have no row"
             logger.warning(said, windows, short, len(lengths), need)

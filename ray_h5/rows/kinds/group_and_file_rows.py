@@ -121,7 +121,9 @@ class WholeRows(Episodes):
                 at = int(differ[0])
                 raise SchemaMismatchError(
                     f"{self.columns.where(at)}: {first!r} has {lengths[at]} steps, and {name!r} has {others[at]}. Pass "
-                    "episode_length='min' to use the steps that both have."
+                    "episode_length='min' for a row at each step that both have; offsets reach the further entries of "
+                    "the longer one, as from an action to the observation after it, and pad='drop' leaves out no step "
+                    "that has all entries."
                 )
             lengths = np.minimum(lengths, others)
         self._check_attribute(first, lengths)

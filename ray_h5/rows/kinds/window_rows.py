@@ -74,7 +74,8 @@ class WindowRows(RowsOfKind):
         self._episodes.prepare(self._sources)
         if self._is_timed:
             return Clock.of_times(self._times, self._windows, self._where)
-        table = replace(self._episodes.table, episode_lengths=self._episodes.lengths_of(self._sources))
+        lengths = self._episodes.lengths_of(self._sources)  # the table has the columns then
+        table = replace(self._episodes.table, episode_lengths=lengths)
         for source in self._sources:
             self._check_offsets(source)
         return Clock.of_table(table, self._windows)
