@@ -13,6 +13,7 @@ What a reader may not count, it leaves out. So it sees one dataset or the other,
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -22,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
-from ray_h5.errors import CorruptFileError, WriterActiveError
+from ray_h5.errors import CorruptFileError, ReadFailedError, WriterActiveError
 from ray_h5.lru import first_time
 from ray_h5.messages import counted
 from ray_h5.storage.stores.store_base import InStore
@@ -117,8 +118,13 @@ def notes_on_disk(hidden: Iterable[str]) -> Notes:
 def _read_on_disk(path: str) -> WriteNote | None:
     try:
         descriptor = os.open(path, _FLAGS)
-    except OSError:  # none; a link is none of ours
+    except (FileNotFoundError, NotADirectoryError, PermissionError):  # files of who hides the note are hidden, too
         return None
+    except OSError as exc:
+        if exc.errno == errno.ELOOP:  # a link is none of ours
+            return None
+        # Without the note, two datasets would be one.
+        raise ReadFailedError(f"{path}: reading the note of a write failed: {exc.strerror}") from exc
     with open(descriptor, "rb") as file:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
@@ -131,7 +137,7 @@ def notes_in_store(storage: InStore, hidden: Iterable[str]) -> Notes:
     notes: Notes = {}
     for url in hidden:
         state = storage.identity(note := f"{url}/{NOTE}")
-        is_readable = state is not None and state.size <= _MOST_BYTES
+        is_readable = state is not None and 0 < state.size <= _MOST_BYTES
         data = bytes(storage.open(note, state).get(0, state.size)) if state is not None and is_readable else b""
         notes[url] = None if state is None else WriteNote.of(data, note)
     return notes

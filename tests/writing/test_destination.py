@@ -182,6 +182,27 @@ def test_a_damaged_note_is_an_error_by_name(tmp_path, note):
         read(str(tmp_path))
 
 
+@pytest.mark.parametrize("note", [b"", b"{}"])
+def test_a_damaged_note_in_a_store_is_an_error_by_name(store, note):
+    url = f"s3://bkt{next(BUCKETS)}/out"
+    write(url, OLD)
+    store[-1].put("out/.ray_h5-0123456789ab/note.json", note)
+    with pytest.raises(RayH5Error, match=r"note\.json: expected a list of files"):
+        read_store(url, store[-1])
+
+
+def test_a_note_that_the_disk_does_not_read_is_an_error(tmp_path, monkeypatch):
+    write(str(tmp_path), OLD)
+    (tmp_path / ".ray_h5-0123456789ab").mkdir()
+    assert read(str(tmp_path)) == OLD
+    (tmp_path / ".ray_h5-0123456789ab/note.json").symlink_to("/dev/zero")
+    assert read(str(tmp_path)) == OLD
+    real = os.open
+    monkeypatch.setattr(os, "open", lambda path, *given: fails() if "note.json" in str(path) else real(path, *given))
+    with pytest.raises(RayH5Error, match=r"note\.json: reading the note of a write failed"):
+        read(str(tmp_path))
+
+
 @pytest.mark.parametrize("where", ["folder", "glob", "above", "link"])
 def test_inputs_are_recognized_by_whatever_path(tmp_path, where):
     (tmp_path / "data").mkdir()
