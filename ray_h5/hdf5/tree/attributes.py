@@ -124,16 +124,17 @@ def text_attribute(item: h5py.Group | h5py.Dataset, name: str, guard: TextGuard 
     """
     if not h5py.h5a.exists(item.id, name.encode()):
         return ""
-    attribute = item.attrs.get_id(name)
-    if attribute.shape not in {(), (1,)} or attribute.get_type().get_class() != h5py.h5t.STRING:
+    # Each property is asked for once, and no dtype: 10^5 groups may have such an attribute.
+    attribute = h5py.h5a.open(item.id, name.encode())
+    shape, kind = attribute.shape, attribute.get_type()
+    if shape not in {(), (1,)} or kind.get_class() != h5py.h5t.STRING or attribute.get_storage_size() > _MAX_TEXT:
         return ""
-    if attribute.get_storage_size() > _MAX_TEXT:
-        return ""
-    if is_varying := attribute.dtype.hasobject:
+    is_varying, charset = kind.is_variable_str(), "ascii" if kind.get_cset() == h5py.h5t.CSET_ASCII else "utf-8"
+    if is_varying:
         (guard or TextGuard(item.file)).check(item.id, str(item.name), name)
-    value = np.zeros(attribute.shape, attribute.dtype)
-    attribute.read(value)
-    return bytes(value.reshape(-1)[0]).decode("utf-8", "surrogateescape" if is_varying else "backslashreplace")
+    text = np.zeros(shape, h5py.string_dtype(charset, None if is_varying else kind.get_size()))
+    attribute.read(text)
+    return bytes(text.reshape(-1)[0] or b"").decode("utf-8", "surrogateescape" if is_varying else "backslashreplace")
 
 
 def is_bare_dimension(dataset: h5py.Dataset) -> bool:
