@@ -247,6 +247,8 @@ def test_columns_that_have_no_samples_of_one_shape(tmp_path, column, said):
         (np.arange(3), [-np.inf, 0.0, 1.0], "time 0 is -inf; expected finite times"),
         (np.arange(1), [np.nan], "time 0 is nan; expected finite times"),
         (np.arange(3), ["a", "b", "c"], "no times"),
+        (np.arange(3), np.array([-(2**63), 0, 2**63 - 1]), "times go from -9.* lasts less than that"),
+        (np.arange(2), np.array([1, 2**64 - 1], "u8"), "time 1 is 18446744073709551615; expected finite times"),
         (np.arange(3), None, "column 'x' has no times: a dataset 'timestamps' beside it"),
     ],
 )
@@ -257,6 +259,18 @@ def test_bad_times(tmp_path, values, times, said):
             file["timestamps"] = times
     with pytest.raises(RayH5Error, match=said):
         H5Dataset(tmp_path / "a.h5", ["x"], windows=Windows({"x": [0.0]}, at="timestamps"))
+
+
+@pytest.mark.parametrize(
+    ("windows", "said"),
+    [
+        (Windows({"x": [0.0]}, at={"x": (1e-20, 0)}, fps=1.0), "fps=1.0: a recording would have"),
+        (Windows({"x": slice(0, 1)}, at={"x": (1e300, 0)}), r"slice\(0.0, 1.0\) has 1e\+300 samples in each row"),
+    ],
+)
+def test_more_rows_or_samples_than_there_can_be(tmp_path, windows, said):
+    with pytest.raises(OptionError, match=said):
+        H5Dataset(save(tmp_path / "a.h5", {"x": np.arange(5)}), ["x"], windows=windows)
 
 
 @pytest.mark.parametrize("group", range(3))

@@ -23,6 +23,8 @@ from ray_h5.rows.windows_option import WindowColumn, Windows
 
 logger = logging.getLogger(__name__)
 
+_MOST_STEPS = 1 << 40
+
 _MOST_IN_FLOAT = 1 << 53
 
 _BLOCK = 1 << 16
@@ -279,8 +281,14 @@ def _ticks(times_of: Callable[[str], Times], windows: Windows) -> Times:
     ticks = regular(np.ones_like(clock.counts), np.full(len(every), float(fps)), clock.starts, clock.per_second)
     around = SamplesAround(clock, ticks)
     last = around.asked(every, np.maximum(clock.counts - 1, 0), (0.0,))[:, 0]
-    counts = np.floor((last + around.near(every, last)) * ticks.rates).astype(np.int64) + 1
-    return replace(ticks, counts=np.where(some, counts, 0))
+    counts = np.floor((last + around.near(every, last)) * ticks.rates) + 1
+    if (counts[some] > _MOST_STEPS).any():
+        raise OptionError(
+            f"Windows: fps={fps}: a recording would have {counts[some].max():.4g} rows; expected at most "
+            f"{_MOST_STEPS}. fps= is rows in a unit of the times of the first column; of datetimes, a second."
+        )
+    counts = np.where(some, counts, 0).astype(np.int64)
+    return replace(ticks, counts=counts)
 
 
 def steps_of_rows(table: RowTable, windows: Windows) -> np.ndarray:

@@ -77,7 +77,8 @@ class SamplesAround:
         """
         times, before = self.times, asked - self.near(recordings, asked)
         if times.is_regular:
-            return _whole(np.ceil(before * times.rates[recordings]))
+            with np.errstate(over="ignore"):
+                return _whole(np.ceil(before * times.rates[recordings]))
         if times.starts.dtype.kind == "i" and before.dtype.kind == "f":
             before = _whole(np.ceil(before))
         flat, of = np.ravel(before), np.ravel(recordings)

@@ -21,6 +21,8 @@ _STEPS = ("Xspacing", "dt", "delta")
 _STARTS = ("starting_time", "Xstart", "start_time", "t0", "start")
 """Attributes that say the rate of a column, the seconds between its samples, and when it begins."""
 
+_LONGEST = float(1 << 62)
+
 _PER_SECOND = {"s": 1, "ms": 1000, "us": 10**6, "ns": 10**9}
 
 _NWB_START = "starting_time"
@@ -128,10 +130,17 @@ class TimesOf:
         closest = [of[of > 0].min() if of.any() else math.inf for of in gaps]
         starts, resolution = np.zeros(len(counts), values.dtype), np.zeros(len(counts))
         starts[counts > 0] = values[recordings.firsts[counts > 0]]
+        at_ends = recordings.firsts, recordings.starts[1:] - 1  # the first and the last sample of each
+        first, last = (times[at[counts > 0]] for at in at_ends)
         if values.dtype.kind == "f":
-            at_ends = recordings.firsts, recordings.starts[1:] - 1  # the first and the last sample of each
-            sizes = np.maximum(*(np.abs(times[at[counts > 0]]) for at in at_ends))
-            resolution[counts > 0] = np.spacing(sizes)
+            resolution[counts > 0] = np.spacing(np.maximum(np.abs(first), np.abs(last)))
+        lasted = values[at_ends[1][counts > 0]].astype(np.float64) - starts[counts > 0]
+        if (lasted > _LONGEST).any():
+            at = int(np.flatnonzero(counts)[lasted.argmax()])
+            raise CorruptFileError(
+                f"{self._where(at)}: {name!r}: times go from {first[lasted.argmax()]} to {last[lasted.argmax()]}; "
+                "expected a recording that lasts less than that. Write the times again."
+            )
         return Times(
             counts,
             starts,
@@ -194,7 +203,8 @@ def _starts(said: Sequence[float]) -> np.ndarray:
 def regular(counts: np.ndarray, rates: np.ndarray, starts: np.ndarray, per_second: int = 1) -> Times:
     """Return the times of samples at rates, which are samples a second."""
     rates = rates / per_second
-    return Times(counts, starts, 1 / rates, rates, per_second=per_second)
+    with np.errstate(over="ignore"):
+        return Times(counts, starts, 1 / rates, rates, per_second=per_second)
 
 
 def width_of(window: WindowColumn, times_of: Callable[[str], Times]) -> int | None:
@@ -205,7 +215,12 @@ def width_of(window: WindowColumn, times_of: Callable[[str], Times]) -> int | No
     if not times.is_regular or not len(times.rates):
         return None
     low, high = window.span
-    samples = (high - low) * times.rates
+    with np.errstate(over="ignore"):
+        samples = (high - low) * times.rates
+    if samples[0] > _LONGEST:
+        raise OptionError(
+            f"Windows: column {window.name!r}: slice({low}, {high}) has {samples[0]:.4g} samples in each row"
+        )
     count = round(samples[0])
     return count if (np.rint(samples) == count).all() and like_a_number(samples).all() else None
 
