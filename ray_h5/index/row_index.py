@@ -42,6 +42,7 @@ from ray_h5.predicates.evaluate import check_names, evaluate
 from ray_h5.predicates.virtual_names import (
     AnyEqual,
     Fold,
+    RowMask,
     columns_of,
     parse_virtual,
     read_for,
@@ -378,8 +379,13 @@ class RowIndex(ComparedByContent):
         return virtual_spec(virtual_name(column, replace(criterion, casts=casts)))
 
     def _of_files(self, columns: Sequence[ColumnSpec]) -> dict[ColumnSpec, pa.ChunkedArray]:
+        names = [*self.columns]
+        if self.scope.may_lack:  # the rows of a file are those of what it has
+            whole_columns = [spec for spec in columns if not isinstance(parse_virtual(spec.name)[1], RowMask)]
+            names += [name for spec in whole_columns for name in read_for(spec.name)]
+        names = [*dict.fromkeys(names)]
         with self._noticing_changes():
-            answers = self.lookup.ask(self.files.all_paths(), Question(tuple(self.columns), tuple(columns)))
+            answers = self.lookup.ask(self.files.all_paths(), Question(tuple(names), tuple(columns)))
         for file, facts in enumerate(answers):
             check_same(facts.path, self.files.identity(file), facts.identity)
         read = dict.fromkeys([*self.columns, *(name for spec in columns for name in read_for(spec.name))])
@@ -390,7 +396,11 @@ class RowIndex(ComparedByContent):
         # Copied into memory of their own.
         whole = {
             spec: pa.chunked_array(
-                [_of_file(facts, spec, count) for facts, count in zip(answers, counts, strict=True)], spec.kept_type
+                [
+                    _of_file(facts, spec, None if facts.chosen(names) else count)
+                    for facts, count in zip(answers, counts, strict=True)
+                ],
+                spec.kept_type,
             )
             for spec in columns
         }
@@ -433,10 +443,9 @@ class RowIndex(ComparedByContent):
         return storage_of(path, self.lookup.scope.storage).identity(path)
 
 
-def _of_file(facts: FileFacts, spec: ColumnSpec, count: int) -> pa.Array:
-    """Return the values of a column of one file; nulls, as many as it has rows, if it lacks the column."""
-    values = facts.values[spec]
-    return values if len(values) == count else pa.nulls(count, spec.kept_type)
+def _of_file(facts: FileFacts, spec: ColumnSpec, lacking: int | None) -> pa.Array:
+    """Return the values of a column of one file; nulls for the rows of one that lacks all columns that are read."""
+    return facts.values[spec] if lacking is None else pa.nulls(lacking, spec.kept_type)
 
 
 def columns_beside(names: Collection[str], asked: Iterable[str]) -> str:

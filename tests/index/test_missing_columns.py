@@ -85,6 +85,10 @@ def test_predicates_folds_weights_and_casts(folder):
     assert chosen(where(text="t12")) == [5]
     assert chosen(where(vector=any_equal(3))) == [9, 10, 11]
     assert chosen(~where(label=None) & where(flag=True)) == [3, 5, 9]
+    for columns in (["label"], ["text", "vector"]):  # of files that lack all that is read, rows are chosen, too
+        found = H5Dataset(paths, columns, predicate=where(x=[0, 101, 202]), **options)
+        assert found.selection.tolist() == [0, 4, 8]
+        assert [plain(found[i][columns[0]]) for i in range(3)] == [None, expected(columns[0], 1)[1], None]
     folds = kfold(paths, 2, stratify="label", **options)
     parts = [H5Dataset(paths, ["x"], predicate=valid, **options).selection for _, valid in folds]
     assert sorted(np.concatenate(parts)) == list(range(12))
