@@ -323,6 +323,9 @@ def _work(connection: Connection, inherited: list[Connection], made_of: tuple[An
             # All that was sent is read before a batch is made: the other side never waits long to send, and tasks of an
             # epoch that was left are thrown away before they cost anything.
             while not tasks or ready(0):
+                if not tasks and not ready(0):
+                    ready(_LOOK_S)
+                    _spread(number)
                 while not ready(_LOOK_S):  # the pipe stays open if another process has inherited it
                     if os.getppid() != parent:
                         return
@@ -333,6 +336,17 @@ def _work(connection: Connection, inherited: list[Connection], made_of: tuple[An
                 else:
                     tasks.append(Task(*message))
             _send_made(sender, dataset, collate, tasks.popleft())
+
+
+def _spread(number: int) -> None:
+    """Move this process, which was woken by a pipe, to a CPU of its own; it may go on to any other."""
+    # The kernel wakes who reads from a pipe on the CPU of who writes. Where all CPUs are busy, all workers and the
+    # process that trains stay on one: an epoch takes 3 times as long (measured).
+    if hasattr(os, "sched_setaffinity"):
+        with contextlib.suppress(OSError):
+            allowed = sorted(os.sched_getaffinity(0))
+            os.sched_setaffinity(0, {allowed[number % len(allowed)]})
+            os.sched_setaffinity(0, allowed)
 
 
 def _send_made(sender: Sender, dataset: Any, collate: Callable[[Any], Any], task: Task) -> None:
