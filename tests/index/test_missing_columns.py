@@ -54,7 +54,7 @@ def test_rows_along_the_first_axis(folder, columns, index_dir):
             assert [plain(value) for value in rows[1:11][name]] == found[1:11]
     assert sorted(rows.columns) == sorted(columns or ["x", *LACKING])
     # What one plan says of a file is said by no other.
-    with pytest.raises(SchemaMismatchError, match="or pass missing='null', and values are None"):
+    with pytest.raises(SchemaMismatchError, match="or pass missing='null': values are None"):
         H5Dataset(str(folder / "?.h5"), columns, index_dir=options["index_dir"])
 
 

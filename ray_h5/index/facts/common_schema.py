@@ -285,7 +285,7 @@ def _mismatch(
     casts = _casts(expected, [schema for _, schema in wrong])
     error = SchemaMismatchError(
         f"{len(wrong)} of {len(schemas)} files do not have the columns that the others have:\n{listed}\n"
-        "Choose columns that all files share with columns=[...], or leave those files out; or pass missing='null', and "
+        "Choose columns that all files share with columns=[...], or leave those files out; or pass missing='null': "
         "values are None where a file lacks a column."
         + (f" Numbers can be cast while they are read: pass dtypes={casts}." if casts else "")
         + _pairs(facts, schemas, columns)
