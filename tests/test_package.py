@@ -142,7 +142,7 @@ for apart in ("ray_h5.torch_data", "ray_h5.ray_data"):
 @pytest.mark.slow  # it imports all modules
 def test_lower_floors_need_neither_ray_nor_torch_and_torch_data_needs_no_ray():
     lower, all_but_ray = (line.split() for line in run(BLOCK).splitlines())
-    assert {"ray_h5.read.reader", "ray_h5.order.read_plan", "ray_h5.cli"} <= set(lower)
+    assert {"ray_h5.read.reader", "ray_h5.plan.read_plan", "ray_h5.cli"} <= set(lower)
     assert "ray_h5.torch_data.h5_data_loader" in all_but_ray
 
 

@@ -24,8 +24,8 @@ from ray_h5.manifest.layout import ColumnLayout, ColumnNotes
 from ray_h5.messages import counted
 from ray_h5.order.block_layout import MAX_BLOCK_BYTES, choose_block_rows
 from ray_h5.order.draws.shuffle import Shuffle, as_shuffle, balance
-from ray_h5.order.read_plan import make_plan
-from ray_h5.order.shuffle_effect import shuffle_effect
+from ray_h5.plan.read_plan import make_plan
+from ray_h5.plan.shuffle_effect import shuffle_effect
 from ray_h5.read.reader import FileReader
 from ray_h5.rows.row_view import AnyReader, RowView
 from ray_h5.storage.addresses import is_url

@@ -12,8 +12,8 @@ import numpy as np
 from ray_h5.buffers import empty
 from ray_h5.index.row_index import RowIndex
 from ray_h5.order.draws.shuffle import Shuffle
-from ray_h5.order.execute_plan import by_file
-from ray_h5.order.read_plan import ReadPlan, make_plan
+from ray_h5.plan.execute_plan import by_file
+from ray_h5.plan.read_plan import ReadPlan, make_plan
 from ray_h5.read.file_reads import request_cost_of
 from ray_h5.read.jobs import ReadStats
 from ray_h5.read.read_parts import FileRead

@@ -12,8 +12,8 @@ from ray_h5.errors import UnsupportedColumnError
 from ray_h5.index.row_index import RowIndex
 from ray_h5.manifest.file_table import FileTable
 from ray_h5.order.epoch_order import row_keys
-from ray_h5.order.read_plan import ReadPlan
-from ray_h5.order.remaining_blocks import Block
+from ray_h5.plan.blocks import Block
+from ray_h5.plan.read_plan import ReadPlan
 
 PATH_SPEC = ColumnSpec("path", "string", np.dtype(object), ())
 ROW_ID_SPEC = ColumnSpec("row_id", "number", np.dtype(np.int64), ())

@@ -20,9 +20,9 @@ import numpy as np
 from ray_h5.order.block_layout import BlockLayout
 from ray_h5.order.epoch_order import Order
 from ray_h5.order.position import Position
-from ray_h5.order.read_plan import ReadPlan
 from ray_h5.order.remaining_blocks import layout_of, left_of
 from ray_h5.per_process import cached_property
+from ray_h5.plan.read_plan import ReadPlan
 
 INDICES_AT_ONCE = 1 << 14
 """How many indices are computed by one call."""

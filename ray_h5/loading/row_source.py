@@ -18,9 +18,9 @@ from ray_h5.lru import LRU
 from ray_h5.manifest.file_state import check_same, compare
 from ray_h5.options import as_integer
 from ray_h5.order.block_layout import MAX_BLOCK_BYTES
-from ray_h5.order.execute_plan import BlockRows, by_file
-from ray_h5.order.read_plan import ReadPlan
 from ray_h5.per_process import PerProcess, cached_property
+from ray_h5.plan.execute_plan import BlockRows, by_file
+from ray_h5.plan.read_plan import ReadPlan
 from ray_h5.read.file_reads import run_reads
 from ray_h5.read.held_chunks import HeldChunks
 from ray_h5.read.native.job_table import new_times

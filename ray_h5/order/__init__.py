@@ -1,1 +1,1 @@
-"""In which order the rows of an epoch come: shuffle, draws, blocks, position, resume."""
+"""In which order the rows of an epoch come: arithmetic alone, of which a position is a function."""

@@ -17,7 +17,7 @@ from ray_h5.loading.rank_shares import Share
 from ray_h5.options import as_integer
 from ray_h5.order.block_layout import Tail
 from ray_h5.order.position import Position, PositionLike
-from ray_h5.order.remaining_blocks import start_of
+from ray_h5.plan.blocks import start_of
 from ray_h5.ray_data.epochs import warn_of_lost_rows
 from ray_h5.ray_data.training.collate import TorchCollate
 from ray_h5.ray_data.training.device import can_pin

@@ -24,9 +24,9 @@ from ray_h5.messages import ensure_handler, no_column
 from ray_h5.options import takes_options_of
 from ray_h5.order.block_layout import choose_block_rows
 from ray_h5.order.draws.shuffle import UnusableRowsError
-from ray_h5.order.read_plan import ReadPlan, make_plan, steps_plan
-from ray_h5.order.remaining_blocks import start_of
-from ray_h5.order.shuffle_effect import describe
+from ray_h5.plan.blocks import start_of
+from ray_h5.plan.read_plan import ReadPlan, make_plan, steps_plan
+from ray_h5.plan.shuffle_effect import describe
 from ray_h5.predicates.evaluate import as_expression, check_names, check_there, fingerprint
 from ray_h5.predicates.virtual_names import in_words
 from ray_h5.ray_data.arguments import ShuffleLike, as_shuffle, as_tail

@@ -28,8 +28,9 @@ from ray_h5.errors import OptionError, PositionError
 from ray_h5.loading.cursor import Cursor
 from ray_h5.options import as_integer, names_options
 from ray_h5.order.position import Position, PositionLike
-from ray_h5.order.read_plan import ReadPlan
-from ray_h5.order.remaining_blocks import layout_of, resume, start_of
+from ray_h5.order.remaining_blocks import layout_of
+from ray_h5.plan.blocks import resume, start_of
+from ray_h5.plan.read_plan import ReadPlan
 from ray_h5.ray_data.ray_internals import (
     Execution,
     datasources,

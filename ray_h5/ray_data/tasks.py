@@ -22,10 +22,11 @@ from ray_h5.index.facts.file_facts import FileFacts
 from ray_h5.index.scan_files import read_ahead
 from ray_h5.loading.row_source import RowSource
 from ray_h5.lru import LRU
-from ray_h5.order.execute_plan import read_rows
 from ray_h5.order.position import Position
-from ray_h5.order.read_plan import ReadPlan
-from ray_h5.order.remaining_blocks import layout_of, positions_of, read_block
+from ray_h5.order.remaining_blocks import layout_of, positions_of
+from ray_h5.plan.blocks import read_block
+from ray_h5.plan.execute_plan import read_rows
+from ray_h5.plan.read_plan import ReadPlan
 from ray_h5.ray_data.arrow.blocks import schema_of, to_table
 from ray_h5.ray_data.ray_internals import task_attempts
 

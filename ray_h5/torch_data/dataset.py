@@ -30,9 +30,10 @@ from ray_h5.lru import first_time
 from ray_h5.messages import counted, few
 from ray_h5.options import takes_options_of
 from ray_h5.order.draws.shuffle import Shuffle
-from ray_h5.order.epoch_order import Order, make_order, plain_order
+from ray_h5.order.epoch_order import Order, plain_order
 from ray_h5.order.fingerprint import Fingerprint, fingerprint
-from ray_h5.order.read_plan import ReadPlan, block_rows_of, make_plan
+from ray_h5.plan.order_of_files import make_order
+from ray_h5.plan.read_plan import ReadPlan, block_rows_of, make_plan
 from ray_h5.predicates.virtual_names import columns_of, in_words
 from ray_h5.read.arguments import check_fit
 from ray_h5.read.casting import assign

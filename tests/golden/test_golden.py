@@ -5,8 +5,9 @@ import json
 import pytest
 
 from ray_h5.index.file_options import FileOptions
-from ray_h5.order.read_plan import make_plan
-from ray_h5.order.remaining_blocks import layout_of, read_block, start_of
+from ray_h5.order.remaining_blocks import layout_of
+from ray_h5.plan.blocks import read_block, start_of
+from ray_h5.plan.read_plan import make_plan
 from ray_h5.torch_data import loader
 from tests.golden.__main__ import API, DRAWS, FOLDER, TASKS, difference, layout_text
 from tests.golden.api import names_text

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
-from ray_h5.order.remaining_blocks import layout_of, read_block, start_of
+from ray_h5.order.remaining_blocks import layout_of
+from ray_h5.plan.blocks import read_block, start_of
 from ray_h5.torch_data import RayH5Error, Shuffle, between, where
 from tests.index.kit import combined, plan_files
 from tests.kit.files import save

@@ -13,9 +13,9 @@ from scipy.special import chdtrc
 from ray_h5.errors import OptionError, PositionError, UnknownColumnError
 from ray_h5.order.block_layout import Tail
 from ray_h5.order.epoch_order import Order
-from ray_h5.order.read_plan import make_plan
-from ray_h5.order.remaining_blocks import read_block, resume, start_of
-from ray_h5.order.shuffle_effect import describe
+from ray_h5.plan.blocks import read_block, resume, start_of
+from ray_h5.plan.read_plan import make_plan
+from ray_h5.plan.shuffle_effect import describe
 from ray_h5.torch_data import H5Dataset, OrderSampler, Position, Shuffle, balance, between, where
 from tests.golden.layouts import encoded
 from tests.index.kit import plan_files

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from ray_h5 import Position, Shuffle, balance
 from ray_h5.errors import OptionError, PositionError, UnknownColumnError
 from ray_h5.order.epoch_order import plain_order
-from ray_h5.order.remaining_blocks import layout_of, read_block, resume, start_of
-from ray_h5.order.shuffle_effect import shuffle_effect
+from ray_h5.order.remaining_blocks import layout_of
+from ray_h5.plan.blocks import read_block, resume, start_of
+from ray_h5.plan.shuffle_effect import shuffle_effect
 from tests.order.kit import epoch_of, plan_of
 
 N = 2_000

@@ -7,8 +7,8 @@ import pytest
 
 from ray_h5.index.row_index import build_index
 from ray_h5.order.draws.shuffle import Shuffle
-from ray_h5.order.read_plan import make_plan
-from ray_h5.order.remaining_blocks import read_block, start_of
+from ray_h5.plan.blocks import read_block, start_of
+from ray_h5.plan.read_plan import make_plan
 from tests.kit.files import save
 
 CHUNK_ROWS, CHUNKS = 128, 24
@@ -18,8 +18,8 @@ MEASURE = r"""
 import re, sys
 import numpy as np
 from ray_h5.index.row_index import build_index
-from ray_h5.order.read_plan import make_plan
-from ray_h5.order.remaining_blocks import read_block, start_of
+from ray_h5.plan.read_plan import make_plan
+from ray_h5.plan.blocks import read_block, start_of
 
 def resident(key):
     return 1024 * int(re.search(key + r":\s+(\d+)", open("/proc/self/status").read())[1])

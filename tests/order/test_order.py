@@ -9,7 +9,8 @@ from ray_h5 import Shuffle
 from ray_h5.hash_and_permute import make_key
 from ray_h5.order.draws.chunk_groups import ChunkGroups
 from ray_h5.order.epoch_order import Order, row_keys
-from ray_h5.order.remaining_blocks import layout_of, read_block, start_of
+from ray_h5.order.remaining_blocks import layout_of
+from ray_h5.plan.blocks import read_block, start_of
 from tests.index.kit import plan_files
 
 

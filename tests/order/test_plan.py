@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from ray_h5.errors import OptionError, StaleIndexError
 from ray_h5.index.row_index import build_index
-from ray_h5.order import read_plan as planning
 from ray_h5.order.block_layout import Tail, choose_block_rows
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.position import Position
-from ray_h5.order.remaining_blocks import layout_of, read_block, resume, start_of
+from ray_h5.order.remaining_blocks import layout_of
+from ray_h5.plan import read_plan as planning
+from ray_h5.plan.blocks import read_block, resume, start_of
 from ray_h5.torch_data import loader
 
 

@@ -16,8 +16,9 @@ from ray_h5.manifest.file_table import FileTable
 from ray_h5.order.block_layout import Left, Tail
 from ray_h5.order.epoch_order import Order
 from ray_h5.order.fingerprint import Fingerprint
-from ray_h5.order.read_plan import ReadPlan
-from ray_h5.order.remaining_blocks import layout_of, positions_of, read_block, resume, start_of
+from ray_h5.order.remaining_blocks import layout_of, positions_of
+from ray_h5.plan.blocks import read_block, resume, start_of
+from ray_h5.plan.read_plan import ReadPlan
 from ray_h5.scope import Scope
 from tests.index.kit import plan_files
 

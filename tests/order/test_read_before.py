@@ -7,7 +7,7 @@ import pytest
 from ray_h5 import Grid, Groups, H5Dataset, Patches, Shuffle, Sidecar, Windows, ragged
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.stored.facts_store import MEMORY
-from ray_h5.order.read_plan import make_plan
+from ray_h5.plan.read_plan import make_plan
 from tests.rows.test_ranges_equal_numpy import random_matrix, write_matrix
 
 

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from ray_h5.index.file_options import FileOptions
-from ray_h5.order.epoch_order import make_order
-from ray_h5.order.read_plan import make_plan
-from ray_h5.order.remaining_blocks import layout_of, read_block, start_of
-from ray_h5.order.shuffle_effect import describe, shuffle_effect
+from ray_h5.order.remaining_blocks import layout_of
+from ray_h5.plan.blocks import read_block, start_of
+from ray_h5.plan.order_of_files import make_order
+from ray_h5.plan.read_plan import make_plan
+from ray_h5.plan.shuffle_effect import describe, shuffle_effect
 from ray_h5.torch_data import Grid, Groups, H5Dataset, Shuffle, loader, ragged, where
 from tests.index.kit import plan_files
 

@@ -8,7 +8,7 @@ import numpy as np
 from ray.data import DataContext
 from ray.data._internal.logical.optimizers import LogicalOptimizer
 
-from ray_h5.order.remaining_blocks import start_of
+from ray_h5.plan.blocks import start_of
 from ray_h5.ray_data.ray_internals import datasources
 
 

@@ -20,7 +20,8 @@ from ray_h5.errors import (
     TruncatedFileError,
     UnknownColumnError,
 )
-from ray_h5.order.remaining_blocks import layout_of, read_block, start_of
+from ray_h5.order.remaining_blocks import layout_of
+from ray_h5.plan.blocks import read_block, start_of
 from tests.hdf5.h5kit import concatenated
 from tests.kit.files import save
 

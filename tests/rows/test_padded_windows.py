@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from ray_h5 import Groups, H5Dataset, RayH5Error, TorchCollate, Windows, loader, ragged
-from ray_h5.order.execute_plan import read_rows
-from ray_h5.order.remaining_blocks import Block
+from ray_h5.plan.blocks import Block
+from ray_h5.plan.execute_plan import read_rows
 from ray_h5.ray_data.arrow.blocks import to_table
 from tests.properties import few
 

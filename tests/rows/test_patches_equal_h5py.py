@@ -13,7 +13,7 @@ from ray_h5 import Files, H5Dataset, Patches, RayH5Error, Shuffle, Windows, betw
 from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.files import opening
 from ray_h5.index.file_options import FileOptions
-from ray_h5.order.remaining_blocks import read_block, start_of
+from ray_h5.plan.blocks import read_block, start_of
 from ray_h5.rows.kinds import patch_positions
 from ray_h5.rows.patches_option import Patches as Kind
 from tests.kit.files import save
@@ -111,7 +111,7 @@ def test_draws_are_of_epochs_and_the_same_everywhere(scans):
 
 def make_plan_of(dataset, shuffle):
     """Return the plan that Ray makes of the same files."""
-    from ray_h5.order.read_plan import make_plan
+    from ray_h5.plan.read_plan import make_plan
 
     return make_plan(dataset._index, list(dataset._index.columns.values()), None, shuffle, block_rows=1000)
 

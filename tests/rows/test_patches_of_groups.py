@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ray_h5 import Groups, Patches, RowReader, Shuffle, Sidecar, part, where
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
-from ray_h5.order.remaining_blocks import read_block, start_of
+from ray_h5.plan.blocks import read_block, start_of
 from ray_h5.read.open_file import OpenFile
 from ray_h5.torch_data import H5Dataset, kfold, loader
 from tests.kit.stores import forget_files
@@ -166,7 +166,7 @@ def test_each_epoch_has_other_corners_and_ray_reads_the_same(scan_file):
     batches = loader(path, 15, shuffle=Shuffle(seed=1), columns=COLUMNS, rows=kind)
     epochs = [[key for batch in batches for key in blocks_of(batch, arrays, kind)] for _ in range(3)]
     assert len({tuple(sorted(each)) for each in epochs}) == 3
-    from ray_h5.order.read_plan import make_plan
+    from ray_h5.plan.read_plan import make_plan
 
     plan = make_plan(dataset._index, list(dataset._index.columns.values()), None, Shuffle(seed=1), block_rows=1000)
     block = read_block(plan, start_of(plan, 2), 0).rows

@@ -10,15 +10,10 @@ from functools import partial
 
 import numpy as np
 
-from ray_h5.columns.derived_columns import RowPart
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.hash_and_permute import hashed, make_key, permute, uniform
-from ray_h5.index.row_index import RowIndex, build_index
 from ray_h5.lru import LRU
 from ray_h5.manifest.row_requests import by_part
-from ray_h5.order.draws.weighted_draws import row_values
-from ray_h5.predicates.virtual_names import Length, virtual_name
-from ray_h5.tables.table_columns import one_array
 
 _NOISE, _RUNS, _SHORT_RUN = range(200, 203)
 """The purposes of keys; those of orders and draws are below."""
@@ -186,62 +181,3 @@ def runs_of(lengths: np.ndarray, run_rows: int | None, rows: int, window_rows: i
 def sorted_window(rows: int, window_rows: int) -> int:
     """Return about `window_rows`; all `rows`, if they are not many more."""
     return rows if rows <= 2 * window_rows else window_rows
-
-
-def lengths_of(index: RowIndex, selection: np.ndarray | None, by_length: str | np.ndarray) -> np.ndarray:
-    """Return the lengths of the selected rows: those of the shapes of a column, or numbers.
-
-    Raises
-    ------
-    OptionError
-        If a length is missing, negative, infinite or NaN, or the column holds no number a row.
-    UnknownColumnError
-        If there is no such column.
-    """
-    lengths = _of_shapes(index, by_length) if isinstance(by_length, str) else None
-    if lengths is None:
-        return row_values(index, selection, "by_length", by_length)
-    return lengths if selection is None else lengths[selection]
-
-
-def _of_shapes(index: RowIndex, name: str) -> np.ndarray | None:
-    """Return the lengths of all rows of a column of varying shape; None for other columns."""
-    spec, rows, windows = index.find([name])[name], index.scope.rows, index.scope.windows
-    if windows is None and rows is not None and rows.episode and not spec.is_scalar:
-        row_lengths = _dataset_lengths(index, name)
-        if row_lengths is None:  # it is not read: its shapes are not known yet
-            row_lengths = _dataset_lengths(build_index(index.files.all_paths(), [name], index.lookup, index.cast), name)
-        if row_lengths is not None:
-            return row_lengths
-    # A window has as many steps in each row: what varies is the shape of a step.
-    is_window = windows is not None and windows.at is None and name in {column.name for column in windows.columns}
-    if spec.kind not in {"ragged", "list"} or spec.row_shape or is_window:
-        return None
-    row_lengths = _range_lengths(index, name) if index.scope.by_axis else None
-    if row_lengths is not None:
-        return row_lengths
-    lengths = virtual_name(name, Length())
-    return one_array(index.values([lengths], stored=True)[lengths]).to_numpy()
-
-
-def _range_lengths(index: RowIndex, name: str) -> np.ndarray | None:
-    """Return the lengths of rows that are ranges of a longer array; None if those of a file are none."""
-    made = next((column for column in index.scope.columns if column.name == name and isinstance(column, RowPart)), None)
-    entries = None if made is None else made.entries(f"column {name!r}")
-    if not (ranges := index.ranges_of(name)):
-        return None
-    lengths = np.concatenate([bounds.stops - bounds.starts for bounds, _ in ranges])
-    return lengths if entries is None else entries.counts(lengths)
-
-
-def _dataset_lengths(index: RowIndex, name: str) -> np.ndarray | None:
-    lengths_of_files = []
-    for table in index.tables:
-        groups = None if table is None else table.groups
-        if table is not None and name in table.entries:
-            lengths_of_files.append(np.array([table.entries[name]], np.int64))
-        elif groups is None or name not in groups.columns:
-            return None
-        else:
-            lengths_of_files.append(groups.columns[name].lengths)
-    return np.concatenate(lengths_of_files) if lengths_of_files else None

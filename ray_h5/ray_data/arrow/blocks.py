@@ -20,9 +20,9 @@ from ray_h5.columns.ragged.padding import cast_rows
 from ray_h5.columns.ragged.sparse_rows import SparseBatch, index_dtype
 from ray_h5.columns.schema import ColumnSpec, scalar_to_arrow
 from ray_h5.loading.origin_columns import PATH_SPEC, ROW_ID_SPEC, epoch_column, paths_of
-from ray_h5.order.execute_plan import BlockRows
-from ray_h5.order.read_plan import ReadPlan
-from ray_h5.order.remaining_blocks import Block
+from ray_h5.plan.blocks import Block
+from ray_h5.plan.execute_plan import BlockRows
+from ray_h5.plan.read_plan import ReadPlan
 
 _MAY_BE_NULL = b"ray_h5.may_be_null"
 _SHAPE = b"ray_h5.ragged_shape"

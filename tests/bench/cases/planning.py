@@ -20,8 +20,9 @@ from ray_h5.index.stored import facts_store
 from ray_h5.index.stored.facts_store import MEMORY
 from ray_h5.manifest.file_table import FileTable
 from ray_h5.order.draws.shuffle import Shuffle
-from ray_h5.order.read_plan import make_plan
-from ray_h5.order.remaining_blocks import layout_of, positions_of, start_of
+from ray_h5.order.remaining_blocks import layout_of, positions_of
+from ray_h5.plan.blocks import start_of
+from ray_h5.plan.read_plan import make_plan
 from ray_h5.ray_data.tasks import read_tasks
 from ray_h5.read.open_file import forget_all
 from ray_h5.rows.row_kind_options import Files

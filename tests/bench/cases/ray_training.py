@@ -20,7 +20,7 @@ from joblib import cpu_count
 
 import ray_h5
 from ray_h5.index.file_options import FileOptions
-from ray_h5.order.read_plan import make_plan
+from ray_h5.plan.read_plan import make_plan
 from ray_h5.ray_data.preprocessing.standardize import Standardize
 from tests.bench.baselines.epochs import (
     count_rows,

@@ -19,9 +19,11 @@ from ray_h5.manifest.file_table import FileTable
 from ray_h5.manifest.partition import Partition
 from ray_h5.order.block_layout import MAX_BLOCK_BYTES, RANGE_WINDOW_BYTES, Tail, choose_block_rows
 from ray_h5.order.draws.shuffle import Shuffle, named_columns
-from ray_h5.order.epoch_order import Order, make_order
-from ray_h5.order.fingerprint import Fingerprint, data_of_rows, fingerprint
+from ray_h5.order.epoch_order import Order
+from ray_h5.order.fingerprint import Fingerprint, fingerprint
 from ray_h5.per_process import cached_property
+from ray_h5.plan.data_of_rows import data_of_rows
+from ray_h5.plan.order_of_files import make_order
 from ray_h5.rows.kinds.clock import Clock
 from ray_h5.rows.windows_option import WindowColumn
 from ray_h5.scope import Scope

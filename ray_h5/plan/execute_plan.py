@@ -11,7 +11,7 @@ import numpy as np
 from ray_h5.buffers import empty
 from ray_h5.manifest.file_table import FileTable
 from ray_h5.manifest.row_requests import by_part
-from ray_h5.order.read_plan import ReadPlan
+from ray_h5.plan.read_plan import ReadPlan
 from ray_h5.read.file_reads import run_reads
 from ray_h5.read.jobs import ReadStats
 from ray_h5.read.read_parts import FileRead

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ray_h5.order.read_plan import ReadPlan
+from ray_h5.plan.read_plan import ReadPlan
 
 _MOST_ROWS = 1 << 18
 """The most selected rows that are looked at together."""

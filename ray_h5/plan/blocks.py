@@ -1,0 +1,69 @@
+"""Blocks of an epoch, read by one task each; and where a run of a plan begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from ray_h5.order.position import Position
+from ray_h5.order.remaining_blocks import continued, positions_of
+from ray_h5.plan.execute_plan import BlockRows, read_rows
+from ray_h5.plan.read_plan import ReadPlan
+
+ReadsRows: TypeAlias = Callable[[ReadPlan, np.ndarray, "np.ndarray | None"], BlockRows]
+"""Reads rows of a plan, as `read_rows` does."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """The result of one read task.
+
+    Attributes
+    ----------
+    rows : BlockRows
+        Row ids and the columns of the files.
+    positions : numpy.ndarray
+        int64: the positions of the rows in the epoch.
+    epoch : int
+        The epoch.
+    seed : int
+        The seed of the order.
+    """
+
+    rows: BlockRows
+    positions: np.ndarray
+    epoch: int
+    seed: int = 0
+
+
+def start_of(plan: ReadPlan, epoch: int = 0, world_size: int = 1, seed: int | None = None) -> Position:
+    """Return where a run begins that reads a whole epoch. `seed` replaces one that the plan has drawn."""
+    order = plan.order.with_drawn_seed(seed)
+    return Position(order.seed, epoch, 0, world_size, plan.block_rows, plan.fingerprint, None, plan.tail)
+
+
+def resume(plan: ReadPlan, position: Position, world_size: int) -> Position:
+    """Return where a run begins that reads the rest of the epoch of a position; see `continued`.
+
+    The seed of the position replaces one that the plan has drawn.
+
+    Raises
+    ------
+    PositionError
+        If the position is of other files, another selection or another shuffle; it says what differs.
+    """
+    order = position.checked_order(plan.fingerprint, plan.order)
+    return continued(start_of(plan, position.epoch, world_size, order.seed), position)
+
+
+def read_block(
+    plan: ReadPlan, start: Position, block: int, limit: int | None = None, read: ReadsRows = read_rows
+) -> Block:
+    """Read one block of a run: with the same result at each call. `read` may know some rows already."""
+    plan = plan.with_drawn_seed(start.seed)
+    positions, epoch = positions_of(start, block, limit), start.epoch
+    rows = read(plan, plan.at(positions, epoch), plan.order.draw_numbers(positions, epoch) if plan.is_drawn else None)
+    return Block(rows, positions, epoch, plan.order.seed)
