@@ -6,6 +6,7 @@ for ``posix_fadvise`` when it is compiled. Windows lacks more, and is refused wh
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import sys
@@ -53,3 +54,12 @@ def max_open_files() -> int | None:
     """Return how many files this process may have open; None if that is not limited."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return None if limit == resource.RLIM_INFINITY else limit
+
+
+def move_to_cpu(number: int) -> None:
+    """Move this thread to one of the CPUs that it may use; it may go on to any other. Nothing where that is no call."""
+    if hasattr(os, "sched_setaffinity"):
+        with contextlib.suppress(OSError):
+            allowed = sorted(os.sched_getaffinity(0))
+            os.sched_setaffinity(0, {allowed[number % len(allowed)]})
+            os.sched_setaffinity(0, allowed)
