@@ -148,3 +148,8 @@ def constant(path):
 @pytest.mark.parametrize(("page", "path", "unit"), NUMBERS)
 def test_a_number_of_the_code_is_on_its_page(page, path, unit):
     assert re.search(rf"\b{constant(path) // unit}{UNITS[unit]}\b", " ".join(text_of(page).split()))
+
+
+def test_each_test_that_keeps_a_fault_away_is_there():
+    named = set(re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?", text_of("tests/faults.md")))
+    assert [f"{path}::{name}" for path, name in sorted(named) if f"def {name}" not in text_of(path)] == []
