@@ -55,20 +55,10 @@ class _Threads(Generic[Work, Result]):
             if item is _END:
                 self._has_all = True
                 for _ in range(0 if self._pool is None else self._threads):
-                    self._executor.submit(self._help_others)
+                    self._executor.submit(_help_others, self._pool, self._submitted + 1)
                 return
             self._submitted += 1
-            self.waiting.append(self._executor.submit(self._do, self._submitted, item))
-
-    def _do(self, number: int, item: Work) -> Result:
-        if self._pool is not None:
-            self._pool.enter(number)
-        return self._work(item)
-
-    def _help_others(self) -> None:
-        assert self._pool is not None
-        self._pool.enter(self._submitted + 1)
-        self._pool.help()
+            self.waiting.append(self._executor.submit(_do, self._work, self._pool, self._submitted, item))
 
     def end(self, *, wait: bool) -> bool:
         """Do no other item, and wait for those that were begun; return whether they have ended.
@@ -80,6 +70,21 @@ class _Threads(Generic[Work, Result]):
         wait = wait and threading.get_ident() not in self._own
         self._executor.shutdown(wait=wait, cancel_futures=True)
         return wait
+
+
+# Threads hold no `_Threads`: its items lead back to who iterates, who would not be freed while a thread works.
+
+
+def _do(work: Callable[[Work], Result], pool: Pool | None, number: int, item: Work) -> Result:
+    if pool is not None:
+        pool.enter(number)
+    return work(item)
+
+
+def _help_others(pool: Pool | None, number: int) -> None:
+    assert pool is not None
+    pool.enter(number)
+    pool.help()
 
 
 def in_threads(

@@ -464,6 +464,12 @@ class H5Dataset(BatchedDataset):
         other._fills = self._fills_of(Padding.of(pad))
         return other
 
+    def with_decoders_alone(self) -> H5Dataset:
+        """Return the same samples without the functions of a user, which change them after their images are decoded."""
+        other = copy.copy(self)
+        other.transform = steps_of(self.transform)[0] or None
+        return other
+
     def close(self) -> None:
         """Close the files and free the memory. Samples cannot be read any more."""
         self._closed = True

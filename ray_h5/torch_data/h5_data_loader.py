@@ -164,8 +164,8 @@ class H5DataLoader(DataLoader[Any]):
         self._processes = Workers()
         self.prefetch_factor = prefetch_factor
         self._collates = collate_fn is None
-        self._decoded_bytes = 0
-        """Bytes of a sample whose images are decoded, as far as it is known."""
+        self._decoded_bytes = [0]
+        """Bytes of a sample whose images are decoded, as far as it is known; threads that read note it here."""
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the sampler, or of the batch sampler, if it has epochs."""
@@ -234,7 +234,11 @@ class H5DataLoader(DataLoader[Any]):
             # Many batches are read at once. Dense ones would take many times the memory of the entries of their rows.
             is_dense = any(spec.kind == "sparse" and spec.dense for spec in dataset.source.plan.columns)
             is_made = is_plain and not is_dense
-            reads = self._calls(tasks, stop).read(partial(self._read, make=from_arrays if is_made else None))
+            # Threads hold nothing that users wrote, as a transform may lead back to who iterates: an iterator that is
+            # left is freed while a thread reads, too.
+            reading = dataset if is_made else dataset.with_decoders_alone()
+            read = partial(_read, reading, self._pins, self._decoded_bytes, from_arrays if is_made else None)
+            reads = self._calls(tasks, stop).read(read)
             if is_made:
                 return finished(reads, lambda made: made)
             # Transforms of this package draw no numbers from global generators.
@@ -271,6 +275,7 @@ class H5DataLoader(DataLoader[Any]):
 
     def _calls(self, tasks: Iterator[Task], stop: Stop) -> Calls:
         dataset, ordered, has_images = self.dataset, self._ordered, bool(steps_of(self.dataset.transform)[0])
+        decoded = self._decoded_bytes
         try:
             # Batches of bounded length are counted by cutting all of them.
             is_cut = ordered is not None and ordered.batch_values is not None
@@ -280,7 +285,7 @@ class H5DataLoader(DataLoader[Any]):
 
         def row_bytes() -> int | None:
             """Return the bytes of a sample; None while those of decoded images are not known."""
-            return None if has_images and not self._decoded_bytes else max(dataset.row_bytes, self._decoded_bytes)
+            return None if has_images and not decoded[0] else max(dataset.row_bytes, decoded[0])
 
         return Calls(
             source=dataset.source,
@@ -310,18 +315,6 @@ class H5DataLoader(DataLoader[Any]):
 
     def _what(self) -> str:
         return f"{len(self.dataset)} samples of {self.dataset}"
-
-    def _read(self, call: Call, *, make: Callable[[Task, Any], Any] | None) -> list[_Made]:
-        """Read some batches by one call; return the arrays of each, or what `make` returns for them."""
-        read = self.dataset._read_call(call, self._pins)
-        if steps_of(self.dataset.transform)[0]:
-            self._decoded_bytes = max(self._decoded_bytes, nbytes_of(read) // max(1, sum(map(len, call.batches))))
-        made: list[_Made] = []
-        for task, arrays in zip(call.batches, read, strict=True):
-            is_skipped = len(task) > 0 and not has_rows(arrays)  # as all of its images: it is not delivered
-            batch = arrays if is_skipped or make is None else make(task, arrays)
-            made.append((task, NOTHING if is_skipped else batch))
-        return made
 
     @property
     def _pins(self) -> bool:
@@ -447,4 +440,22 @@ def loader(
     elif not len(made):
         why = "loader: there is no batch: %d samples make none of %d on each rank with drop_last=True; lower batch_size"
         logger.warning(why, len(dataset), batch_size)
+    return made
+
+
+def _read(
+    dataset: H5Dataset, pins: bool, decoded: list[int], make: Callable[[Task, Any], Any] | None, call: Call
+) -> list[_Made]:
+    """Read some batches by one call; return the arrays of each, or what `make` returns for them.
+
+    `decoded` gets the bytes of a sample whose images are decoded.
+    """
+    read = dataset._read_call(call, pins)
+    if steps_of(dataset.transform)[0]:
+        decoded[0] = max(decoded[0], nbytes_of(read) // max(1, sum(map(len, call.batches))))
+    made: list[_Made] = []
+    for task, arrays in zip(call.batches, read, strict=True):
+        is_skipped = len(task) > 0 and not has_rows(arrays)  # as all of its images: it is not delivered
+        batch = arrays if is_skipped or make is None else make(task, arrays)
+        made.append((task, NOTHING if is_skipped else batch))
     return made
