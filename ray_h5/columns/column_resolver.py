@@ -226,6 +226,17 @@ class Columns(ABC):
             f"pass rows=ray_h5.Groups({made.pattern!r})."
         )
 
+    def referred(self, path: str) -> Values:
+        """Return the values of a column of references: what they refer to."""
+        table = self._referred(f"references in {path.strip('/')!r}", GroupPattern(path.strip("/"), name=path))
+        return referred_values(self.path, path, table, is_reversed=self.is_reversed)
+
+    def _referred(self, key: str, pattern: GroupPattern) -> GroupTable:
+        try:
+            return self._datasets(key, pattern)
+        except SchemaMismatchError as exc:
+            raise UnsupportedColumnError(*exc.args) from None
+
     def _datasets(self, key: str, pattern: GroupPattern) -> GroupTable:
         """Return the datasets that a column consists of. The key says which: a name may be that of others, too."""
         if key not in self.many:
@@ -266,11 +277,7 @@ class Columns(ABC):
             decoder = category if encoding.kind == "category" else optional
             return decoder(self.reader, name, stored, other)
         if encoding.kind == "references":
-            try:
-                table = self._datasets(f"references in {group!r}", GroupPattern(group, name=path))
-            except SchemaMismatchError as exc:
-                raise UnsupportedColumnError(*exc.args) from None
-            return referred_values(self.path, path, table, is_reversed=self.is_reversed)
+            return self.referred(path)
         if encoding.kind == "ragged":
             return self.ragged(awkward_lists(self.path, group, encoding, name))
         has_columns = encoding.kind in {"frame", "pandas"} or encoding.said in {"dict", "raw", "anndata"}

@@ -18,7 +18,8 @@ from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.stored_values import Stored, field_of
 from ray_h5.columns.values import Decoded, Values
 from ray_h5.errors import RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
-from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray, Paths, Texts
+from ray_h5.manifest.chunk_index import UNALLOCATED
+from ray_h5.manifest.joined_arrays import ENDS, LACKS, MISSING, GroupTable, JoinedArray, Paths, Texts
 from ray_h5.manifest.layout import Encoding, EncodingKind
 from ray_h5.messages import near_names
 from ray_h5.rows.row_kind_options import Groups
@@ -54,6 +55,7 @@ class GroupColumns(Columns):
         # Datasets by their paths below a group; and columns of other names, with the datasets that they are read from.
         self._groups = None if table is None else table.groups
         self._absent: set[str] = set()
+        self._refers: set[str] = set()  # columns that have references in some groups
         self._compared = set[str]() if self._groups is None else set(self._groups.columns)
         self._listing: Listing | None = None
 
@@ -65,7 +67,9 @@ class GroupColumns(Columns):
         # A column that was not compared is not known: whoever asks for it compares it.
         known, columns = self._compared, self.known.columns.items()
         kept = {name: of for name, of in columns if name in known or of.name != name or of.is_there.all()}
-        return RowTable(replace(self.known, columns=kept), bounds=self.bounds, rows=self.rows, **others)
+        return RowTable(
+            replace(self.known, columns=kept), bounds=self.bounds, rows=self.rows, joined=self.many, **others
+        )
 
     @property
     def known(self) -> GroupTable:
@@ -87,7 +91,13 @@ class GroupColumns(Columns):
     def _listed(self) -> Listing:
         table, errors = self.reader.group_table(self._pattern)
         self._groups, refused = table, dict[str, Exception](errors)
-        self._listing = Listing(tuple(table.columns), refused)  # there are no other datasets
+        self._listing, referred = Listing(tuple(table.columns), refused), list[str]()  # there are no other datasets
+        for name in self._note_refused(errors):
+            try:
+                self.values(name)
+                referred.append(name)
+            except (UnknownColumnError, UnsupportedColumnError) as exc:
+                refused[name] = exc
         # The encoded members of groups, matrices last, in place of the datasets that they are read from.
         above = (name.rpartition("/") for name in table.columns)
         encoded, matrices, parts = list[str](), list[str](), set[str]()
@@ -102,16 +112,26 @@ class GroupColumns(Columns):
                 of_kind = _PARTS.get(encoding.kind, _MATRIX)
                 (matrices if of_kind is _MATRIX else encoded).append(name)
                 parts.update(f"{name}/{part}" for part in of_kind)
-        names = [*self.own, *(name for name in table.columns if name not in parts), *encoded, *matrices]
+        names = [*self.own, *(name for name in table.columns if name not in parts), *referred, *encoded, *matrices]
+        refused = {name: error for name, error in refused.items() if name not in referred}
         return Listing(tuple(dict.fromkeys(names)), refused)
+
+    def _note_refused(self, errors: Mapping[str, RayH5Error]) -> list[str]:
+        """Know which columns have references in groups, and return them."""
+        names = [name for name, error in errors.items() if getattr(error, "is_encoded", False)]
+        self._refers.update(names)
+        return names
 
     def look_at(self, paths: Iterable[str]) -> None:
         """Find out about datasets, several at once."""
         known = {} if self._groups is None else self._groups.columns
-        unknown = [path for path in paths if path not in known and path not in self._absent]
+        unknown = [
+            path for path in paths if path not in known and path not in self._absent and not self._has_references(path)
+        ]
         if self._listing is not None or (self._groups is not None and not unknown):
             return
-        table, _ = self.reader.group_table(self._pattern, unknown)
+        table, errors = self.reader.group_table(self._pattern, unknown)
+        self._note_refused(errors)
         self._absent.update(path for path in unknown if path not in table.columns)
         self._groups = table if self._groups is None else self._groups.merged(table)
 
@@ -183,6 +203,8 @@ class GroupColumns(Columns):
 
     def encoding(self, path: str) -> Encoding | None:
         """Return what a member of each group encodes; its parts are below it."""
+        if self._has_references(path):
+            return Encoding("references", "references")
         if (known := self.known.columns.get(path)) is not None:  # it was compared in all groups
             kinds = (kind for kind, (part, _) in _PARTS.items() if known.name == f"{path}/{part}")
             return next((_encoding(kind, kind, path) for kind in kinds), None)
@@ -233,6 +255,30 @@ class GroupColumns(Columns):
         if self.known.columns.get(name) is not joined:
             self._groups = replace(self.known, columns={**self.known.columns, name: joined})
 
+    # References in groups -------------------------------------------------------------------------
+
+    def _has_references(self, path: str) -> bool:
+        return path in self._refers or _followed(path) in self.many
+
+    def referred(self, path: str) -> Values:
+        """Return the single values that a dataset of each group is, or refers to, one group after the other."""
+        table = self._referred(_followed(path), replace(self._pattern, attrs=(), name=path, follows=True))
+        joined = table.columns[path]
+        self.check_one_shape(path, joined, "and a row joins several")
+        return Stored.end_to_end(path, joined)
+
+    def _of_groups(self, stored: JoinedArray) -> JoinedArray:
+        """Return datasets, one a group, given those that columns are stored in: a group may refer to several."""
+        table = self.many.get(_followed(stored.name))
+        if table is None or table.columns[stored.name] is not stored:
+            return stored
+        ends, lacks = (np.asarray(table.attributes[what + stored.name]) for what in (ENDS, LACKS))
+        counts, unit = np.diff(ends, prepend=0), stored.layouts[0].row_shape
+        shapes = np.concatenate([counts[:, None], np.broadcast_to(np.array(unit, np.int64), (len(ends), len(unit)))], 1)
+        groups, layout = replace(self.groups, below=f"/{stored.name}"), replace(stored.unit, offset=None)
+        class_of = np.where(lacks, MISSING, 0).astype(np.int32)
+        return JoinedArray(stored.name, groups, (layout,), class_of, shapes, np.full(len(ends), UNALLOCATED))
+
     def attributes(self, source: Source) -> tuple[Sequence[Mapping[str, Any]], np.ndarray]:
         assert isinstance(source, JoinedArray)
         there = np.flatnonzero(source.is_there).tolist()
@@ -256,15 +302,16 @@ class GroupColumns(Columns):
         stored = whole.values if isinstance(whole, Decoded) else whole
         assert isinstance(stored, Stored)
         assert isinstance(stored.address, JoinedArray)
-        return stored.address  # of encoded values, the codes or values
+        return self._of_groups(stored.address)  # of encoded values, the codes or values
 
     def datasets(self, name: str) -> tuple[Values, JoinedArray]:
         values, joined = super().datasets(name)
-        self._note(name, joined)
+        if not self._has_references(joined.name):
+            self._note(name, joined)
         return values, joined
 
     def attributes_of(self, name: str, attributes: Sequence[str]) -> list[Mapping[str, Any]]:
-        if self.is_range(name):  # of several datasets, none of which is the column
+        if self.is_range(name) or self._has_references(self.dataset_of(name)):  # of several datasets
             return [{}] * len(self.groups)
         _, joined = self.datasets(name)
         there = zip(joined.paths, joined.is_there.tolist(), strict=True)
@@ -279,6 +326,11 @@ class GroupColumns(Columns):
             _, joined = self.datasets(name)
             self.check_one_shape(name, joined, f"and {part} takes the same of each", "take the part in a transform")
         return super().parts(name)
+
+
+def _followed(path: str) -> str:
+    """Return the key of the datasets that a column of each group refers to."""
+    return f"references in each {path!r}"
 
 
 def _encoding(kind: EncodingKind, said: str, path: str) -> Encoding:

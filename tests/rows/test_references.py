@@ -1,6 +1,7 @@
 """Datasets of references, as MATLAB's cell arrays and NWB's tables: rows are what they refer to."""
 
 import logging
+import pickle
 
 import h5py
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 from ray_h5.cli import main
 from ray_h5.columns.ragged import range_columns
 from ray_h5.errors import CorruptFileError, RayH5Error, UnsupportedColumnError
-from ray_h5.torch_data import Groups, H5Dataset, Shuffle, Windows, loader, where
+from ray_h5.hdf5.groups import references
+from ray_h5.torch_data import Groups, H5Dataset, Shuffle, Windows, loader, ragged, where
 
 
 def matlab(path, cells, **plain):
@@ -122,6 +124,92 @@ def test_structs_are_rows_that_are_groups(tmp_path):
         H5Dataset(path, ["trials"])
 
 
+def boxes(path, rows):
+    """Write a struct of MATLAB as SVHN has it: a group a row, with one number, or references to several numbers."""
+    with h5py.File(path, "w") as file:
+        bbox = file.create_dataset("digitStruct/bbox", (len(rows), 1), h5py.ref_dtype)
+        for row, of_row in enumerate(rows):
+            group = file.create_group(f"#refs#/box{row}")
+            bbox[row, 0] = group.ref
+            for name, values in of_row.items():
+                if len(values) == 1:
+                    group[name] = np.array([values])
+                    continue
+                several = group.create_dataset(name, (len(values), 1), h5py.ref_dtype)
+                for at, value in enumerate(values):
+                    number = file.create_dataset(f"#refs#/{name}_{row}_{at}", data=np.array([[value]]))
+                    several[at, 0] = number.ref
+    return path
+
+
+BOXES = Groups("digitStruct/bbox")
+
+
+def labels_of(rows, columns=("label", "top")):
+    return [{name: row[name].tolist() for name in columns} for row in rows]
+
+
+@pytest.mark.parametrize("first", [[5.0], [7.0, 8.0], []])
+def test_references_in_groups_that_references_lead_to(tmp_path, first):
+    digits = [first, [2.0, 3.0], [1.0, 9.0, 2.0], [4.0]]
+    path = boxes(tmp_path / "digits.mat", [{"label": row, "top": row[::-1], "id": [1.0]} for row in digits])
+    expected = [{"label": [[n] for n in row], "top": [[n] for n in row[::-1]]} for row in digits]
+    rows = H5Dataset(path, rows=BOXES)
+    assert sorted(rows.columns) == ["id", "label", "top"]
+    assert labels_of(rows) == labels_of(H5Dataset(path, ["top", "label"], rows=BOXES)) == expected
+    assert labels_of([rows[3], rows[1]], ["label"]) == [{"label": expected[at]["label"]} for at in (3, 1)]
+    again = pickle.loads(pickle.dumps(rows))
+    assert labels_of(again) == expected
+    batch = next(iter(loader(H5Dataset(path, ["label"], rows=BOXES), 4, shuffle=False, pad={"label": 3})))
+    assert batch["label"][2].tolist() == expected[2]["label"]
+    steps = H5Dataset(path, ["label"], rows=BOXES, windows=Windows({"label": [0]}))
+    assert [step["label"].item() for step in steps] == [n for row in digits for n in row]
+
+
+def test_references_in_groups_are_followed_once_a_file(tmp_path, monkeypatch):
+    path = boxes(tmp_path / "digits.mat", [{"label": [1.0] * (1 + row % 3)} for row in range(30)])
+    walks, named = [], references.hard_links
+    monkeypatch.setattr(references, "hard_links", lambda *given: walks.append(given) or named(*given))
+    rows = H5Dataset(path, ["label"], rows=BOXES)
+    assert [len(row["label"]) for row in rows] == [1, 2, 3] * 10
+    assert len(walks) == 3  # of the rows, twice, and of the numbers
+
+
+def test_bad_references_in_groups_name_column_and_group(tmp_path):
+    path = boxes(tmp_path / "bad.mat", [{"label": [1.0, 2.0]}, {"label": [3.0]}])
+    with h5py.File(path, "r+") as file:
+        for name, (target, shape) in {
+            "null": (None, (2, 1)),
+            "nested": (file["#refs#/box0/label"], (2, 1)),
+            "grouped": (file["#refs#/box1"], (2, 1)),
+            "arrays": (file.create_dataset("#refs#/long", data=np.zeros((3, 1))), (2, 1)),
+            "table": (file["#refs#/label_0_0"], (2, 2)),
+            "texts": (file.create_dataset("#refs#/word", data=np.zeros((1, 1), "<u2")), (2, 1)),
+            "mixed": (file.create_dataset("#refs#/number", data=np.zeros((1, 1), "i2")), (2, 1)),
+        }.items():
+            several = file["#refs#/box0"].create_dataset(name, shape, h5py.ref_dtype)
+            if target is not None:
+                several[...] = np.full(shape, target.ref, h5py.ref_dtype)
+            file["#refs#/box1"][name] = np.array([[1.0]])
+        file["#refs#/word"].attrs["MATLAB_class"] = np.bytes_("char")
+        file["#refs#/box0"].create_dataset("lacking", (1, 1), h5py.ref_dtype)[0, 0] = file["#refs#/label_0_0"].ref
+    for name, why in {
+        "null": "lead nowhere",
+        "nested": "references itself",
+        "grouped": "is a group; expected a single value",
+        "arrays": r"shape \(3, 1\).*single value",
+        "table": "along one axis",
+        "texts": "char",
+        "mixed": "int16",
+        "lacking": "box1' lacks",
+    }.items():
+        with pytest.raises(RayH5Error, match=why) as error:
+            H5Dataset(path, [name], rows=BOXES)
+        assert name in str(error.value)
+    kept = H5Dataset(path, ["lacking"], rows=Groups("digitStruct/bbox", missing="null"))
+    assert [kept[0]["lacking"].tolist(), kept[1]["lacking"]] == [[[1.0]], None]
+
+
 def test_targets_of_matlab_are_listed_nowhere(trials, caplog, capsys):
     path, _ = trials
     assert main(["inspect", str(path)]) == 0
@@ -230,8 +318,6 @@ def nwb(path):
 
 
 def test_tables_of_nwb(tmp_path, caplog):
-    from ray_h5.torch_data import ragged
-
     path = nwb(tmp_path / "session.nwb")
     columns = ["id", ragged("spike_times", ends="spike_times_index"), ragged("electrodes", ends="electrodes_index")]
     units = H5Dataset(path, [*columns, "waveforms"], group="units")

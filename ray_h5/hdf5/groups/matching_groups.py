@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import itertools
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from glob import escape
 from typing import Any, TypeAlias
 
 import h5py
+import numpy as np
 
 from ray_h5.errors import (
     MissingGroupError,
@@ -27,14 +29,14 @@ from ray_h5.hdf5.files.file_bytes import ObjectId, address_of, widths_of
 from ray_h5.hdf5.files.links import Link, Trail, as_object, stored_name
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.groups.column_of_groups import GroupColumn, check_places
-from ray_h5.hdf5.groups.references import targets_of
+from ray_h5.hdf5.groups.references import addresses_of, leads_nowhere, named, targets_of
 from ray_h5.hdf5.tree.attributes import GroupAttribute, TextGuard, text_attribute
 from ray_h5.hdf5.tree.encodings import encoding_of
 from ray_h5.hdf5.tree.tree import FROM_ROOT, H5Tree, Root, in_both
 from ray_h5.hdf5.tree.walker import OF_MATLAB, Found, hard_links, names_in, not_utf8, walk
 from ray_h5.likely_rows.alike import pattern_of
 from ray_h5.likely_rows.suggestions import Suggestion
-from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray, Paths, Texts
+from ray_h5.manifest.joined_arrays import ENDS, LACKS, GroupTable, JoinedArray, Paths, Texts
 from ray_h5.messages import few, near_names
 from ray_h5.storage.natural_order import natural_key
 
@@ -78,6 +80,8 @@ class GroupPattern:
         The column of datasets that match the pattern themselves.
     missing : {"error", "null", "never"}
         Whether a group may lack a column that others have; if never, no option changes that.
+    follows : bool
+        Whether `name` is a dataset below each group, and rows are the datasets that its references lead to.
     """
 
     pattern: str | tuple[tuple[str, str], ...]
@@ -85,6 +89,7 @@ class GroupPattern:
     attrs: tuple[str, ...] = ()
     name: str = "value"
     missing: str = "error"
+    follows: bool = False
 
     @property
     def said(self) -> str:
@@ -126,7 +131,9 @@ def read_group_table(
             table = _side_by_side(walks, pattern.pattern)
         else:
             glob = pattern.pattern
-            table = walks[0].table_of(walks[0].rows(glob)) if len(walks) == 1 else _by_name(walks, pattern, glob)
+            one, is_one = walks[0], len(walks) == 1 or pattern.follows  # references are of one file
+            made = one.followed if pattern.follows else one.table_of
+            table = made(one.rows(glob)) if is_one else _by_name(walks, pattern, glob)
     for one in walks:
         own = {name: joined for name, joined in table.columns.items() if joined.layouts[0].sources == one.sources}
         check_places(one.path, replace(table, columns=own), one.file_bytes)
@@ -393,6 +400,70 @@ class _Walk:
             attributes_by_name[OF_VALUES] = Texts.of(self._said)
         return GroupTable(paths, columns, attributes_by_name)
 
+    def followed(self, rows: _Rows) -> GroupTable:
+        """Return the single values that a dataset of each group is, or refers to; and where those of a group end."""
+        column, paths, lacks = self._pattern.name, list[str](), np.zeros(len(rows), bool)
+        ends, entries = np.zeros(len(rows), np.int64), list[list[int] | None]()
+        builder = self._builders[column] = GroupColumn(self.path, column, self._widths)
+        with _bounded_cache(self.root.file, [name for name, _ in rows]):
+            for number, (name, _) in enumerate(rows):
+                dataset = self._below(rows[number])
+                lacks[number] = dataset is None
+                if dataset is None or h5py.h5a.exists(dataset, _EMPTY):
+                    entries.append([])
+                elif are_references(dataset.get_type()):
+                    path = f"{name}/{column}"
+                    entries.append(addresses_of(self._tree, path, as_object(dataset), self.file_bytes))
+                else:
+                    entries.append(None)  # the value itself
+            # One pass over the file for the references of all groups.
+            targets = named(self._tree, {address for of_row in entries for address in of_row or ()})
+            for number, ((name, _), of_row) in enumerate(zip(rows, entries, strict=True)):
+                if of_row is None:
+                    self._add_value(f"{name}/{column}", self._below(rows[number]), number)
+                    paths.append(f"{name}/{column}")
+                for address in of_row or ():
+                    if address not in targets:
+                        raise leads_nowhere(f"{self.path}: column {column!r}, row {number}", address, column)
+                    path, group = targets[address]
+                    self._add_value(path, self._open((group, self._trail), path), number)
+                    paths.append(path)
+                ends[number] = len(paths)
+        if not paths:
+            raise UnsupportedColumnError(f"{self.path}: column {column!r} has no values in any group, and so no type")
+        values = {column: builder.joined(made := Paths.of(paths))}
+        return GroupTable(made, values, {ENDS + column: ends, LACKS + column: lacks})
+
+    def _below(self, row: tuple[str, _Parent | None]) -> h5py.h5d.DatasetID | None:
+        """Return the dataset of references, or of a value, below a group; None if the group may lack it."""
+        (name, parent), column, trail = row, self._pattern.name, self._trail.branch()
+        try:
+            found = None if parent is None else self._open(parent, name, datasets=False)
+            dataset = None if found is None else trail.follow(h5py.Group(found), column)
+        except UnknownColumnError:
+            dataset = None
+        if trail.sources or isinstance(dataset, h5py.Group):
+            what = "is a group" if not trail.sources else "leads to another file"
+            raise UnsupportedColumnError(
+                f"{self.path}: {f'{name}/{column}'!r} {what}; expected a dataset, as in other groups"
+            )
+        if dataset is None and self._pattern.missing != "null":
+            raise self._differs(f"{name!r} lacks {column}")
+        return dataset
+
+    def _add_value(self, path: str, dataset: Any, number: int) -> None:
+        """Add a dataset that is one of the values of a group."""
+        if is_dataset := isinstance(dataset, h5py.h5d.DatasetID):
+            self._check_referred(path, dataset, number)
+        if not is_dataset or math.prod(dataset.shape) != 1 or self._said[-1] == b"char":
+            what = f"an array of shape {dataset.shape}" if is_dataset else "a group"
+            what = "a text of MATLAB (char)" if is_dataset and self._said[-1] == b"char" else what
+            raise UnsupportedColumnError(
+                f"{self.path}: column {self._pattern.name!r}, row {number}: {path!r} is {what}; expected a single "
+                "value, as a row joins those that its references lead to. Read other columns with columns=[...]."
+            )
+        self._builders[self._pattern.name].add(path, dataset)
+
     def joined(
         self, column: str, pattern: str, rows: Sequence[tuple[str, Mapping[str, tuple[str, _Parent]]]]
     ) -> JoinedArray | None:
@@ -417,26 +488,32 @@ class _Walk:
 
     def _add_referred(self, path: str, dataset: h5py.h5d.DatasetID, number: int) -> None:
         """Add a dataset that an entry refers to. MATLAB says of each what it holds, and which ones are empty."""
-        name, where = self._pattern.name, f"{self.path}: column {self._pattern.name!r}, row {number}"
+        name = self._pattern.name
+        if not number:
+            self._builders[name] = GroupColumn(self.path, name, self._widths)
+        is_empty = h5py.h5a.exists(dataset, _EMPTY) and name not in self.refused
+        self._check_referred(path, dataset, number, is_empty=is_empty)
+        if is_empty:
+            self._builders[name].add_empty()
+        else:
+            self._add(name, path, dataset, number)
+
+    def _check_referred(self, path: str, dataset: h5py.h5d.DatasetID, number: int, *, is_empty: bool = False) -> None:
+        """Raise unless a dataset that an entry refers to holds what those before it do; note what that is."""
+        where = f"{self.path}: column {self._pattern.name!r}, row {number}"
         if are_references(dataset.get_type()):
             raise UnsupportedColumnError(
                 f"{where}: {path!r} has references itself, such as a cell array in a cell array: a row would be a list "
                 f"of arrays. Read the arrays of one row as rows, by its own name: columns=[{path!r}]"
             )
-        if not number:
-            self._builders[name] = GroupColumn(self.path, name, self._widths)
-        if h5py.h5a.exists(dataset, _EMPTY) and name not in self.refused:
-            self._builders[name].add_empty()
-            self._said.append(b"")
-            return
-        said = text_attribute(h5py.Dataset(dataset, readonly=True), OF_VALUES).encode()
-        if (first := next(filter(None, self._said), said)) != said:
+        said = b"" if is_empty else text_attribute(h5py.Dataset(dataset, readonly=True), OF_VALUES).encode()
+        first = next(filter(None, self._said), said)
+        if not is_empty and first != said:
             raise UnsupportedColumnError(
                 f"{where}: {path!r} holds {said.decode() or 'values of no class'}, and rows before it hold "
                 f"{first.decode()}: no column of one type"
             )
         self._said.append(said)
-        self._add(name, path, dataset, number)
 
     def _add_group(self, name: str, group: h5py.h5g.GroupID, number: int) -> None:
         """Add the datasets below a group that is a row."""
@@ -452,6 +529,8 @@ class _Walk:
                 continue
             self._check_here(path, trail)
             if isinstance(item, h5py.h5d.DatasetID):
+                if path not in self.refused and are_references(item.get_type()):
+                    self.refused[path] = _refers(f"{self.path}: column {path!r}")
                 self._add(path, f"{name}/{path}", item, number)
                 count += 1
             elif self._wanted is not None and not self._tree.access.beside:
@@ -490,6 +569,7 @@ class _Walk:
         try:
             builder.add(path, dataset)
         except UnsupportedColumnError as exc:
+            exc.is_encoded = False  # references of datasets that are rows are not followed
             self.refuse(column, exc)
 
     def _check_complete(self, group: str, number: int) -> None:
@@ -585,6 +665,13 @@ def _side_by_side(walks: Sequence[_Walk], patterns: Sequence[tuple[str, str]]) -
     made = {column: walk_of[column].joined(column, pattern, rows) for column, pattern in patterns}
     columns = {column: joined for column, joined in made.items() if joined is not None}
     return GroupTable(Paths.of([name for name, _ in rows]), columns, {})
+
+
+def _refers(where: str) -> UnsupportedColumnError:
+    """Return the error of a column that has references in groups; whoever asks for it follows them."""
+    error = UnsupportedColumnError(f"{where} has references to other objects in groups")
+    error.is_encoded = True
+    return error
 
 
 def _in_two_files(pattern: str, what: str, walks: Sequence[_Walk]) -> SchemaMismatchError:

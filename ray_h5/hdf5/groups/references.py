@@ -35,9 +35,19 @@ def targets_of(tree: H5Tree, name: str, dataset: h5py.Dataset, file_bytes: int) 
     UnsupportedColumnError, CorruptFileError
         If its entries lie along several axes, or one refers to nothing.
     """
+    where, addresses = f"{tree.path}: column {name!r}", addresses_of(tree, name, dataset, file_bytes)
+    names = named(tree, {*addresses})
+    for row, address in enumerate(addresses):
+        if address not in names:
+            raise leads_nowhere(f"{where}, row {row}", address, name)
+    return [names[address] for address in addresses]
+
+
+def addresses_of(tree: H5Tree, name: str, dataset: h5py.Dataset, file_bytes: int) -> list[int]:
+    """Return where in the file is what each entry refers to; errors as in `targets_of`."""
     where = f"{tree.path}: column {name!r}"
-    addresses = _addresses(where, tree.path, name, dataset, file_bytes).tolist()
-    if all(address in _NOTHING for address in addresses):
+    addresses: list[int] = _addresses(where, tree.path, name, dataset, file_bytes).tolist()
+    if addresses and all(address in _NOTHING for address in addresses):
         raise UnsupportedColumnError(f"{where} has references that lead nowhere: none was written")
     if not _NOTHING.isdisjoint(addresses):
         row = next(row for row, address in enumerate(addresses) if address in _NOTHING)
@@ -45,14 +55,15 @@ def targets_of(tree: H5Tree, name: str, dataset: h5py.Dataset, file_bytes: int) 
             f"{where}, row {row}: a null reference; expected one to a dataset or group. Write what the row "
             f"has, or read the other columns: columns=[...] without {name!r}."
         )
-    names = _named(tree, {*addresses})
-    for row, address in enumerate(addresses):
-        if address not in names:
-            raise CorruptFileError(
-                f"{where}, row {row}: the reference leads to address {address}, where no dataset or group of the "
-                f"file has a name: it was deleted. Read the other columns: columns=[...] without {name!r}."
-            )
-    return [names[address] for address in addresses]
+    return addresses
+
+
+def leads_nowhere(where: str, address: int, name: str) -> CorruptFileError:
+    """Return the error for a reference to an object that has no name."""
+    return CorruptFileError(
+        f"{where}: the reference leads to address {address}, where no dataset or group of the "
+        f"file has a name: it was deleted. Read the other columns: columns=[...] without {name!r}."
+    )
 
 
 def _addresses(where: str, path: str, name: str, dataset: h5py.Dataset, file_bytes: int) -> np.ndarray:
@@ -101,7 +112,7 @@ def _addresses(where: str, path: str, name: str, dataset: h5py.Dataset, file_byt
     return addresses.reshape(-1)
 
 
-def _named(tree: H5Tree, wanted: set[int]) -> dict[int, Named]:
+def named(tree: H5Tree, wanted: set[int]) -> dict[int, Named]:
     """Return the names of objects: in the group of MATLAB's targets first, then in all groups, the upper ones first."""
     root, to_root = tree.root
     starts = [(root, ""), *([] if to_root.sources else [(tree.file["/"], FROM_ROOT)])]

@@ -80,8 +80,8 @@ def test_dtypes_by_name():
         torch.float64,
     ]
     assert found["u1"].tolist() == [1, 255]
-    with pytest.raises(UnknownColumnError, match=r"dtypes: no column 'f44'.*Did you mean 'f4'"):
-        TorchCollate({"f44": torch.float32})(BATCH)
+    with pytest.raises(UnknownColumnError, match=r"dtypes: no column 'texts'.*Did you mean 'text'"):
+        TorchCollate({"texts": torch.float32})(BATCH)
 
 
 def test_devices():
