@@ -112,8 +112,12 @@ def ticks_of(x, fps):
     return [x.times[0] + k / fps for k in range(math.floor(count) + 1)]
 
 
-def check(seed, path):
-    """Compare the windows of a random file; return the number of rows, or None if floats cannot say which there are."""
+def draw(seed, path, beside=()):
+    """Write a random file; return its columns, its windows, and what holds of the rows and their number.
+
+    Datasets of `beside`, as many entries as the first column has, have its times: each is a column `at_<name>`. None is
+    returned if floats cannot say which rows there are.
+    """
     rng = random.Random(seed)
     is_integer = rng.random() < 0.4
     base = Fraction(GPS) if is_integer else rng.choice(STARTS)
@@ -135,12 +139,17 @@ def check(seed, path):
     holds, in_seconds = ["y"] * (rng.random() < 0.3), NANOSECONDS if "datetimes" in kinds else 1
     with h5py.File(path, "w") as file:
         at = x.write(file) | y.write(file)
+        for name, make in dict(beside).items():
+            file[name] = make(len(x.times))
+            file[name].attrs.update(file["x"].attrs)
+            at |= {name: at["x"]} if "x" in at else {}
     low, high = (float(end / in_seconds) for end in span)
     windows = Windows(
         {
             "x": [0.0],
             "near": ("y", [float(offset / in_seconds) for offset in offsets]),
             "span": ("y", slice(low, high)),
+            **{f"at_{name}": (name, [0.0]) for name in dict(beside)},
         },
         at=at or {"none": "none"},
         pad=pads,
@@ -173,28 +182,42 @@ def check(seed, path):
     begin = next((i for i, row in enumerate(expected) if row[0]), len(expected))
     expected = [row for row in expected[begin::stride] if row[0]]
     columns = ["near", "span", "time"] + ["near_is_pad"] * (pads != ("drop", "drop"))
-    if not expected:
+
+    def verify(found):
+        assert len(found["time"]) == len(expected), (seed, windows)
+        last = len(y.times) - 1
+        for i, (_, now, row) in enumerate(expected):
+            context = seed, i, windows
+            assert abs(Fraction(found["time"][i].item()) * in_seconds - now) <= x.doubt + 256 * (
+                in_seconds > 1 or "rate" in x.kind
+            )
+            if row is None:
+                continue
+            near, sides, samples = row
+            blank = [pads[side > 0] == "zero" and side != 0 for side in sides]
+            assert found["near"][i].tolist() == np.where(blank, 0, near).tolist(), context
+            assert "near_is_pad" not in found or found["near_is_pad"][i].tolist() == [side != 0 for side in sides], (
+                context
+            )
+            blank = {at: pads[at > last] == "zero" for at in samples if not 0 <= at <= last}
+            wanted = [0 if blank.get(at) else min(max(at, 0), last) for at in samples]
+            assert np.asarray(found["span"][i]).tolist() == wanted, context
+
+    return columns, windows, verify, len(expected)
+
+
+def check(seed, path):
+    """Compare the windows of a random file; return the number of rows, or None if floats cannot say which there are."""
+    drawn = draw(seed, path)
+    if drawn is None:
+        return None
+    columns, windows, verify, count = drawn
+    if not count:
         with pytest.raises(OptionError, match="found none"):
             H5Dataset(path, columns, windows=windows, decode_cf=True)
         return 0
-    found = H5Dataset(path, columns, windows=windows, decode_cf=True)[:]
-    assert len(found["time"]) == len(expected), (seed, windows)
-    last = len(y.times) - 1
-    for i, (_, now, row) in enumerate(expected):
-        context = seed, i, windows
-        assert abs(Fraction(found["time"][i].item()) * in_seconds - now) <= x.doubt + 256 * (
-            in_seconds > 1 or "rate" in x.kind
-        )
-        if row is None:
-            continue
-        near, sides, samples = row
-        blank = [pads[side > 0] == "zero" and side != 0 for side in sides]
-        assert found["near"][i].tolist() == np.where(blank, 0, near).tolist(), context
-        assert "near_is_pad" not in found or found["near_is_pad"][i].tolist() == [side != 0 for side in sides], context
-        blank = {at: pads[at > last] == "zero" for at in samples if not 0 <= at <= last}
-        wanted = [0 if blank.get(at) else min(max(at, 0), last) for at in samples]
-        assert np.asarray(found["span"][i]).tolist() == wanted, context
-    return len(expected)
+    verify(H5Dataset(path, columns, windows=windows, decode_cf=True)[:])
+    return count
 
 
 @pytest.mark.parametrize("part", range(4))
