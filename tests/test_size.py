@@ -41,7 +41,7 @@ class Size(NamedTuple):
 LIMITS = Size(lines=57_400, modules=300, hidden_imports=40, lone_protocols=0, single_use=48, wide_functions=27)
 """Of all packages together."""
 
-TEST_LINES = 59_500
+TEST_LINES = 60_000
 """Of all modules in tests/."""
 
 COMMENTS = 1.31
