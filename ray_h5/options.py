@@ -57,11 +57,12 @@ def require(holds: object, option: str, value: object, expected: str) -> None:
 
 
 def as_names(columns: Any, option: str = "columns") -> list[str]:
-    """Return the names of columns that a user gave as `option`; a single string is an error."""
+    """Return the names of columns that a user gave as `option`; a single string is an error, and so is a mapping."""
     if isinstance(columns, str):
         advice = f"expected a list of names, found one; write {option.rpartition(': ')[2]}=[{columns!r}]"
         raise OptionError(advice, option=option, value=columns)
-    names = list(columns) if isinstance(columns, Iterable) else [columns]
+    is_list = isinstance(columns, Iterable) and not isinstance(columns, Mapping)  # keys would be taken for names
+    names = list(columns) if is_list else [columns]
     if odd := [name for name in names if not isinstance(name, str)]:
         raise OptionError(f"{option}: expected a list of names, such as 'signal' or 'obs/image', found {odd[0]!r}")
     return list(map(str, names))  # Python's text: subclasses, such as numpy's, are in no index file

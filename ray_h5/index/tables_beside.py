@@ -28,7 +28,7 @@ from ray_h5.tables.table_files import Table, open_table
 
 logger = logging.getLogger(__name__)
 
-_STEPS = " Numbers of steps are on='step', or on=['path', 'step'] with several files, as include_steps delivers them."
+_STEPS = " Numbers of steps are on='step', or on=['path', 'step'] of files: those of H5Dataset(include_steps=True)."
 
 _PLACES = ("path", "row", "row_id", "step")
 _MAX_LISTED, _MAX_SHOWN = 10, 1000

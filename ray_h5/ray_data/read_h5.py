@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _INSTEAD = {
     "name": "Datasets have no names: set_epoch(ds, 3) takes the dataset, and train_batches('train', 3, ...) the key of "
     "TorchTrainer(datasets={'train': ds}).",
+    "include_steps": "H5Dataset and loader have it; here include_row_ids=True numbers the windows.",
     "batch_size": "Pass it to iter_torch_batches(batch_size=...), train_batches or map_batches.",
     "predicate": "Write read_h5(...).filter(expr=where(...)).",
     "transform": "Write read_h5(...).map_batches(function).",

@@ -281,6 +281,7 @@ def test_groups_may_share_others_by_links(tmp_path):
         (lambda: Groups("a", attrs="n"), r"write attrs=\['n'\]"),
         (lambda: Groups("a", attrs=["n", 3, "m"]), "Groups: attrs: expected a list of names"),
         (lambda: Groups("a", attrs=3), "Groups: attrs: expected a list of names"),
+        (lambda: Groups("a", attrs={"n": "m"}), "Groups: attrs: expected a list of names, .* found {'n': 'm'}"),
         (lambda: Groups("a", attrs=("n",), key="n"), "names that differ"),
         (lambda: Groups("a", order="size"), "'name' or 'creation'"),
         (lambda: Groups("a", order=["name"]), "'name' or 'creation'"),

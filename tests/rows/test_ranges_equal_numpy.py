@@ -162,6 +162,8 @@ def test_bad_offsets(tmp_path, offsets, said):
         ([3, 5, 9], {"offsets": "v"}, "fit ends='v', inclusive=True"),
         ([1, 5, 11], {"offsets": "v"}, "fit offsets='v', base=1"),
         ([0, 5, 10], {"offsets": "v", "base": 1}, "row 0 goes from 0 to 5; expected a start from 1 on"),
+        ([1, 3, 6], {"starts": "v"}, "rows go from 1 to 10; expected 0 to 10.*fit starts='v', base=1"),
+        (np.empty(0, int), {"starts": "v"}, "rows go from 0 to 0; expected 0 to 10"),
         ([3, 5, 9], {"ends": "v"}, "rows go from 0 to 9; expected 0 to 10.*fit ends='v', inclusive=True"),
         ([4, 6, 11], {"ends": "v"}, "rows go from 0 to 11; expected 0 to 10.*fit ends='v', base=1"),
         ([0, 3, 5], {"ends": "v"}, "fit starts='v'"),

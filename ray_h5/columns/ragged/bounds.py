@@ -145,8 +145,10 @@ def check_inside(bounds: Bounds, length: int, where: str, content: str, to: tupl
 
 def _fitting(bounds: Bounds, option: str, length: int, name: BoundsLike, base: int) -> str:
     """Return which option fits numbers that are no offsets or ends of all values; empty if none does."""
-    if option in {"counts", "starts"} or not len(bounds):
+    if option == "counts" or not len(bounds):
         return ""
+    if option == "starts":
+        return f"The numbers fit starts={name!r}, base=1. " if base == 0 and bounds.starts[0] == 1 else ""
     first = int((bounds.starts if option == "offsets" else bounds.stops)[0]) + base
     last = int(bounds.stops[-1]) + base
     fits = {

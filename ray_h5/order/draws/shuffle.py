@@ -21,6 +21,9 @@ _OPTIONS = ("weights", "rows_per_epoch", "by_length", "run_rows", "batch_values"
 _UNITS = ("auto", "rows", "chunks", "files")
 _LENGTHS = "expected the name of a column with the length of each row, or an array with a number for each row"
 
+_MOST_ROWS = {"window_rows": (1 << 63) - 1, "rows_per_epoch": 1 << 40, "run_rows": 1 << 40}
+"""Positions in an epoch are int64, and those of a run are made at once."""
+
 _REPLACEMENT = "Weights draw each position independently. Shuffle(rows_per_epoch=n) draws no row twice before all came."
 
 _SUM_TOLERANCE = 1e-6
@@ -106,7 +109,9 @@ class Shuffle(ComparedByContent):
         for name in ("seed", "window_rows", "rows_per_epoch", "run_rows"):
             if (value := getattr(self, name)) is not None:
                 least = 0 if name == "seed" else 1
-                object.__setattr__(self, name, as_integer(f"Shuffle: {name}", value, least, instead=", or None"))
+                value = as_integer(f"Shuffle: {name}", value, least, instead=", or None")
+                require(value <= (most := _MOST_ROWS.get(name, value)), f"Shuffle: {name}", value, f"at most {most}")
+                object.__setattr__(self, name, value)
         rows = self.window_rows
         if rows is not None and self.unit in ("rows", "files") and self.by_length is None:
             raise OptionError(f"Shuffle(unit={self.unit!r}, window_rows={rows}): only chunks are mixed in windows")
