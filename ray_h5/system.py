@@ -10,6 +10,7 @@ import contextlib
 import os
 import resource
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -54,6 +55,14 @@ def max_open_files() -> int | None:
     """Return how many files this process may have open; None if that is not limited."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return None if limit == resource.RLIM_INFINITY else limit
+
+
+def nameless_file() -> int:
+    """Return the descriptor of a new file without a name: in memory where the system has such, else on a disk."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("ray_h5")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
 
 
 def move_to_cpu(number: int) -> None:

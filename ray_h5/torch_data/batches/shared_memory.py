@@ -31,7 +31,6 @@ import math
 import os
 import secrets
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -44,6 +43,7 @@ import torch
 from ray_h5.buffers import Spec
 from ray_h5.errors import RayH5Error
 from ray_h5.per_process import PerProcess
+from ray_h5.system import nameless_file
 
 SLOTS = 6
 """Two batches in transfer (DataLoader's prefetch factor), one in use, one being read, and two to spare."""
@@ -97,11 +97,7 @@ class Pool:
     def new(cls, nbytes: int, count: int) -> Pool:
         """Return the pool of this worker, whose slots have this size or more."""
         slot_bytes = -(-nbytes // _HEAD_BYTES) * _HEAD_BYTES
-        if hasattr(os, "memfd_create"):
-            fd = os.memfd_create("ray_h5")
-        else:
-            with tempfile.TemporaryFile() as file:
-                fd = os.dup(file.fileno())
+        fd = nameless_file()
         try:
             os.ftruncate(fd, _HEAD_BYTES + count * slot_bytes)
             return cls(_mapped(fd), (os.getpid(), secrets.token_hex(8)), slot_bytes, count, fd)
