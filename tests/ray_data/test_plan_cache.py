@@ -52,10 +52,10 @@ def test_another_process_gets_the_plan(filtered):
 def test_an_epoch_plans_nothing_anew(filtered, monkeypatch, caplog):
     made = []
     caplog.set_level("INFO", "ray_h5")
-    monkeypatch.setattr(datasource, "describe", lambda plan: made.append(plan) or "a plan")
+    monkeypatch.setattr(datasource, "describe", lambda plan: made.append(plan) or "a plan that only this test has")
     rows = sum(len(batch["wide"]) for batch in filtered.iter_batches())
     assert len(made) == 1
-    assert "reading a plan" in caplog.text
+    assert "reading a plan that only this test has" in caplog.text
     made.clear()
     monkeypatch.setattr(ray_h5.H5Datasource, "_make_plan", lambda *_: made.append(1))
     assert sum(len(batch["wide"]) for batch in filtered.iter_batches()) == rows

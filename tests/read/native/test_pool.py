@@ -130,13 +130,13 @@ def test_one_thread_more_than_asked_for_plans_reads_if_it_has_a_cpu(tmp_path, mo
     monkeypatch.setattr(read_calls, "cpu_count", lambda: cpus)
     values = np.arange(800_000, dtype="<f4").reshape(800, 1000)
     path = save(tmp_path / "a.h5", {"x": values}, chunks=(1, 1000))
-    names, read = set(), h5_data_loader.H5DataLoader._read
+    names, read = set(), h5_data_loader._read
 
     def slowly(*args, **options):
         time.sleep(0.02)
         return read(*args, **options)
 
-    monkeypatch.setattr(h5_data_loader.H5DataLoader, "_read", slowly)
+    monkeypatch.setattr(h5_data_loader, "_read", slowly)
 
     def noted(batch):
         names.update(each.name for each in threading.enumerate() if each.name.startswith("ray_h5_loader"))
