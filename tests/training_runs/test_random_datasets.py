@@ -8,6 +8,7 @@ import os
 import random
 import threading
 import time
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -365,14 +366,18 @@ def as_lists(value):
     return [as_lists(each) for each in value] if isinstance(value, list) else value
 
 
+def _children_of(task):
+    """Return the processes that a thread has started; none if it has ended."""
+    try:
+        return Path(f"/proc/self/task/{task}/children").read_text().split()
+    except FileNotFoundError:
+        return []
+
+
 def what_is_open():
     """Return how many descriptors, threads, processes and names in /dev/shm this process has."""
     gc.collect()
-    processes = [
-        number
-        for task in os.listdir("/proc/self/task")
-        for number in open(f"/proc/self/task/{task}/children").read().split()  # noqa: SIM115
-    ]
+    processes = [number for task in os.listdir("/proc/self/task") for number in _children_of(task)]
     return {
         "descriptors": len(os.listdir("/proc/self/fd")),
         "threads": threading.active_count(),
