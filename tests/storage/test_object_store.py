@@ -1,7 +1,10 @@
 """Files in stores: addresses, options, identities, ranges, errors; nothing secret in any message."""
 
+import errno
+import http.client
 import os
 import pickle
+import socket
 import ssl
 import subprocess
 import sys
@@ -10,6 +13,7 @@ import time
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
+from urllib.parse import urlsplit
 
 import fsspec.implementations.memory
 import numpy as np
@@ -32,6 +36,7 @@ from ray_h5.storage.stores import object_store
 from ray_h5.storage.stores.arguments import store_arguments
 from ray_h5.storage.stores.errors import store_error
 from ray_h5.storage.stores.file_systems import FileSystemStorage
+from ray_h5.storage.stores.gate import Gate, host_of
 from ray_h5.storage.stores.object_store import ObjectStorage
 from ray_h5.storage.stores.options import StoreOptions
 from tests.kit.fault_server import FaultServer
@@ -432,6 +437,7 @@ def test_errors_of_servers_name_no_bucket(server, status, error, says):
 _FORK = """
 import os, sys
 from ray_h5.storage.stores.file_systems import FileSystemStorage
+from ray_h5.storage.stores.gate import Gate, host_of
 from ray_h5.storage.stores.object_store import ObjectStorage
 from ray_h5.storage.stores.options import StoreOptions
 from ray_h5.errors import OptionError
@@ -537,6 +543,33 @@ def test_named_hosts_are_compared_whole_and_with_their_port(sent, name, location
     sent.server.heal()
     ranges = [(at, 30_000) for at in range(0, len(BODY) - 30_000, 60_000)]
     store.open(url, expect).read_ranges(ranges, lambda i, data: check_equal(data, BODY[ranges[i][0] :][:30_000]))
+
+
+def test_a_gate_outlives_errors_and_its_threads_end_with_connections(server, monkeypatch):
+    class Listener(socket.socket):
+        def accept(self):
+            if not failed:
+                failed.append(1)
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            return super().accept()
+
+    failed, others = [], {*threading.enumerate()}
+    made = Listener()
+    made.bind(("127.0.0.1", 0))
+    made.listen()
+    with monkeypatch.context() as patched:
+        patched.setattr(socket, "create_server", lambda *_, **__: made)
+        through = urlsplit(Gate([host_of(server.url)]).url)
+    for _ in range(10):
+        client = http.client.HTTPConnection(through.hostname, through.port, timeout=20)
+        client.request("GET", f"{server.url}/bkt/a.h5")
+        check_equal(client.getresponse().read(), BODY)
+        client.close()
+    deadline = time.monotonic() + 20
+    while len(of_gate := [t for t in {*threading.enumerate()} - others if t.name == "ray_h5_gate"]) > 1:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert (len(failed), len(of_gate)) == (1, 1)  # what accepts stays
 
 
 def check_equal(found, expected):

@@ -10,6 +10,7 @@ import contextlib
 import re
 import socket
 import threading
+import time
 from collections.abc import Collection
 from urllib.parse import urlsplit
 
@@ -23,7 +24,7 @@ _MISDIRECTED = 421
 """The status of the answer for another host."""
 
 _MOST_HEAD, _PIECE = 1 << 16, 1 << 18
-_WAIT_S = 60.0
+_WAIT_S, _REST_S = 60.0, 0.05
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+) *\r\n", re.IGNORECASE)
 _gates: PerProcess[LRU[Gate]] = PerProcess(lambda: LRU(64))
 
@@ -66,8 +67,15 @@ class Gate:
 
     def _accept(self) -> None:
         while True:
-            client, _ = self._listener.accept()
-            threading.Thread(target=self._serve, args=(client,), daemon=True, name="ray_h5_gate").start()
+            try:
+                client, _ = self._listener.accept()
+            except OSError:  # no descriptor is left: connections wait in the backlog
+                time.sleep(_REST_S)
+                continue
+            try:
+                threading.Thread(target=self._serve, args=(client,), daemon=True, name="ray_h5_gate").start()
+            except RuntimeError:  # no thread is left: obstore connects again
+                client.close()
 
     def _serve(self, client: socket.socket) -> None:
         """Pass the requests of a connection on. All of them are for one host: clients keep connections by host."""
@@ -87,6 +95,7 @@ class Gate:
                 if server is None:
                     reached = host
                     server = opened.enter_context(socket.create_connection(host, _WAIT_S))
+                    opened.callback(_end, server)  # to close it would not end the thread that waits for its bytes
                     server.settimeout(None)
                     server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     if is_tunnel:
@@ -101,7 +110,7 @@ class Gate:
                 parts = urlsplit(target)
                 path = (parts.path or b"/") + (b"?" + parts.query if parts.query else b"")
                 server.sendall(b" ".join([method, path, version]) + head[head.index(b"\r\n") :])
-                # obstore says how long each body is. The next head begins behind it.
+                # obstore says how long each body is. The next head begins after it.
                 length = int(found[1]) if (found := _LENGTH.search(head)) else 0
                 server.sendall(rest[:length])
                 length, rest = length - len(rest[:length]), rest[length:]
@@ -126,5 +135,9 @@ def _pass(source: socket.socket, target: socket.socket) -> None:
         buffer = memoryview(bytearray(_PIECE))
         while count := source.recv_into(buffer):
             target.sendall(buffer[:count])
+    _end(target)
+
+
+def _end(side: socket.socket) -> None:
     with contextlib.suppress(OSError):
-        target.shutdown(socket.SHUT_RDWR)
+        side.shutdown(socket.SHUT_RDWR)
