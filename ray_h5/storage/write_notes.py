@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
-from ray_h5.errors import CorruptFileError, ReadFailedError, WriterActiveError
+from ray_h5.errors import CorruptFileError, NotFoundError, ReadFailedError, StaleIndexError, WriterActiveError
 from ray_h5.lru import first_time
 from ray_h5.messages import counted
 from ray_h5.storage.stores.store_base import InStore
@@ -118,7 +118,7 @@ def notes_on_disk(hidden: Iterable[str]) -> Notes:
 def _read_on_disk(path: str) -> WriteNote | None:
     try:
         descriptor = os.open(path, _FLAGS)
-    except (FileNotFoundError, NotADirectoryError, PermissionError):  # files of who hides the note are hidden, too
+    except (FileNotFoundError, NotADirectoryError, PermissionError):  # the files of that write have its mode
         return None
     except OSError as exc:
         if exc.errno == errno.ELOOP:  # a link is none of ours
@@ -157,21 +157,24 @@ def settled(folder: str, list_once: Callable[[], T], notes_of: Callable[[T], Not
     before: Notes = {}
     for _ in range(_TRIES):
         listed = list_once()
-        notes = notes_of(listed)
+        try:
+            notes = notes_of(listed)
+        except (NotFoundError, StaleIndexError):  # one in a store, between the requests for its state and its bytes
+            continue
         if notes == before:
             return listed, notes
         before = notes
     raise WriterActiveError(f"{folder}: writes give names to files there all the time. Read it when they have ended.")
 
 
-def uncounted(notes: Notes, *, but: str = "") -> set[str]:
-    """Return the paths or URLs of the files that do not count, for all notes but that in the hidden folder `but`.
+def uncounted(notes: Notes, *, own: str = "") -> set[str]:
+    """Return the paths or URLs of the files that do not count by the notes, except the one in the hidden folder `own`.
 
     A warning says so: the write may have died.
     """
     found: set[str] = set()
     for hidden, note in notes.items():
-        if note is None or hidden == but:
+        if note is None or hidden == own:
             continue
         folder = hidden.rpartition("/")[0]
         places = {f"{folder}/{name}": stamp for name, stamp in note.files.items()}

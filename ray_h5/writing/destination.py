@@ -10,13 +10,7 @@ from typing import NoReturn
 from ray_h5.errors import OutputExistsError, RayH5Error, WriteFailedError
 from ray_h5.options import DEFAULT_EXTENSIONS
 from ray_h5.storage.storage_of_path import whole_path
-from ray_h5.storage.write_notes import (
-    NOTE,
-    FileStamp,
-    Notes,
-    WriteNote,
-    uncounted,
-)
+from ray_h5.storage.write_notes import NOTE, FileStamp, Notes, WriteNote, uncounted
 
 
 def is_hdf5_name(name: str) -> bool:
@@ -29,8 +23,8 @@ class Destination(ABC):
 
     Files that are not complete are under hidden names. It can be pickled; the copy belongs to the same write.
 
-    `publish` puts a dataset of several files in the place of another one: new first, old last. Its steps, and what is
-    there after a kill behind each of them::
+    `publish` puts a dataset of several files in the place of another one: new first, old last. Its steps, and what a
+    kill after each of them leaves::
 
         step                                             a reader sees   the next write
         1  all new files are complete, in hidden folder  old             removes the hidden folder
@@ -73,7 +67,7 @@ class Destination(ABC):
     def names(self) -> list[str]:
         """Return the HDF5 files that are in the folder itself, and count."""
         names, notes = self._look()
-        left_out = uncounted(notes, but=self._hidden_folder)
+        left_out = uncounted(notes, own=self._hidden_folder)
         return sorted(
             name
             for name in names
@@ -169,6 +163,7 @@ class Destination(ABC):
         tokens_of = {name: token for token, name in names.items()}
         note = WriteNote(self._complete(names), is_committed=False)
         given: dict[str, str] = {}
+        replaced: Mapping[str, FileStamp] = {}
         try:
             # Step 2. One file without an old one appears at once by itself.
             if old or len(names) > 1:
@@ -181,15 +176,16 @@ class Destination(ABC):
             self._named()
             # The last look before the commit: what came meanwhile is not in the list of what goes.
             if old is not None:
-                self._check_beside(names.values(), old)
+                self._check_others(names.values(), old)
+                replaced = self._stamps(old)
             # Step 4. Once it is done, the new files count, whatever fails.
-            self._commit(old or ())
+            self._commit(replaced)
         except BaseException:
             with contextlib.suppress(RayH5Error, OSError):  # otherwise the note stays, and says what counts
                 self._undo(note, given)
             raise
         try:
-            self._remove(old or ())
+            self._remove(replaced)
             self._remove_note()
         except (RayH5Error, OSError) as exc:
             raise WriteFailedError(
@@ -200,14 +196,14 @@ class Destination(ABC):
     def _raise_taken(self, name: str) -> NoReturn:
         raise OutputExistsError(f"{self.place(name)}: another write made it meanwhile. Write again, or elsewhere.")
 
-    def _check_beside(self, new: Iterable[str], old: Sequence[str]) -> None:
+    def _check_others(self, new: Iterable[str], old: Sequence[str]) -> None:
         if {*self.names()}.difference(new) != {*old}:
             raise OutputExistsError(f"{self.path}: something wrote there meanwhile. Write again, or elsewhere.")
 
-    def _commit(self, old: Sequence[str]) -> None:
+    def _commit(self, replaced: Mapping[str, FileStamp]) -> None:
         """Let the new files count, and the old ones no more: by one step."""
-        if old:
-            self._write_note(WriteNote(self._stamps(old), is_committed=True))
+        if replaced:
+            self._write_note(WriteNote(replaced, is_committed=True))
         else:
             self._remove_note()
 
@@ -243,8 +239,8 @@ class Destination(ABC):
 
     def _take_back(self, given: Mapping[str, str]) -> None:
         """Take names back that files were given: their tokens, by name."""
-        self._remove([*given])
+        self._remove(dict.fromkeys(given))
 
     @abstractmethod
-    def _remove(self, names: Sequence[str]) -> None:
-        """Remove files that do not count any more."""
+    def _remove(self, files: Mapping[str, FileStamp]) -> None:
+        """Remove files that do not count any more, as far as they are those that are meant."""

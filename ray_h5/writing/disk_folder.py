@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,6 @@ class DiskFolder(Destination):
         self._note = os.path.join(self._hidden_folder, NOTE)
         self._hidden = HiddenFolder(self._hidden_folder)
         self._is_made = False
-        self._removed_stamps: dict[str, FileStamp] = {}
 
     def _real_places(self, paths: Iterable[str], storage: object = None) -> Iterable[str]:  # noqa: ARG002  of stores
         return (os.path.realpath(path) for path in paths if not is_url(path))
@@ -140,8 +139,7 @@ class DiskFolder(Destination):
 
     def _stamps(self, names: Iterable[str]) -> dict[str, FileStamp]:
         with writing(self._folder, "looking at the files that are replaced"):
-            self._removed_stamps = {name: stamp_of(self.place(name)) for name in names}
-        return self._removed_stamps
+            return {name: stamp_of(self.place(name)) for name in names}
 
     def _write_note(self, note: WriteNote) -> None:
         with writing(self._note):
@@ -186,17 +184,16 @@ class DiskFolder(Destination):
                 Path(self.place(name)).unlink(missing_ok=True)
         sync(self._folder)
 
-    def _remove(self, names: Sequence[str]) -> None:
-        if names:
-            with writing(self._folder, "removing the files that are replaced"):
-                _unlink(self._folder, self._removed_stamps)
+    def _remove(self, files: Mapping[str, FileStamp]) -> None:
+        with writing(self._folder, "removing the files that are replaced"):
+            _unlink(self._folder, files)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_hidden": HiddenFolder(self._hidden_folder)}
 
 
 def _unlink(folder: str, files: Mapping[str, FileStamp]) -> None:
-    """Remove files of a folder, as far as they are those that are meant, and wait until the disk has that."""
+    """Remove files of a folder if they have their stamps, and wait until the disk has that."""
     for name, stamp in files.items():
         if stamp is not None and stamp_of(place := os.path.join(folder, name)) == stamp:
             Path(place).unlink(missing_ok=True)

@@ -12,9 +12,7 @@ from ray_h5.errors import OptionError
 from ray_h5.options import require
 from ray_h5.storage.addresses import StoreAddress, check_slashes, is_url
 from ray_h5.storage.storage_of_path import whole_path
-from ray_h5.storage.write_notes import (
-    HIDDEN,
-)
+from ray_h5.storage.write_notes import HIDDEN
 from ray_h5.writing.destination import Destination, is_hdf5_name
 from ray_h5.writing.disk_folder import DiskFolder
 from ray_h5.writing.store_folder import StoreFolder

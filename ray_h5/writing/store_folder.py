@@ -16,6 +16,7 @@ from ray_h5.storage.addresses import SCHEMES, StoreAddress, is_url, scheme_of
 from ray_h5.storage.storage_of_path import storage_for
 from ray_h5.storage.write_notes import (
     NOTE,
+    FileStamp,
     Notes,
     WriteNote,
     is_hidden_of_write,
@@ -93,7 +94,7 @@ class StoreFolder(Destination):
     def publish(self, names: Mapping[str, str], old: Sequence[str] | None) -> None:
         for hidden, note in self._look()[1].items():
             if note is not None and note.is_committed:  # of a write that died
-                self._remove([*note.files])
+                self._remove(note.files)
                 self._remove_below(hidden)
         super().publish(names, old)
 
@@ -124,8 +125,8 @@ class StoreFolder(Destination):
             return False
         return True
 
-    def _remove(self, names: Sequence[str]) -> None:
-        self._storage.delete([self.place(name) for name in names])
+    def _remove(self, files: Mapping[str, FileStamp]) -> None:
+        self._storage.delete([self.place(name) for name in files])
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_temporary": ""}

@@ -192,7 +192,7 @@ def _part_names(folder: Destination, parts: Sequence[Part], mode: str) -> dict[s
     """Return the names of files by their tokens. Two writes to a new folder want the same ones: one of them fails."""
     taken = folder.taken_names() if mode in {"append", "overwrite"} else set()
     after = max((int(match[1]) + 1 for name in taken if (match := _PART.fullmatch(name))), default=0)
-    from_0, from_after = (
-        {part.token: f"part-{first + part.task}-{part.number}.h5" for part in parts} for first in (0, after)
-    )
-    return from_0 if mode != "append" and taken.isdisjoint(from_0.values()) else from_after
+    names = {part.token: f"part-{part.task}-{part.number}.h5" for part in parts}
+    if mode != "append" and taken.isdisjoint(names.values()):
+        return names
+    return {part.token: f"part-{after + part.task}-{part.number}.h5" for part in parts}

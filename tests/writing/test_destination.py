@@ -18,6 +18,7 @@ import ray_h5
 from ray_h5.errors import NotFoundError, OutputExistsError, RayH5Error, WriteFailedError
 from ray_h5.storage.find_files import find_files
 from ray_h5.storage.storage_of_path import storage_for
+from ray_h5.storage.write_notes import WriteNote
 from ray_h5.writing.output_places import folder_of
 
 OLD, NEW, MORE = [1, 2], [11, 12], [5000]
@@ -189,6 +190,26 @@ def test_a_damaged_note_in_a_store_is_an_error_by_name(store, note):
     store[-1].put("out/.ray_h5-0123456789ab/note.json", note)
     with pytest.raises(RayH5Error, match=r"note\.json: expected a list of files"):
         read_store(url, store[-1])
+
+
+@pytest.mark.parametrize("then", ["is removed", "changes"])
+def test_a_note_in_a_store_that_another_write_changes_while_it_is_read(store, monkeypatch, then):
+    url, note = f"s3://bkt{next(BUCKETS)}/out", "out/.ray_h5-0123456789ab/note.json"
+    write(url, OLD)
+    store[-1].put(note, WriteNote({"part-0-0.h5": None}, is_committed=False).as_bytes())
+    kind, changes = type(store[-1]), [lambda: store[-1].delete(note)]
+    if then == "changes":
+        changes = [lambda: store[-1].put(note, WriteNote({"part-1-0.h5": None}, is_committed=True).as_bytes())]
+    real = kind.get
+
+    def get(self, key, *given, **named):
+        if key == note and changes:
+            changes.pop()()
+        return real(self, key, *given, **named)
+
+    monkeypatch.setattr(kind, "get", get)
+    assert read_store(url, store[-1]) == (OLD if then == "is removed" else OLD[:1])
+    assert not changes
 
 
 def test_a_note_that_the_disk_does_not_read_is_an_error(tmp_path, monkeypatch):
