@@ -14,21 +14,21 @@ from ray_h5 import look_up as _look_up
 
 if TYPE_CHECKING:
     from ray_h5 import *  # noqa: F403
-    from ray_h5.compat.combined_dataset import CombinedHDF5Dataset as CombinedHDF5Dataset
-    from ray_h5.compat.dataset_wrappers import WorkerSafeAugmentedDataset as WorkerSafeAugmentedDataset
-    from ray_h5.compat.dataset_wrappers import WorkerSafeStandardizedDataset as WorkerSafeStandardizedDataset
-    from ray_h5.compat.dataset_wrappers import worker_init_fn as worker_init_fn
-    from ray_h5.compat.lazy_dataset import H5LazyDataset as H5LazyDataset
-    from ray_h5.compat.lazy_dataset import h5_worker_init_fn as h5_worker_init_fn
-    from ray_h5.compat.optimal_dataloader import OptimalDataLoaderFactory as OptimalDataLoaderFactory
-    from ray_h5.compat.optimal_dataloader import create_optimized_dataloader as create_optimized_dataloader
-    from ray_h5.compat.rank_cached import DistributedError as DistributedError
-    from ray_h5.compat.rank_cached import RankMemCachedH5Dataset as RankMemCachedH5Dataset
-    from ray_h5.compat.rank_cached import _balanced_contiguous_shard as _balanced_contiguous_shard
-    from ray_h5.compat.rank_cached import _interleaved_indices as _interleaved_indices
-    from ray_h5.compat.rank_cached import balanced_contiguous_shard as balanced_contiguous_shard
-    from ray_h5.compat.rank_cached import interleaved_indices as interleaved_indices
-    from ray_h5.compat.wait_monitor import DataLoaderPerformanceMonitor as DataLoaderPerformanceMonitor
+    from ray_h5 import CombinedHDF5Dataset as CombinedHDF5Dataset
+    from ray_h5 import DataLoaderPerformanceMonitor as DataLoaderPerformanceMonitor
+    from ray_h5 import DistributedError as DistributedError
+    from ray_h5 import H5LazyDataset as H5LazyDataset
+    from ray_h5 import OptimalDataLoaderFactory as OptimalDataLoaderFactory
+    from ray_h5 import RankMemCachedH5Dataset as RankMemCachedH5Dataset
+    from ray_h5 import WorkerSafeAugmentedDataset as WorkerSafeAugmentedDataset
+    from ray_h5 import WorkerSafeStandardizedDataset as WorkerSafeStandardizedDataset
+    from ray_h5 import _balanced_contiguous_shard as _balanced_contiguous_shard
+    from ray_h5 import _interleaved_indices as _interleaved_indices
+    from ray_h5 import balanced_contiguous_shard as balanced_contiguous_shard
+    from ray_h5 import create_optimized_dataloader as create_optimized_dataloader
+    from ray_h5 import h5_worker_init_fn as h5_worker_init_fn
+    from ray_h5 import interleaved_indices as interleaved_indices
+    from ray_h5 import worker_init_fn as worker_init_fn
     from ray_h5.errors import *  # noqa: F403
     from ray_h5.index.folds import kfold as kfold
     from ray_h5.predicates.criteria import where as where
