@@ -8,10 +8,10 @@ import json
 import logging
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from ray_h5.errors import OptionError
 from ray_h5.loading.agreement import first_said
@@ -24,6 +24,9 @@ from ray_h5.order.remaining_blocks import continued, layout_of
 logger = logging.getLogger(__name__)
 
 _Item = TypeVar("_Item")
+
+Begun: TypeAlias = tuple[Position, Iterator[_Item]]
+"""Where an iteration began, and its items."""
 
 LIGHTNING = {"lightning.pytorch", "pytorch_lightning"}
 """The packages that lightning has been published as."""
@@ -89,12 +92,8 @@ class Cursor:
         self.set_epoch(position.epoch)
         self.loaded = position
 
-    def begin(
-        self, whole: Callable[[int], Position], batch_rows: int | None = None, begun: list[Position] | None = None
-    ) -> Position:
+    def begin(self, whole: Callable[[int], Position], batch_rows: int | None = None) -> Position:
         """Begin an iteration, and return where; `whole` returns where a whole epoch begins, on the ranks of now.
-
-        It is added to `begun`, too, for the `Counted` of the iteration.
 
         It continues the run of a position that was loaded if that has the same ranks and blocks, and if it ended
         between two batches of `batch_rows` rows, if that is known. Otherwise the rows that are left are cut again.
@@ -108,8 +107,6 @@ class Cursor:
             if batch_rows is not None:
                 _check_lightning(_batches_of(start, batch_rows), _batches_of(whole_epoch, batch_rows))
         self.run, self.is_ahead = (start, start.rows), False
-        if begun is not None:
-            begun.append(start)
         return start
 
     def agree(self, own: tuple[int, int]) -> None:
@@ -191,18 +188,16 @@ def _check_lightning(left: int, whole: int) -> None:
 class Counted(Iterator[_Item]):
     """One iteration, which counts the rows of each item as done when it is asked for.
 
-    The first item begins the iteration in its cursor, which notes the position in the list that `items` is called with.
-    It counts for itself: another one, of another epoch, may begin, also in another thread. It has a position of its own
+    When the first item is asked for, `begin` begins the iteration in the cursor, and returns where, and the items. It
+    counts for itself: another one, of another epoch, may begin, also in another thread. It has a position of its own
     that stays when the sampler has come to its end: for a last batch that is smaller than the others, a `DataLoader`
     takes the sampler to its end before the batch is delivered. torchdata therefore asks the iterator for a state, and
     not only the sampler.
     """
 
-    def __init__(
-        self, cursor: Cursor, items: Callable[[list[Position]], Iterable[_Item]], size: Callable[[_Item], int]
-    ) -> None:
-        self._begun: list[Position] = []
-        self._cursor, self._items, self._size = cursor, iter(items(self._begun)), size
+    def __init__(self, cursor: Cursor, begin: Callable[[], Begun[_Item]], size: Callable[[_Item], int]) -> None:
+        self._cursor, self._begin, self._size = cursor, begin, size
+        self._begun: Begun[_Item] | None = None
         self._run: tuple[Position, int] | None = None
         self._loaded: PositionLike | None = None
 
@@ -211,12 +206,14 @@ class Counted(Iterator[_Item]):
         if self._loaded is not None:
             cursor.resume(self._loaded)
             self._loaded = None
+        if self._begun is None:
+            self._begun = self._begin()
+        start, items = self._begun
         try:
-            item = next(self._items)
+            item = next(items)
         except StopIteration:
             cursor.end()
             raise
-        (start,) = self._begun
         self._run = cursor.advance(self._size(item), self._run or (start, start.rows))
         return item
 

@@ -12,7 +12,7 @@ from ray.data import Dataset
 
 from ray_h5.columns.ragged.padding import PadLike
 from ray_h5.errors import OptionError
-from ray_h5.loading.cursor import Counted
+from ray_h5.loading.cursor import Begun, Counted
 from ray_h5.loading.rank_shares import Share
 from ray_h5.options import as_integer
 from ray_h5.order.block_layout import Tail
@@ -48,16 +48,16 @@ class DatasetLoader:
         return rows // self.batch_size if self._drop_last else -(-rows // self.batch_size)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        batches = Counted(self._shard.cursor, self._batches, itemgetter(0))
+        batches = Counted(self._shard.cursor, self._begin, itemgetter(0))
         return (batch for _, batch in batches)
 
-    def _batches(self, begun: list[Position]) -> Iterator[list[Any]]:
-        """Begin an epoch; yield its batches with their numbers of rows."""
+    def _begin(self) -> Begun[list[Any]]:
+        """Begin an epoch; return where, and its batches with their numbers of rows."""
         rank, world_size = self._ranks(begins=self._shard.cursor)
-        start = self._shard.cursor.begin(partial(self._whole, world_size), self.batch_size, begun)
+        start = self._shard.cursor.begin(partial(self._whole, world_size), self.batch_size)
         if not start.has_begun:
             warn_of_lost_rows("loader", Share.of(self._shard.plan, start).layout.num_rows, world_size)
-        yield from self._shard.read(start, rank, self.batch_size, self._drop_last, self._collate)
+        return start, self._shard.read(start, rank, self.batch_size, self._drop_last, self._collate)
 
     def _whole(self, world_size: int, epoch: int) -> Position:
         """Return where a whole epoch begins."""

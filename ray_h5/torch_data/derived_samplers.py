@@ -10,9 +10,10 @@ import torch
 from torch.utils.data import BatchSampler, DistributedSampler, Sampler, SequentialSampler
 
 from ray_h5.errors import OptionError
+from ray_h5.loading.cursor import Begun
 from ray_h5.options import as_integer, names_options
 from ray_h5.order.draws.shuffle import Shuffle, as_weights
-from ray_h5.order.position import Position, PositionLike
+from ray_h5.order.position import PositionLike
 from ray_h5.torch_data.ranks import OwnRank
 from ray_h5.torch_data.samplers import OrderSampler, State
 
@@ -76,10 +77,11 @@ class OrderBatchSampler(BatchSampler, DistributedSampler[list[int]]):
         return self.sampler.num_runs(whole=self.drop_last)
 
     def __iter__(self) -> Iterator[list[int]]:
-        def batches(begun: list[Position]) -> Iterator[list[int]]:
-            return (task.indices for task in self.sampler.tasks(begun, whole=self.drop_last))
+        def begin() -> Begun[list[int]]:
+            start, tasks = self.sampler.tasks(whole=self.drop_last)
+            return start, (task.indices for task in tasks)
 
-        return self.sampler.counted(batches, len)
+        return self.sampler.counted(begin, len)
 
     def state_dict(self) -> State:
         """Return the position of the iteration; see `OrderSampler.state_dict`."""

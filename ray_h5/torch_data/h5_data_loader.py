@@ -15,11 +15,12 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from ray_h5.errors import OptionError
+from ray_h5.loading.cursor import Begun
 from ray_h5.loading.loader_registry import loader_of
 from ray_h5.loading.prefetch_threads import ahead, nbytes_of
 from ray_h5.loading.read_calls import Call, Calls, Task, finished
 from ray_h5.options import as_integer, names_options, takes_options_of
-from ray_h5.order.position import Position, PositionLike
+from ray_h5.order.position import PositionLike
 from ray_h5.storage.find_files import PathLike
 from ray_h5.storage.request_pool import Stop
 from ray_h5.torch_data.batches.processes import NOTHING, Workers, has_rows, seeded
@@ -197,16 +198,20 @@ class H5DataLoader(DataLoader[Any]):
                 "would then have different numbers of batches. Pass on_error='null', and leave out the rows that the "
                 "column <column>_is_null marks in the loss; or choose the rows that can be decoded by a predicate."
             )
-        made = partial(self._made, Stop())
-        counted = made([]) if ordered is None else ordered.counted(made, lambda pair: len(pair[0]))
-        return (batch for _, batch in counted if batch is not NOTHING)
+        made = self._made(self._tasks()) if ordered is None else ordered.counted(self._begin, lambda pair: len(pair[0]))
+        return (batch for _, batch in made if batch is not NOTHING)
 
-    def _made(self, stop: Stop, begun: list[Position]) -> Iterator[_Made]:
+    def _begin(self) -> Begun[_Made]:
+        """Begin an epoch of an ordered sampler; return where, and what `_made` yields."""
+        start, tasks = self._order().tasks(whole=self.batch_sampler.drop_last)
+        return start, self._made(tasks)
+
+    def _made(self, tasks: Iterator[Task]) -> Iterator[_Made]:
         """Yield each task with its batch; NOTHING for a batch whose images were all skipped.
 
         Threads read arrays side by side. What users wrote runs in `finish`: in order, one at a time.
         """
-        dataset, tasks, is_ahead = self.dataset, self._tasks(begun), False
+        dataset, stop, is_ahead = self.dataset, Stop(), False
         steps = steps_of(dataset.transform)[1]
         is_plain = self._collates and not steps  # the arrays are the batch
 
@@ -302,11 +307,8 @@ class H5DataLoader(DataLoader[Any]):
             stop=stop,
         )
 
-    def _tasks(self, begun: list[Position]) -> Iterator[Task]:
-        """Yield a task for each batch of an epoch."""
-        if self._ordered is not None:
-            yield from self._ordered.tasks(begun, whole=self.batch_sampler.drop_last)
-            return
+    def _tasks(self) -> Iterator[Task]:
+        """Yield a task for each batch of a sampler of torch."""
         drawn: int | None = None
         for number, batch in enumerate(self.batch_sampler):
             if drawn is None:  # after the sampler has drawn for itself, as a `DataLoader` draws a seed for each epoch

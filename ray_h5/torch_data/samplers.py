@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterator, Sized
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias, TypeVar, cast
@@ -14,7 +14,7 @@ import numpy as np
 from torch.utils.data import DistributedSampler, Sampler
 
 from ray_h5.errors import OptionError
-from ray_h5.loading.cursor import Counted, Cursor
+from ray_h5.loading.cursor import Begun, Counted, Cursor
 from ray_h5.loading.rank_shares import INDICES_AT_ONCE, Share
 from ray_h5.loading.read_calls import Task
 from ray_h5.loading.row_source import RowSource
@@ -238,13 +238,13 @@ class OrderSampler(DistributedSampler[int]):
         """Return what a rank reads from a position on."""
         return Share(self.order, start, rank, getattr(self.dataset, "is_drawn", False))
 
-    def _begin(self, begun: list[Position], run_length: int | None = None) -> Share:
+    def _begin(self, run_length: int | None = None) -> Share:
         """Begin an iteration, of runs of so many rows if that is known; return what this rank reads in it."""
         self._is_split, epoch = split_by_accelerate()
         own = self._own_rank(begins=self._cursor)
         if epoch is not None:
             self._cursor.set_epoch(epoch)
-        return self._share(self._cursor.begin(partial(self._whole, own), run_length, begun), own.rank)
+        return self._share(self._cursor.begin(partial(self._whole, own), run_length), own.rank)
 
     def __iter__(self) -> Iterator[int]:
         if self.batch_values is not None:
@@ -254,20 +254,22 @@ class OrderSampler(DistributedSampler[int]):
             )
         return self.counted(self._indices, lambda _: 1)
 
-    def _indices(self, begun: list[Position]) -> Iterator[int]:
-        for _, indices in self._begin(begun).pieces():
-            self._cursor.is_ahead = True
-            yield from indices.tolist()
+    def _indices(self) -> Begun[int]:
+        share = self._begin()
+        self._cursor.is_ahead = True
+        return share.start, itertools.chain.from_iterable(indices.tolist() for _, indices in share.pieces())
 
-    def tasks(self, begun: list[Position], *, whole: bool = False) -> Iterator[Task]:
-        """Begin an iteration; yield this rank's runs as batches to make. They count as done where `counted` says so.
+    def tasks(self, *, whole: bool = False) -> Begun[Task]:
+        """Begin an iteration; return where, and this rank's runs as batches to make.
+
+        They count as done where `counted` says so.
 
         With `whole`, a last run that is shorter is left out. Random numbers depend on the seed, the epoch and the rows
         of a batch: not on which thread or process makes it, nor on where a run was resumed.
         """
-        share = self._begin(begun, self.run_length if self.batch_values is None else None)
-        for positions, indices in self._runs(share, whole=whole):
-            yield Task(indices.tolist(), (share.order.seed, share.start.epoch), positions)
+        share = self._begin(self.run_length if self.batch_values is None else None)
+        drawn_by, runs = (share.order.seed, share.start.epoch), self._runs(share, whole=whole)
+        return share.start, (Task(indices.tolist(), drawn_by, positions) for positions, indices in runs)
 
     def num_runs(self, *, whole: bool = False) -> int:
         """Return how many batches `tasks` yields for a whole epoch, the next one."""
@@ -339,11 +341,9 @@ class OrderSampler(DistributedSampler[int]):
         of_short = cuts_of(values[None, :, full:], self.batch_values)
         return first + np.concatenate([cuts_of(runs, self.batch_values), full + of_short])
 
-    def counted(
-        self, batches: Callable[[list[Position]], Iterable[_Item]], size: Callable[[_Item], int]
-    ) -> Counted[_Item]:
-        """Return what `batches` makes of this rank's runs; the samples of each count as done when it is asked for."""
-        return Counted(self._cursor, batches, size)
+    def counted(self, begin: Callable[[], Begun[_Item]], size: Callable[[_Item], int]) -> Counted[_Item]:
+        """Return what `begin` makes of `tasks`; the samples of each item count as done when it is asked for."""
+        return Counted(self._cursor, begin, size)
 
     def advance_epochs(self) -> None:
         """Let each iteration be of the epoch after the one before it, unless `set_epoch` or a state chose one."""

@@ -37,7 +37,7 @@ def test_the_first_call_is_small_and_others_grow_to_their_bounds(
     dataset = H5Dataset(tmp_path / "a.h5", ["x"])
     sampler = OrderSampler(dataset, shuffle="rows", run_length=64)
     batches = H5DataLoader(dataset, 64, sampler, threads=threads, prefetch_factor=prefetch_factor)
-    assert [len(call) for call in batches._calls(batches._tasks([]), Stop()).calls()] == expected
+    assert [len(call) for call in batches._calls(batches._order().tasks()[1], Stop()).calls()] == expected
 
 
 @pytest.mark.parametrize(("window_rows", "expected"), [(1024, [128] * 4), (4096, [1, 16, *[40] * 12, 15])])
@@ -47,7 +47,7 @@ def test_a_window_of_ranges_is_read_at_once_if_it_is_not_too_large(tmp_path, win
         file.create_dataset("content", (4096 << 15,), "f8", chunks=(1 << 16,))  # 256 KiB a row, none of them written
     dataset = H5Dataset(tmp_path / "a.h5", [ragged("content", ends="end")])
     batches = loader(dataset, 8, shuffle=Shuffle("chunks", window_rows=window_rows), threads=0)
-    sizes = [len(call) for call in batches._calls(batches._tasks([]), Stop()).calls()]
+    sizes = [len(call) for call in batches._calls(batches._order().tasks()[1], Stop()).calls()]
     assert sum(sizes) == 512
     assert sizes == expected
 
@@ -63,7 +63,7 @@ def test_a_resumed_epoch_decodes_each_chunk_once_too(tmp_path, world_size):
         next(running)
     again = loader(tmp_path / "a.h5", 16, **options, rank=0)
     again.load_state_dict(batches.state_dict())
-    sizes = [len(call) for call in again._calls(again._tasks([]), Stop()).calls()]
+    sizes = [len(call) for call in again._calls(again._order().tasks()[1], Stop()).calls()]
     window = 2048 / 16 / world_size
     stops = np.cumsum([9, *sizes])
     assert all(abs(stop - round(stop / window) * window) < 1 for stop in stops[1:-1])
