@@ -9,8 +9,8 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from ray_h5.errors import OptionError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.globs import WILDCARD, is_glob, texts_of
 from ray_h5.hash_and_permute import word_at
-from ray_h5.hdf5.groups.matching_groups import WILDCARD, is_glob, texts_of
 from ray_h5.manifest.row_requests import units_of
 from ray_h5.options import as_names
 from ray_h5.read.arrays.selection import runs_of_positions

@@ -18,7 +18,7 @@ from ray_h5.columns.file_columns import is_of_single_value
 from ray_h5.columns.labels import Classes, Value, classes_of
 from ray_h5.columns.schema import Cast
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError
-from ray_h5.hdf5.groups.matching_groups import is_glob, texts_of
+from ray_h5.globs import is_glob, texts_of
 from ray_h5.index.facts.file_facts import Question
 from ray_h5.index.row_index import RowIndex, build_index, find_cast
 from ray_h5.index.scan_files import UNREADABLE, Lookup, Spread, read_ahead

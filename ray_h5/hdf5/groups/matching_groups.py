@@ -24,6 +24,7 @@ from ray_h5.errors import (
     UnknownColumnError,
     UnsupportedColumnError,
 )
+from ray_h5.globs import is_glob, texts_of
 from ray_h5.hdf5.columns.value_types import are_references
 from ray_h5.hdf5.files.file_bytes import ObjectId, address_of, widths_of
 from ray_h5.hdf5.files.links import Link, Trail, as_object, stored_name
@@ -534,7 +535,7 @@ class _Walk:
                 self._add(path, f"{name}/{path}", item, number)
                 count += 1
             elif self._wanted is not None and not self._tree.access.beside:
-                with contextlib.suppress(RayH5Error):  # raised by who asks for it
+                with contextlib.suppress(RayH5Error):  # raised where the column is asked for
                     found = encoding_of(item, f"{name}/{path}", trail, self._tree.group, self._guard)
                     self._tree.encodings[f"{name}/{path}"] = found
         if not count and self._wanted is None:
@@ -654,13 +655,11 @@ def _side_by_side(walks: Sequence[_Walk], patterns: Sequence[tuple[str, str]]) -
             raise _in_two_files(pattern, f"datasets of column {column!r}", walks)
         walk_of[column], matches = matching[alike.index(column) if len(matching) > 1 else 0]
         parts = [part for part in pattern.split("/") if part]
-        globs = [(place, captures(part)) for place, part in enumerate(parts) if is_glob(part)]
+        places = [place for place, part in enumerate(parts) if is_glob(part)]
         for path, parent in matches:
-            levels = path.split("/")
-            matched = [glob.fullmatch(levels[place]) for place, glob in globs]
-            key = tuple(text for match in matched if match is not None for text in match.groups())
+            levels, key = path.split("/"), tuple(texts_of(path, pattern) or ())
             datasets.setdefault(key, {})[column] = path, parent
-            names.setdefault(key, "/".join(levels[place] for place, _ in globs))
+            names.setdefault(key, "/".join(levels[place] for place in places))
     rows = [(names[key], datasets[key]) for key in sorted(datasets, key=lambda key: natural_key(names[key]))]
     made = {column: walk_of[column].joined(column, pattern, rows) for column, pattern in patterns}
     columns = {column: joined for column, joined in made.items() if joined is not None}
@@ -680,29 +679,3 @@ def _in_two_files(pattern: str, what: str, walks: Sequence[_Walk]) -> SchemaMism
         f"the pattern {pattern!r} matches {what} in {walks[0].path} and in {walks[1].path}. Choose a pattern that "
         f"matches in one of them; or name the column of each file: rows=Groups({both!r}); the first is of the first."
     )
-
-
-WILDCARD = re.compile(r"(\*|\?|\[!?\]?[^\]]*\])")
-"""A star, a question mark, or a list of characters."""
-
-
-def captures(glob: str) -> re.Pattern[str]:
-    """Return a pattern that captures the text of each star, question mark and list of characters of a glob."""
-    parts = WILDCARD.split(glob)
-    # translate() returns (?s:...)\\Z
-    forms = [re.escape(part) if i % 2 == 0 else f"({fnmatch.translate(part)[4:-3]})" for i, part in enumerate(parts)]
-    return re.compile("".join(forms), re.DOTALL)
-
-
-def is_glob(part: str) -> bool:
-    """Return whether a path, or a part of one, has a star, a question mark or a list of characters."""
-    return any(character in part for character in "*?[")
-
-
-def texts_of(path: str, glob: str) -> list[str] | None:
-    """Return what the stars and question marks of a glob stand for in a path, level by level; None if it is another."""
-    levels, parts = path.strip("/").split("/"), glob.strip("/").split("/")
-    if len(levels) != len(parts):
-        return None
-    matched = [captures(part).fullmatch(level) for level, part in zip(levels, parts, strict=True)]
-    return None if None in matched else [text for match in matched if match is not None for text in match.groups()]
