@@ -1,5 +1,11 @@
 """Columns whose values are in other datasets, in other files or the same: reads of these fill their output."""
 
+# An example: rows 0 and 3 of a virtual dataset of 4 x 5 are read: a box of 2 x 5. Columns 0 and 1 are all of the
+# dataset a; of the others, rows 2 and 3 are rows 5 and 6 of b.
+#     row 0   a a . . .   -> out[0]      part of a: rows 0 and 3, to places 0 and 1 of out[:, 0:2]
+#     row 3   a a b b b   -> out[1]      part of b: row 6, to place 1 of out[:, 2:5]
+# No mapping has the last values of row 0. So out[0] is filled as a whole, before the parts are read.
+
 from __future__ import annotations
 
 import itertools
@@ -300,7 +306,8 @@ def _part_of(
 ) -> Part:
     """Return the part that reads what a source has of a box.
 
-    Along each axis: which of the indices of the box it has, and their places in what it selects of the virtual dataset.
+    `selected`, along each axis: which of the indices of the box it has, and their places in what its mapping selects.
+    Of b in the example above: ``([1], [1])``, as row 3 is the second of rows 2 and 3, and ``([2, 3, 4], [0, 1, 2])``.
     """
     # Along axes of the source alone, it has one index.
     there = [along.at(_ONE) for along in source.there]
