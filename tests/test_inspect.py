@@ -9,7 +9,7 @@ import hdf5plugin
 import numpy as np
 import pytest
 
-from ray_h5 import Groups, H5Dataset
+from ray_h5 import Groups, H5Dataset, Windows
 from ray_h5.cli import main
 from ray_h5.errors import SchemaMismatchError
 from ray_h5.index.file_options import FileOptions
@@ -374,6 +374,17 @@ def test_a_pattern_matches_the_samples_of_all_files(tmp_path):
     assert "this leaves out data/summary" in shown
     (pattern,) = {*re.findall(r"rows=ray_h5.Groups\('([^)]*)'\)", shown)}
     assert len(H5Dataset(tmp_path, rows=Groups(pattern))) == 5
+
+
+def test_windows_of_one_more_observation_than_actions_are_all_transitions(tmp_path, capsys):
+    lengths = (9, 7, 8)
+    whole = {f"demo_{i}/{name}": np.arange(steps) for i, steps in enumerate(lengths) for name in ("actions", "rewards")}
+    after = {f"demo_{i}/obs/x": np.arange(steps + 1) for i, steps in enumerate(lengths)}
+    path = save(tmp_path / "a.h5", {**whole, **after})
+    assert main(["inspect", path]) == 0
+    call = re.search(r"add windows=ray_h5\.(Windows\(.*?\)), and leave", capsys.readouterr().out)
+    rows = H5Dataset(path, rows=Groups("demo_*"), windows=eval(call[1], {"Windows": Windows, "range": range}))
+    assert [row["obs/x"].tolist() for row in rows] == [[i, i + 1] for steps in lengths for i in range(steps)]
 
 
 def test_a_call_that_is_refused_is_not_suggested(tmp_path):

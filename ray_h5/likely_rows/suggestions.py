@@ -295,7 +295,7 @@ def samples(tree: FileTree, likely: Sequence[Alike] | None = None) -> Iterator[S
         first = {name[len(group) :]: column for name, column in columns.items() if name.startswith(group)}
         step, more = _of_steps(first) if alike.are_groups else "value", []
         if time_axis(first) is None:  # otherwise steps are along another axis than the first
-            windows = f"windows=ray_h5.Windows({{{step!r}: {WINDOW}}})"
+            windows = f"windows=ray_h5.Windows({_offsets_of_steps(first, step)})"
             more.append(f"if each is an episode, add {windows}, and {UNPADDED.format(step)}")
         if names := [] if tree.attributes_of is None else list(tree.attributes_of(alike.paths[0])):
             more.append(
@@ -305,6 +305,15 @@ def samples(tree: FileTree, likely: Sequence[Alike] | None = None) -> Iterator[S
             more.append(f"this leaves out {few(left, FEW)}")
         said = alike.without_pattern or "; ".join(more)
         yield Suggestion(str(alike), "if each is a sample", alike.options, True, said, alike)
+
+
+def _offsets_of_steps(columns: Mapping[str, Seen], step: str) -> str:
+    """Return the offsets of windows of an episode: T + 1 observations beside T actions have one after each step."""
+    steps = columns[step].rows if step in columns else 0
+    longer = [name for name, column in columns.items() if steps and column.rows == steps + 1]
+    if not longer or len(longer) > MAX_COPIED:
+        return f"{{{step!r}: {WINDOW}}}"
+    return f"{{{step!r}: {WINDOW}, {', '.join(f'{name!r}: [0, 1]' for name in longer)}}}, episode_length='min'"
 
 
 def _left_out(columns: Iterable[str], alike: Alike) -> list[str]:
