@@ -9,6 +9,7 @@ import numpy as np
 
 from ray_h5.index.row_index import RowIndex
 from ray_h5.lru import first_time
+from ray_h5.messages import counted
 from ray_h5.order.block_layout import BLOCK_BYTES, MAX_BLOCK_BYTES, MIN_BLOCKS, MIN_ROW_BYTES, RANGE_WINDOW_BYTES
 from ray_h5.order.draws.chunk_groups import ChunkGroups
 from ray_h5.order.draws.length_runs import sorted_window
@@ -101,11 +102,11 @@ def _warn_of_large_chunks(index: RowIndex, chunk_rows: int, window_rows: int) ->
     times, path = chunk_rows // window_rows, index.files.path(0)
     if times > 1 and first_time("large chunks", index.scope.group, *index.columns, *index.files.all_paths()):
         logger.warning(
-            "%s: a chunk holds values of %d rows, and %d rows fit into the memory of a read: an epoch decodes each "
-            "chunk about %d times. Write chunks of fewer rows by ray_h5.repack(%r, 'repacked'), and read these files.",
+            "%s: a chunk holds values of %s, and the memory of a read holds %s: an epoch decodes each chunk about %d "
+            "times. Write chunks of fewer rows by ray_h5.repack(%r, 'repacked'), and read these files.",
             path,
-            chunk_rows,
-            window_rows,
+            counted(chunk_rows, "row"),
+            counted(window_rows, "row"),
             times,
             path,
         )

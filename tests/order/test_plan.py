@@ -114,7 +114,7 @@ def test_chunks_of_more_rows_than_a_window_are_said_before_the_epoch(tmp_path, c
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("x", (600_000, 256), "f4", chunks=chunks)
     loader(tmp_path / "a.h5", 64, shuffle=True)
-    said = "a chunk holds values of 300000 rows, and 131072 rows fit .* each chunk about 2 times.*repack"
+    said = "a chunk holds values of 300000 rows, and .* holds 131072 rows: .* each chunk about 2 times.*repack"
     assert bool(re.search(said, caplog.text)) == is_said
     caplog.clear()
     loader(tmp_path / "a.h5", 64, shuffle=Shuffle("chunks", window_rows=1000))
