@@ -50,25 +50,27 @@ def near_names(name: str, names: Iterable[str], most: int = _MAX_LISTED) -> str:
     if len(several) > 1 and {*several} <= {*known}:
         said = ", ".join(map(repr, several))
         return f" These are {len(several)} names: {said}. Write each by itself; in a command, spaces separate them."
-    # Those that end in `name` as a part of a path, or else those that are about as alike as the nearest one. What has
-    # another number, such as PartType0 for PartType5, is no other spelling but other data.
-    if not (near := [candidate for candidate in known if candidate.endswith(f"/{name}")][:3]):
-        depth, numbers = len(name.split("/")), _numbers(name)
-        of_text = {text: _numbers("/".join(text.split("/")[:depth])) for text in known}
-        same = [text for text in known if len(of_text[text]) != len(numbers) or of_text[text] == numbers]
-        # Below one folder, its name says nothing: a long one would make all names in it alike.
-        folder = name[: name.rfind("/") + 1]
-        inside = {text[len(folder) :]: text for text in same if text.startswith(folder)}
-        close = [inside[tail] for tail in difflib.get_close_matches(name[len(folder) :], inside, n=3, cutoff=_ALIKE)]
-        close = close or difflib.get_close_matches(name, {*same} - {*inside.values()}, n=3, cutoff=_ALIKE)
-        ratios = [difflib.SequenceMatcher(None, candidate, name).ratio() for candidate in close]
-        near = [candidate for candidate, ratio in zip(close, ratios, strict=True) if ratio > ratios[0] - _LESS_ALIKE]
-    if near:
+    if near := [text for text in known if text.endswith(f"/{name}")][:3] or _alike(name, known):
         return f" Did you mean {' or '.join(repr(candidate) for candidate in near)}?"
     if not most:
         return ""
     shown = ", ".join(map(printable, known[:most])) + (", ..." if len(known) > most else "")
     return f" There is: {shown}." if known else " There is none."
+
+
+def _alike(name: str, known: Sequence[str]) -> list[str]:
+    """Return the names that are about as alike as the nearest one, if that is alike: those in the same folder first."""
+    # What has another number, such as PartType0 for PartType5, is no other spelling but other data.
+    depth, numbers = len(name.split("/")), _numbers(name)
+    of_text = {text: _numbers("/".join(text.split("/")[:depth])) for text in known}
+    same = [text for text in known if len(of_text[text]) != len(numbers) or of_text[text] == numbers]
+    # Below one folder, its name says nothing: a long one would make all names in it alike.
+    folder = name[: name.rfind("/") + 1]
+    inside = {text[len(folder) :]: text for text in same if text.startswith(folder)}
+    close = [inside[tail] for tail in difflib.get_close_matches(name[len(folder) :], inside, n=3, cutoff=_ALIKE)]
+    close = close or difflib.get_close_matches(name, {*same} - {*inside.values()}, n=3, cutoff=_ALIKE)
+    ratios = [difflib.SequenceMatcher(None, text, name).ratio() for text in close]
+    return [text for text, ratio in zip(close, ratios, strict=True) if ratio > ratios[0] - _LESS_ALIKE]
 
 
 def _numbers(text: str) -> list[int]:

@@ -274,7 +274,11 @@ def _names_vary(by_parent: Mapping[tuple[str, ...], Sequence[_Node]], level: _Le
 
 
 def _are_datasets(siblings: Sequence[_Node], names: Sequence[str], level: _Level) -> bool:
-    """Return whether datasets of one type are samples, and not columns: as their names and lengths say."""
+    """Return whether datasets of one type are samples, and not columns: as their names and lengths say.
+
+    Samples are ``trace_1``, ``trace_2``; many vectors under ids, such as proteins; bags of vectors, alone in their
+    group. Columns are ``x1``, ``x2``, and what has a label beside it.
+    """
     parent = siblings[0].path[:-1]
     shapes = [sibling.seen.shape for sibling in siblings if sibling.seen is not None]
     lengths, said, many = {shape[0] for shape in shapes}, _said(names), len(names) >= _MANY
@@ -291,9 +295,8 @@ def _are_datasets(siblings: Sequence[_Node], names: Sequence[str], level: _Level
     is_part = any(len(word) > 1 for word in said & PARTS)  # a letter in an id is no axis
     if is_shared and (has_rows or len(shapes[0]) == 1):
         # Numbers under ids are columns of a table, such as genes, or a vector a sample, such as proteins: nothing says
-        # which, so that people are told of both. A label beside them, and names that are words, say that they are
-        # columns.
-        are_codes = are_ids or all(_IDS.search(name) or _CODE.fullmatch(name) for name in names)
+        # which, so the message names both. A label beside them, and names that are words, say that they are columns.
+        are_codes = all(_IDS.search(name) or _CODE.fullmatch(name) for name in names)
         return many and are_codes and not (has_rows or is_part or (_one_mark(names) and _are_short(names)))
     alone = level.children[parent] == len(siblings)
     if len(lengths) > 1 and len({shape[1:] for shape in shapes}) == 1 and len(shapes[0]) > 1 and alone:

@@ -54,7 +54,7 @@ SAMPLES = {
     "signals alone": columns("signal_0", "signal_1"),
     "persons": groups(["Person1", "Person2"], "gait"),
     "cells of samples, each a matrix with its barcodes": groups(["sample_1", "sample_2"], "matrix", "matrix/barcodes"),
-    # A vector a protein, or a column of a table a gene: nothing says which, and people are told of both.
+    # A vector a protein, or a column of a table a gene: nothing says which, and the message names both.
     "features by their ids": columns(*(f"ENSG{i:011d}" for i in range(0, 5000, 7))),
     "vectors by their accessions": columns(
         *(f"{'OPQ'[i % 3]}{i % 10}AX{i // 10 % 10}{i % 9}" for i in range(0, 900, 7))

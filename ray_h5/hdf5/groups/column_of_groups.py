@@ -50,7 +50,7 @@ class _Class:
         return self.layout.storage != "chunked" or properties.get_chunk() == self.layout.chunk_shape
 
     def of_text(self, type_id: h5py.h5t.TypeID, properties: h5py.h5p.PropDCID, growing: tuple[bool, ...]) -> bool:
-        """Return whether datasets of a type are as those of the class but for the length of their texts."""
+        """Return whether datasets of a type are as those of the class, except for the length of their texts."""
         is_text = type_id.get_class() == h5py.h5t.STRING and not type_id.is_variable_str()
         return is_text and growing == self.growing and self.has(properties)
 
@@ -215,8 +215,11 @@ class GroupColumn:
         if not self.layouts and self.first_empty is not None:  # all are empty, and of the type of the first one
             path, dataset = self.first_empty
             layout = describe_column(dataset, path, path=self.path, widths=self.widths, single_ok=True)
-            self.axes, self.layouts = 1, [replace(layout, name=self.name, shape=(1, *layout.shape[1:]), offset=None)]
-            self.layouts = [replace(self.layouts[0], sources=self.sources)]
+            shape = 1, *layout.shape[1:]
+            self.axes, self.layouts = (
+                1,
+                [replace(layout, name=self.name, shape=shape, offset=None, sources=self.sources)],
+            )
         if (empties := [*self.empties]) and (not self.layouts or not self.axes):
             problem = "single values beside empty arrays" if self.layouts else "empty arrays alone, of no type"
             raise UnsupportedColumnError(f"{self.path}: column {self.name!r} has {problem}; expected arrays")
