@@ -34,13 +34,19 @@ def as_casting(casting: object) -> Casting:
     raise OptionError(expected, option="casting", value=casting)
 
 
-class LostValue(Exception):  # noqa: N818  it never leaves this package: FileReader makes a CastError of it
+class LostValue(Exception):  # noqa: N818  it never leaves this package; users get its `error`
     """The value at a place of the output of a column cannot be cast to its dtype."""
 
     def __init__(self, out: CheckedOutput, place: int, value: Any) -> None:
         super().__init__(out.column, place, value)
         self.column, self.place, self.value = out.column, place, value
-        self.address, self.length, self.dtype, self.field = out.address, len(out), out.dtype, out.field
+        self.address, self.length, self.dtype = out.address, len(out), out.dtype
+        self.field, self.casting = out.field, out.casting
+
+    def error(self, where: str) -> CastError:
+        """Return the error for the value; `where` names file, column and row."""
+        where += f", field {self.field!r}" if self.field else ""
+        return cast_error(where, self.value, self.dtype, self.casting)
 
 
 class CheckedOutput(np.ndarray):
@@ -126,7 +132,7 @@ def assign(out: np.ndarray, values: np.ndarray, column: str, casting: Casting, w
     try:
         checked(column, out, values.dtype, casting, f"column {column!r}")[: len(values)] = values
     except LostValue as exc:
-        raise cast_error(f"{where(exc.place)}: column {column!r}", exc.value, exc.dtype, exc.field) from None
+        raise exc.error(f"{where(exc.place)}: column {column!r}") from None
 
 
 def _why_none(stored: np.dtype, wanted: np.dtype, casting: Casting) -> str:
@@ -191,10 +197,10 @@ def _item(value: Any, dtype: np.dtype, casting: Casting) -> Any:
     return array.real if dtype.kind != "c" else array
 
 
-def cast_error(where: str, value: Any, dtype: np.dtype, field: str = "") -> CastError:
-    """Return the error for a value that is lost; `where` names file, column and row, `field` a field of the column."""
-    where += f", field {field!r}" if field else ""
-    why = f"{_why(value, dtype)}. Choose a dtype that holds it; or {UNSAFE}."
+def cast_error(where: str, value: Any, dtype: np.dtype, casting: Casting = "checked") -> CastError:
+    """Return the error for a value that is lost; `where` names file, column and row."""
+    otherwise = "" if casting == "unsafe" else f"; or {UNSAFE}"
+    why = f"{_why(value, dtype)}. Choose a dtype that holds it{otherwise}."
     return CastError(f"{where}: the value {value} cannot be cast to {dtype}: {why}")
 
 
@@ -277,6 +283,8 @@ def _real(dtype: np.dtype) -> np.dtype:
 
 
 def _why(value: Any, dtype: np.dtype) -> str:
+    if dtype.kind == "U" and isinstance(value, bytes) and "\ufffd" in value.decode(errors="replace"):
+        return "expected bytes that are UTF-8"
     if dtype.kind in "SU":
         return f"expected a text of at most {_text_length(dtype)} {'bytes' if dtype.kind == 'S' else 'characters'}"
     if dtype.kind in "mM" or not isinstance(value, (int, float, complex, np.number, np.bool_)):

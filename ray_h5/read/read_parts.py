@@ -13,7 +13,7 @@ from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import Request
 from ray_h5.read.arrays.selection import Selection
-from ray_h5.read.casting import Casting, CheckedOutput, LostValue, as_casting, cast_error, checked
+from ray_h5.read.casting import Casting, CheckedOutput, LostValue, as_casting, checked
 
 if TYPE_CHECKING:
     from ray_h5.read.held_chunks import HeldChunks
@@ -107,4 +107,4 @@ def lost_in(reads: Sequence[tuple[str, Sequence[Part]]], lost_value: LostValue) 
         dataset, index = map(int, joined.units.local(row))
         path = next((other for other, _ in joined.layouts[0].sources), path)
         where = f"{path}: dataset {joined.paths[dataset]!r}, index {index}"
-    return cast_error(where, lost_value.value, lost_value.dtype, lost_value.field)
+    return lost_value.error(where)

@@ -26,7 +26,7 @@ from ray_h5.options import as_names, require
 from ray_h5.per_process import cached_property
 from ray_h5.read.arguments import Rows, as_places, as_rows, check_fit, fitted
 from ray_h5.read.arrays.columns_of_files import JobsOfRows
-from ray_h5.read.casting import Casting, LostValue, cast_error
+from ray_h5.read.casting import Casting, LostValue
 from ray_h5.read.read_parts import FileRead, outputs
 from ray_h5.read.reader import FileReader
 from ray_h5.rows.group_columns import GroupColumns
@@ -337,7 +337,7 @@ class RowView:
             rows = wanted if self._by_axis else wanted % self.num_rows  # draws of a row have numbers of their own
             row = rows[there == exc.place * len(arrays[exc.column]) // exc.length][0]
             where = f"{self.path}: column {exc.column!r}, row {row}"
-            raise cast_error(where, exc.value, exc.dtype, exc.field) from None
+            raise exc.error(where) from None
 
     @property
     def has_windows(self) -> bool:

@@ -170,6 +170,10 @@ def test_dtypes_that_hold_no_value_of_a_column_are_refused(casting, compound_pat
     for name, dtype in refused:
         with RowReader(path) as reader, pytest.raises(CastError, match=f"column '{name}'"):
             reader.read_into({name: np.zeros(1, dtype)}, [0], casting=casting)
+    latin = save(tmp_path / "b.h5", {"latin": np.array([b"caf\xe9"])})
+    with RowReader(latin) as reader, pytest.raises(CastError, match=r"UTF-8\. Choose a dtype that holds it") as raised:
+        reader.read_into({"latin": np.zeros(1, "U9")}, [0], casting=casting)
+    assert ("unsafe" in str(raised.value)) == (casting == "checked")
     for dtype in ("f8", [("z", "i4")], [("a", "i4", (2,))], [("inner", "i4")], [("t", [("x", "i1")])]):
         out = {"plain": np.zeros((6, 4), dtype)}
         with RowReader(compound_path) as reader, pytest.raises(CastError, match="column 'plain': expected"):
