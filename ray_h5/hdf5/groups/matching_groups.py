@@ -209,6 +209,7 @@ class _Walk:
         self._refers = False
         self._group_above: tuple[str | None, Any] = None, None
         self._said: list[bytes] = []
+        self._class = b""  # the first of them that is one
         self._guard = TextGuard(self.root.file)
         self.refused: dict[str, RayH5Error] = {}
 
@@ -508,11 +509,11 @@ class _Walk:
                 f"of arrays. Read the arrays of one row as rows, by its own name: columns=[{path!r}]"
             )
         said = b"" if is_empty else text_attribute(h5py.Dataset(dataset, readonly=True), OF_VALUES).encode()
-        first = next(filter(None, self._said), said)
-        if not is_empty and first != said:
+        self._class = self._class or said
+        if not is_empty and self._class != said:
             raise UnsupportedColumnError(
                 f"{where}: {path!r} holds {said.decode() or 'values of no class'}, and rows before it hold "
-                f"{first.decode()}: no column of one type"
+                f"{self._class.decode()}: no column of one type"
             )
         self._said.append(said)
 
