@@ -52,6 +52,15 @@ class _Cut:
     way_of: np.ndarray
     extents: np.ndarray
 
+    @classmethod
+    def of(cls, ways: Sequence[Mapping[str, tuple[int, ...]]], extents: Sequence[tuple[int, ...]]) -> _Cut:
+        """Return how blocks cut parts, given the way and the extents of each."""
+        different: list[Mapping[str, tuple[int, ...]]] = []
+        for way in ways:
+            if way not in different:
+                different.append(way)
+        return cls(different, np.array([different.index(way) for way in ways]), np.array(extents, np.int64))
+
 
 class PatchRows(RowsOfKind):
     """Blocks of the arrays of one file, or of its groups: those of a group follow those of the group before.
@@ -126,7 +135,7 @@ class PatchRows(RowsOfKind):
             self._made.put(number, part)
         return part
 
-    @property
+    @cached_property
     def _known_chosen(self) -> tuple[np.ndarray, Partition] | None:
         chosen, counts = self._known.chosen, self._known.chosen_counts
         return None if chosen is None or counts is None else (chosen, Partition.of(counts))
@@ -174,36 +183,34 @@ class PatchRows(RowsOfKind):
 
     @cached_property
     def _cut(self) -> _Cut:
-        """Which axes blocks cut in each part, and their lengths: groups of equal shapes are looked at once."""
+        """Which axes blocks cut in each part, and their lengths."""
         arrays = {name: self._joined(name) for name in self._kind.arrays}
-        if any(joined is None for joined in arrays.values()):
-            for name in arrays:
-                self._of_each(name, Blocks.values_of)
-            each = [part.axes for part in self._each()]
-            extents = np.array([part.extents for part in self._each()], np.int64)
-            different: list[dict[str, tuple[int, ...]]] = []
-            different.extend(way for way in each if way not in different)
-            return _Cut(different, np.array([different.index(way) for way in each]), extents)
+        known = {name: joined for name, joined in arrays.items() if joined is not None}
+        if len(known) == len(arrays):
+            return self._cut_of_groups(known)
+        for name in arrays:
+            self._of_each(name, Blocks.values_of)
+        each = [(part.axes, part.extents) for part in self._each()]
+        return _Cut.of([axes for axes, _ in each], [extents for _, extents in each])
+
+    def _cut_of_groups(self, arrays: Mapping[str, JoinedArray]) -> _Cut:
+        """Return how blocks cut the arrays of groups. Groups of equal shapes are looked at once."""
         # Classes of `where_any` may be those of an array in shapes, under the name of a field.
         own = {id(arrays[name]) for name in self._kind.shapes}
         shapes = {
-            name: joined.shapes
-            for name, joined in arrays.items()
-            if joined is not None and (name in self._kind.shapes or id(joined) not in own)
+            name: joined.shapes for name, joined in arrays.items() if name in self._kind.shapes or id(joined) not in own
         }
         rows = np.concatenate([*shapes.values()], axis=1)
         _, firsts, of = np.unique(rows, axis=0, return_index=True, return_inverse=True)
-        ways: list[dict[str, tuple[int, ...]]] = []
-        way_of, lengths = np.zeros(len(firsts), np.int64), np.zeros((len(firsts), len(self._kind.block)), np.int64)
-        for first, number in sorted(zip(firsts.tolist(), range(len(firsts)), strict=True)):  # an error names the first
+        cuts: dict[int, tuple[dict[str, tuple[int, ...]], tuple[int, ...]]] = {}
+        for first in sorted(firsts.tolist()):  # an error names the first group
             where = f"{self._columns.path}: group {self._groups.names[first]!r}"
             way = axes_of(self._kind, {name: tuple(all_of[first].tolist()) for name, all_of in shapes.items()}, where)
-            if way not in ways:
-                ways.append(way)
             name, axes = next(iter(way.items()))
-            way_of[number], lengths[number] = ways.index(way), lengths_along(shapes[name][first], axes)
-        of = of.reshape(-1)
-        return _Cut(ways, way_of[of], lengths[of])
+            cuts[first] = way, lengths_along(shapes[name][first], axes)
+        ways, lengths = zip(*(cuts[first] for first in firsts.tolist()), strict=True)
+        cut, of = _Cut.of(ways, lengths), of.reshape(-1)
+        return _Cut(cut.ways, cut.way_of[of], cut.extents[of])
 
     @cached_property
     def _chosen(self) -> tuple[np.ndarray, Partition] | None:
