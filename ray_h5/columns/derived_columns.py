@@ -11,7 +11,7 @@ import numpy as np
 from ray_h5.errors import OptionError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.globs import WILDCARD, is_glob, texts_of
 from ray_h5.hash_and_permute import word_at
-from ray_h5.manifest.row_requests import units_of
+from ray_h5.manifest.partition import Partition
 from ray_h5.options import as_names
 from ray_h5.read.arrays.selection import runs_of_positions
 
@@ -158,10 +158,9 @@ class RowEntries:
             known, of = np.unique(lengths, return_inverse=True)
             entries = [self._positions(int(n)) for n in known]
         runs = [np.array(runs_of_positions(at), np.int64).reshape(-1, 2) for at in entries]
-        many = np.array([len(run) for run in runs], np.int64)
-        begins, counts = (np.cumsum(many) - many)[of.reshape(-1)], many[of.reshape(-1)]
-        firsts, sizes = np.concatenate([*runs, np.empty((0, 2), np.int64)])[units_of(begins, counts)].T
-        return np.repeat(np.arange(len(lengths)), counts), firsts, sizes
+        parts, of = Partition.of(np.array([len(run) for run in runs], np.int64)), of.reshape(-1)
+        firsts, sizes = np.concatenate([*runs, np.empty((0, 2), np.int64)])[parts.units(of)].T
+        return np.repeat(np.arange(len(lengths)), parts.lengths_of(of)), firsts, sizes
 
     def drawn(self, lengths: np.ndarray, keys: np.ndarray | None) -> list[np.ndarray]:
         """Return the entries that are drawn of rows, ascending, by the key of each row: uint64."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from ray_h5.index.row_index import RowIndex
 from ray_h5.lru import first_time
+from ray_h5.manifest.partition import Partition
 from ray_h5.messages import counted
 from ray_h5.order.block_layout import BLOCK_BYTES, MAX_BLOCK_BYTES, MIN_BLOCKS, MIN_ROW_BYTES, RANGE_WINDOW_BYTES
 from ray_h5.order.draws.chunk_groups import ChunkGroups
@@ -116,7 +117,7 @@ def _starts_of_chunks(index: RowIndex, selection: np.ndarray) -> np.ndarray:
     """Return the first selected index of each chunk group, then the number of selected rows."""
     starts, rows = index.files.starts, index.chunk_group_rows
     selected, lengths = np.diff(np.searchsorted(selection, starts)), np.diff(starts)
-    first_chunk = np.concatenate([[0], np.cumsum(-(-lengths // rows))[:-1]])
+    first_chunk = Partition.of(-(-lengths // rows)).firsts
     chunk = selection - np.repeat(starts[:-1], selected)
     chunk //= rows
     chunk += np.repeat(first_chunk, selected)

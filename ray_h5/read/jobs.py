@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ray_h5.manifest.partition import Partition
 from ray_h5.manifest.row_requests import Request
 from ray_h5.per_process import PerProcess
 from ray_h5.read.native.job_table import CHUNKS_DECODED, DONE, JobTable, new_times
@@ -157,8 +158,7 @@ def staged(
 
 def at_front(request: Request) -> Request:
     """Return the same rows, with the first places of an array."""
-    lengths = request.lengths
-    return replace(request, places=np.cumsum(lengths) - lengths)
+    return replace(request, places=Partition.of(request.lengths).firsts)
 
 
 def index_of(request: Request) -> slice | np.ndarray:

@@ -12,6 +12,7 @@ import numpy as np
 from ray_h5.buffers import empty
 from ray_h5.errors import MaskTooLargeError, OptionError, UnsupportedColumnError
 from ray_h5.hash_and_permute import Words, below, words_of
+from ray_h5.manifest.row_requests import units_of
 from ray_h5.options import as_integer, is_integer, is_number, names_options
 from ray_h5.transforms.augmentation import Augmentation, chance, kind_of, on_device_of
 
@@ -151,7 +152,7 @@ class SpecAugment(Augmentation):
         for axis, start, width in drawn:
             # One assignment for the masked positions of all rows. A boolean mask would be as large as the array.
             rows = np.repeat(np.arange(len(array)), width)
-            positions = np.arange(len(rows)) + np.repeat(start - (np.cumsum(width) - width), width)
+            positions = units_of(start, width)
             filled = self.mask_value if fill is None else fill[rows].reshape(-1, *[1] * (array.ndim - 2))
             np.moveaxis(out, axis, 1)[rows, positions] = filled
         return out

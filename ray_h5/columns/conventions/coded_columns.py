@@ -15,6 +15,7 @@ from ray_h5.columns.values import Decoded
 from ray_h5.errors import CastError, CorruptFileError, UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.partition import Partition
 from ray_h5.manifest.row_requests import Request
 from ray_h5.read.casting import cast_error, lost
 from ray_h5.read.read_parts import Part
@@ -64,11 +65,10 @@ def of_categories(codes: Stored, name: str, categories: np.ndarray | JoinedArray
             return (), (categories, np.zeros(len(units), np.int64), np.full(len(units), len(categories)))
         assert isinstance(codes.address, JoinedArray)
         touched, of = np.unique(codes.address.units.part_of(units), return_inverse=True)
-        lengths = categories.lengths[touched]
-        firsts = np.cumsum(lengths) - lengths
-        values = empty((int(lengths.sum()),), categories.dtype)
-        runs = Request(categories.units.starts[touched], firsts, lengths).select(lengths > 0)
-        return [Part(categories, runs, values)] if len(runs) else (), (values, firsts[of], lengths[of])
+        own = Partition.of(categories.lengths[touched])
+        values = empty((own.num_units,), categories.dtype)
+        runs = Request(categories.units.starts[touched], own.firsts, own.lengths).select(own.lengths > 0)
+        return [Part(categories, runs, values)] if len(runs) else (), (values, own.firsts[of], own.lengths[of])
 
     def decode(stored: np.ndarray, rows: np.ndarray, dtype: np.dtype, table: Any) -> np.ndarray:
         values, first, counts = table

@@ -16,6 +16,7 @@ from ray_h5.columns.values import Reading, Values, read_units
 from ray_h5.errors import CorruptFileError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.tree.encodings import matrix_shape
 from ray_h5.manifest.layout import ColumnLayout, Encoding
+from ray_h5.manifest.partition import Partition
 from ray_h5.manifest.row_requests import Request
 from ray_h5.messages import near_names
 from ray_h5.per_process import cached_property
@@ -107,7 +108,7 @@ class SparseRows(Values):
                 places = self._places(entries.indices, self.at)
                 is_taken = places >= 0
                 entries = Entries(places[is_taken], data[is_taken])
-                indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(is_taken)])[indptr]
+                indptr = Partition.of(is_taken).starts[indptr]
             out[wanted.places] = rows_of(entries, indptr)
 
         return Reading.together([of_indices, of_data]).then(finish)

@@ -17,6 +17,7 @@ from ray_h5.columns.values import Reading, Values, read_dtype
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.partition import Partition
 from ray_h5.manifest.row_requests import Request, by_part, request_of
 from ray_h5.per_process import cached_property
 
@@ -84,7 +85,7 @@ class Runs:
             request = request if counts.all() else request.select(counts > 0)
         else:
             of, firsts, counts = self.entries.runs(counts, keys)
-            before = np.cumsum(counts) - counts
+            before = Partition.of(counts).firsts
             of_row = before[np.searchsorted(of, of)]  # before the first run of the row
             request = Request(begins[of] + firsts, at[of] + before - of_row, counts)
         is_read = len(request) and out.size
@@ -119,10 +120,10 @@ class Runs:
         self, values: Values, unit_shape: tuple[int, ...] | None = None
     ) -> tuple[Reading, np.ndarray, np.ndarray]:
         """Return the reading of the units of all rows into one array, that array, and where each row ends in it."""
-        array, stops = values.array, np.cumsum(self.lengths)
+        array, rows = values.array, Partition.of(self.lengths)
         shape = array.row_shape if unit_shape is None else unit_shape
-        flat = empty((int(stops[-1]) if len(stops) else 0, *shape), array.dtype, f"column {array.name!r}")
-        return self.reading(values, flat, stops - self.lengths, is_one_shape=unit_shape is None), flat, stops
+        flat = empty((rows.num_units, *shape), array.dtype, f"column {array.name!r}")
+        return self.reading(values, flat, rows.firsts, is_one_shape=unit_shape is None), flat, rows.starts[1:]
 
 
 @dataclass(frozen=True, eq=False)

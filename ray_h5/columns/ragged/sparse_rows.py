@@ -11,6 +11,7 @@ import numpy as np
 
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.errors import RowIndexError
+from ray_h5.manifest.partition import Partition
 from ray_h5.read.casting import cast_error, lost
 from ray_h5.read.native.dense_rows import dense_rows
 
@@ -96,7 +97,7 @@ class SparseBatch:
         """
         assert spec.element is not None
         width, (starts, stops), entries = _width(spec), _bounds(rows), _entries(rows)
-        indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(stops - starts)])
+        indptr = Partition.of(stops - starts).starts
         if not entries:
             return cls(indptr, np.empty(0, index_dtype(width)), np.empty(0, spec.element), width)
         if len(entries) == 1 and (starts[1:] == stops[:-1]).all():
@@ -144,7 +145,7 @@ class SparseBatch:
         first = np.flatnonzero(new)
         added = np.add.reduceat(data, first, dtype=data.dtype)
         counts = np.bincount(of[first], minlength=len(self))
-        return SparseBatch(np.concatenate([[0], np.cumsum(counts)]), indices[first], added, self.width)
+        return SparseBatch(Partition.of(counts).starts, indices[first], added, self.width)
 
     def to_dense(self, name: str = "X") -> np.ndarray:
         """Return an array of shape ``(rows, width)``; the values of a position that repeats are added.

@@ -11,6 +11,7 @@ import numpy as np
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.hash_and_permute import RoundKeys, permute, unpermute
 from ray_h5.lru import LRU
+from ray_h5.manifest.partition import Partition
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -40,14 +41,14 @@ class ChunkGroups(ComparedByContent):
             at = np.searchsorted(ends, positions, side="right")
             # A chunk group ends where its positions end: count back from there.
             return self.starts[drawn[at] + 1] - (ends[at] - positions)
-        first_group, ends, shortfall = known
+        first_groups, ends, shortfall = known
+        groups = Partition(first_groups)
         # With full groups only, a division would give the place of the group. The short groups before a position
         # move it forward, by what they lack in sum.
         before = np.searchsorted(ends, positions, side="right")
         place, offset = np.divmod(positions + shortfall[before], self.size)
-        group = permute(place, int(first_group[-1]), key)
-        file = np.searchsorted(first_group, group, side="right") - 1
-        return self.starts[file] + (group - first_group[file]) * self.size + offset
+        file, number = groups.local(permute(place, groups.num_units, key))
+        return np.asarray(self.starts[file] + number * self.size + offset)
 
     def bounds(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the first selected index of the chunk group of each selected index, and the first after it."""
@@ -71,13 +72,12 @@ class ChunkGroups(ComparedByContent):
         if self.size is None:
             drawn = permute(np.arange(len(lengths)), len(lengths), key)
             return drawn, np.cumsum(lengths[drawn])
-        first_group = np.concatenate([[0], np.cumsum(-(-lengths // self.size))])
-        short = np.flatnonzero(lengths % self.size)
-        places = unpermute(first_group[short + 1] - 1, int(first_group[-1]), key)
+        groups, short = Partition.of(-(-lengths // self.size)), np.flatnonzero(lengths % self.size)
+        places = unpermute(groups.starts[short + 1] - 1, groups.num_units, key)
         by_place = np.argsort(places)
         places, missing = places[by_place], self.size - lengths[short[by_place]] % self.size
-        shortfall = np.concatenate([[0], np.cumsum(missing)])
-        return first_group, (places + 1) * self.size - shortfall[1:], shortfall
+        shortfall = Partition.of(missing).starts
+        return groups.starts, (places + 1) * self.size - shortfall[1:], shortfall
 
 
 _DRAWN: LRU[tuple[np.ndarray, ...]] = LRU(2)

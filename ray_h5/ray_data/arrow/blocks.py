@@ -20,6 +20,7 @@ from ray_h5.columns.ragged.padding import cast_rows
 from ray_h5.columns.ragged.sparse_rows import SparseBatch, index_dtype
 from ray_h5.columns.schema import ColumnSpec, scalar_to_arrow
 from ray_h5.loading.origin_columns import PATH_SPEC, ROW_ID_SPEC, epoch_column, paths_of
+from ray_h5.manifest.partition import Partition
 from ray_h5.plan.blocks import Block
 from ray_h5.plan.execute_plan import BlockRows
 from ray_h5.plan.read_plan import ReadPlan
@@ -127,7 +128,7 @@ def ragged_array(rows: np.ndarray, spec: ColumnSpec, where: Callable[[int], str]
     if whole is None:
         whole = np.concatenate([*(np.asarray(row).reshape(-1) for row in there), np.empty(0, spec.element)])
     flat = as_real(whole).reshape(-1)
-    offsets = np.concatenate([[0], np.cumsum(shapes.prod(axis=1))])
+    offsets = Partition.of(shapes.prod(axis=1)).starts
     data = pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(flat))
     starts = pa.array(np.arange(0, (len(rows) + 1) * axes, axes, dtype=np.int32))
     shape = pa.ListArray.from_arrays(starts, pa.array(shapes.reshape(-1)))

@@ -16,6 +16,7 @@ from ray.data.extensions import (
 )
 
 from ray_h5.errors import NullValueError, OptionError, SchemaMismatchError, UnsupportedColumnError
+from ray_h5.manifest.partition import Partition
 from ray_h5.messages import no_column
 from ray_h5.ray_data.arrow.blocks import has_steps, is_ragged, is_sparse, list_parts, to_batch
 from ray_h5.writing.file_arrays import ColumnValues, Form, Ranges, check_paths, varies, windows_of_sparse_rows
@@ -184,7 +185,7 @@ def _tensors(name: str, array: Any) -> tuple[Form, ColumnValues]:
         said = ", ".join(str(n) if same else "?" for n, same in zip(sizes[0].tolist(), shown, strict=True))
         raise varies(name, f"({said})")
     shape = tuple(inner[0].tolist()) if len(sizes) else ()
-    starts = np.concatenate([[0], np.cumsum(sizes[:, 0], dtype=np.int64)])
+    starts = Partition.of(sizes[:, 0]).starts
     return Form("ragged", values.dtype, shape), Ranges(starts, values.reshape(int(starts[-1]), *shape))
 
 
