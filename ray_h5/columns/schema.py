@@ -195,34 +195,50 @@ class ColumnSpec:
         return replace(self, row_shape=()) if self.row_shape and self.has_one_value else self
 
     def is_read_from(self, stored: ColumnSpec, is_cast: bool) -> bool:
-        """Return whether a column of a file is delivered as this one; `is_cast` if the user asked for another dtype."""
+        """Return whether a column of a file is delivered as this one; `is_cast` if the user asked for another dtype.
+
+        Files may store a column in several ways. Besides its own kind, it may be::
+
+            delivered         stored
+            number, bool      category or optional, if cast
+            string            category of text
+            optional          category, number, bool
+            list, ragged      number, bool: arrays of one shape
+        """
         if self.kind == "ragged":
-            alike = is_cast or self.element == (stored.element or stored.dtype)
-            shape, axes = stored.ragged_shape or stored.row_shape, len(self.ragged_shape)
-            has_axes = len(shape) >= axes and set(shape[axes:]) <= {1}
-            lengths = zip(self.ragged_shape, shape, strict=False)
-            fits = has_axes and all(one is None or one == other for one, other in lengths)
-            return alike and stored.kind in {"ragged", *TENSOR_KINDS} and fits
+            return self._holds_arrays(stored, is_cast)
         if self.kind == "sparse":
-            alike = is_cast or self.element == stored.element
-            return alike and stored.kind == "sparse" and self.ragged_shape == stored.ragged_shape
-        if self.kind == "list" and stored.kind in TENSOR_KINDS:
+            is_same = is_cast or self.element == stored.element
+            return is_same and stored.kind == "sparse" and self.ragged_shape == stored.ragged_shape
+        are_numbers = stored.kind in TENSOR_KINDS
+        is_alike = without_ones(self.row_shape) == without_ones(stored.row_shape)
+        if self.kind in TENSOR_KINDS:
+            may_cast = is_cast and (are_numbers or stored.kind in {"category", "optional"})
+            return is_alike and (may_cast or (are_numbers and self.dtype == stored.dtype))
+        if self.kind == "list" and are_numbers:
             return self.holds(stored) and (self.element is not None and self.element.base == stored.dtype)
-        alike = without_ones(self.row_shape) == without_ones(stored.row_shape)
-        if self.kind in TENSOR_KINDS and stored.kind in {"category", "optional"}:
-            return is_cast and alike
-        if self.is_scalar and stored.is_scalar:  # files may encode a column differently
-            held = None if stored.kind != "category" or stored.element is None else stored.element.kind
-            is_text = self.kind == "string" and held in {"O", "S"}
-            if is_text or (self.kind == "optional" and stored.kind in {"category", *TENSOR_KINDS}):
-                return self.as_bytes or self.value_type == stored.value_type
-        if self.kind in TENSOR_KINDS and stored.kind in TENSOR_KINDS:
-            return alike and (is_cast or self.dtype == stored.dtype)
-        if self.kind != stored.kind or not alike:
+        if self.is_scalar and stored.is_scalar and self._holds_encoded(stored):
+            return self.as_bytes or self.value_type == stored.value_type
+        if self.kind != stored.kind or not is_alike:
             return False
         # The fields of compound values may have other offsets in another file.
         stored = replace(stored, row_shape=self.row_shape)
         return self.value_type == stored.value_type or (self.kind in {"string", "category"} and self.as_bytes)
+
+    def _holds_arrays(self, stored: ColumnSpec, is_cast: bool) -> bool:
+        """Return whether rows of varying shape hold those of a column, which may have further axes of one."""
+        is_same = is_cast or self.element == (stored.element or stored.dtype)
+        shape, axes = stored.ragged_shape or stored.row_shape, len(self.ragged_shape)
+        has_axes = len(shape) >= axes and set(shape[axes:]) <= {1}
+        lengths = zip(self.ragged_shape, shape, strict=False)
+        fits = has_axes and all(one is None or one == other for one, other in lengths)
+        return is_same and stored.kind in {"ragged", *TENSOR_KINDS} and fits
+
+    def _holds_encoded(self, stored: ColumnSpec) -> bool:
+        """Return whether a column of another kind may have the same values: text as categories, plain numbers."""
+        if self.kind == "string":
+            return stored.kind == "category" and stored.element is not None and stored.element.kind in "OS"
+        return self.kind == "optional" and stored.kind in {"category", *TENSOR_KINDS}
 
     def cast(self, dtype: object, casting: Casting = "checked") -> ColumnSpec:
         """Return the spec of this column delivered as another dtype."""
