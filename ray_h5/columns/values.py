@@ -284,7 +284,7 @@ class InMemory(Values):
 def read_dtype(array: ColumnLayout, wanted: np.dtype) -> np.dtype:
     """Return the dtype in which values are read that are put into an array of dtype `wanted` later.
 
-    They are cast where they are checked, but for those that are decoded in a dtype: codes, values that may be missing.
+    They are cast where they are checked. Codes, and values that may be missing, are decoded in the dtype `wanted`.
     """
     return wanted if wanted.kind == "O" or array.kind in {"category", "optional"} else array.dtype
 

@@ -72,9 +72,9 @@ def compare(expected: Identity | None, found: Identity | None, *, swmr: bool = F
 def check_same(
     where: str, expected: Identity | None, found: Identity | None, *, leads: bool = False, swmr: bool = False
 ) -> Change:
-    """Raise unless a file has the expected state, but for its ctime, of which a warning tells once.
+    """Raise unless a file has the expected state. If its ctime alone differs, a warning says so once.
 
-    `where` is its path; or, if it `leads`, says what leads to the file, at the end of which is the path.
+    `where` is its path; with `leads`, a text that says what leads to the file, and ends with its path.
 
     Raises
     ------
@@ -97,7 +97,7 @@ def check_same(
     if change.kind == "ctime" and is_named:
         if first_time("ctime", where):
             logger.warning(
-                "%s: its ctime is another one since it was planned, as after a chmod, chown or rename, or when a hard "
+                "%s: its ctime changed after it was planned, as after a chmod, chown or rename, or when a hard "
                 "link is made; its size, mtime and inode are the same. Its headers and chunk index are read again, and "
                 "reading goes on.",
                 where,
@@ -148,7 +148,7 @@ def check_sources(
 
 
 def are_same_sources(expected: SourceStates, found: SourceStates) -> bool:
-    """Return whether sources are the same files, in the same states but for their ctimes."""
+    """Return whether sources are the same files, in the same states. Their ctimes may differ."""
     return [path for path, _ in expected] == [path for path, _ in found] and all(
         compare(state, now).is_none for (_, state), (_, now) in zip(expected, found, strict=True)
     )

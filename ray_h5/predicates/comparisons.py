@@ -173,7 +173,7 @@ def _beyond(values: pa.ChunkedArray, end: Any, *, is_low: bool) -> pa.ChunkedArr
         end = pa.scalar(math.ceil(number) if is_low else math.floor(number), kind)
     elif pa.types.is_floating(kind):
         number = _number(end)
-        if _is_beyond(number, kind) and is_low == (number < 0):  # all values are inside, but for the infinite one
+        if _is_beyond(number, kind) and is_low == (number < 0):  # all values are inside, except the infinite one
             number = math.copysign(float(np.finfo(kind.to_pandas_dtype()).max), number)
         end = pa.scalar(_float(number, kind), kind)
     elif pa.types.is_boolean(kind) and not isinstance(end, bool):

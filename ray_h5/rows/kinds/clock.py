@@ -195,7 +195,7 @@ class Clock:
     def _sides(self, recordings: np.ndarray, ticks: np.ndarray) -> np.ndarray:
         """Return bools of shape (2, ticks): whether a window has padding for a time before or after a recording.
 
-        It is the padding that ``<column>_is_pad`` would mark. Of spans whose length varies: that a sample lacks.
+        It is the padding that ``<column>_is_pad`` would mark. Of spans whose length varies: that a sample is missing.
         """
         is_padded = np.zeros((2, len(ticks)), bool)
         for column in self._limiting:

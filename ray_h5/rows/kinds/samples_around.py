@@ -12,14 +12,14 @@ LIKE_A_NUMBER = 1e-6
 """Parts of a sample, or of a unit of times that are integers: offsets and rates in floats are not exact."""
 
 _EPS = 4 * float(np.finfo(np.float64).eps)
-"""How far a float may be from what a few operations should have made, as a part of it."""
+"""Relative error of a float after a few operations."""
 
 _MOST = float(1 << 61)
 """Integers below it can be added a few times without an overflow."""
 
 
 def like_a_number(values: np.ndarray) -> np.ndarray:
-    """Return which values are whole numbers but for the rounding of floats."""
+    """Return which values are whole numbers, up to the rounding of floats."""
     return np.abs(values - np.rint(values)) <= LIKE_A_NUMBER + _EPS * np.abs(values)
 
 
@@ -73,7 +73,7 @@ class SamplesAround:
     def first(self, recordings: np.ndarray, asked: np.ndarray) -> np.ndarray:
         """Return the first sample that is not before each time, as if samples went on before and after the recording.
 
-        It is below 0, or above the number of samples, if more than a sample lacks there.
+        It is below 0, or above the number of samples, if more than one sample is missing there.
         """
         times, before = self.times, asked - self.near(recordings, asked)
         if times.is_regular:
@@ -108,11 +108,8 @@ class SamplesAround:
 
     def holding(self, recordings: np.ndarray, asked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the samples that hold at some times, and on which side of a recording these are."""
-        near, steps, last = (
-            self.near(recordings, asked),
-            self.times.steps[recordings],
-            self.times.counts[recordings] - 1,
-        )
+        near, steps = self.near(recordings, asked), self.times.steps[recordings]
+        last = self.times.counts[recordings] - 1
         after = np.clip(self.first(recordings, asked), 0, last + 1)
         begins = np.minimum(after, last)
         is_now = (after <= last) & (self.at(recordings, begins) <= asked + near)
