@@ -23,7 +23,7 @@ def first_said(key: str, own: str, ranks: int) -> str | None:
     Returns
     -------
     str or None
-        None if there is no store of so many ranks.
+        None if there is no store that these ranks share.
     """
     distributed = sys.modules.get("torch.distributed")  # a process that uses it has imported it
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():

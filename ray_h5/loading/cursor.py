@@ -32,7 +32,7 @@ LIGHTNING = {"lightning.pytorch", "pytorch_lightning"}
 """The packages that lightning has been published as."""
 
 _BEGUN: Counter[str] = Counter()
-"""How many cursors have begun in this process, by their plan."""
+"""How many cursors have begun in this process, by their plan: ranks compare those of one number."""
 
 _FIT_LOOPS = {f"{package}.loops.fit_loop" for package in LIGHTNING}
 
@@ -125,13 +125,15 @@ class Cursor:
         if self._has_agreed:
             return
         plan = hashlib.blake2b(json.dumps(self.plan.to_dict(), sort_keys=True).encode(), digest_size=16).hexdigest()
-        _BEGUN[plan] += 1  # each rank makes the loaders of the same rows in one order
-        said = f"seed {self.order.seed} on rank {own[0]}"
-        first = first_said(f"order/{plan}/{_BEGUN[plan]}", said, own[1]) or said
-        if first.split(" on ")[0] != said.split(" on ", maxsplit=1)[0]:
+        _BEGUN[plan] += 1  # ranks make the loaders of the same rows in the same order
+        seed, (rank, ranks) = str(self.order.seed), own
+        first = first_said(f"order/{plan}/{_BEGUN[plan]}", f"{seed} {rank}", ranks) or f"{seed} {rank}"
+        other_seed, other_rank = first.split()
+        if other_seed != seed:
             raise OptionError(
-                f"ranks that share an epoch have orders of their own: {first}, {said}. Rows would come twice or never. "
-                "Pass the same seed on all ranks; for different data on each rank pass rank=0, world_size=1."
+                f"ranks that share an epoch have orders of their own: seed {other_seed} on rank {other_rank}, seed "
+                f"{seed} on rank {rank}. Rows would come twice or never. Pass the same seed on all ranks. For "
+                "different data on each rank, and to a loader that one rank alone makes, pass rank=0, world_size=1."
             )
         self._has_agreed = True
 
@@ -176,9 +178,9 @@ def _check_lightning(left: int, whole: int) -> None:
         return
     if done is not None and done + left != whole:
         logger.warning(
-            "lightning counts on from the %d batches of the run before, and ends this epoch after %d, of which %d are "
-            "left: if that is too few, rows of this epoch are left out; if it is too many, its validation is. Resume "
-            "with the batch size and the number of ranks of the run before, or from the end of an epoch.",
+            "lightning counts on from the %d batches of the run before, and ends this epoch after %d; %d batches are "
+            "left. If it ends too early, rows of this epoch are left out; if too late, its validation is. Resume with "
+            "the batch size and the number of ranks of the run before, or from the end of an epoch.",
             done,
             whole,
             left,

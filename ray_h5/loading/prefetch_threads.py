@@ -45,7 +45,7 @@ class _Threads(Generic[Work, Result]):
         self._own, self._threads = set[int](), threads
         self._submitted, self._has_all = 0, False
         self.waiting: deque[Future[Result]] = deque()
-        # Threads that wait must not keep this object alive: what it works on may lead back to who iterates.
+        # Threads hold no reference to this object. Its items lead back to the iterator, which is freed while they work.
         self._executor = ThreadPoolExecutor(threads, "ray_h5_loader", initializer=_enter, initargs=(self._own, stop))
 
     def submit(self, most: int) -> None:
@@ -54,8 +54,9 @@ class _Threads(Generic[Work, Result]):
             item = next(self._items, _END)
             if item is _END:
                 self._has_all = True
-                for _ in range(0 if self._pool is None else self._threads):
-                    self._executor.submit(_help_others, self._pool, self._submitted + 1)
+                if self._pool is not None:
+                    for _ in range(self._threads):
+                        self._executor.submit(_help_others, self._pool, self._submitted + 1)
                 return
             self._submitted += 1
             self.waiting.append(self._executor.submit(_do, self._work, self._pool, self._submitted, item))
@@ -72,17 +73,13 @@ class _Threads(Generic[Work, Result]):
         return wait
 
 
-# Threads hold no `_Threads`: its items lead back to who iterates, who would not be freed while a thread works.
-
-
 def _do(work: Callable[[Work], Result], pool: Pool | None, number: int, item: Work) -> Result:
     if pool is not None:
         pool.enter(number)
     return work(item)
 
 
-def _help_others(pool: Pool | None, number: int) -> None:
-    assert pool is not None
+def _help_others(pool: Pool, number: int) -> None:
     pool.enter(number)
     pool.help()
 

@@ -244,8 +244,8 @@ class RowSource:
             self._bound_chunks()
             return RowCache({}, 0)
         if not self._kept_rows:
-            num_rows = min(num_rows, max_bytes // (2 * TABLE_BYTES))  # rows behind these are never held
-            # Who gives the size of all rows has them held: that of the table counts where rows are few bytes.
+            num_rows = min(num_rows, max_bytes // (2 * TABLE_BYTES))  # rows after these are never held
+            # All rows are held if their size is given. The table counts where it is more than a small part of that.
             max_bytes -= max(0, num_rows * TABLE_BYTES - max_bytes // 16)
         specs, bounds = self.plan.of_files, dict[str, int]()
         for spec in sorted(specs, key=lambda spec: spec.row_bytes):

@@ -1,1 +1,1 @@
-"""In which order the rows of an epoch come: arithmetic alone, of which a position is a function."""
+"""In which order the rows of an epoch come: arithmetic alone, of seed, epoch and position."""

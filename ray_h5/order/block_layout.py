@@ -265,7 +265,8 @@ class Left:
         if self.num_positions > epoch_rows + again or last > epoch_rows * (_MOST_TURNS + 1 if again else 1) + again:
             raise PositionError(
                 f"Position: left={self.to_dict()!r:.200}: {self.num_positions} positions up to {last} cannot be left "
-                f"of an epoch of {epoch_rows} rows, of which at most {again} come again"
+                f"of an epoch of {epoch_rows} rows; at most {again} of them come again. Begin the epoch again, without "
+                "a position."
             )
 
     def to_dict(self) -> dict[str, Any]:

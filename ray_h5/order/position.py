@@ -13,7 +13,7 @@ from ray_h5.order.epoch_order import Order
 from ray_h5.order.fingerprint import Fingerprint
 
 _MOST_RANKS = 1 << 20
-"""Of which each has a block in what is left of a round."""
+"""Each of them has a block in what is left of a round."""
 
 
 @names_options

@@ -36,7 +36,7 @@ def _of_shapes(index: RowIndex, name: str) -> np.ndarray | None:
             row_lengths = _dataset_lengths(build_index(index.files.all_paths(), [name], index.lookup, index.cast), name)
         if row_lengths is not None:
             return row_lengths
-    # A window has as many steps in each row: what varies is the shape of a step.
+    # A window has the same number of steps in each row: what varies is the shape of a step.
     is_window = windows is not None and windows.at is None and name in {column.name for column in windows.columns}
     if spec.kind not in {"ragged", "list"} or spec.row_shape or is_window:
         return None

@@ -21,19 +21,15 @@ from ray_h5.plan.weights_of_rows import make_draws
 
 logger = logging.getLogger(__name__)
 
-
 _RANGE_CHUNKS = 4
 """Chunks of a chunk group whose rows are ranges. The last row ends in a further chunk, so with 1 nearly each chunk is
 decoded twice; with 4, a quarter of them."""
 
-
 _RANGE_GROUPS = 64
 """Such chunk groups that a window mixes, if memory allows it."""
 
-
 _SMALL_BYTES = 32 << 20
 """Half of what a process keeps of decoded chunks during an epoch, in plain PyTorch. Each block of Ray decodes them."""
-
 
 _LEAST_SORTED = 8192
 """Rows that are sorted by length together, at least: a window has to be many batches."""

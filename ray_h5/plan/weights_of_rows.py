@@ -22,7 +22,6 @@ from ray_h5.tables.table_columns import one_array
 _ROUNDED = 1e-5
 """Shares are written as decimals: 0.33333 three times is one."""
 
-
 _NUMBERS: dict[Option, tuple[str, str]] = {
     "weights": ("weight", "to draw each class equally often, write weights=balance({!r})"),
     "by_length": ("length", "name a column with the length of each row, or pass lengths as an array"),

@@ -277,7 +277,8 @@ class H5Dataset(BatchedDataset):
         """Return the file of each sample, and its row in that file."""
         if self.has_own_length:
             raise OptionError(
-                f"origins: {type(self).__name__} has its own __len__: of which rows samples are is not known"
+                f"origins: {type(self).__name__} has its own __len__, so the rows of its samples are not "
+                "known; ask an H5Dataset of the same files"
             )
         rows, files = self.row_ids(indices), self._index.files
         return [
@@ -518,7 +519,7 @@ _FETCHER = "torch.utils.data._utils.fetch"
 
 def _warn_of_equal_draws(dataset: H5Dataset) -> None:
     """Warn once if a `DataLoader` asks for drawn samples with a sampler that does not know of draws."""
-    # Nothing tells a dataset which sampler a DataLoader has; samplers of this package tell it that they are there.
+    # A dataset does not know the sampler of a DataLoader; samplers of this package leave a mark.
     frame, info = sys._getframe(), get_worker_info()
     is_asked = any(above.f_globals.get("__name__") == _FETCHER for above, _ in walk_stack(frame))
     if is_asked and (info is None or info.id == 0) and first_time("equal draws", repr(dataset)):

@@ -109,8 +109,8 @@ class H5DataLoader(DataLoader[Any]):
     prefetch_factor : int, optional
         Batches that one call reads; by default up to 256 of 16 MiB together, or 64 MiB for many threads; where rows of
         chunks of many rows are shuffled, those of a window of the shuffle of at most 128 MiB, or 320 MiB where rows
-        are ranges of longer arrays. At most 5 calls are read or wait; as many as threads and two more, if Python has
-        to decode or arrange values. With `workers`, batches that each makes ahead.
+        are ranges of longer arrays. At most 5 calls are read or wait; two more than threads, if Python has to decode
+        or arrange values. With `workers`, batches that each makes ahead.
     drop_last : bool
         Leave out the last batch if it is smaller than the others.
     pin_memory : bool
@@ -239,8 +239,8 @@ class H5DataLoader(DataLoader[Any]):
             # Many batches are read at once. Dense ones would take many times the memory of the entries of their rows.
             is_dense = any(spec.kind == "sparse" and spec.dense for spec in dataset.source.plan.columns)
             is_made = is_plain and not is_dense
-            # Threads hold nothing that users wrote, as a transform may lead back to who iterates: an iterator that is
-            # left is freed while a thread reads, too.
+            # Threads hold nothing that users wrote: a transform may lead back to the object that iterates, and an
+            # iterator that is left is freed while a thread reads, too.
             reading = dataset if is_made else dataset.with_decoders_alone()
             read = partial(_read, reading, self._pins, self._decoded_bytes, from_arrays if is_made else None)
             reads = self._calls(tasks, stop).read(read)

@@ -27,7 +27,7 @@ class OwnRank(NamedTuple):
 def resolve_rank(rank: int | None, world_size: int | None, begins: Cursor | None = None) -> OwnRank:
     """Return rank and world size; None stands for that of torch.distributed, if it is initialised.
 
-    If an epoch of a cursor `begins`, processes of torchrun that torch.distributed does not know are told, and those
+    If an epoch of a cursor `begins`, processes of torchrun that torch.distributed does not know are warned, and those
     that it knows compare their seeds.
 
     Raises

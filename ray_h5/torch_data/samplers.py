@@ -239,7 +239,7 @@ class OrderSampler(DistributedSampler[int]):
         return Share(self.order, start, rank, getattr(self.dataset, "is_drawn", False))
 
     def _begin(self, run_length: int | None = None) -> Share:
-        """Begin an iteration, of runs of so many rows if that is known; return what this rank reads in it."""
+        """Begin an iteration, of runs of `run_length` rows if that is known; return what this rank reads in it."""
         self._is_split, epoch = split_by_accelerate()
         own = self._own_rank(begins=self._cursor)
         if epoch is not None:
@@ -276,7 +276,7 @@ class OrderSampler(DistributedSampler[int]):
         return self._num_runs(self._own_rank(), whole=whole)
 
     def _num_runs_unprepared(self, *, whole: bool) -> int:
-        """Return what `num_runs` does for a loader of which it is known that accelerate did not prepare it."""
+        """Return what `num_runs` does for a loader that accelerate did not prepare."""
         return self._num_runs(resolve_rank(**self._ranks), whole=whole)
 
     def _num_runs(self, own: OwnRank, *, whole: bool) -> int:

@@ -169,7 +169,8 @@ def _png(data: bytes, image: Any) -> np.ndarray:
     try:
         return imagecodecs.png_decode(data, out=out)
     except imagecodecs.PngError:
-        # The wrapper keeps a reference to `out` for ever. Without this, each damaged image would take its memory.
+        # The wrapper keeps a reference to `out` and never drops it. Without this, each damaged image would take its
+        # memory.
         del out  # nothing may look at it any more
         memory.resize(0, refcheck=False)
         raise
@@ -220,6 +221,6 @@ def _as_bytes(pixels: np.ndarray, image: Any) -> np.ndarray:
     if pixels.dtype.kind == "b":
         return pixels.astype(np.uint8) * np.uint8(255)
     if pixels.dtype.kind != "u":
-        raise HeaderError(f"its values are {pixels.dtype}, of which no colours follow; mode='unchanged' delivers them")
+        raise HeaderError(f"its values are {pixels.dtype}, which are no colours; mode='unchanged' delivers them")
     bits = max(image.tag_v2.get(_BITS, (1,))) if image.format == "TIFF" else 8 * pixels.dtype.itemsize
     return (pixels >> np.array(max(bits - 8, 0), pixels.dtype)).astype(np.uint8)

@@ -117,7 +117,7 @@ def test_a_position_of_something_else_is_refused():
     ("left", "tail", "says"),
     [
         ([[0, 2**62]], ["pad", 1], f"{2**62} positions up to {2**62} cannot be left of an epoch of 50 rows"),
-        ([[2**62, 2**62 + 1]], ["pad", 1], "1 positions up to .* at most 1 come again"),
+        ([[2**62, 2**62 + 1]], ["pad", 1], "1 positions up to .* at most 1 of them come again"),
         ([[0, 51]], None, "51 positions up to 51 cannot be left of an epoch of 50 rows"),
         ([[0, 9], [2, 50]], None, "57 positions up to 50"),
         ([[3, 4]], None, "the 1 rows that are left of an epoch would come 70000 times to fill up 70000 rows"),

@@ -19,7 +19,6 @@ _INDEPENDENT, _SLOTS, _GROUPS = range(100, 103)
 
 _PIECE = 1 << 20
 
-
 Option: TypeAlias = Literal["weights", "by_length"]
 """An option of a `Shuffle` that gives each row a number."""
 

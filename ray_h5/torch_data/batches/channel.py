@@ -32,7 +32,7 @@ from ray_h5.torch_data.batches.shared_memory import RECEIVER, Pool, PoolKey, Slo
 from ray_h5.torch_data.batches.tensors import Listed, Sample
 
 MOST_WAITING = 64
-"""Messages that a pipe holds, also on macOS, without that a worker waits."""
+"""Messages that a pipe holds, also on macOS, before a worker has to wait."""
 
 _IN_ROWS, _IN_REST = 0, 1
 _PLACE_BYTES = 24
@@ -87,7 +87,7 @@ class Sender:
             if not begin <= address < end and (address, memory.nbytes) not in of_memory:
                 of_memory[address, memory.nbytes] = len(copied)  # several tensors may be views of it
                 copied.append(memory)
-        # Places and pickled bytes come first, so that one message finds all that is behind them.
+        # Places and pickled bytes come first, so that one message finds all that follows them.
         head = len(memories) * _PLACE_BYTES, stream.tell()
         starts = [*aligned([sum(head), *(memory.nbytes for memory in copied)])]
         slot, (pool, number), start = _room(rows, starts[-1])
@@ -144,7 +144,7 @@ def _rows_of(addresses: list[int]) -> tuple[Pool, int] | None:
 
 
 def _room(rows: tuple[Pool, int] | None, nbytes: int) -> tuple[Slot | None, tuple[Pool, int], int]:
-    """Return slot B, where `nbytes` have room in it, and what keeps it for so long."""
+    """Return what keeps slot B until the message is sent, the slot, and where `nbytes` have room in it."""
     if rows is not None:
         pool, number = rows
         (start,) = aligned([pool.filled[number]])
@@ -227,8 +227,8 @@ class Receiver:
         rest = self._slot(message.rest)
         rows = rest if message.rows == message.rest else self._slot(message.rows)
         # A pool of one slot is used once, and a worker sends no older pool after a larger one.
-        shared = {slot.pool.key: slot.pool for slot in (rest,) if slot.pool.count > 1} or self._pools
-        self._pools = {key: pool for key, pool in shared.items() if pool.count > 1}
+        last = {rest.pool.key: rest.pool} if rest.pool.count > 1 else self._pools
+        self._pools = {key: pool for key, pool in last.items() if pool.count > 1}
         return Received(message, rows, rest)
 
     def _slot(self, place: tuple[PoolKey, int]) -> Slot:

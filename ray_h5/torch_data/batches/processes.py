@@ -191,7 +191,7 @@ class _Crew:
 
 
 def _polling(*descriptors: int) -> Callable[[float | None], list[int]]:
-    """Return a function that waits some seconds, or for ever, for any of some descriptors; it returns which are ready.
+    """Return a function that waits some seconds, or without end, for any of some descriptors; it returns those ready.
 
     As `multiprocessing.connection.wait`, which makes a selector each time: in a tenth of its time.
     """
@@ -216,7 +216,7 @@ class _LateError(Exception):
 class _Worker:
     """One worker process, as the process sees it that started it.
 
-    `_waited` tasks of the running epoch were sent and are not done. When an epoch is left, the worker is told to throw
+    `_waited` tasks of the running epoch were sent and are not done. When an epoch is left, the worker is asked to throw
     its tasks away, and answers. What arrives before the answers that are `_left` belongs to such epochs.
     """
 
@@ -317,28 +317,36 @@ def _work(connection: Connection, inherited: list[Connection], made_of: tuple[An
     torch.set_num_threads(1)
     torch_worker._worker_info = torch_worker.WorkerInfo(id=number, num_workers=count, seed=number, dataset=dataset)
     default_collate_fn_map[torch.Tensor] = _collate_tensors
-    sender, parent, tasks = Sender(connection), os.getppid(), deque[Task]()
-    ready = _polling(connection.fileno())
+    sender = Sender(connection)
     with contextlib.suppress(EOFError, ConnectionError, KeyboardInterrupt):  # the parent has ended, or says why
-        while True:
-            # All that was sent is read before a batch is made: the other side never waits long to send, and tasks of an
-            # epoch that was left are thrown away before they cost anything.
-            while not tasks or ready(0):
-                if not tasks and not ready(0):
-                    ready(_LOOK_S)
-                    # The kernel wakes who reads from a pipe on the CPU of who writes. Where all CPUs are busy, all
-                    # workers and the process that trains stay on one: an epoch takes 3 times as long (measured).
-                    move_to_cpu(number)
+        for task in _tasks(connection, sender, number):
+            _send_made(sender, dataset, collate, task)
+
+
+def _tasks(connection: Connection, sender: Sender, number: int) -> Iterator[Task]:
+    """Yield the tasks of a worker in order, until its parent has ended.
+
+    All that was sent is read before a batch is made: the other side never waits long to send, and tasks of an epoch
+    that was left are thrown away before they cost anything.
+    """
+    tasks, parent, ready = deque[Task](), os.getppid(), _polling(connection.fileno())
+    while True:
+        while not tasks or ready(0):
+            if not ready(0):
                 while not ready(_LOOK_S):  # the pipe stays open if another process has inherited it
                     if os.getppid() != parent:
                         return
-                message = pickle.loads(connection.recv_bytes())  # noqa: S301  of the process that started this one
-                if message is None:
-                    tasks.clear()
-                    sender.send_end()
-                else:
-                    tasks.append(Task(*message))
-            _send_made(sender, dataset, collate, tasks.popleft())
+                # The kernel wakes a process that reads from a pipe on the CPU of the one that writes. Where all CPUs
+                # are busy, all workers and the process that trains stay on one: an epoch takes 3 times as long
+                # (measured).
+                move_to_cpu(number)
+            message = pickle.loads(connection.recv_bytes())  # noqa: S301  of the process that started this one
+            if message is None:
+                tasks.clear()
+                sender.send_end()
+            else:
+                tasks.append(Task(*message))
+        yield tasks.popleft()
 
 
 def _send_made(sender: Sender, dataset: Any, collate: Callable[[Any], Any], task: Task) -> None:

@@ -3,7 +3,7 @@
 torch moves each tensor of each batch in a new piece of shared memory: it is allocated, filled, sent, mapped and freed.
 The kernel clears every page of it, which costs as much as reading the rows (1 ms a MiB). Here a worker has one piece of
 shared memory, a pool, with a few slots. A batch is read into a free slot, and the tensors of the receiver are views of
-it. Two bytes at the head of the pool say who uses a slot::
+it. Two bytes at the head of the pool say which side uses a slot::
 
     worker  receiver
       0        0      free
