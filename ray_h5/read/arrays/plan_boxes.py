@@ -403,10 +403,8 @@ class BoxPlanner:
         is_plain = selection.axes == (0,) and not (selection.shape or selection.is_reversed) and request.counts is None
         if chunk is None or not is_plain or len(request) < MOST_BOXES // _MOST_PIECES:
             return []
-        if (
-            self.row_bytes < 2 * (narrow := math.prod(chunk[1:]) * layout.stored_dtype.itemsize)
-            or narrow > _NARROW_BYTES
-        ):
+        narrow = math.prod(chunk[1:]) * layout.stored_dtype.itemsize  # bytes of a row that a chunk holds
+        if narrow > min(_NARROW_BYTES, self.row_bytes // 2):
             return []
         rows, of = np.unique(request.rows, return_inverse=True)
         starts, stops = runs_between(np.diff(rows) > _MOST_PIECES)
