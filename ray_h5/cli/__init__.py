@@ -202,7 +202,3 @@ def _bench(arguments: Mapping[str, Any]) -> int:
     lines = bench.measure(arguments["paths"], **how, with_ray=not arguments["no_ray"], **options_of(arguments))
     print(bench.to_text(lines))
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
