@@ -18,7 +18,7 @@ Casting: TypeAlias = Literal["checked", "rounded", "unsafe"]
 _PIECE = 1 << 16
 """Values that are looked at together: what is computed of them stays in the cache of the CPU."""
 
-_NUMBERS, _TEXTS, _TIMES = {*"biufc"}, {*"SU"}, {*"mMiu"}
+_NUMBERS, _TEXTS, _DATES, _DURATIONS = {*"biufc"}, {*"SU"}, {*"Miu"}, {*"miu"}
 """Kinds of dtypes whose values may be cast to each other: each value is looked at."""
 
 UNSAFE = 'casting="unsafe" casts all the same, as astype of numpy does'
@@ -144,7 +144,10 @@ def _why_none(stored: np.dtype, wanted: np.dtype, casting: Casting) -> str:
     kinds = {stored.kind, wanted.kind}
     if "V" in kinds:  # compound values, opaque ones
         return "" if stored == wanted else "one of the two has fields" if kinds == {"V"} else "the kinds differ"
-    is_known = casting == "unsafe" or stored.kind == "O" or any(kinds <= group for group in (_NUMBERS, _TEXTS, _TIMES))
+    if wanted.kind in "mM" and np.datetime_data(wanted)[0] == "generic":
+        return f"it has no unit; write one, such as {wanted}[ns]"
+    groups = _NUMBERS, _TEXTS, _DATES, _DURATIONS
+    is_known = casting == "unsafe" or stored.kind == "O" or any(kinds <= group for group in groups)
     return "" if is_known else "the kinds differ"
 
 
@@ -162,7 +165,7 @@ def _cast_others(values: np.ndarray, dtype: np.dtype, casting: Casting) -> tuple
     """Return values of which some are no numbers as another dtype, and which of them that dtype cannot hold."""
     if values.dtype.kind == dtype.kind == "S":
         return values, np.char.str_len(values) > (dtype.itemsize if casting != "unsafe" else values.dtype.itemsize)
-    if {values.dtype.kind, dtype.kind} <= _TIMES:
+    if {values.dtype.kind, dtype.kind} <= _DATES | _DURATIONS:
         cast = values.astype(dtype)
         back = cast.astype(values.dtype)  # NaT equals itself as an integer
         return cast, (back.astype(np.int64) != values.astype(np.int64)) & (casting != "unsafe")

@@ -165,7 +165,14 @@ def test_dtypes_that_hold_no_value_of_a_column_are_refused(casting, compound_pat
     with h5py.File(path, "w") as file:
         file["number"], file["text"], file["bytes"] = [1], np.array([b"alpha"]), np.array([b"ab"], "V2")
         file.create_dataset("any", data=["beta\u00e9"], dtype=h5py.string_dtype())
-    refused = [("number", [("a", "i8")]), ("text", "i4"), ("any", "f8"), ("bytes", "V4"), ("bytes", "S2")]
+    refused = [
+        ("number", [("a", "i8")]),
+        ("text", "i4"),
+        ("any", "f8"),
+        ("bytes", "V4"),
+        ("bytes", "S2"),
+        ("number", "M8"),
+    ]
     refused += [("number", "S9")] if casting == "checked" else []
     for name, dtype in refused:
         with RowReader(path) as reader, pytest.raises(CastError, match=f"column '{name}'"):
