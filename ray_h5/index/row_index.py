@@ -381,29 +381,18 @@ class RowIndex(ComparedByContent):
     def _of_files(self, columns: Sequence[ColumnSpec]) -> dict[ColumnSpec, pa.ChunkedArray]:
         names = [*self.columns]
         if self.scope.may_lack:  # the rows of a file are those of what it has
-            whole_columns = [spec for spec in columns if not isinstance(parse_virtual(spec.name)[1], RowMask)]
-            names += [name for spec in whole_columns for name in read_for(spec.name)]
-        names = [*dict.fromkeys(names)]
+            in_rows = [spec.name for spec in columns if not isinstance(parse_virtual(spec.name)[1], RowMask)]
+            names += [name for column in in_rows for name in read_for(column)]
         with self._noticing_changes():
-            answers = self.lookup.ask(self.files.all_paths(), Question(tuple(names), tuple(columns)))
+            answers = self.lookup.ask(self.files.all_paths(), Question(tuple(dict.fromkeys(names)), tuple(columns)))
         for file, facts in enumerate(answers):
             check_same(facts.path, self.files.identity(file), facts.identity)
         read = dict.fromkeys([*self.columns, *(name for spec in columns for name in read_for(spec.name))])
         self._add_sources(sources_of([facts.sources for facts in answers], read))
         for column in [column for column, of in (parse_virtual(spec.name) for spec in columns) if of is not None]:
             check_enums(answers, column)
-        counts = np.diff(self.files.starts).tolist()
         # Copied into memory of their own.
-        whole = {
-            spec: pa.chunked_array(
-                [
-                    _of_file(facts, spec, None if facts.chosen(names) else count)
-                    for facts, count in zip(answers, counts, strict=True)
-                ],
-                spec.kept_type,
-            )
-            for spec in columns
-        }
+        whole = {spec: pa.chunked_array([facts.values[spec] for facts in answers], spec.kept_type) for spec in columns}
         return {spec: pa.chunked_array([array.combine_chunks()], spec.kept_type) for spec, array in whole.items()}
 
     def sources_of(self, names: Iterable[str]) -> SourceTable:
@@ -441,11 +430,6 @@ class RowIndex(ComparedByContent):
 
     def _state_now(self, path: str) -> Identity | None:
         return storage_of(path, self.lookup.scope.storage).identity(path)
-
-
-def _of_file(facts: FileFacts, spec: ColumnSpec, lacking: int | None) -> pa.Array:
-    """Return the values of a column of one file; nulls for the rows of one that lacks all columns that are read."""
-    return facts.values[spec] if lacking is None else pa.nulls(lacking, spec.kept_type)
 
 
 def columns_beside(names: Collection[str], asked: Iterable[str]) -> str:
@@ -534,7 +518,7 @@ def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup
     if columns is None and any(one.left_out for one in facts):
         warn_of_left_out(facts)
     common = common_columns(facts, columns, scope, cast)
-    counts = [_num_rows(one, columns, lookup) for one in facts]
+    counts = [_num_rows(one, columns, scope) for one in facts]
     files = FileTable.of(paths, [one.identity for one in facts], counts)
     if not files.num_rows and rows is not None and rows.is_block:
         check_any_block(paths, rows)
@@ -542,13 +526,7 @@ def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup
     chunk_rows = {name: max(column.chunk_rows for column in columns_of) for name, columns_of in having.items()}
     ragged = [name for name, spec in common.items() if scope.by_axis and spec.kind == "ragged"]
     varying = frozenset(name for name in ragged if any(column.spec.kind != "ragged" for column in having[name]))
-    absent = [{name: common[name] for name in common if name not in one.columns} for one in facts]
-    if varying or any(absent):  # rows are arrays of their own, or None, which readers without a table do not deliver
-        whole = [table or RowTable() for table in tables]
-        of_files = zip(whole, absent, counts, strict=True)
-        tables = tuple(replace(one, absent=lacks, lacking_rows=rows) if lacks else one for one, lacks, rows in of_files)
-    elif all(table is None for table in tables):
-        tables = ()
+    tables = _with_absent(tables, facts, common, counts, needed=bool(varying))
     if windows is not None:
         check_any_row(paths, tables, windows)
     known = tuple(one.known and one.known.without(scope.unread(one.columns, common)) for one in facts)
@@ -557,11 +535,28 @@ def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup
     return RowIndex(files, common, chunk_rows, lookup, cast, looked_up, tables, known=known, varying=varying)
 
 
-def _num_rows(facts: FileFacts, columns: tuple[str, ...] | None, lookup: Lookup) -> int:
-    scope = lookup.scope
+def _with_absent(
+    tables: tuple[RowTable | None, ...],
+    facts: Sequence[FileFacts],
+    common: Mapping[str, ColumnSpec],
+    counts: Sequence[int],
+    *,
+    needed: bool,
+) -> tuple[RowTable | None, ...]:
+    """Return the tables of files with the columns that each lacks; empty if no file needs one."""
+    # Readers without a table do not deliver None, nor rows that are arrays of their own.
+    absent = [{name: spec for name, spec in common.items() if name not in one.columns} for one in facts]
+    if needed or any(absent):
+        of_files = zip(tables, absent, counts, strict=True)
+        return tuple(
+            replace(table or RowTable(), absent=lacks, lacking_rows=rows) if lacks else table or RowTable()
+            for table, lacks, rows in of_files
+        )
+    return () if all(table is None for table in tables) else tables
+
+
+def _num_rows(facts: FileFacts, columns: tuple[str, ...] | None, scope: Scope) -> int:
     try:
-        if scope.may_lack and columns is not None and not facts.chosen(columns):  # its other columns say it
-            return lookup.ask([facts.path], Question())[0].num_rows(None)
         return facts.num_rows(columns)
     except SchemaMismatchError:
         if chosen := facts.chosen(columns):  # how the file begins may say more

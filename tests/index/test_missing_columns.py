@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from ray_h5 import Files, Grid, Groups, H5Dataset, Windows, any_equal, loader
+from ray_h5 import Files, Grid, Groups, H5Dataset, Windows, any_equal, loader, row_mask
 from ray_h5.errors import CastError, OptionError, SchemaMismatchError
 from ray_h5.torch_data import kfold, where
 from tests.kit.files import save
@@ -89,6 +89,17 @@ def test_predicates_folds_weights_and_casts(folder):
         found = H5Dataset(paths, columns, predicate=where(x=[0, 101, 202]), **options)
         assert found.selection.tolist() == [0, 4, 8]
         assert [plain(found[i][columns[0]]) for i in range(3)] == [None, expected(columns[0], 1)[1], None]
+    for path in sorted(folder.glob("?.h5")):  # which rows are chosen does not depend on what is read of them
+        with h5py.File(path, "a") as file:
+            file["mask"] = [True, False, True]
+    for predicate, wanted in (
+        (~where(vector=any_equal(3)), [*range(9)]),
+        (where(vector=any_equal(3)), [9, 10, 11]),
+        (where(mask=row_mask()), [0, 2, 3, 5, 6, 8, 9, 11]),
+        (where(mask=row_mask()) & where(label=None), [0, 2, 6, 8]),
+    ):
+        for columns in (["x"], ["label"], ["flag", "text"]):
+            assert H5Dataset(paths, columns, predicate=predicate, **options).selection.tolist() == wanted
     folds = kfold(paths, 2, stratify="label", **options)
     parts = [H5Dataset(paths, ["x"], predicate=valid, **options).selection for _, valid in folds]
     assert sorted(np.concatenate(parts)) == list(range(12))
@@ -106,7 +117,7 @@ def test_predicates_folds_weights_and_casts(folder):
 def test_what_can_be_no_column_of_these(folder):
     save(folder / "1.h5", {"x": np.arange(ROWS), "pairs": np.zeros(ROWS, [("a", "i4")])})
     paths = str(folder / "[01].h5")
-    with pytest.raises(SchemaMismatchError, match=r"'pairs' is missing, and others have .* no value can be None"):
+    with pytest.raises(SchemaMismatchError, match=r"'pairs' is missing, and others have .* cannot be None"):
         H5Dataset(paths, missing="null")
     for options in ({"rows": Grid(1)}, {"windows": Windows({"x": [0]})}):
         with pytest.raises(OptionError, match="missing='null' is for rows along the first axis, Groups and Files"):

@@ -15,7 +15,7 @@ import numpy as np
 from ray_h5.columns.schema import NULLABLE_KINDS, TENSOR_KINDS, Cast, ColumnSpec, shown_shape
 from ray_h5.errors import SchemaMismatchError
 from ray_h5.hdf5.columns.value_types import as_dtype
-from ray_h5.index.facts.file_facts import FileFacts
+from ray_h5.index.facts.file_facts import ColumnFacts, FileFacts
 from ray_h5.likely_rows.alike import pattern_of
 from ray_h5.likely_rows.suggestions import Suggestion, samples
 from ray_h5.likely_rows.tree import FileTree, Seen
@@ -59,36 +59,50 @@ def common_columns(
         if not any(name in file_facts.columns for file_facts in firsts):
             with scope.open(facts[0].path, facts[0].state) as reader:
                 reader.column(name)  # raises, with near names
+    chosen = [file_facts.chosen(columns) for file_facts in firsts]
+    agreed = _agreed(firsts, chosen, cast)
+    if scope.may_lack:
+        _allow_none(agreed, firsts, chosen)
+    delivered = {name: {spec: _delivered(one, cast) for spec, one in specs.items()} for name, specs in agreed.items()}
+
+    def schema(columns_of: Mapping[str, ColumnFacts]) -> _Schema:
+        return {name: delivered[name][column.spec] for name, column in columns_of.items()}
+
+    schemas = list(map(schema, chosen))
+    expected = {name: spec for one in reversed(schemas) for name, spec in one.items()}
+    if any({**(expected if scope.may_lack else {}), **one} != expected for one in schemas):
+        raise _mismatch(facts, [schema(one.chosen(columns)) for one in facts], columns)
+    names = list(dict.fromkeys(name for one in schemas for name in one)) if columns is None else columns
+    for name in names:
+        _check_delivered_enums(name, agreed[name], firsts, cast)
+    return {name: _common(list(agreed[name].values())) for name in names}
+
+
+def _agreed(
+    facts: Sequence[FileFacts], chosen: Sequence[Mapping[str, ColumnFacts]], cast: Cast
+) -> dict[str, dict[ColumnSpec, ColumnSpec]]:
+    """Return for each column, and each spec that a file has of it, the spec that it is compared as."""
     paths: dict[str, dict[ColumnSpec, str]] = {}
-    for file_facts in firsts:
-        for name, column in file_facts.chosen(columns).items():
+    for file_facts, columns in zip(facts, chosen, strict=True):
+        for name, column in columns.items():
             paths.setdefault(name, {}).setdefault(column.spec, file_facts.path)
-    agreed: dict[str, dict[ColumnSpec, ColumnSpec]] = {}  # for each spec in a file the one that it is compared as
+    agreed: dict[str, dict[ColumnSpec, ColumnSpec]] = {}
     for name, by_spec in paths.items():
         specs: Sequence[ColumnSpec] = [*by_spec]
         if len(specs) > 1 or specs[0].kind == "ragged":
             specs = _with_common_shape(_without_trailing_axes(name, by_spec))
-            specs = _with_common_values(name, specs, firsts, cast)
+            specs = _with_common_values(name, specs, facts, cast)
         agreed[name] = dict(zip(by_spec, specs, strict=True))
-    if scope.may_lack:
-        _allow_none(agreed, firsts, columns)
-    delivered = {name: {spec: _delivered(one, cast) for spec, one in specs.items()} for name, specs in agreed.items()}
+    return agreed
 
-    def schema(file_facts: FileFacts) -> _Schema:
-        return {name: delivered[name][column.spec] for name, column in file_facts.chosen(columns).items()}
 
-    schemas = list(map(schema, firsts))
-    expected = {name: spec for one in reversed(schemas) for name, spec in one.items()}
-    if any({**(expected if scope.may_lack else {}), **one} != expected for one in schemas):
-        raise _mismatch(facts, list(map(schema, facts)), columns)
-    names = list(dict.fromkeys(name for one in schemas for name in one)) if columns is None else columns
-    for name in names:
-        # Files may have other codes for a column that is delivered as values.
-        nullable = [(stored, cast(spec)) for stored, spec in agreed[name].items() if spec.kind in NULLABLE_KINDS]
-        by_value = {stored for stored, spec in nullable if spec.dtype.kind not in "iu"}
-        having = (one for one in firsts if name in one.columns)
-        check_enums([one for one in having if one.columns[name].spec not in by_value], name)
-    return {name: _common(list(agreed[name].values())) for name in names}
+def _check_delivered_enums(
+    name: str, agreed: Mapping[ColumnSpec, ColumnSpec], facts: Sequence[FileFacts], cast: Cast
+) -> None:
+    """Raise as `check_enums`. Files may have other codes for a column that is delivered as values."""
+    nullable = [(stored, cast(spec)) for stored, spec in agreed.items() if spec.kind in NULLABLE_KINDS]
+    by_value = {stored for stored, spec in nullable if spec.dtype.kind not in "iu"}
+    check_enums([one for one in facts if name in one.columns and one.columns[name].spec not in by_value], name)
 
 
 def _shape(spec: ColumnSpec) -> tuple[int | None, ...]:
@@ -160,13 +174,15 @@ def _with_common_values(
 
 
 def _allow_none(
-    agreed: Mapping[str, dict[ColumnSpec, ColumnSpec]], facts: Sequence[FileFacts], columns: Sequence[str] | None
+    agreed: Mapping[str, dict[ColumnSpec, ColumnSpec]],
+    facts: Sequence[FileFacts],
+    chosen: Sequence[Mapping[str, ColumnFacts]],
 ) -> None:
-    """Make the columns that a file lacks such as can be None."""
-    for by_spec in agreed.values():
-        for stored, spec in by_spec.items():
-            if lacks := next((one for one in facts if spec.name not in one.chosen(columns)), None):
-                by_spec[stored] = _with_none(spec, lacks)
+    """Let columns that a file lacks be None."""
+    for name, by_spec in agreed.items():
+        lacking = (one for one, columns in zip(facts, chosen, strict=True) if name not in columns)
+        if (lacks := next(lacking, None)) is not None:
+            by_spec.update({stored: _with_none(spec, lacks) for stored, spec in by_spec.items()})
 
 
 def _with_none(spec: ColumnSpec, lacks: FileFacts) -> ColumnSpec:
@@ -179,8 +195,8 @@ def _with_none(spec: ColumnSpec, lacks: FileFacts) -> ColumnSpec:
     if spec.kind in {"ragged", "list", *NULLABLE_KINDS} and not spec.row_shape:
         return spec
     raise SchemaMismatchError(
-        f"{lacks.path}: column {spec.name!r} is missing, and others have {spec}, of which no value can be None; leave "
-        "the column out with columns=[...]."
+        f"{lacks.path}: column {spec.name!r} is missing, and others have {spec}; values of this type cannot "
+        "be None. Leave the column out with columns=[...]."
     )
 
 

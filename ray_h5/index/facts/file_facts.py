@@ -160,7 +160,7 @@ class FileFacts(Facts):
         return {name: self.columns[name] for name in names if name in self.columns}
 
     def num_rows(self, columns: Sequence[str] | None) -> int:
-        """Return the number of rows of the columns asked for.
+        """Return the number of rows of the columns asked for; of all columns, as far as known, if it has none of these.
 
         Raises
         ------
@@ -168,10 +168,12 @@ class FileFacts(Facts):
             If the columns have different numbers of rows.
         """
         chosen = self.chosen(columns)
-        if not chosen and columns is None and self.left_out:
+        if not chosen and columns is not None:
+            return 0 if self.listing is None else self.num_rows(None)
+        if not chosen and self.left_out:
             why = "; ".join(f"{name} ({reason})" for name, reason in self.left_out[:_MAX_LISTED])
             raise SchemaMismatchError(f"{self.path}: found no column that can be delivered: {why}")
-        return common_rows(self.path, chosen, sources=self.sources) if chosen or columns is None else 0
+        return common_rows(self.path, chosen, sources=self.sources)
 
     def described(
         self, layouts: Mapping[str, ColumnLayout], known: Mapping[str, ColumnFacts] | None = None

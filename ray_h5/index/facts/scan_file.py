@@ -63,6 +63,8 @@ def _answered(facts: FileFacts | None, path: str, question: Question, scope: Sco
         reader.base.look_again()
         facts = FileFacts(path, reader.identity)
     facts = _learn_columns(facts, reader, question.columns)
+    if scope.may_lack and not facts.chosen(question.columns):  # its rows are those of its other columns
+        facts = _learn_columns(facts, reader, None)
     absent = facts.absent(question) if question.values else []
     for spec in (key for key in absent if not isinstance(key, str)):
         if scope.may_lack and (values := _of_lacking(facts, reader, spec, question.columns)) is not None:
