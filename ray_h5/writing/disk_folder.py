@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from ray_h5.storage.write_notes import (
 )
 from ray_h5.writing.destination import Destination
 from ray_h5.writing.file_writer import sync, writing
-from ray_h5.writing.hidden_folder import JOURNAL, HiddenFolder, temporary_name
+from ray_h5.writing.hidden_folder import JOURNAL, HiddenFolder, folder_locked, temporary_name
 
 _SYNCS = 8
 """Files that are waited for at a time, until the disk has them."""
@@ -170,6 +171,9 @@ class DiskFolder(Destination):
                     return False
                 Path(token).rename(place)
         return True
+
+    def _alone(self) -> AbstractContextManager[None]:
+        return folder_locked(self._folder)
 
     def _named(self) -> None:
         sync(self._folder)

@@ -17,7 +17,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from ray_h5.errors import OutputExistsError
@@ -30,6 +30,21 @@ _NAMES = re.compile(rf"{_LOCK}|{re.escape(JOURNAL)}|{re.escape(NOTE)}|.+\.[0-9a-
 _NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL})
 _WAITS, _WAIT_S = 50, 0.01
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@contextlib.contextmanager
+def folder_locked(path: str) -> Iterator[None]:
+    """Wait for the lock of a folder itself, and hold it; without one on a disk that has no locks."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        except OSError as exc:
+            if exc.errno not in _NO_LOCKS:
+                raise
+        yield
+    finally:
+        os.close(folder)
 
 
 class HiddenFolder:

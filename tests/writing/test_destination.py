@@ -19,6 +19,7 @@ from ray_h5.errors import NotFoundError, OutputExistsError, RayH5Error, WriteFai
 from ray_h5.storage.find_files import find_files
 from ray_h5.storage.storage_of_path import storage_for
 from ray_h5.storage.write_notes import WriteNote
+from ray_h5.writing.disk_folder import DiskFolder
 from ray_h5.writing.output_places import folder_of
 
 OLD, NEW, MORE = [1, 2], [11, 12], [5000]
@@ -151,6 +152,28 @@ def test_of_overwrites_at_the_same_time_one_stays(tmp_path):
             list(pool.map(overwrites, range(3)))
         first, *others = read(folder)
         assert others == [first]
+
+
+def test_of_two_overwrites_one_looks_after_the_other_has_committed(tmp_path, monkeypatch):
+    """Both have given their names, which differ, and found the old files alone: both datasets would count."""
+    write(str(tmp_path), OLD)
+    commit, is_first, is_second = DiskFolder._commit, threading.Event(), threading.Event()
+
+    def late(*args):
+        if not is_first.is_set():
+            is_first.set()
+            is_second.wait(0.5)
+        is_second.set()
+        commit(*args)
+
+    monkeypatch.setattr(DiskFolder, "_commit", late)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(write, str(tmp_path), NEW, "overwrite")
+        assert is_first.wait(30)
+        with pytest.raises(OutputExistsError, match="something wrote there meanwhile"):
+            write(str(tmp_path), MORE * 2, "overwrite")
+        first.result()
+    assert read(str(tmp_path)) == NEW
 
 
 def test_a_file_that_somebody_makes_under_an_old_name_stays(tmp_path, monkeypatch):
