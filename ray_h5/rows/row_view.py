@@ -287,8 +287,6 @@ class RowView:
             else:
                 arrays[name] = fitted(array, row_shape)
             check_fit(arrays[name], row_shape, len(wanted), there, f"{self.path}: column {name!r}")
-        if draws is not None and any(self._columns[name][0].draws_rows for name in out):
-            wanted = wanted + draws * self.num_rows
         return self._planned(outputs(arrays, layouts, casting), wanted, there, draws)
 
     def _planned(
@@ -313,8 +311,9 @@ class RowView:
         (column, layout), classes, keys = self._columns[name], self._labels.get(name), None
         if (seed := column.values.seed) is not None:
             keys = keys_of(self._name, seed, rows, np.zeros_like(rows) if draws is None else draws)
+        drawn = rows if draws is None or not column.draws_rows else rows + draws * self.num_rows
         if classes is None and not _takes_arrays(out, layout):
-            return column.reading(rows, places, out, keys)
+            return column.reading(drawn, places, out, keys)
         every = np.arange(len(rows), dtype=np.int64)
         values = empty((len(rows), *layout.row_shape), layout.dtype, layout.where)
 
@@ -326,7 +325,7 @@ class RowView:
                 for step in np.ndindex(out.shape[1:]):  # they have another shape in another file: arrays of their own
                     out[(place, *step)] = value[step]
 
-        return column.reading(rows, every, values, keys).then(finish)
+        return column.reading(drawn, every, values, keys).then(finish)
 
     @contextlib.contextmanager
     def _naming_rows(self, arrays: Mapping[str, np.ndarray], wanted: np.ndarray, there: np.ndarray) -> Iterator[None]:
@@ -334,8 +333,7 @@ class RowView:
         try:
             yield
         except LostValue as exc:
-            rows = wanted if self._by_axis else wanted % self.num_rows  # draws of a row have numbers of their own
-            row = rows[there == exc.place * len(arrays[exc.column]) // exc.length][0]
+            row = wanted[there == exc.place * len(arrays[exc.column]) // exc.length][0]
             where = f"{self.path}: column {exc.column!r}, row {row}"
             raise exc.error(where) from None
 

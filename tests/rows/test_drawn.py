@@ -113,3 +113,15 @@ def test_a_row_that_an_epoch_has_twice_is_drawn_twice(tmp_path, rows, count):
             order.selected_indices(positions, epoch).tolist(), order.draw_numbers(positions, epoch), strict=True
         )
         assert len({*pairs}) == count
+
+
+@pytest.mark.parametrize("beside", [["x"], ["corner"], ["x", "corner", "y"]])
+def test_a_draw_does_not_depend_on_what_else_is_read(path, beside):
+    """A part of each block's target is drawn by row and epoch, whether or not the blocks are read with it."""
+    blocks, epochs = {"rows": Patches({"x": (1, 1)}, per_file=5)}, []
+    for others in ([], beside):
+        columns = {"d": part("flat", random=3), **{name: name for name in others}}
+        batches = loader(path, 5, columns=columns, shuffle=False, **blocks)
+        epochs.append([[batch["d"].tolist() for batch in batches] for _ in range(3)])
+    assert epochs[0] == epochs[1]
+    assert epochs[0][0] != epochs[0][1] != epochs[0][2]
