@@ -32,7 +32,7 @@ def is_image(columns: Mapping[str, Seen]) -> bool:
 def is_one_array(columns: Mapping[str, Seen]) -> bool:
     """Return whether a file is likely one image or volume: its one array has axes of one length.
 
-    Lines of one length in each file, and as many of them as each has values, are no table of people or measurements.
+    A table of people or measurements rarely has as many lines as columns, and so in each of many files.
     """
     if len(columns) != 1:
         return False

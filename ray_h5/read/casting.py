@@ -162,7 +162,7 @@ def _why_no_field(stored: np.dtype, wanted: np.dtype, name: str, casting: Castin
 
 
 def _cast_others(values: np.ndarray, dtype: np.dtype, casting: Casting) -> tuple[np.ndarray, np.ndarray]:
-    """Return values of which some are no numbers as another dtype, and which of them that dtype cannot hold."""
+    """Cast texts, times and objects to another dtype; return them, and which of them it cannot hold."""
     if values.dtype.kind == dtype.kind == "S":
         return values, np.char.str_len(values) > (dtype.itemsize if casting != "unsafe" else values.dtype.itemsize)
     if {values.dtype.kind, dtype.kind} <= _DATES | _DURATIONS:

@@ -497,9 +497,9 @@ class OpenFile:
             self.others.expect(expected)
 
     def check_unchanged(self, sources: SourcesRead = NO_SOURCES) -> None:
-        """Raise if the file has changed since it was described, or another one that rows of a column come from.
+        """Raise if the file has changed since it was described, or a file that rows of a column come from.
 
-        Those of which the ctime alone is another one are described again.
+        Files in which only the ctime differs are described again.
         """
         swmr, found = self.access.swmr, self.byte_source.identity()
         if found != self.identity and check_same(self.path, self.identity, found, swmr=swmr).kind == "ctime":
@@ -519,7 +519,7 @@ class OpenFile:
                     file._take_state(path, now)
 
     def look_again(self, identity: Identity, *, is_planned: bool = True) -> None:
-        """Describe the file again, of which only the ctime is another one.
+        """Describe the file again, as only its ctime differs.
 
         If its columns and chunks are as before, it stays open. Otherwise it changed, which is an error if a plan was
         made for the file as it was.
@@ -550,7 +550,7 @@ class OpenFile:
                 )
 
     def _take_state(self, path: str, state: Identity) -> None:
-        """Take the state of another file for the one that it had, if only the ctime is another one."""
+        """Take over the state of another file, if only its ctime differs from the known one."""
 
         def taken(sources: Iterable[tuple[str, Identity | None]]) -> SourceStates:
             return tuple(

@@ -328,10 +328,10 @@ class BoxPlanner:
         return self.source.table(table, pieces, out, numbers, boxes)
 
     def _fill_rows(self, cells: _Cells, unwritten: _Cells, out: np.ndarray) -> np.ndarray:
-        """Fill rows of which several parts were never written, as a whole: jobs write the others later.
+        """Fill each row that has several unwritten parts as a whole; jobs write its other parts later.
 
-        Returns which of the unwritten parts are left: of rows with one such part, of those that are zero past the end
-        of an axis, and of several rows.
+        Returns which of the unwritten parts are left: those of rows with one such part, of rows that are zero past the
+        end of an axis, and parts that lie in several rows.
         """
         if not len(unwritten.begins) or self.selection.of_value:
             return np.ones(len(unwritten.begins), bool)

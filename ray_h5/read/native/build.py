@@ -144,7 +144,7 @@ def compile_for(target: str, folder: Path) -> Path:
     if not target.endswith("musl"):
         _compile([zig], library)
         return library
-    # musl's own name is another one in each system. So the loop names no C library: Python has one loaded already.
+    # The library musl has another name in each system. So the loop names no C library: Python has loaded one already.
     compiled = folder / "loop.o"
     for step in (
         ["-O3", "-fPIC", "-pthread", "-c", str(HERE / "loop.c"), "-o", str(compiled)],
