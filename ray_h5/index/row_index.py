@@ -91,7 +91,7 @@ class RowIndex(ComparedByContent):
     known : tuple of Manifest
         What is known of each file, so that remote ones are read without libhdf5; empty if all are local.
     varying : frozenset of str
-        Columns along the first axis whose rows differ in shape from file to file.
+        Columns along the first axis whose rows have one shape in each file, and differ from file to file.
     labels : tuple of Classes
         The classes of columns that are delivered as numbers. Predicates and weights see their values.
     """
@@ -525,8 +525,9 @@ def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup
     having = {name: [one.columns[name] for one in facts if name in one.columns] for name in common}
     chunk_rows = {name: max(column.chunk_rows for column in columns_of) for name, columns_of in having.items()}
     ragged = [name for name, spec in common.items() if scope.by_axis and spec.kind == "ragged"]
-    varying = frozenset(name for name in ragged if any(column.spec.kind != "ragged" for column in having[name]))
-    tables = _with_absent(tables, facts, common, counts, needed=bool(varying))
+    alike = {name: {column.spec.kind != "ragged" for column in having[name]} for name in ragged}  # in a file
+    varying = frozenset(name for name, are_alike in alike.items() if are_alike == {True})
+    tables = _with_absent(tables, facts, common, counts, needed=any(map(any, alike.values())))
     if windows is not None:
         check_any_row(paths, tables, windows)
     known = tuple(one.known and one.known.without(scope.unread(one.columns, common)) for one in facts)

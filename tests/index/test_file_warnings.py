@@ -127,6 +127,16 @@ def test_rows_that_differ_in_shape_are_told_and_delivered(tmp_path, caplog):
     assert padded["x_length"].tolist() == [5 + i // 4 % 2 for i in range(12)]
 
 
+def test_rows_that_differ_within_a_file_are_not_told(tmp_path, caplog):
+    """As entries of a cell array do, each of which leads to an array of its own."""
+    for number, lengths in enumerate([(3,), (4, 5, 6)]):
+        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+            entries = [file.create_dataset(f"#refs#/{n}", data=np.zeros((n, 2))).ref for n in lengths]
+            file.create_dataset("cells", data=entries, dtype=h5py.ref_dtype)
+    assert [len(row["cells"]) for row in H5Dataset(tmp_path, ["cells"])] == [3, 4, 5, 6]
+    assert warnings_of(caplog) == []
+
+
 def test_windows_whose_padding_no_column_marks(tmp_path, caplog):
     save(tmp_path / "a.h5", {"u": np.arange(5), "v": np.arange(5)})
 
