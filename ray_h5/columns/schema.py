@@ -105,12 +105,19 @@ class ColumnSpec:
             )
         # The strings of two files may have different fixed lengths. Objects hold both.
         dtype = np.dtype(object) if layout.kind == "string" else layout.dtype
-        spec = cls(layout.name, layout.kind, dtype, layout.row_shape, layout.element, nullable=layout.nullable)
-        spec = replace(spec, drawn=True) if layout.drawn else spec
+        spec = cls(
+            layout.name,
+            layout.kind,
+            dtype,
+            layout.row_shape,
+            layout.element,
+            ragged_shape=layout.ragged_shape,
+            nullable=layout.nullable,
+            drawn=layout.drawn,
+        )
         if layout.kind not in {"ragged", "sparse"}:
-            return replace(spec, ragged_shape=layout.ragged_shape)  # of lists of lists
-        size = layout.item_bytes
-        return replace(spec, row_shape=(), ragged_shape=layout.ragged_shape, mean_bytes=size, dense=layout.dense)
+            return spec
+        return replace(spec, row_shape=(), mean_bytes=layout.item_bytes, dense=layout.dense)
 
     @property
     def row_bytes(self) -> int:

@@ -523,6 +523,12 @@ def test_an_attribute_that_says_another_length(tmp_path):
     with pytest.raises(SchemaMismatchError, match="'g1': attribute 'num_samples' says 3 steps, and 'x' has 4"):
         H5Dataset(tmp_path, ["x"], rows=rows, windows=Windows({"x": [0]}))
     assert len(H5Dataset(tmp_path, ["x"], rows=rows, windows=Windows({"x": [0]}, episode_length="min"))) == 7
+    for several in ([[9, 9], [9, 9]], [[9], [9, 8]]):  # no lengths
+        with h5py.File(tmp_path / "a.h5", "a") as file:
+            for number, values in enumerate(several):
+                file[f"g{number}"].attrs["num_samples"] = values
+        found = H5Dataset(tmp_path, ["x", "num_samples"], rows=rows, windows=Windows({"x": [0]}))
+        assert [step["num_samples"].tolist() for step in found] == [several[0]] * 3 + [several[1]] * 4
 
 
 def test_a_column_of_files_without_offsets(tmp_path):

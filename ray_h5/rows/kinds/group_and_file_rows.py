@@ -90,10 +90,9 @@ class WholeRows(Episodes):
                 return RowColumn(name, _of_arrays(name, columns.known, ends))
             if isinstance(lacks := columns.known.attributes.get(LACKS + name), np.ndarray):
                 of_groups = np.where(lacks, np.array(None), of_groups.take(np.arange(len(lacks))))
-            dtype = object if isinstance(of_groups, Texts) else of_groups.dtype
-            row_shape = () if isinstance(of_groups, Texts) else of_groups.shape[1:]
-            take = of_groups.take if isinstance(of_groups, Texts) else of_groups.__getitem__
-            return RowColumn(name, InMemory.of(name, take, dtype, row_shape))
+            if isinstance(of_groups, Texts):
+                return RowColumn(name, InMemory.of(name, of_groups.take, object))
+            return RowColumn(name, InMemory.of(name, of_groups.__getitem__, of_groups.dtype, of_groups.shape[1:]))
         if isinstance(self._kind, Files) and name == self._kind.key:
             return name_column(name, columns.path, self._kind)
         values, joined = columns.datasets(name)
@@ -146,10 +145,13 @@ class WholeRows(Episodes):
         return joined.lengths
 
     def _check_attribute(self, name: str, lengths: np.ndarray) -> None:
-        """Raise unless groups have as many steps as an attribute says, if they have it."""
+        """Raise unless groups have the number of steps that an attribute says, if it is one integer in each."""
         assert self._windows is not None
-        said = self.columns.known.attributes.get(_LENGTH) if isinstance(self.columns, GroupColumns) else None
-        if not isinstance(said, np.ndarray) or said.dtype.kind not in "iu" or self._windows.episode_length == "min":
+        known = self.columns.known.attributes if isinstance(self.columns, GroupColumns) else {}
+        said, has_several = known.get(_LENGTH), ENDS + _LENGTH in known
+        if not isinstance(said, np.ndarray) or said.dtype.kind not in "iu" or has_several or said.ndim > 1:
+            return
+        if self._windows.episode_length == "min":
             return
         differ = np.flatnonzero(said != lengths)
         if len(differ):
