@@ -98,9 +98,11 @@ class Cursor:
         It continues the run of a position that was loaded if that has the same ranks and blocks, and if it ended
         between two batches of `batch_rows` rows, if that is known. Otherwise the rows that are left are cut again.
         """
+        epoch = self.epoch
         if self.advances:
-            self.epoch, self.next_epoch = self.next_epoch, self.next_epoch + 1
-        start = whole(self.epoch)
+            epoch = self.epoch = self.next_epoch
+            self.next_epoch = epoch + 1
+        start = whole(epoch)  # not self.epoch: another thread may have begun the next one
         loaded, self.loaded = self.loaded, None
         if loaded is not None:
             whole_epoch, start = start, continued(start, loaded, batch_rows or 1)

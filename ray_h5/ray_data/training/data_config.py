@@ -65,9 +65,9 @@ class OrderedDataConfig(DataConfig):
                 source, functions = read
                 warn_of_lost_rows(f"dataset {name!r}", source.plan().num_positions, ranks)
                 plan = source.reference()
-                for rank in range(world_size):
-                    of, epochs = (rank if is_shared else 0, ranks), source.epochs.for_workers(ranks)
-                    shards[rank][name] = WorkerShard(name, plan, source.names, functions, epochs, *of, threads[rank])
+                for rank, count in enumerate(threads):
+                    own, epochs = rank if is_shared else 0, source.epochs.for_workers(ranks)
+                    shards[rank][name] = WorkerShard(name, plan, source.names, functions, epochs, own, ranks, count)
                 continue
             check_free_cpus(name, ds)
             in_tasks[name] = _for_workers(name, ds, ranks) if sources_of(ds) else ds

@@ -28,7 +28,16 @@ import numpy as np
 import torch
 from torch.multiprocessing.reductions import reduce_storage, reduce_tensor
 
-from ray_h5.torch_data.batches.shared_memory import RECEIVER, Pool, PoolKey, Slot, aligned, bytes_of, is_plain, own
+from ray_h5.torch_data.batches.shared_memory import (
+    RECEIVER,
+    Pool,
+    PoolKey,
+    Slot,
+    aligned,
+    bytes_of,
+    is_plain,
+    worker_memory,
+)
 from ray_h5.torch_data.batches.tensors import Listed, Sample
 
 MOST_WAITING = 64
@@ -136,7 +145,7 @@ class Sender:
 
 def _rows_of(addresses: list[int]) -> tuple[Pool, int] | None:
     """Return the slot that rows were read into, in which some of the memory lies."""
-    pool = own.value.pool
+    pool = worker_memory.value.pool
     if pool is None:
         return None
     number = next((number for number in map(pool.slot_at, addresses) if number is not None), None)
@@ -150,7 +159,7 @@ def _room(rows: tuple[Pool, int] | None, nbytes: int) -> tuple[Slot | None, tupl
         (start,) = aligned([pool.filled[number]])
         if start + nbytes <= pool.slot_bytes:
             return None, rows, start
-    slot = own.value.take(nbytes) or Pool.new(nbytes, 1).take(nbytes)
+    slot = worker_memory.value.take(nbytes) or Pool.new(nbytes, 1).take(nbytes)
     assert slot is not None  # the only slot of a new pool
     return slot, (slot.pool, slot.number), 0
 

@@ -218,7 +218,7 @@ class WorkerMemory:
         return self.pool.take(nbytes)
 
 
-own = PerProcess(WorkerMemory)
+worker_memory = PerProcess(WorkerMemory)
 
 
 class _Received:
@@ -266,7 +266,7 @@ def arrays_in_slot(specs: Mapping[Any, Spec]) -> dict[Any, np.ndarray] | None:
     """Return what `new_arrays` does, in a slot of this loader worker; None if none is free."""
     sizes = [0 if dtype.hasobject else math.prod(shape) * dtype.itemsize for shape, dtype in specs.values()]
     starts = [0, *aligned(sizes)]
-    slot = own.value.take(max(starts[-1], 1))
+    slot = worker_memory.value.take(max(starts[-1], 1))
     if slot is None:
         return None
     memory = np.asarray(slot)
@@ -287,7 +287,7 @@ def pack(values: list[Any]) -> tuple[Any, ...] | None:
     Only tensors of the type `torch.Tensor` itself, of dtypes and layouts that are known here, travel in the slot.
     torch's own functions send everything else. None if the batch lies in no slot, or in one that was sent before.
     """
-    pool = own.value.pool
+    pool = worker_memory.value.pool
     if pool is None:
         return None
     numbers = (pool.slot_at(value.data_ptr()) for value in values if is_plain(value))
