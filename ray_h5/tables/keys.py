@@ -278,11 +278,14 @@ class Slices:
     def one_by_one(self, paths: Sequence[str], group: str, columns: Sequence[str]) -> SchemaMismatchError:
         """Return the error for files whose datasets must be read one by one; it prints the calls for the first one.
 
-        Of as many tables as files, the first one is that of the first file: both are sorted.
+        If there is a table for each file, the first one is that of the first file: both are sorted.
         """
         key, on, path = self.sidecar.keys[0], self.sidecar.row_keys[0], paths[0]
         tables = [str(file) for file, _ in self.table.parts]
         table = tables[0] if len(tables) in {1, len(paths)} else tables
+        own, ends = ", with its own table" * (len(tables) == len(paths)), ":"
+        if len(paths) > 1:
+            ends = f". These are of the first of {len(paths)} files; each has calls of its own{own}:"
         more = "" if key == on else f", key={key!r}"
         opened = repr(path) if group.strip("/") == "" else f"{path!r}, group={group!r}"
         said = f"sidecar=ray_h5.Sidecar({table!r}, on={on!r}{more})"
@@ -290,13 +293,10 @@ class Slices:
         chosen = [[column, column + LENGTH, *labels] for column in columns]
         calls = [f"  ray_h5.read_h5({opened}, columns={names!r}, {said})" for names in chosen]
         shown = calls[:_MAX_LISTED] + ([f"  and {len(calls) - _MAX_LISTED} more"] if len(calls) > _MAX_LISTED else [])
-        others = "" if len(paths) == 1 else f" These are of the first of {len(paths)} files; each has calls of its own"
-        others += ", with its own table:" if others and table != tables else ":" * bool(others)
         head = (
             f"{self.table.name}: the keys {key!r}, such as {self.table.column(key)[0].as_py()!r}, are rows of "
             f"{len(columns)} datasets, which do not share rows. Read them one at a time, with the columns of the table "
-            f"that you need, and join what is read by ds.union(...), or by ConcatDataset of H5Datasets{others and '.'}"
-            f"{others or ':'}"
+            f"that you need, and join what is read by ds.union(...), or by ConcatDataset of H5Datasets{ends}"
         )
         return SchemaMismatchError("\n".join([head, *shown]))
 

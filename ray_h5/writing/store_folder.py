@@ -14,15 +14,7 @@ from typing import Any
 from ray_h5.errors import OutputExistsError
 from ray_h5.storage.addresses import SCHEMES, StoreAddress, is_url, scheme_of
 from ray_h5.storage.storage_of_path import storage_for
-from ray_h5.storage.write_notes import (
-    NOTE,
-    FileStamp,
-    Notes,
-    WriteNote,
-    is_hidden_of_write,
-    notes_in_store,
-    settled,
-)
+from ray_h5.storage.write_notes import NOTE, FileStamp, Notes, WriteNote, is_hidden_of_write, notes_in_store, settled
 from ray_h5.writing.destination import Destination
 from ray_h5.writing.hidden_folder import temporary_name
 

@@ -73,7 +73,7 @@ def test_the_error_for_all_buckets_prints_calls_that_run(seisbench, options, mon
     assert [len(eval(call, {"ray_h5": ray_h5})) for call in calls] == [8, 5, 8]
 
 
-@pytest.mark.parametrize("tables", [2, 3])
+@pytest.mark.parametrize("tables", [1, 2, 3])
 def test_calls_of_several_tables_have_tables_that_are_there(seisbench, tables):
     folder, *_ = seisbench
     text = (folder / "metadata.csv").read_text()
@@ -84,8 +84,9 @@ def test_calls_of_several_tables_have_tables_that_are_there(seisbench, tables):
     (folder / "waveforms2.hdf5").write_bytes((folder / "waveforms.hdf5").read_bytes())
     with pytest.raises(SchemaMismatchError, match="of the first of 2 files; each has calls of its own") as caught:
         H5Dataset(folder, file_extensions=["hdf5"], sidecar=Sidecar(names, on="trace_name"))
+    assert ("with its own table" in str(caught.value)) == (tables == 2)
     said = re.findall(r"Sidecar\((.*), on=", str(caught.value))
-    assert said == [repr(names[0] if tables == 2 else names)] * 3
+    assert said == [repr(names if tables == 3 else names[0])] * 3
 
 
 def test_a_bucket_with_rows_that_have_no_line(seisbench):
