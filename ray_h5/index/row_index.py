@@ -19,7 +19,7 @@ from ray_h5.columns.row_table import RowTable
 from ray_h5.columns.schema import TENSOR_KINDS, Cast, ColumnSpec
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import OptionError, PredicateError, RayH5Error, SchemaMismatchError, UnknownColumnError
-from ray_h5.index.facts.common_schema import check_enums, common_columns
+from ray_h5.index.facts.common_schema import check_enums, check_known, common_columns
 from ray_h5.index.facts.file_facts import FileFacts, Question, Sources, SourceTable, sources_of
 from ray_h5.index.facts.scan_file import check_planned
 from ray_h5.index.scan_files import (
@@ -387,6 +387,7 @@ class RowIndex(ComparedByContent):
             answers = self.lookup.ask(self.files.all_paths(), Question(tuple(dict.fromkeys(names)), tuple(columns)))
         for file, facts in enumerate(answers):
             check_same(facts.path, self.files.identity(file), facts.identity)
+        check_known(answers, names, self.scope)
         read = dict.fromkeys([*self.columns, *(name for spec in columns for name in read_for(spec.name))])
         self._add_sources(sources_of([facts.sources for facts in answers], read))
         for column in [column for column, of in (parse_virtual(spec.name) for spec in columns) if of is not None]:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ray_h5 import Files, Grid, Groups, H5Dataset, Windows, any_equal, loader, row_mask
-from ray_h5.errors import CastError, OptionError, SchemaMismatchError
+from ray_h5.errors import CastError, OptionError, SchemaMismatchError, UnknownColumnError
 from ray_h5.torch_data import kfold, where
 from tests.kit.files import save
 
@@ -89,6 +89,9 @@ def test_predicates_folds_weights_and_casts(folder):
         found = H5Dataset(paths, columns, predicate=where(x=[0, 101, 202]), **options)
         assert found.selection.tolist() == [0, 4, 8]
         assert [plain(found[i][columns[0]]) for i in range(3)] == [None, expected(columns[0], 1)[1], None]
+    for predicate in (where(vektor=any_equal(3)), ~where(vektor=any_equal(3)), where(vektor=3)):
+        with pytest.raises(UnknownColumnError, match="no 'vektor' below group"):
+            H5Dataset(paths, ["x"], predicate=predicate, **options)
     for path in sorted(folder.glob("?.h5")):  # which rows are chosen does not depend on what is read of them
         with h5py.File(path, "a") as file:
             file["mask"] = [True, False, True]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -55,10 +55,7 @@ def common_columns(
     """
     # Most files share one mapping of columns. Of those that do, the first one stands for all.
     firsts = [*{(id(one.columns), one.listing): one for one in reversed(facts)}.values()][::-1]
-    for name in columns or ():
-        if not any(name in file_facts.columns for file_facts in firsts):
-            with scope.open(facts[0].path, facts[0].state) as reader:
-                reader.column(name)  # raises, with near names
+    check_known(firsts, columns or (), scope)
     chosen = [file_facts.chosen(columns) for file_facts in firsts]
     agreed = _agreed(firsts, chosen, cast)
     if scope.may_lack:
@@ -76,6 +73,14 @@ def common_columns(
     for name in names:
         _check_delivered_enums(name, agreed[name], firsts, cast)
     return {name: _common(list(agreed[name].values())) for name in names}
+
+
+def check_known(facts: Sequence[FileFacts], columns: Iterable[str], scope: Scope) -> None:
+    """Raise an `UnknownColumnError` or `UnsupportedColumnError` for a column that no file has."""
+    for name in columns:
+        if not any(name in file_facts.columns for file_facts in facts):
+            with scope.open(facts[0].path, facts[0].state) as reader:
+                reader.column(name)  # raises, with near names
 
 
 def _agreed(
