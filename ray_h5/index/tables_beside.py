@@ -165,6 +165,7 @@ def _lines_of_table(index: RowIndex, beside: _Beside) -> tuple[Lines, dict[str, 
         _check_missing(index, sidecar, table, lines)
         return lines, {}
     (column,) = named
+    index.check_claim()
     lines = Lines(slices.lines(column, index.num_rows))
     _check_missing(index, replace(sidecar, on="row", key=sidecar.keys), table, lines)
     if not (shape := index.columns[column].row_shape):

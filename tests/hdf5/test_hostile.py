@@ -344,6 +344,14 @@ def test_values_that_were_never_written_and_that_planning_needs(tmp_path, fill, 
         len(H5Dataset(path, **options))
 
 
+@pytest.mark.parametrize("predicate", [where(label=1), where(label=any_equal(1))])
+def test_rows_that_were_never_written_of_a_file_that_lacks_a_column(tmp_path, predicate):
+    filled(tmp_path / "a.h5", values("i1", 1 << 45))
+    save(tmp_path / "b.h5", {"x": np.zeros(2, "i1"), "label": np.arange(2)})
+    with pytest.raises(OutOfMemoryError, match=r"a.h5: column '.*planning needs all of its values"):
+        len(H5Dataset(str(tmp_path / "*.h5"), ["x"], predicate=predicate, missing="null"))
+
+
 @pytest.mark.parametrize("rows", [1 << 23, 1 << 45])
 @pytest.mark.parametrize(
     ("plan", "options"),
@@ -356,12 +364,13 @@ def test_values_that_were_never_written_and_that_planning_needs(tmp_path, fill, 
         (H5Dataset, {"sidecar": Sidecar("t.csv", on="row", missing="null")}),
         (H5Dataset, {"sidecar": Sidecar("t.csv", on="path", key="file", missing="drop")}),
         (H5Dataset, {"sidecar": Sidecar("t.csv", on="path", key="file"), "predicate": where(v=1)}),
+        (H5Dataset, {"sidecar": Sidecar("t.csv", on="name", missing="null")}),
     ],
 )
 def test_lists_of_rows_that_were_never_written(tmp_path, monkeypatch, plan, options, rows):
     monkeypatch.chdir(tmp_path)
     filled(tmp_path / "a.h5", lambda file: file.create_dataset("x", (rows, 3), "i1", chunks=(1 << 18, 3)))
-    Path("t.csv").write_text("row,file,v\n1,a.h5,1\n")
+    Path("t.csv").write_text('row,file,v,name\n1,a.h5,1,"x$1,:3"\n')
     with pytest.raises(OutOfMemoryError, match=rf"a.h5.* {rows} .* about \d+ bytes of memory|{rows}, 3.* episodes"):
         len(plan("a.h5", **options))
     assert len(H5Dataset("a.h5")) == rows

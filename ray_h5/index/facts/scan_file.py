@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from textwrap import shorten
 
@@ -149,11 +149,15 @@ def _learn_values(facts: FileFacts, reader: AnyReader, spec: ColumnSpec, columns
     described = facts.described(read)
     # A mask as a column of rows would have other rows.
     facts = replace(described, columns=facts.columns) if finder is not reader else described
-    value_bytes = OBJECT_BYTES if spec.dtype.hasobject else spec.dtype.itemsize
-    reader.base.check_claim(read.values(), rows * max(value_bytes, ROW_BYTES))
+    _check_claim(reader, read.values(), spec, rows)
     computed = None if criterion is None else pa.array(compute(reader, rows, column, criterion))
     values = _stored(facts, reader, spec, rows) if computed is None else computed
     return replace(facts, values={**facts.values, spec: values})
+
+
+def _check_claim(reader: AnyReader, layouts: Iterable[ColumnLayout], spec: ColumnSpec, rows: int) -> None:
+    value_bytes = OBJECT_BYTES if spec.dtype.hasobject else spec.dtype.itemsize
+    reader.base.check_claim(layouts, rows * max(value_bytes, ROW_BYTES))
 
 
 def _of_lacking(
@@ -165,6 +169,8 @@ def _of_lacking(
     if isinstance(criterion, RowMask) or {*names} <= reader.find(names, missing_ok=True).keys():
         return None
     rows = facts.num_rows(columns)
+    others = list(facts.chosen(columns) or facts.chosen(None))[:1]  # one that says how many rows there are
+    _check_claim(reader, reader.find(others).values(), spec, rows)
     return pa.nulls(rows, spec.kept_type) if criterion is None else pa.array(np.zeros(rows, spec.dtype))
 
 
