@@ -219,7 +219,7 @@ def test_batches_of_many_rows_end_where_runs_end():
 
 
 def cut_one_by_one(lengths, most):
-    """Where the rows of one run are cut: as few parts as the bound allows, and the lowest bound tried for as many."""
+    """Where the rows of one run are cut: as few parts as the bound allows, by the lowest such bound tried."""
 
     def cut(bound):
         ends = [0]

@@ -215,7 +215,7 @@ def test_a_state_of_what_was_read_ahead_is_warned_of_where_lightning_is(monkeypa
     [(4, 1, 10, False), (8, 1, 10, True), (2, 1, 10, True), (4, 2, 10, True), (4, 1, 0, True)],
 )
 def test_lightning_counts_other_batches_than_there_are(monkeypatch, caplog, batch_size, world_size, done, is_told):
-    """It ends an epoch after as many batches as a whole one has, with those of the run before."""
+    """It ends an epoch after the number of batches of a whole one, and counts those of the run before."""
 
     def batches(size, ranks):
         return OrderBatchSampler(range(100), size, rank=0, world_size=ranks)

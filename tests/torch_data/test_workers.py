@@ -137,7 +137,7 @@ TORCH_BATCHES = partial(DataLoader, num_workers=2, persistent_workers=True)
 @pytest.mark.parametrize("make", [TORCH_BATCHES, partial(loader, workers=2, shuffle=False)])
 @pytest.mark.parametrize("transform", [None, as_it_is])
 def test_epochs_that_are_left_anywhere_leave_nothing_behind(files, make, transform):
-    """After 0, 1 or more batches, of which some are kept: the next epoch is whole, and nothing piles up."""
+    """After 0, 1 or more batches; some of them are kept. The next epoch is whole, and nothing piles up."""
     batches = make(H5Dataset(files, ["fhr_st", "guid"], transform=transform), batch_size=4)
     rng, kept = random.Random(0), deque(maxlen=2)
     next(iter(batches))

@@ -150,7 +150,7 @@ class Drawn:
         return {"columns": columns, **options}, len(self.expected)
 
     def arrays(self):
-        """Plain rows, or groups of one array each, of which entries are drawn."""
+        """Plain rows, or groups of one array each. Some entries of each row are drawn."""
         is_group, wide = self.rng.random() < 0.5, self.rng.randint(1, 12)
         for name in "abc"[: self.rng.randint(1, 3)]:
             rows = self.rng.randint(1, 15)
@@ -321,7 +321,7 @@ class Case:
                 sampler.set_epoch(number)
                 if is_left:
                     held.append(self.leave(batches, number)[0])
-                    if batches.persistent_workers:  # torch has one iterator, which begins anew
+                    if batches.persistent_workers:  # torch has one iterator, which begins again
                         held.clear()
                 else:
                     self.whole(batches, number)

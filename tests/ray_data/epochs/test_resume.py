@@ -387,12 +387,12 @@ def of_local_mode():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("of_local_mode")
-@pytest.mark.parametrize("way", ["by a worker", "by tasks", "of which rows may change", "in memory"])
+@pytest.mark.parametrize("way", ["by a worker", "by tasks", "rows may change", "in memory"])
 def test_a_trainer_of_the_local_mode_has_the_positions_of_one_worker(paths, tmp_path, way):
     """``num_workers=0`` trains in this process, for debugging."""
     ds = read(paths)
     if way != "by a worker":
-        ds = ds.map_batches(lambda batch: batch, udf_modifying_row_count=way == "of which rows may change")
+        ds = ds.map_batches(lambda batch: batch, udf_modifying_row_count=way == "rows may change")
     ds = ds.materialize() if way == "in memory" else ds
     found = []
 
@@ -418,7 +418,7 @@ def test_a_trainer_of_the_local_mode_has_the_positions_of_one_worker(paths, tmp_
         return
     trainer.fit()
     order, first, second = order_of(paths, 1), found.pop(2), found.pop()
-    if way == "of which rows may change":
+    if way == "rows may change":
         assert (first.rows, second.rows) == (0, 0)
         assert found == [order[:8], order[8:16]] * 2
     else:
