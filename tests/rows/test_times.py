@@ -246,7 +246,12 @@ def test_columns_that_have_no_samples_of_one_shape(tmp_path, column, said):
         (np.arange(3), [0.0, 1.0, np.inf], "time 2 is inf; expected finite times.*each sample of 'x'"),
         (np.arange(3), [-np.inf, 0.0, 1.0], "time 0 is -inf; expected finite times"),
         (np.arange(1), [np.nan], "time 0 is nan; expected finite times"),
-        (np.arange(3), ["a", "b", "c"], "no times"),
+        (
+            np.arange(3),
+            ["a", "b", "c"],
+            r"string values of shape \(3,\); expected times along one axis.*at={'x': 'dataset'}",
+        ),
+        (np.arange(1), 2.0, "has a single value; expected times along one axis"),
         (np.arange(3), np.array([-(2**63), 0, 2**63 - 1]), "times go from -9.* lasts less than that"),
         (np.arange(2), np.array([1, 2**64 - 1], "u8"), "time 1 is 18446744073709551615; expected finite times"),
         (np.arange(3), None, "column 'x' has no times: a dataset 'timestamps' beside it"),

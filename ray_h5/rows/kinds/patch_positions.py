@@ -379,7 +379,7 @@ def axes_of(kind: Patches, shapes: Mapping[str, tuple[int, ...]], path: str) -> 
     if kind.pad == "inside" and any(n < size for n, size in zip(extents, kind.block, strict=True)):
         raise SchemaMismatchError(
             f"{path}: Patches: {first!r} has the lengths {extents}, shorter than a block of {kind.block}. Pass "
-            "pad='zero' for zeros past its end, smaller blocks, or leave the file out."
+            "pad='zero' for zeros past its end, choose smaller blocks, or leave it out."
         )
     return axes
 

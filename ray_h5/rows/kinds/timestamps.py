@@ -99,7 +99,11 @@ class TimesOf:
         samples = self._columns.parts(name)
         array = samples.values.array
         if array.row_shape or array.kind not in {"number", "time"} or samples.is_single:
-            raise UnsupportedColumnError(f"{array.where} has {array.kind} values of shape {array.shape}, and no times")
+            held = "a single value" if samples.is_single else f"{array.kind} values of shape {array.shape}"
+            raise UnsupportedColumnError(
+                f"{array.where} has {held}; expected times along one axis, one for each sample of {column!r}. Name "
+                f"other ones: at={{{column!r}: 'dataset'}}, or at={{{column!r}: (rate, first time)}}."
+            )
         if (differ := np.flatnonzero(samples.lengths != counts)).size:
             if is_own and name != column and isinstance(self._windows.at, str):
                 return None
