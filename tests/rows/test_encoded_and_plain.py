@@ -186,6 +186,10 @@ def test_groups_with_a_field_or_a_dataset_are_named(tmp_path, makers):
     H5Dataset(tmp_path / "a.h5", ["y"], rows=rows)
     with pytest.raises(SchemaMismatchError, match=r"column 'a/b': expected .*'g\d'.*'g\d'"):
         H5Dataset(tmp_path / "a.h5", ["a/b"], rows=rows)
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        file["g0/z"] = 7
+    values = H5Dataset(tmp_path / "*.h5", ["z"], rows=rows)[:]["z"]
+    assert [value if value is None else int(value) for value in values] == [None] * len(makers) + [7]
 
 
 @pytest.mark.parametrize("makers", [[_plain, _category, _nothing], [_plain, _category, _compound]])

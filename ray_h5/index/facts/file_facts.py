@@ -106,6 +106,8 @@ class FileFacts(Facts):
         What is known of the rows, if they do not lie along the first axis.
     known : Manifest
         Of a remote file: what another process needs to know to read the columns without libhdf5.
+    own_rows : int
+        With ``missing="null"``, of a file that has none of the columns: its groups, or 1 if the file is the row.
     """
 
     path: str
@@ -118,6 +120,7 @@ class FileFacts(Facts):
     values: Mapping[ColumnSpec | str, pa.Array] = field(default_factory=dict)
     table: RowTable | None = None
     known: Manifest = field(default_factory=Manifest)
+    own_rows: int = 0
 
     @property
     def state(self) -> FileState:
@@ -169,7 +172,7 @@ class FileFacts(Facts):
         """
         chosen = self.chosen(columns)
         if not chosen and columns is not None:
-            return 0 if self.listing is None else self.num_rows(None)
+            return self.own_rows if self.listing is None else self.num_rows(None)
         if not chosen and self.left_out:
             why = "; ".join(f"{name} ({reason})" for name, reason in self.left_out[:_MAX_LISTED])
             raise SchemaMismatchError(f"{self.path}: found no column that can be delivered: {why}")

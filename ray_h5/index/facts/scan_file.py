@@ -63,8 +63,11 @@ def _answered(facts: FileFacts | None, path: str, question: Question, scope: Sco
         reader.base.look_again()
         facts = FileFacts(path, reader.identity)
     facts = _learn_columns(facts, reader, question.columns)
-    if scope.may_lack and not facts.chosen(question.columns):  # its rows are those of its other columns
-        facts = _learn_columns(facts, reader, None)
+    if scope.may_lack and not facts.chosen(question.columns):
+        if scope.rows is None:  # its rows are those of its other columns
+            facts = _learn_columns(facts, reader, None)
+        else:  # groups, or the file: its other columns are not asked for, and may differ from group to group
+            facts = replace(facts, own_rows=reader.num_rows)
     absent = facts.absent(question) if question.values else []
     for spec in (key for key in absent if not isinstance(key, str)):
         if scope.may_lack and (values := _of_lacking(facts, reader, spec, question.columns)) is not None:
@@ -169,7 +172,7 @@ def _of_lacking(
     if isinstance(criterion, RowMask) or {*names} <= reader.find(names, missing_ok=True).keys():
         return None
     rows = facts.num_rows(columns)
-    others = list(facts.chosen(columns) or facts.chosen(None))[:1]  # one that says how many rows there are
+    others = list(facts.chosen(columns) or facts.listing or ())[:1]  # one that says how many rows there are
     _check_claim(reader, reader.find(others).values(), spec, rows)
     return pa.nulls(rows, spec.kept_type) if criterion is None else pa.array(np.zeros(rows, spec.dtype))
 
