@@ -17,6 +17,9 @@ assert sys.excepthook is hook
 ray.init(address="local", num_cpus=2, object_store_memory=128 << 20, include_dashboard=False)
 ds = ray_h5.read_h5("a.h5", shuffle=True)
 print(ds.count())
+import logging
+below = [handler for handler in logging.getLogger("ray.data").handlers if handler.level > logging.DEBUG]
+assert [type(handler).__name__ for handler in below] == ["PlainRayHandler"], below
 print(sum(len(batch["x"]) for batch in ds.iter_batches()))
 try:
     ds.filter(expr=ray_h5.where(zz=3)).count()

@@ -64,10 +64,9 @@ def _answered(facts: FileFacts | None, path: str, question: Question, scope: Sco
         facts = FileFacts(path, reader.identity)
     facts = _learn_columns(facts, reader, question.columns)
     if scope.may_lack and not facts.chosen(question.columns):
-        if scope.rows is None:  # its rows are those of its other columns
-            facts = _learn_columns(facts, reader, None)
-        else:  # groups, or the file: its other columns are not asked for, and may differ from group to group
-            facts = replace(facts, own_rows=reader.num_rows)
+        # Its rows are those of its other columns; or groups, whose other columns may differ from group to group.
+        by_axis = scope.rows is None
+        facts = _learn_columns(facts, reader, None) if by_axis else replace(facts, own_rows=reader.num_rows)
     absent = facts.absent(question) if question.values else []
     for spec in (key for key in absent if not isinstance(key, str)):
         if scope.may_lack and (values := _of_lacking(facts, reader, spec, question.columns)) is not None:
