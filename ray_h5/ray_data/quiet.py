@@ -7,7 +7,7 @@ import os
 
 from ray.data import DataContext
 
-from ray_h5.ray_data.ray_internals import console_handlers, skip_lines
+from ray_h5.ray_data.ray_internals import skip_lines
 
 _LEVELS = {
     "ray._private.worker": logging.WARNING,  # the level of "ray" itself is set again by `ray.init`
@@ -62,5 +62,7 @@ def turn_down_logs(context: DataContext) -> None:
         return
     for name, level in _LEVELS.items():
         logging.getLogger(name).setLevel(level)
-    for handler in console_handlers("ray.data"):  # the files keep everything
-        handler.setLevel(logging.WARNING)
+    for handler in logging.getLogger("ray.data").handlers:
+        # What Ray prints. Its files keep everything, and the handlers of others are theirs.
+        if isinstance(handler, logging.StreamHandler) and type(handler).__module__.startswith("ray."):
+            handler.setLevel(logging.WARNING)

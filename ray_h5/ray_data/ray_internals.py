@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import logging
 import os
 import re
 import time
@@ -16,7 +15,6 @@ from types import FrameType
 from typing import Any, NamedTuple, TypeVar, cast
 
 import ray
-from ray._private.log import PlainRayHandler
 from ray._private.ray_logging import stderr_deduplicator, stdout_deduplicator
 from ray._private.worker import global_worker
 from ray.autoscaler.v2.sdk import get_cluster_status
@@ -238,11 +236,6 @@ def skip_lines(pattern: str) -> None:
     """
     for lines in (stdout_deduplicator, stderr_deduplicator):
         lines.skip_re = lines.skip_re or re.compile(pattern)
-
-
-def console_handlers(logger: str) -> list[logging.Handler]:
-    """Return the handlers of a logger that print what Ray says: not its files, and no handlers of others."""
-    return [handler for handler in logging.getLogger(logger).handlers if isinstance(handler, PlainRayHandler)]
 
 
 # Errors ----------------------------------------------------------------------------------------------
