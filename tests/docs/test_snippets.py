@@ -51,6 +51,8 @@ def test_a_snippet_without_ray_runs_alone(page, line, code):
 
 
 def run(page, line, code):
+    for name in re.findall(r"^import (jax)$", code, re.MULTILINE):
+        pytest.importorskip(name)
     # Blank lines before it give an error the line that it has on the page. Functions of __main__ travel to Ray's
     # workers by value, as those of a script do.
     exec(compile("\n" * (line - 1) + code, str(ROOT / page), "exec"), {"__name__": "__main__"})
