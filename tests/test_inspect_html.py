@@ -9,7 +9,7 @@ import pytest
 
 import ray_h5
 from ray_h5.cli import main
-from ray_h5.columns.ragged.sparse_rows import Entries, SparseRow
+from ray_h5.columns.sparse_rows import Entries, SparseRow
 from ray_h5.inspect.page import drawn, png
 from tests.kit.files import save
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from ray_h5.arrow_arrays import arrow_type, large_type, real_dtype, to_arrow
 from ray_h5.errors import OptionError, UnsupportedColumnError
-from ray_h5.hdf5.columns.value_types import as_dtype
+from ray_h5.hdf5.format.value_types import as_dtype
 from ray_h5.manifest.layout import ColumnLayout, Kind
 from ray_h5.read.arguments import without_ones
 from ray_h5.read.casting import Casting

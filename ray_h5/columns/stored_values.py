@@ -23,7 +23,7 @@ from ray_h5.columns.values import (
     reshaped,
 )
 from ray_h5.errors import UnknownColumnError, UnsupportedColumnError
-from ray_h5.hdf5.columns.value_types import split_array
+from ray_h5.hdf5.format.value_types import split_array
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout, Kind
 from ray_h5.manifest.row_requests import Request, request_of

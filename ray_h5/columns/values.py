@@ -17,10 +17,10 @@ import numpy as np
 
 from ray_h5.buffers import ROW_BYTES, empty
 from ray_h5.columns.derived_columns import RowEntries
-from ray_h5.columns.ragged.sparse_rows import Entries, SparseRow, index_dtype
+from ray_h5.columns.sparse_rows import Entries, SparseRow, index_dtype
 from ray_h5.errors import CastError, UnsupportedColumnError
 from ray_h5.hash_and_permute import word_at
-from ray_h5.hdf5.columns.value_types import empty_record
+from ray_h5.hdf5.format.value_types import empty_record
 from ray_h5.manifest.layout import ColumnLayout, Kind
 from ray_h5.manifest.row_requests import Request, request_of
 from ray_h5.read.arrays.selection import rows_in_order

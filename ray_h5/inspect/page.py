@@ -17,7 +17,7 @@ import numpy as np
 from PIL import Image
 
 from ray_h5 import __version__
-from ray_h5.columns.ragged.sparse_rows import SparseRow
+from ray_h5.columns.sparse_rows import SparseRow
 from ray_h5.errors import RayH5Error
 from ray_h5.inspect.text import sections
 from ray_h5.messages import counted, printable

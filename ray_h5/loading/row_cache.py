@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ray_h5.columns.ragged.sparse_rows import SparseRow
+from ray_h5.columns.sparse_rows import SparseRow
 
 TABLE_BYTES = 4
 """Bytes that the table of the rows takes for each row, whether it is held or not."""

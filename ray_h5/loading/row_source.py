@@ -32,7 +32,7 @@ from ray_h5.storage.local import LOCAL
 from ray_h5.storage.storage_of_path import storage_of
 
 if TYPE_CHECKING:
-    from ray_h5.read.arrays.columns_of_files import JointFiles
+    from ray_h5.read.columns_of_files import JointFiles
     from ray_h5.rows.row_view import AnyReader
     from ray_h5.storage.storage_of_path import Storage
 
@@ -338,7 +338,7 @@ class RowSource:
             readers = [self._readers.get(file) for file in self._with_rows.tolist()]
             if None in readers:
                 return None
-            from ray_h5.read.arrays.columns_of_files import JointFiles  # one file needs none of it
+            from ray_h5.read.columns_of_files import JointFiles  # one file needs none of it
 
             plain = [reader.opened for reader in readers if isinstance(reader, FileReader)]
             joints[names] = JointFiles.of(plain, out) if len(plain) == len(readers) else None

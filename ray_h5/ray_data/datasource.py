@@ -16,8 +16,8 @@ from ray.data.expressions import Expr
 
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
-from ray_h5.index.facts.file_warnings import warn_of_surprises
 from ray_h5.index.file_options import FileOptions
+from ray_h5.index.file_warnings import warn_of_surprises
 from ray_h5.loading.origin_columns import IS_PADDING_SPEC, PATH_SPEC, ROW_ID_SPEC, ROW_KEY_SPEC, place_values
 from ray_h5.lru import LRU, first_time
 from ray_h5.messages import ensure_handler, no_column

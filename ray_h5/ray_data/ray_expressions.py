@@ -19,7 +19,7 @@ from ray_h5.predicates.criteria import Criterion
 from ray_h5.predicates.evaluate import no_scalar
 from ray_h5.predicates.time_steps import occurs
 from ray_h5.predicates.virtual_names import AnyEqual, Compared, Fold, RowMask
-from ray_h5.ray_data.preprocessing.batch_formats import as_array
+from ray_h5.ray_data.arrow.batch_formats import as_array
 
 
 class RowChooser:

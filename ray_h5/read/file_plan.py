@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ray_h5.hdf5.files.file_bytes import gather
+from ray_h5.hdf5.format.file_bytes import gather
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.read.arrays.column import Column, shared_jobs
 from ray_h5.read.arrays.plan_boxes import BoxPlanner

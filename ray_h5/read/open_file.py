@@ -17,11 +17,11 @@ import numpy as np
 
 from ray_h5.errors import OptionError, RayH5Error, StaleIndexError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.columns.chunk_lists import build_chunk_index, listed_in_tree
-from ray_h5.hdf5.files.file_bytes import gather
 from ray_h5.hdf5.files.links import as_object
 from ray_h5.hdf5.files.metadata_replay import HeldBytes, has_missed, trim
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.files.other_files import OtherFiles
+from ray_h5.hdf5.format.file_bytes import gather
 from ray_h5.hdf5.groups.matching_groups import GroupPattern, read_group_table, read_single
 from ray_h5.hdf5.tree.attributes import attributes_of, names_of_values, notes_of, short_attributes
 from ray_h5.hdf5.tree.known_headers import KNOWN_NOTES, FormatError, KnownHeaders, PlainBytes

@@ -12,9 +12,9 @@ import numpy as np
 
 from ray_h5.codecs.basic_codecs import DecodeError
 from ray_h5.errors import CorruptChunkError
-from ray_h5.hdf5.columns.value_types import dtype_of, item_bytes, split_array
 from ray_h5.hdf5.files.metadata_replay import HeldBytes
-from ray_h5.hdf5.heap import DamagedHeapError, Heap
+from ray_h5.hdf5.format.heap import DamagedHeapError, Heap
+from ray_h5.hdf5.format.value_types import dtype_of, item_bytes, split_array
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import Request
 from ray_h5.storage.byte_source import ByteSource

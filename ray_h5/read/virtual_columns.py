@@ -19,8 +19,8 @@ import h5py
 import numpy as np
 
 from ray_h5.errors import CorruptFileError, UnsupportedColumnError
-from ray_h5.hdf5.columns.value_types import empty_record
-from ray_h5.hdf5.files.file_bytes import gather
+from ray_h5.hdf5.format.file_bytes import gather
+from ray_h5.hdf5.format.value_types import empty_record
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.known_columns import OtherColumn, Redirect
 from ray_h5.manifest.layout import ColumnLayout
@@ -29,9 +29,9 @@ from ray_h5.manifest.row_requests import Request, request_of, units_of
 from ray_h5.manifest.selections import Along, size_of
 from ray_h5.manifest.selections import Selection as Indices
 from ray_h5.read.arrays.column import Column, items_are_arrays
-from ray_h5.read.arrays.columns_of_files import alike, joint_column, parts_of
 from ray_h5.read.arrays.selection import Selection, runs_of_positions
 from ray_h5.read.casting import keeps_all
+from ray_h5.read.columns_of_files import alike, joint_column, parts_of
 from ray_h5.read.jobs import Job
 from ray_h5.read.read_parts import ColumnAddress, Part
 from ray_h5.read.stored_items import converted

@@ -19,9 +19,9 @@ from ray_h5.columns.ragged.range_columns import (
     layout_of_rows,
     ragged_layout,
 )
-from ray_h5.columns.ragged.sparse_rows import Entries, SparseRow, dense_batch, index_dtype
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.schema import TENSOR_KINDS, ColumnSpec
+from ray_h5.columns.sparse_rows import Entries, SparseRow, dense_batch, index_dtype
 from ray_h5.columns.values import Decoded, Reading, Values
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import JoinedArray

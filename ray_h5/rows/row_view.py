@@ -25,8 +25,8 @@ from ray_h5.messages import few, near_names
 from ray_h5.options import as_names, require
 from ray_h5.per_process import cached_property
 from ray_h5.read.arguments import Rows, as_places, as_rows, check_fit, fitted
-from ray_h5.read.arrays.columns_of_files import JobsOfRows
 from ray_h5.read.casting import Casting, LostValue
+from ray_h5.read.columns_of_files import JobsOfRows
 from ray_h5.read.read_parts import FileRead, outputs
 from ray_h5.read.reader import FileReader
 from ray_h5.rows.group_columns import GroupColumns

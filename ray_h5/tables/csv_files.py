@@ -18,7 +18,7 @@ import pyarrow.csv as pacsv
 
 from ray_h5.columns.schema import is_text
 from ray_h5.errors import OptionError, TableError
-from ray_h5.hdf5.columns.value_types import as_dtype
+from ray_h5.hdf5.format.value_types import as_dtype
 from ray_h5.storage.local import LOCAL
 from ray_h5.tables.sidecar import Sidecar
 from ray_h5.tables.table_bytes import TableBudget, TableFile, check_names

@@ -16,11 +16,11 @@ import pyarrow.compute as pc
 from torch.utils.data import Subset, get_worker_info
 
 from ray_h5.columns.ragged.padding import Fill, Padding, PadLike, cast_rows
-from ray_h5.columns.ragged.sparse_rows import cast_sparse
 from ray_h5.columns.schema import ColumnSpec, check_utf8
+from ray_h5.columns.sparse_rows import cast_sparse
 from ray_h5.errors import ImageError, OptionError, PredicateError
-from ray_h5.index.facts.file_warnings import warn_of_surprises
 from ray_h5.index.file_options import FileOptions
+from ray_h5.index.file_warnings import warn_of_surprises
 from ray_h5.index.row_index import RowIndex
 from ray_h5.loading.origin_columns import paths_of, place_values
 from ray_h5.loading.read_calls import Call

@@ -11,8 +11,8 @@ import numpy as np
 
 from ray_h5.codecs.filter_ids import BITSHUFFLE, BLOSC, LZF, filter_name
 from ray_h5.hdf5.columns.chunk_lists import build_chunk_index
-from ray_h5.hdf5.columns.value_types import item_bytes
-from ray_h5.hdf5.files.file_bytes import address_of, widths_of
+from ray_h5.hdf5.format.file_bytes import address_of, widths_of
+from ray_h5.hdf5.format.value_types import item_bytes
 from ray_h5.manifest.chunk_index import ChunkGrid
 from ray_h5.manifest.layout import ColumnLayout, FilterPipeline, FilterStep, Storage
 

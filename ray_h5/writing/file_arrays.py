@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 
 from ray_h5.codecs.encode import CodecName
-from ray_h5.columns.ragged.sparse_rows import SparseBatch, index_dtype
+from ray_h5.columns.sparse_rows import SparseBatch, index_dtype
 from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
 from ray_h5.writing.file_writer import TEXT, OutputArray, OutputFile
 from ray_h5.writing.layouts import Layout

@@ -30,7 +30,7 @@ OUR_READING = (
 )
 CALLS_LIBRARY = (
     "hdf5/tree/", "manifest/chunk_index.py", "read/open_file.py",
-    "read/library_filters.py", "hdf5/format.py", "read/virtual_columns.py",
+    "read/library_filters.py", "hdf5/format/object_headers.py", "read/virtual_columns.py",
 )  # fmt: skip
 IDENTICAL, OURS, BOTH, LIBRARY = "identical", "ours refused", "both refused", "libhdf5 crashed"
 DIFFERENT = "different"

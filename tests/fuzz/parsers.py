@@ -14,8 +14,8 @@ import atheris
 with atheris.instrument_imports(include=["ray_h5.hdf5", "ray_h5.index", "ray_h5.manifest"]):
     from ray_h5.errors import RayH5Error
     from ray_h5.hdf5.files.btree_prefetch import Hints
-    from ray_h5.hdf5.format import FormatError
-    from ray_h5.hdf5.heap import DamagedHeapError, Heap
+    from ray_h5.hdf5.format.heap import DamagedHeapError, Heap
+    from ray_h5.hdf5.format.object_headers import FormatError
     from ray_h5.hdf5.tree.known_headers import KnownHeaders, PlainBytes
     from ray_h5.index.stored import index_files
     from ray_h5.index.stored.facts_as_bytes import FOREIGN

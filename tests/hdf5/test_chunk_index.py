@@ -16,7 +16,7 @@ from ray_h5 import RowReader
 from ray_h5.errors import CorruptChunkError, CorruptFileError, StaleIndexError
 from ray_h5.hdf5.columns import chunk_lists
 from ray_h5.hdf5.columns.chunk_lists import build_chunk_index
-from ray_h5.hdf5.format import CHUNKED, Layout
+from ray_h5.hdf5.format.object_headers import CHUNKED, Layout
 from ray_h5.manifest.chunk_index import MAX_CHUNK_BYTES, ChunkIndex
 from ray_h5.manifest.known_columns import PackedIndex
 from ray_h5.manifest.layout import ColumnLayout

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from ray_h5 import RowReader
 from ray_h5.errors import RayH5Error
 from ray_h5.hdf5.files.external_policy import Access, ExternalPolicy
-from ray_h5.hdf5.format import FormatError, MessageKind
+from ray_h5.hdf5.format.object_headers import FormatError, MessageKind
 from ray_h5.hdf5.tree import known_headers
 from ray_h5.hdf5.tree.known_headers import KnownHeaders, PlainBytes
 from ray_h5.hdf5.tree.tree import H5Tree

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_h5.errors import CorruptChunkError, StaleIndexError
-from ray_h5.read.arrays.columns_of_files import JointFiles
+from ray_h5.read.columns_of_files import JointFiles
 from ray_h5.read.native.library import compiled_loop
 from ray_h5.torch_data import H5Dataset
 from tests.hdf5.h5kit import flip

@@ -17,8 +17,8 @@ from ray.data.datasource.datasink import WriteResult
 from ray.data.extensions import ArrowTensorArray, ArrowVariableShapedTensorArray
 
 from ray_h5 import H5Datasink, H5Datasource, RayH5Error, Windows, csr, errors
-from ray_h5.columns.ragged.sparse_rows import Entries, rows_of
 from ray_h5.columns.schema import ColumnSpec
+from ray_h5.columns.sparse_rows import Entries, rows_of
 from ray_h5.ray_data.arrow.blocks import sparse_array
 from tests.properties import few
 

@@ -8,8 +8,8 @@ import torch
 
 import ray_h5
 from ray_h5 import H5Dataset, TorchCollate, csr
-from ray_h5.columns.ragged.sparse_rows import Entries, rows_of
 from ray_h5.columns.schema import ColumnSpec
+from ray_h5.columns.sparse_rows import Entries, rows_of
 from ray_h5.ray_data.arrow.blocks import sparse_array, to_batch
 from tests.rows.test_ranges_equal_numpy import random_matrix, write_matrix
 

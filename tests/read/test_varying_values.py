@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from ray_h5 import RowReader
 from ray_h5.errors import CorruptChunkError, CorruptFileError
-from ray_h5.hdf5 import heap
-from ray_h5.hdf5.columns.value_types import item_bytes
-from ray_h5.hdf5.files.file_bytes import FileBytes, widths_of
-from ray_h5.hdf5.format import object_header
+from ray_h5.hdf5.format import heap
+from ray_h5.hdf5.format.file_bytes import FileBytes, widths_of
+from ray_h5.hdf5.format.object_headers import object_header
+from ray_h5.hdf5.format.value_types import item_bytes
 from ray_h5.hdf5.groups.matching_groups import GroupPattern
 from tests.hdf5.h5kit import assert_same, by_h5py, overwrite, plist_with, run_python
 from tests.properties import few

@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from ray_h5 import Groups, H5Dataset, RayH5Error, Windows, csr, fields, part, ragged, where
-from ray_h5.columns.ragged.sparse_rows import SparseBatch
 from ray_h5.columns.schema import ColumnSpec
+from ray_h5.columns.sparse_rows import SparseBatch
 from ray_h5.errors import CorruptFileError, OptionError, OutOfMemoryError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.index.file_options import FileOptions
 from ray_h5.rows.row_view import RowView

@@ -8,7 +8,7 @@ import torch
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from ray_h5.loading import row_source
-from ray_h5.read.arrays.columns_of_files import JointFiles
+from ray_h5.read.columns_of_files import JointFiles
 from ray_h5.read.jobs import ReadStats
 
 ROWS = (20, 0, 15, 25)

@@ -11,7 +11,7 @@ import numpy as np
 from ray_h5.columns.derived_columns import Csr
 from ray_h5.columns.ragged.bounds import Bounds
 from ray_h5.columns.ragged.range_columns import Runs, rows_a_chunk
-from ray_h5.columns.ragged.sparse_rows import Entries, first_outside, index_dtype, rows_of
+from ray_h5.columns.sparse_rows import Entries, first_outside, index_dtype, rows_of
 from ray_h5.columns.values import Reading, Values, read_units
 from ray_h5.errors import CorruptFileError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.tree.encodings import matrix_shape

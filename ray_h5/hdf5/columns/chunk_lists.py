@@ -14,8 +14,8 @@ import h5py
 import numpy as np
 
 from ray_h5.errors import CorruptFileError
-from ray_h5.hdf5.files.file_bytes import FileBytes, ReadBytes, Widths, address_of, filename_of, gather
-from ray_h5.hdf5.format import (
+from ray_h5.hdf5.format.file_bytes import FileBytes, ReadBytes, Widths, address_of, filename_of, gather
+from ray_h5.hdf5.format.object_headers import (
     CHUNKED,
     EXTENSIBLE_ARRAY,
     USUAL_ENTRIES,

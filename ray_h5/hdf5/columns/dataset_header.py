@@ -12,8 +12,8 @@ from ray_h5.codecs.filter_ids import filter_name
 from ray_h5.codecs.pipeline import decodes
 from ray_h5.errors import CodecUnavailableError, CorruptFileError
 from ray_h5.hdf5.columns.chunk_lists import layout_of
-from ray_h5.hdf5.columns.value_types import ValueType, value_type_of, without_rows
-from ray_h5.hdf5.files.file_bytes import Widths, filename_of, widths_of
+from ray_h5.hdf5.format.file_bytes import Widths, filename_of, widths_of
+from ray_h5.hdf5.format.value_types import ValueType, value_type_of, without_rows
 from ray_h5.manifest.file_state import SourceStates
 from ray_h5.manifest.layout import ColumnLayout, FilterPipeline, FilterStep, Storage
 

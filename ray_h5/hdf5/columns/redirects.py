@@ -23,9 +23,9 @@ from ray_h5.errors import (
     UnsupportedColumnError,
 )
 from ray_h5.hdf5.columns.dataset_header import fill_of, is_plain
-from ray_h5.hdf5.columns.value_types import item_bytes, value_type_of
-from ray_h5.hdf5.files.file_bytes import ObjectId, address_of, filename_of, gather, widths_of
 from ray_h5.hdf5.files.links import Sources, Trail
+from ray_h5.hdf5.format.file_bytes import ObjectId, address_of, filename_of, gather, widths_of
+from ray_h5.hdf5.format.value_types import item_bytes, value_type_of
 from ray_h5.manifest.known_columns import OtherColumn, Redirect
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.selections import ENDLESS, Along, Selection, size_of

@@ -10,7 +10,7 @@ import contextlib
 import math
 from collections.abc import Iterator
 
-from ray_h5.hdf5.format import (
+from ray_h5.hdf5.format.object_headers import (
     CHUNKED,
     HEADER_BYTES,
     SIGNATURE,

@@ -12,13 +12,21 @@ from typing import Any
 import h5py
 
 from ray_h5.errors import CorruptFileError, MissingSourceError, RayH5Error, UnknownColumnError, UnsupportedColumnError
-from ray_h5.hdf5.columns.value_types import fields_of
 from ray_h5.hdf5.files.external_policy import Access
-from ray_h5.hdf5.files.file_bytes import FileBytes, filename_of
 from ray_h5.hdf5.files.opening import open_h5, translated
 from ray_h5.hdf5.files.other_files import OtherFiles
-from ray_h5.hdf5.format import HEADER_BYTES, VIRTUAL, FormatError, MessageKind, address, number, object_header
-from ray_h5.hdf5.heap import DamagedHeapError, Heap
+from ray_h5.hdf5.format.file_bytes import FileBytes, filename_of
+from ray_h5.hdf5.format.heap import DamagedHeapError, Heap
+from ray_h5.hdf5.format.object_headers import (
+    HEADER_BYTES,
+    VIRTUAL,
+    FormatError,
+    MessageKind,
+    address,
+    number,
+    object_header,
+)
+from ray_h5.hdf5.format.value_types import fields_of
 from ray_h5.manifest.file_state import check_same
 from ray_h5.messages import few, printable
 from ray_h5.storage.byte_source import FileIdentity, Identity

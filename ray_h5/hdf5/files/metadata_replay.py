@@ -15,7 +15,7 @@ from typing import TypeVar
 import h5py
 
 from ray_h5.hdf5.files.btree_prefetch import Hints
-from ray_h5.hdf5.files.file_bytes import HELD, address_of
+from ray_h5.hdf5.format.file_bytes import HELD, address_of
 from ray_h5.storage.byte_source import ByteSource, FileObject, MissingBytes, Span
 from ray_h5.storage.request_pool import each_waiting, fetch
 

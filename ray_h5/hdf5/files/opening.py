@@ -25,7 +25,7 @@ from ray_h5.errors import (
     WriterActiveError,
 )
 from ray_h5.hdf5.files.metadata_replay import HeldBytes, open_held
-from ray_h5.hdf5.format import SIGNATURE, superblock_end
+from ray_h5.hdf5.format.object_headers import SIGNATURE, superblock_end
 from ray_h5.lru import first_time
 from ray_h5.per_process import PerProcess
 from ray_h5.storage.local import NO_DESCRIPTOR_ERRNOS, TRANSIENT_ERRNOS, check_regular_file, translate_os_error

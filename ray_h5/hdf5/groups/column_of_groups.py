@@ -15,7 +15,7 @@ import numpy as np
 
 from ray_h5.errors import CorruptFileError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.hdf5.columns.dataset_header import MAX_FILL_BYTES, describe_column, is_plain, offset_of, storage_of
-from ray_h5.hdf5.files.file_bytes import Widths
+from ray_h5.hdf5.format.file_bytes import Widths
 from ray_h5.manifest.chunk_index import UNALLOCATED
 from ray_h5.manifest.file_state import SourceStates
 from ray_h5.manifest.joined_arrays import MISSING, GroupTable, JoinedArray, Paths

@@ -25,10 +25,10 @@ from ray_h5.errors import (
     UnsupportedColumnError,
 )
 from ray_h5.globs import is_glob, texts_of
-from ray_h5.hdf5.columns.value_types import are_references
-from ray_h5.hdf5.files.file_bytes import ObjectId, address_of, widths_of
 from ray_h5.hdf5.files.links import Link, Trail, as_object, stored_name
 from ray_h5.hdf5.files.opening import translated
+from ray_h5.hdf5.format.file_bytes import ObjectId, address_of, widths_of
+from ray_h5.hdf5.format.value_types import are_references
 from ray_h5.hdf5.groups.column_of_groups import GroupColumn, check_places
 from ray_h5.hdf5.groups.references import addresses_of, leads_nowhere, named, targets_of
 from ray_h5.hdf5.tree.attributes import GroupAttribute, TextGuard, text_attribute

@@ -12,7 +12,7 @@ from ray_h5.codecs.pipeline import ChunkDecoder, DecodeError, decodes
 from ray_h5.errors import CorruptFileError, UnsupportedColumnError
 from ray_h5.hdf5.columns.chunk_lists import build_chunk_index
 from ray_h5.hdf5.columns.dataset_header import is_plain, pipeline_of
-from ray_h5.hdf5.files.file_bytes import gather
+from ray_h5.hdf5.format.file_bytes import gather
 from ray_h5.hdf5.tree.tree import FROM_ROOT, H5Tree
 from ray_h5.hdf5.tree.walker import OF_MATLAB, hard_links
 from ray_h5.manifest.chunk_index import ChunkGrid, corrupt_chunk

@@ -12,10 +12,10 @@ import h5py
 import numpy as np
 
 from ray_h5.errors import CorruptFileError, SchemaMismatchError, UnsupportedColumnError
-from ray_h5.hdf5.columns.value_types import character_bytes, numpy_lacks
-from ray_h5.hdf5.files.file_bytes import FileBytes, address_of, filename_of
-from ray_h5.hdf5.format import Attribute, FormatError, MessageKind, number, object_header
-from ray_h5.hdf5.heap import Heap, reference_at
+from ray_h5.hdf5.format.file_bytes import FileBytes, address_of, filename_of
+from ray_h5.hdf5.format.heap import Heap, reference_at
+from ray_h5.hdf5.format.object_headers import Attribute, FormatError, MessageKind, number, object_header
+from ray_h5.hdf5.format.value_types import character_bytes, numpy_lacks
 from ray_h5.manifest.joined_arrays import ENDS, LACKS, Texts
 from ray_h5.manifest.layout import ColumnNotes
 from ray_h5.messages import near_names

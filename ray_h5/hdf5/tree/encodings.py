@@ -18,9 +18,9 @@ import h5py
 import numpy as np
 
 from ray_h5.errors import CorruptFileError, UnsupportedColumnError
-from ray_h5.hdf5.columns.value_types import are_references, without_rows
 from ray_h5.hdf5.files.links import Trail
 from ray_h5.hdf5.files.opening import translated
+from ray_h5.hdf5.format.value_types import are_references, without_rows
 from ray_h5.hdf5.tree.attributes import TextGuard, is_bare_dimension, text_attribute
 from ray_h5.manifest.layout import Encoding, EncodingKind, Form
 from ray_h5.storage.byte_source import MissingBytes

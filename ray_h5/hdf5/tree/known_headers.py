@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 from ray_h5.errors import CorruptFileError, RayH5Error
 from ray_h5.hdf5.columns.chunk_lists import checked_index, chunks_in_tree
 from ray_h5.hdf5.columns.dataset_header import SINGLE_VALUE
-from ray_h5.hdf5.columns.value_types import without_rows
-from ray_h5.hdf5.files.file_bytes import ReadBytes, gather
-from ray_h5.hdf5.format import (
+from ray_h5.hdf5.format.file_bytes import ReadBytes, gather
+from ray_h5.hdf5.format.heap import Heap, reference_at
+from ray_h5.hdf5.format.object_headers import (
     CHUNKED,
     COMPACT,
     CONTIGUOUS,
@@ -41,7 +41,7 @@ from ray_h5.hdf5.format import (
     object_header,
     superblock,
 )
-from ray_h5.hdf5.heap import Heap, reference_at
+from ray_h5.hdf5.format.value_types import without_rows
 from ray_h5.hdf5.tree.attributes import PACKING
 from ray_h5.hdf5.tree.tree import NAME_OF_LIBRARY, lost_fields
 from ray_h5.hdf5.tree.walker import OF_MATLAB

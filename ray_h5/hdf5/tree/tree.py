@@ -25,13 +25,13 @@ from ray_h5.errors import (
 )
 from ray_h5.hdf5.columns.dataset_header import describe_column, is_plain
 from ray_h5.hdf5.columns.redirects import ValueSources, check_value_sources, find_redirect
-from ray_h5.hdf5.columns.value_types import are_references
 from ray_h5.hdf5.files.external_policy import Access
-from ray_h5.hdf5.files.file_bytes import FileBytes, ObjectId, Widths, address_of, widths_of
 from ray_h5.hdf5.files.links import LinkedFiles, Sources, Trail, as_object
 from ray_h5.hdf5.files.metadata_replay import HeldBytes, has_missed
 from ray_h5.hdf5.files.opening import open_h5, open_remote, translated
 from ray_h5.hdf5.files.other_files import OtherFiles
+from ray_h5.hdf5.format.file_bytes import FileBytes, ObjectId, Widths, address_of, widths_of
+from ray_h5.hdf5.format.value_types import are_references
 from ray_h5.hdf5.tree.encodings import Libraries, encoding_of, form_of
 from ray_h5.hdf5.tree.walker import Bounds, walk
 from ray_h5.manifest.file_state import SourceStates, check_same

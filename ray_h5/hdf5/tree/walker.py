@@ -10,9 +10,9 @@ from typing import TypeAlias
 import h5py
 
 from ray_h5.errors import CorruptFileError, RayH5Error, TransientIOError, UnsupportedColumnError
-from ray_h5.hdf5.files.file_bytes import ObjectId, address_of, gather
 from ray_h5.hdf5.files.links import Trail, links_in
 from ray_h5.hdf5.files.opening import translated
+from ray_h5.hdf5.format.file_bytes import ObjectId, address_of, gather
 from ray_h5.messages import printable
 from ray_h5.storage.byte_source import MissingBytes
 

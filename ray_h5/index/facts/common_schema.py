@@ -14,7 +14,7 @@ import numpy as np
 
 from ray_h5.columns.schema import NULLABLE_KINDS, TENSOR_KINDS, Cast, ColumnSpec, shown_shape
 from ray_h5.errors import SchemaMismatchError
-from ray_h5.hdf5.columns.value_types import as_dtype
+from ray_h5.hdf5.format.value_types import as_dtype
 from ray_h5.index.facts.file_facts import ColumnFacts, FileFacts
 from ray_h5.likely_rows.alike import pattern_of
 from ray_h5.likely_rows.suggestions import Suggestion, samples

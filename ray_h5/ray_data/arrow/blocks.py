@@ -17,8 +17,8 @@ from ray.data.extensions import ArrowTensorArray, ArrowVariableShapedTensorType
 
 from ray_h5.arrow_arrays import as_real, real_dtype, to_arrow
 from ray_h5.columns.ragged.padding import cast_rows
-from ray_h5.columns.ragged.sparse_rows import SparseBatch, index_dtype
 from ray_h5.columns.schema import ColumnSpec, scalar_to_arrow
+from ray_h5.columns.sparse_rows import SparseBatch, index_dtype
 from ray_h5.loading.origin_columns import PATH_SPEC, ROW_ID_SPEC, epoch_column, paths_of
 from ray_h5.manifest.partition import Partition
 from ray_h5.plan.blocks import Block

@@ -16,8 +16,8 @@ from ray_h5.errors import NotFittedError, OptionError, RayH5Error, SchemaMismatc
 from ray_h5.loading.origin_columns import IS_PADDING_SPEC, ROW_ID_SPEC
 from ray_h5.messages import no_column
 from ray_h5.options import as_integer, takes_options_of
+from ray_h5.ray_data.arrow.batch_formats import changed, names_of
 from ray_h5.ray_data.datasource import by_elements
-from ray_h5.ray_data.preprocessing.batch_formats import changed, names_of
 from ray_h5.transforms.moments import Axis, Moments, NanPolicy
 from ray_h5.transforms.scaler import Scaler, Standardization, with_column
 

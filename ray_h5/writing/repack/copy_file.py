@@ -22,9 +22,9 @@ from ray_h5.codecs.pipeline import ChunkDecoder, DecodeError
 from ray_h5.errors import CorruptFileError, RayH5Error, UnsupportedColumnError, VerifyError
 from ray_h5.hdf5.columns.chunk_lists import listed_in_tree
 from ray_h5.hdf5.files.external_policy import Access, ExternalPolicy
-from ray_h5.hdf5.files.file_bytes import ObjectId, address_of
 from ray_h5.hdf5.files.links import LinkedFiles, Trail
 from ray_h5.hdf5.files.opening import translated
+from ray_h5.hdf5.format.file_bytes import ObjectId, address_of
 from ray_h5.hdf5.tree.attributes import TextGuard
 from ray_h5.manifest.known_columns import num_chunks
 from ray_h5.manifest.layout import ColumnLayout, FilterPipeline

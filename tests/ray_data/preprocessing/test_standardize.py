@@ -27,7 +27,7 @@ from ray_h5.errors import (
     UnknownColumnError,
     UnsupportedColumnError,
 )
-from ray_h5.ray_data.preprocessing.batch_formats import names_of
+from ray_h5.ray_data.arrow.batch_formats import names_of
 from ray_h5.ray_data.preprocessing.standardize import PreprocessorNotFittedError
 from ray_h5.transforms.moments import Moments
 from ray_h5.transforms.scaler import Scaler

@@ -25,7 +25,7 @@ from ray_h5.predicates.criteria import where as criteria
 from ray_h5.ray_data.epochs import running_epoch
 from ray_h5.ray_data.ray_internals import datasources
 from ray_h5.ray_data.training.train_batches import TrainBatches
-from ray_h5.read.arrays.columns_of_files import JointFiles
+from ray_h5.read.columns_of_files import JointFiles
 from ray_h5.read.jobs import ReadStats
 from tests.golden.layouts import encoded
 from tests.golden.orders import dataset_of

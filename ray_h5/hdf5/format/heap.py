@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
-from ray_h5.hdf5.files.file_bytes import ReadBytes, gather
-from ray_h5.hdf5.format import FormatError, number
+from ray_h5.hdf5.format.file_bytes import ReadBytes, gather
+from ray_h5.hdf5.format.object_headers import FormatError, number
 from ray_h5.lru import LRU
 
 _USUAL_BYTES = 4 << 10

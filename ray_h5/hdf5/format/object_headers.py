@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
-from ray_h5.hdf5.files.file_bytes import ReadBytes, Widths
+from ray_h5.hdf5.format.file_bytes import ReadBytes, Widths
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 UNDEFINED = (1 << 64) - 1

@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 
 from ray_h5.errors import CorruptFileError, OptionError, UnsupportedColumnError
-from ray_h5.hdf5.files.file_bytes import Widths
+from ray_h5.hdf5.format.file_bytes import Widths
 from ray_h5.lru import LRU
 from ray_h5.manifest.layout import Kind
 from ray_h5.messages import near_names
