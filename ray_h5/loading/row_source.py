@@ -253,7 +253,7 @@ class RowSource:
                 max_bytes -= spec.row_bytes * num_rows  # all its rows stay
             else:
                 bounds[spec.name] = self._kept_rows
-        kept = [spec for spec in specs if bounds.get(spec.name, 1)]
+        kept = [spec for spec in specs if bounds.get(spec.name, num_rows)]
         return RowCache({spec.name: (spec.row_shape, spec.dtype) for spec in kept}, num_rows, bounds)
 
     def _check_files(self, touched: list[int]) -> None:

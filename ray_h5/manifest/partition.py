@@ -71,8 +71,10 @@ class Partition:
 
     def cut(self, runs: Request) -> tuple[Request, np.ndarray]:
         """Return the same units as runs that are each in one part, and its number; their parts ascend."""
-        first, last = self.part_of(runs.firsts), self.part_of(runs.firsts + runs.lengths - 1)
-        cut = runs.cut(first, last, self.starts.take)
+        first = self.part_of(runs.firsts)
+        if runs.counts is None:  # one unit each, which ascend
+            return runs, first
+        cut = runs.cut(first, self.part_of(runs.firsts + runs.counts - 1), self.starts.take)
         if cut is not runs:
             cut = cut if cut.lengths.all() else cut.select(cut.lengths > 0)  # some parts have no units
             first = self.part_of(cut.firsts)

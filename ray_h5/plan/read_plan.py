@@ -174,7 +174,7 @@ class ReadPlan(ComparedByContent):
         """With windows, the steps of each file. Row keys are made from their numbers."""
         return Partition.of(np.array([0 if table is None else table.num_steps for table in self.tables], np.int64))
 
-    @property
+    @cached_property
     def is_drawn(self) -> bool:
         """Whether each epoch has other values of the same rows."""
         return any(column.drawn for column in self.columns)

@@ -12,6 +12,7 @@ from ray_h5.errors import CorruptChunkError
 from ray_h5.manifest.chunk_index import UNALLOCATED, ChunkIndex
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.row_requests import request_of
+from ray_h5.per_process import cached_property
 from ray_h5.read.arrays.chunk_source import ChunkSource, Parts, joined_indexes
 from ray_h5.read.arrays.column import Column
 from ray_h5.read.arrays.selection import Selection
@@ -195,7 +196,7 @@ def _of_chunks(source: ChunkSource) -> np.ndarray | None:
     return jobs
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class JointFiles:
     """Open files whose columns are read together.
 
@@ -210,7 +211,7 @@ class JointFiles:
     columns: Mapping[str, Column]
     whole: JobsOfRows | None
 
-    @property
+    @cached_property
     def decodes_parts(self) -> bool:
         """Whether rows lie in chunks of several rows that have to be decoded."""
         sources = [column.source for column in self.columns.values()]

@@ -30,15 +30,15 @@ def row_jobs(source: ChunkSource, request: Request, out: np.ndarray) -> list[Job
     """Return the work that fills ``out[request.places]`` with ``request.rows``, as they are stored."""
     if source.is_unwritten:
         return [partial(_fill, request, out, source.layout.fill_value)]
-    rows = 0 if source.index is None else source.chunk_rows
+    rows, at = 0 if source.index is None else source.chunk_rows, None
     if not rows and source.parts is not None:
-        request, _ = source.parts.rows.cut(request)
+        request, at = source.parts.rows.cut(request)
     if request.firsts.size > _MOST_ROWS and not (rows and request.counts is not None):
         parts = list(cut_between_chunks(request, _MOST_ROWS, request.firsts // rows if rows else None))
         if len(parts) > 1:  # not all of the rows are in one chunk
             return in_parts(source.byte_source, [partial(row_jobs, source, part, out) for part in parts])
     if not rows:
-        return _contiguous_jobs(source, request, out)
+        return _contiguous_jobs(source, request, at, out)
     return _chunk_jobs(source, request if request.counts is None else request.joined().pieces(rows), out)
 
 
@@ -52,20 +52,18 @@ def row_parts(source: ChunkSource, request: Request, at_once: int) -> Iterator[R
     yield from cut_between_chunks(request, at_once, None if source.index is None else request.rows // rows)
 
 
-def _contiguous_jobs(source: ChunkSource, runs: Request, out: np.ndarray) -> list[Job]:
-    """Return the work for rows of contiguous arrays; each run is in one of them."""
+def _contiguous_jobs(source: ChunkSource, runs: Request, at: np.ndarray | None, out: np.ndarray) -> list[Job]:
+    """Return the work for rows of contiguous arrays; each run is in one of them, of several, in array ``at[i]``."""
     jobs, parts, row_bytes = list[Job](), source.parts, source.row_bytes
-    files = np.full(runs.firsts.size, source.file)
-    if parts is None:
+    if parts is None or at is None:
         assert source.layout.offset is not None
-        offsets = source.layout.offset + runs.firsts * row_bytes
+        offsets, files = source.layout.offset + runs.firsts * row_bytes, np.full(runs.firsts.size, source.file)
     else:
-        at = parts.rows.part_of(runs.firsts)
         if (missing := parts.offsets[at] == UNALLOCATED).any():
             jobs.append(partial(_fill, runs.select(missing), out, source.layout.fill_value))
-            runs, at, files = runs.select(~missing), at[~missing], files[~missing]
+            runs, at = runs.select(~missing), at[~missing]
         offsets = parts.offsets[at] + (runs.firsts - parts.rows.starts[at]) * row_bytes
-        files = files if parts.descriptors is None else parts.descriptors[at]
+        files = np.full(at.size, source.file) if parts.descriptors is None else parts.descriptors[at]
     if files.size:
         table = _copies(files, offsets, runs.places * row_bytes, runs.lengths * row_bytes, out)
         jobs.append(source.table(table, NO_PIECES, out, -1))
@@ -118,16 +116,8 @@ def _copies(
     files: np.ndarray, offsets: np.ndarray, begins: np.ndarray, sizes: np.ndarray, out: np.ndarray
 ) -> np.ndarray:
     """Return jobs that copy bytes of files to where they begin in `out`, ascending in each file."""
-    is_same = files[1:] == files[:-1]
-    if not ((offsets[1:] >= offsets[:-1]) & is_same).all():
-        order = np.lexsort((offsets, files))
-        files, offsets, begins, sizes = files[order], offsets[order], begins[order], sizes[order]
-        is_same = files[1:] == files[:-1]
-    follows = (offsets[1:] == offsets[:-1] + sizes[:-1]) & (begins[1:] == begins[:-1] + sizes[:-1]) & is_same
-    if follows.any():
-        starts, _ = runs_between(~follows)
-        files, offsets, begins = files[starts], offsets[starts], begins[starts]
-        sizes = np.add.reduceat(sizes, starts)
+    if files.size > 1:
+        files, offsets, begins, sizes = _neighbours_joined(files, offsets, begins, sizes)
     if (sizes > _MOST_BYTES).any():
         parts = -(-sizes // _MOST_BYTES)
         at = units_of(np.zeros(len(parts), np.int64), parts) * _MOST_BYTES
@@ -138,6 +128,23 @@ def _copies(
     jobs[Field.OFFSET], jobs[Field.SIZE], jobs[Field.DECODED] = offsets, sizes, sizes
     np.add(begins, out.ctypes.data, out=jobs[Field.DESTINATION])
     return jobs
+
+
+def _neighbours_joined(
+    files: np.ndarray, offsets: np.ndarray, begins: np.ndarray, sizes: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return copies in the order of the files, those as one that follow each other there and in the output."""
+    is_same = files[1:] == files[:-1]
+    if not ((offsets[1:] >= offsets[:-1]) & is_same).all():
+        order = np.lexsort((offsets, files))
+        files, offsets, begins, sizes = files[order], offsets[order], begins[order], sizes[order]
+        is_same = files[1:] == files[:-1]
+    follows = (offsets[1:] == offsets[:-1] + sizes[:-1]) & (begins[1:] == begins[:-1] + sizes[:-1]) & is_same
+    if follows.any():
+        starts, _ = runs_between(~follows)
+        files, offsets, begins = files[starts], offsets[starts], begins[starts]
+        sizes = np.add.reduceat(sizes, starts)
+    return files, offsets, begins, sizes
 
 
 def _fill(request: Request, out: np.ndarray, value: object, worker: Worker) -> None:

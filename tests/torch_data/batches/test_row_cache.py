@@ -5,6 +5,8 @@ from hypothesis import strategies as st
 
 from ray_h5.loading import row_cache
 from ray_h5.loading.row_cache import RowCache
+from ray_h5.torch_data import H5Dataset
+from tests.kit.files import save
 from tests.properties import few
 
 
@@ -47,3 +49,11 @@ def test_the_rows_read_first_stay_of_each_column_as_many_as_its_bound(bound, bat
                     held,
                 )
             assert len(cache.columns["y"]) <= min(bound, max(2 * len(model), first))
+
+
+def test_nothing_is_looked_up_where_no_row_may_be_held(tmp_path):
+    save(tmp_path / "a.h5", {"x": np.arange(12).reshape(6, 2)})
+    dataset = H5Dataset(tmp_path / "a.h5", ["x"], kept_bytes=0)
+    assert dataset[3]["x"].tolist() == [6, 7]
+    assert dataset.source.row_cache.columns == {}
+    assert dataset.source.row_cache.misses == 1
