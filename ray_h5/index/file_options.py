@@ -236,7 +236,7 @@ def _places(source: Source) -> tuple[Sequence[PathLike], Sequence[PathLike], Any
             return urls, others, None, storage
     else:
         paths, beside = ([on_hub(path, listed=True) for path in listed] for listed in (paths, beside))
-    tables = [on_hub(path, listed=True) for table in source.tables for path in list_paths(table.path)]
+    tables = [on_hub(path, listed=True) for table in source.tables for path in table.paths]
     texts = [text for path in (*paths, *beside, *tables) if isinstance(text := os.fspath(path), str)]
     return paths, beside, source.filesystem, storage_for(source.storage_options, texts)
 

@@ -12,14 +12,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ray_h5.columns.schema import Cast, ColumnSpec
+from ray_h5.columns.schema import Cast, ColumnSpec, is_text
 from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.index.facts.file_facts import Question
 from ray_h5.index.row_index import RowIndex, build_index, columns_beside
 from ray_h5.index.scan_files import Lookup
 from ray_h5.manifest.partition import Partition
 from ray_h5.messages import counted, few
-from ray_h5.options import as_names
+from ray_h5.options import as_names, require
 from ray_h5.rows.row_view import GROUP
 from ray_h5.tables.keys import LENGTH, RowKeys, Slices, lines_of, slices_of
 from ray_h5.tables.sidecar import Sidecar
@@ -49,8 +49,8 @@ class _Beside:
     slices: Slices | None
 
     @classmethod
-    def of(cls, sidecar: Sidecar, lookup: Lookup, wanted: Sequence[str] | None) -> _Beside:
-        table = open_table(sidecar, lookup.scope.storage)
+    def of(cls, sidecar: Sidecar, paths: Sequence[str], lookup: Lookup, wanted: Sequence[str] | None) -> _Beside:
+        table = open_table(sidecar, lookup.scope.storage, paths)
         columns, left_out = dict[str, tuple[str, ColumnSpec]](), []
         # The files have such a key under the same name; pandas writes an index without a name.
         same = {"", *(key for key, on in zip(sidecar.keys, sidecar.row_keys, strict=True) if key == on)}
@@ -97,7 +97,7 @@ def index_with_tables(
         If a table cannot be read or joined.
     """
     wanted = None if columns is None else list(dict.fromkeys(as_names(columns)))
-    tables = [_Beside.of(sidecar, lookup, wanted) for sidecar in sidecars]
+    tables = [_Beside.of(sidecar, paths, lookup, wanted) for sidecar in sidecars]
     lengths = [name + LENGTH for table in tables if table.slices for name in table.slices.columns_of(wanted or ())]
     named = [name for table in tables for name in table.columns if name not in table.hidden] + [*attrs, *lengths]
     if twice := sorted(name for name, count in Counter(named).items() if count > 1):
@@ -191,8 +191,10 @@ def _lines(index: RowIndex, sidecar: Sidecar, table: Table) -> Lines:
     numbers = {("row",), ("row_id",), *([("step",)] if index.scope.windows is not None else [])}
     if sidecar.row_keys in numbers and sidecar.keys[0] not in table.types:
         # A table without a key has a line for each row.
-        count = len(table.column(next(iter(table.types))))
         rows, in_files = (index.every_row(), files.rows) if first == "row_id" else index.rows_of_files()
+        if table.part_of is not None:
+            return _lines_in_order(index, table, rows, in_files)
+        count = len(table.column(next(iter(table.types))))
         if first != "row_id" and len(files) > 1:
             raise UnknownColumnError(
                 f"{table.name}: no column {first!r}, and there are {len(files)} files. Pass on=['path', {first!r}] and "
@@ -207,13 +209,39 @@ def _lines(index: RowIndex, sidecar: Sidecar, table: Table) -> Lines:
             )
         return Lines(rows)
     parts = [_row_keys(index, name) for name in sidecar.row_keys]
-    keys = [one_array(table.column(name)) for name in sidecar.keys]
+    keys, names = [one_array(table.column(name)) for name in sidecar.keys], sidecar.keys
+    if sidecar.match == "tail":
+        parts = [replace(part, by_tail=is_text(part.values.type)) for part in parts]
+        texts = [part.by_tail for part in parts]
+        require(any(texts), "Sidecar: match", "tail", f"a key of text, found {[part.values.type for part in parts]}")
+    if (part_of := table.part_of) is not None:  # the table of a file is a part of the key of its rows
+        paths, counts = pa.array([str(file) for file, _ in table.parts], pa.large_string()), table.lengths()
+        of_files = pa.array([part_of.get(path) for path in files.all_paths()], pa.int64())
+        parts, names = [RowKeys("table", paths.take(of_files), "path"), *parts], ("table", *names)
+        keys = [paths.take(pa.array(np.repeat(np.arange(len(counts)), counts))), *keys]
     kinds = {part.kind for part in parts}
     if kinds == {"path"}:
-        return Lines(lines_of(parts, keys, sidecar.keys, table.name), True)
+        return Lines(lines_of(parts, keys, names, table.name), True)
     if kinds <= {"path", "number"}:
-        return _by_place(index, parts, keys, sidecar, table)
-    return Lines(lines_of(_of_rows(parts, files.rows), keys, sidecar.keys, table.name))
+        return _by_place(index, parts, keys, names, table)
+    return Lines(lines_of(_of_rows(parts, files.rows), keys, names, table.name))
+
+
+def _lines_in_order(index: RowIndex, table: Table, rows: np.ndarray, in_files: Partition) -> Lines:
+    """Return the lines of rows that are those of the table of their file, in order."""
+    assert table.part_of is not None
+    parts = np.array([table.part_of.get(path, -1) for path in index.files.all_paths()])
+    found, expected = np.append(table.lengths(), 0)[parts], in_files.lengths
+    for file in np.flatnonzero((parts >= 0) & (found != expected))[:1].tolist():
+        what = "row" if index.scope.windows is None else "step"
+        raise SchemaMismatchError(
+            f"{table.parts[parts[file]][0]}: has no column 'row', so its lines are the {what}s of "
+            f"{index.files.path(file)} in order; expected {expected[file]} lines, one for each {what}, found "
+            f"{found[file]}."
+        )
+    files, local = in_files.local(rows)
+    starts = np.append(Partition.of(table.lengths()).firsts, 0)
+    return Lines(np.where(parts[files] >= 0, starts[parts[files]] + local, -1))
 
 
 def _of_rows(parts: Sequence[RowKeys], in_files: Partition) -> list[RowKeys]:
@@ -223,19 +251,19 @@ def _of_rows(parts: Sequence[RowKeys], in_files: Partition) -> list[RowKeys]:
 
 
 def _by_place(
-    index: RowIndex, parts: Sequence[RowKeys], keys: Sequence[pa.Array], sidecar: Sidecar, table: Table
+    index: RowIndex, parts: Sequence[RowKeys], keys: Sequence[pa.Array], names: Sequence[str], table: Table
 ) -> Lines:
     """Return the lines of rows by their numbers; warn of lines with numbers that no row has."""
-    by_window = index.scope.windows is not None and "row_id" in sidecar.row_keys
+    by_window = index.scope.windows is not None and any(part.name == "row_id" for part in parts)
     rows, in_files, every = index.every_row(), index.files.rows, parts
     if index.scope.windows is not None and not by_window:  # lines of steps without a window are not surplus
         rows, in_files = index.rows_of_files()
         steps = pa.array(in_files.local(np.arange(in_files.num_units))[1])
         every = [replace(part, values=steps) if part.kind == "number" else part for part in parts]
-    lines = lines_of(_of_rows(every, in_files), keys, sidecar.keys, table.name)
+    lines = lines_of(_of_rows(every, in_files), keys, names, table.name)
     is_used = np.zeros(len(keys[0]), bool)
     is_used[lines[lines >= 0]] = True
-    for part, key, name in zip(parts, keys, sidecar.keys, strict=True):
+    for part, key, name in zip(parts, keys, names, strict=True):
         if part.kind == "path":  # the table may have lines of other files
             encoded = key.dictionary_encode()
             of_files = lines_of([part], [encoded.dictionary], [name], table.name)
@@ -253,7 +281,7 @@ def _by_place(
             len(surplus),
             len(is_used),
             counted(in_files.num_units, "row" if index.scope.windows is None else "step"),
-            ", ".join(map(repr, sidecar.keys)),
+            ", ".join(map(repr, names)),
             ", ".join([*shown, *(["..."] if len(shown) < len(surplus) else [])]),
         )
     return Lines(lines[rows])
@@ -324,8 +352,8 @@ def _of_attributes(index: RowIndex, attrs: Mapping[str, str]) -> dict[str, Table
     columns = {}
     for name, attribute in attrs.items():
         by_file = [(file_facts.path, file_facts.values[attribute]) for file_facts in facts]
-        is_text = {path: pa.types.is_large_string(values.type) for path, values in by_file}
-        text, number = ([path for path in is_text if is_text[path] == said] for said in (True, False))
+        kinds = {path: pa.types.is_large_string(values.type) for path, values in by_file}
+        text, number = ([path for path in kinds if kinds[path] == said] for said in (True, False))
         if text and number:
             raise SchemaMismatchError(
                 f"attribute {attribute!r} is a text in {text[0]} and a number in {number[0]}; leave it out of "

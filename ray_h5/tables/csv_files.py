@@ -7,7 +7,7 @@ import csv
 import io
 import os
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -50,8 +50,7 @@ def read_csv(file: TableFile, sidecar: Sidecar, budget: TableBudget) -> pa.Table
     """
     types = {name: _arrow_type(name, kind) for name, kind in (sidecar.types or {}).items()}
     types.update(dict.fromkeys(sidecar.keys, pa.large_string()))
-    delimiter = sidecar.delimiter or ("\t" if ".tsv" in os.path.basename(file.path).lower() else ",")
-    parsed = partial(_parsed, file, delimiter, refused := list[Any]())
+    parsed = partial(_parsed, file, sidecar, refused := list[Any]())
     if file.state is not None and file.state.size > budget.max_bytes:
         budget.add(file, 0, file.state.size)
     try:
@@ -71,12 +70,12 @@ def read_csv(file: TableFile, sidecar: Sidecar, budget: TableBudget) -> pa.Table
     except UnicodeDecodeError as exc:
         raise _not_utf8(file, "the header") from exc
     except (pa.ArrowException, OSError) as exc:
-        raise _csv_error(file, exc, refused, delimiter, types) from exc
+        raise _csv_error(file, exc, refused, sidecar) from exc
     for field in table.schema:
         if pa.types.is_binary(field.type):  # what Arrow makes of text in another encoding
             raise _not_utf8(file, f"column {field.name!r}")
     for name in rounded:
-        _check_integers(file, name, texts[name], table[name])
+        _check_integers(file, name, texts[name], table[name], 2 if sidecar.names is None else 1)
     columns = dict(zip(table.column_names, table.columns, strict=True)) | {name: texts[name] for name in times}
     columns |= {name: texts[name] for name in absent if not pc.all(pc.is_in(texts[name], _NO_NUMBERS)).as_py()}
     for name in {name for name, column in columns.items() if is_text(column.type)}.difference(sidecar.keys):
@@ -87,8 +86,8 @@ def read_csv(file: TableFile, sidecar: Sidecar, budget: TableBudget) -> pa.Table
 class _Counted(io.RawIOBase):
     """The bytes of a table, which are counted before they are parsed."""
 
-    def __init__(self, file: TableFile, delimiter: str, budget: TableBudget) -> None:
-        self._file, self._budget, self._mark, self._header = file, budget, delimiter.encode(), 1
+    def __init__(self, file: TableFile, delimiter: str, budget: TableBudget, *, has_header: bool) -> None:
+        self._file, self._budget, self._mark, self._header = file, budget, delimiter.encode(), int(has_header)
         self._stream = file.decoded()
 
     def readable(self) -> bool:
@@ -107,7 +106,7 @@ class _Counted(io.RawIOBase):
 
 def _parsed(
     file: TableFile,
-    delimiter: str,
+    sidecar: Sidecar,
     refused: list[Any],
     types: Mapping[str, pa.DataType],
     budget: TableBudget,
@@ -119,10 +118,11 @@ def _parsed(
         refused.append(row)
         return "error"
 
+    delimiter, names = _delimiter(file, sidecar), sidecar.names
     table = pacsv.read_csv(
-        _Counted(file, delimiter, budget),
+        _Counted(file, delimiter, budget, has_header=names is None),
         # Types follow from the first block: all of the table, if it is not very large. Only one thread counts lines.
-        pacsv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES),
+        pacsv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES, column_names=names),
         pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True, invalid_row_handler=refuse),
         pacsv.ConvertOptions(column_types=types, include_columns=list(columns)),
     )
@@ -130,32 +130,35 @@ def _parsed(
     return table
 
 
-def _csv_error(
-    file: TableFile, exc: Exception, refused: Sequence[Any], delimiter: str, typed: Container[str]
-) -> TableError:
+def _delimiter(file: TableFile, sidecar: Sidecar) -> str:
+    return sidecar.delimiter or ("\t" if ".tsv" in os.path.basename(file.path).lower() else ",")
+
+
+def _csv_error(file: TableFile, exc: Exception, refused: Sequence[Any], sidecar: Sidecar) -> TableError:
+    delimiter = _delimiter(file, sidecar)
     if refused:
-        row = refused[0]
-        fields = f"expected {row.expected_columns} fields, as the header has, found {row.actual_columns}"
+        row, said = refused[0], "the header" if sidecar.names is None else "names="
+        fields = f"expected {row.expected_columns} fields, as {said} has, found {row.actual_columns}"
         quoted = f"Write a field that contains {delimiter!r} in double quotes."
         return TableError(f"{file}, line {row.number}: {fields}: {_shown(row.text)!r}. {quoted}")
-    names: list[str] = []
+    names = list(sidecar.names or ())
     with contextlib.suppress(OSError, pa.ArrowException, csv.Error):  # then columns have the numbers that Arrow says
         head = io.StringIO(file.decoded().read(_PART_BYTES).decode("utf-8-sig", errors="replace"), newline="")
-        names = next(csv.reader(head, delimiter=delimiter), [])
+        names = names or next(csv.reader(head, delimiter=delimiter), [])
     if (misfit := _MISFIT.search(str(exc))) is None:
         return TableError(f"{file}: cannot be read as CSV: {exc}. Write it again, text as UTF-8.")
     number, line, kind, value = misfit.groups()
     name = names[int(number)] if int(number) < len(names) else f"#{number}"
-    source = "as types= says" if name in typed else "as the lines before it"
+    source = "as types= says" if name in (sidecar.types or ()) else "as the lines before it"
     return TableError(
         f"{file}, line {line}: column {name!r}: expected {kind}, {source}, found {_shown(value)!r}. Correct the entry, "
         f"or choose a type that all entries have: Sidecar(..., types={{{name!r}: str}}) keeps their text."
     )
 
 
-def _check_integers(file: TableFile, name: str, texts: pa.ChunkedArray, values: pa.ChunkedArray) -> None:
+def _check_integers(file: TableFile, name: str, texts: pa.ChunkedArray, values: pa.ChunkedArray, first: int) -> None:
     """Raise for an integer of a column of floats that is rounded."""
-    for line, (text, value) in enumerate(zip(texts.to_pylist(), values.to_pylist(), strict=True), start=2):
+    for line, (text, value) in enumerate(zip(texts.to_pylist(), values.to_pylist(), strict=True), start=first):
         if text and _INTEGER.fullmatch(text) and (abs(value) >= 2.0**63 or int(text) != value):
             raise TableError(
                 f"{file}, line {line}: column {name!r} holds the integer {_shown(text.strip())}, beyond int64 or "

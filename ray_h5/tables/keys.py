@@ -37,16 +37,23 @@ class RowKeys:
         The values.
     kind : {"value", "number", "path", "group"}
         Values and row numbers are equal as they are. Paths and groups match by their last parts.
+    by_tail : bool
+        Whether they match if the last parts that tell them apart are equal.
     """
 
     name: str
     values: pa.Array
     kind: str = "value"
+    by_tail: bool = False
 
     @property
     def is_exact(self) -> bool:
         """Whether values are equal as they are."""
-        return self.kind in {"value", "number"}
+        return self.kind in {"value", "number"} and not self.by_tail
+
+    def found_in(self, values: pa.Array, keys: pa.Array, table: str) -> np.ndarray:
+        """Return the key of each value, by its last parts: integers, -1 for none."""
+        return (_by_tail if self.by_tail else _by_end)(self, values, keys, table)
 
 
 def lines_of(parts: Sequence[RowKeys], keys: Sequence[pa.Array], names: Sequence[str], table: str) -> np.ndarray:
@@ -83,7 +90,7 @@ def lines_of(parts: Sequence[RowKeys], keys: Sequence[pa.Array], names: Sequence
         of_rows, of_lines = _one_key(parts, rows, lines, table)
     elif not parts[0].is_exact:
         _check_unique(lines, names, table)
-        return _by_end(parts[0], of_rows, of_lines, table)
+        return parts[0].found_in(of_rows, of_lines, table)
     numbers = _as_numbers(pc.index_in(of_rows, value_set=of_lines))
     # Arrow finds the first of two lines with one key: a line that some row has is no second one.
     unused = np.setdiff1d(np.arange(len(of_lines)), numbers)
@@ -107,7 +114,7 @@ def _one_key(
         if part.is_exact:
             places = pc.index_in(row, value_set=values)
         else:
-            at = _by_end(part, row, values, table)
+            at = part.found_in(row, values, table)
             places = pa.array(at, mask=at < 0)
         # The number of what precedes and of this part, and then that of both, so that numbers stay below the lines.
         of_lines = pc.add(pc.multiply(of_lines, count), encoded.indices.cast(pa.int64()))
@@ -225,8 +232,49 @@ def _matches(values: pa.Array, keys: pa.Array) -> Iterator[tuple[np.ndarray, boo
     yield _as_numbers(pc.index_in(values, value_set=keys)), False
     depths = pc.count_substring(keys, "/").unique().to_pylist()
     for depth in sorted(depth for depth in depths if depth is not None):
-        ends = pc.replace_substring_regex(values, rf"^(?:.*/)?((?:[^/]*/){{{depth}}}[^/]*)$", r"\1")
-        yield _as_numbers(pc.index_in(ends, value_set=keys)), True
+        yield _as_numbers(pc.index_in(_ends_of(values, depth), value_set=keys)), True
+
+
+def _by_tail(part: RowKeys, rows: pa.Array, lines: pa.Array, table: str) -> np.ndarray:
+    """Return the lines of texts by the last parts: as few as no other text of rows ends in, and no other line.
+
+    Rows ``/data/p1/scan.h5`` and ``/data/p2/scan.h5`` take the lines ``/home/me/p1/scan.h5`` and ``p2/scan.h5``.
+    """
+    encoded, keys = rows.dictionary_encode(), pc.utf8_rtrim(pc.replace_substring(lines, "\\", "/"), "/")
+    names, found = encoded.dictionary, np.full(len(encoded.dictionary), -1, np.int64)
+    most = pc.max(pc.count_substring(pa.concat_arrays([keys, names.cast(keys.type)]), "/")).as_py() or 0
+    for values in [names, *([pc.replace_substring_regex(names, _ENDING, "")] if part.kind == "path" else [])]:
+        is_used = np.zeros(len(keys), bool)
+        is_used[found[found >= 0]] = True
+        for depth in range(most + 1):
+            tails, ends = _ends_of(values, depth), _ends_of(keys, depth)
+            once = np.flatnonzero(_are_single(ends) & ~is_used)
+            at = np.append(once, -1)[_as_numbers(pc.index_in(tails, value_set=ends.take(pa.array(once))))]
+            found = np.where((found < 0) & _are_single(tails), at, found)
+    # One that has no line may be one of several: none of its name was told apart.
+    last, ends = _ends_of(names, 0), _ends_of(keys, 0)
+    unclear = pc.and_(pc.is_in(last, ends), pc.invert(pc.is_in(last, last.filter(pa.array(found >= 0)))))
+    if (alone := np.flatnonzero(unclear.to_numpy(zero_copy_only=False) & (found < 0))).size:
+        name = last[int(alone[0])]
+        those = [f"the {part.name} {text!r}" for text in names.filter(pc.equal(last, name)).to_pylist()]
+        those += [f"the line {text!r}" for text in lines.filter(pc.equal(ends, name)).to_pylist()]
+        raise SchemaMismatchError(
+            f"{table}: match='tail': {few(those)} end in {name.as_py()!r} alike, and no further parts are the same in "
+            "both. Write the keys of the table with the folders that the files have."
+        )
+    return np.append(found, -1)[_as_numbers(encoded.indices)]
+
+
+def _are_single(texts: pa.Array) -> np.ndarray:
+    """Return whether each text is there once."""
+    numbers = _as_numbers(texts.dictionary_encode().indices)
+    is_single: np.ndarray = np.bincount(numbers + 1, minlength=1)[numbers + 1] == 1
+    return is_single
+
+
+def _ends_of(texts: pa.Array, depth: int) -> pa.Array:
+    """Return the last part of texts, and `depth` parts before it."""
+    return pc.replace_substring_regex(texts, rf"^(?:.*/)?((?:[^/]*/){{{depth}}}[^/]*)$", r"\1")
 
 
 def _two_keys(part: RowKeys, name: pa.Scalar, lines: pa.Array, one: int, other: int, table: str) -> SchemaMismatchError:

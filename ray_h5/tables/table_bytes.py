@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +12,11 @@ from ray_h5.errors import StaleIndexError, TableError
 from ray_h5.manifest.file_state import compare
 from ray_h5.messages import few
 from ray_h5.per_process import cached_property
+from ray_h5.storage.addresses import is_url, without_secrets
 from ray_h5.storage.byte_source import FileObject, Identity
 from ray_h5.storage.find_files import find_files, list_paths
 from ray_h5.storage.hub import on_hub
-from ray_h5.storage.local import LOCAL
+from ray_h5.storage.local import LOCAL, PathLike, absolute_path
 from ray_h5.storage.storage_of_path import Storage, storage_of
 
 _EXTENSIONS = ("csv", "tsv", "csv.gz", "tsv.gz", "parquet", "pq")
@@ -119,8 +120,25 @@ class TableBudget:
 
 def find_tables(path: Any, storage: Storage) -> list[TableFile]:
     """Return the files of a table; `storage` is that of files with a URL."""
-    paths = [on_hub(table_path, listed=True) for table_path in list_paths(path)]
-    files = find_files(paths, _EXTENSIONS, ignore_missing_paths=None, storage=storage)
+    return _found([*list_paths(path)], storage, None)
+
+
+def tables_of_files(
+    by_file: Mapping[str, str], storage: Storage, *, is_whole: bool
+) -> tuple[list[TableFile], dict[str, int]]:
+    """Return the tables that files have, and the number of that of each file.
+
+    `by_file` are their paths; `is_whole` says that each must exist.
+    """
+    tables = _found([*dict.fromkeys(by_file.values())], storage, None if is_whole else True)
+    numbers = {table.path: number for number, table in enumerate(tables)}
+    names = {file: without_secrets(path)[0] if is_url(path) else absolute_path(path) for file, path in by_file.items()}
+    return tables, {file: numbers[name] for file, name in names.items() if name in numbers}
+
+
+def _found(named: Sequence[PathLike], storage: Storage, ignore_missing_paths: bool | None) -> list[TableFile]:
+    paths = [on_hub(path, listed=True) for path in named]
+    files = find_files(paths, _EXTENSIONS, ignore_missing_paths=ignore_missing_paths, storage=storage)
     tables = []
     for table_path in files.paths:
         place = storage_of(table_path, storage)

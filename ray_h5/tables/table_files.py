@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -18,7 +19,7 @@ from ray_h5.messages import few, near_names
 from ray_h5.storage.storage_of_path import Storage
 from ray_h5.tables.csv_files import read_csv, without_words
 from ray_h5.tables.sidecar import Sidecar
-from ray_h5.tables.table_bytes import TableBudget, TableFile, check_names, find_tables
+from ray_h5.tables.table_bytes import TableBudget, TableFile, check_names, find_tables, tables_of_files
 
 _PARQUET = b"PAR1"
 _BATCH_ROWS = 1 << 16
@@ -39,12 +40,15 @@ class Table(ComparedByContent):
         Its files, one after the other. What CSV holds is in memory; of Parquet, columns are read.
     max_bytes : int
         The most bytes of columns that are read.
+    part_of : mapping of str to int, optional
+        Where files have a table each: the part of each file that has one.
     """
 
     name: str
     schema: pa.Schema
     parts: tuple[tuple[TableFile, pa.Table | None], ...] = field(repr=False)
     max_bytes: int = 0
+    part_of: Mapping[str, int] | None = None
     _read: dict[str, pa.ChunkedArray] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
@@ -57,6 +61,11 @@ class Table(ComparedByContent):
     def types(self) -> dict[str, pa.DataType]:
         """The types of its columns."""
         return {field.name: field.type for field in self.schema}
+
+    def lengths(self) -> np.ndarray:
+        """Return the number of lines of each part: int64."""
+        counts = [_parquet_rows(file) if table is None else table.num_rows for file, table in self.parts]
+        return np.array(counts, np.int64)
 
     def column(self, name: str) -> pa.ChunkedArray:
         """Return one column, in one chunk; strings have offsets of 64 bits."""
@@ -88,10 +97,10 @@ def _decoded_type(kind: pa.DataType) -> pa.DataType:
     return pa.large_string() if pa.types.is_null(kind) or pa.types.is_string_view(kind) else large_type(kind)
 
 
-def open_table(sidecar: Sidecar, storage: Storage) -> Table:
+def open_table(sidecar: Sidecar, storage: Storage, paths: Sequence[str] = ()) -> Table:
     """Return a table: of Parquet the schema, of CSV everything. Key columns of CSV are read as text.
 
-    `storage` is that of tables with a URL.
+    `storage` is that of tables with a URL; `paths` are the files that may have a table each.
 
     Raises
     ------
@@ -102,13 +111,23 @@ def open_table(sidecar: Sidecar, storage: Storage) -> Table:
     UnknownColumnError
         If it lacks a key column.
     """
-    files = find_tables(sidecar.path, storage)
+    if isinstance(sidecar.path, pa.Table):
+        table = _in_memory(sidecar)
+        _check_keys(table, sidecar)
+        return table
+    if sidecar.is_by_file:
+        by_file = {path: sidecar.path_for(path) for path in paths}
+        files, part_of = tables_of_files(by_file, storage, is_whole=sidecar.missing == "error")
+    else:
+        files, part_of = find_tables(sidecar.path, storage), None
     name = str(files[0]) if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
     assert isinstance(sidecar.max_bytes, int)
     budget = TableBudget(sidecar.max_rows, sidecar.max_bytes)
     parts, schemas = [], []
     for file in files:
         is_parquet = file.opened().read(len(_PARQUET)) == _PARQUET
+        if is_parquet and sidecar.names is not None:
+            raise TableError(f"{file}: names= is for CSV without a header, and this is Parquet; leave names= out")
         part = None if is_parquet else read_csv(file, sidecar, budget)
         parts.append((file, part))
         schemas.append(_parquet_schema(file, budget) if part is None else part.schema)
@@ -126,9 +145,18 @@ def open_table(sidecar: Sidecar, storage: Storage) -> Table:
         common = pa.unify_schemas([schema.remove_metadata() for schema in schemas], promote_options="permissive")
     except pa.ArrowException as exc:
         raise TableError(f"{name}: the types of a column differ from table to table: {exc}") from exc
-    table = Table(name, common, tuple(parts), budget.max_bytes)
+    table = Table(name, common, tuple(parts), budget.max_bytes, part_of)
     _check_keys(table, sidecar)
     return table
+
+
+def _in_memory(sidecar: Sidecar) -> Table:
+    assert isinstance(sidecar.path, pa.Table)
+    assert isinstance(sidecar.max_bytes, int)
+    file, table = TableFile("the table in memory", None), sidecar.path
+    TableBudget(sidecar.max_rows, sidecar.max_bytes).add(file, table.num_rows, table.nbytes)
+    check_names(file, table.column_names)
+    return Table(file.path, table.schema, ((file, table),), sidecar.max_bytes)
 
 
 def _check_keys(table: Table, sidecar: Sidecar) -> None:
@@ -155,6 +183,10 @@ def _parquet_schema(file: TableFile, budget: TableBudget) -> pa.Schema:
     budget.add(file, metadata.num_rows, 0)
     check_names(file, schema.names)
     return schema
+
+
+def _parquet_rows(file: TableFile) -> int:
+    return int(pq.read_metadata(file.opened()).num_rows)
 
 
 def _read_parquet(file: TableFile, name: str, budget: TableBudget) -> pa.ChunkedArray:

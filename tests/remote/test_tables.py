@@ -66,6 +66,14 @@ def test_tables_by_a_glob(server, bucket):
     assert found["label"].tolist() == LABELS[found["id"]].tolist()
 
 
+def test_a_table_for_each_file(server, bucket):
+    for number, name in enumerate(sorted(path.stem for path in bucket.glob("run_*.h5"))):
+        (bucket / f"{name}.csv").write_text("label\n" + f"{number}\n" * ROWS)
+    sidecar = Sidecar("{stem}.csv", on="row")
+    found = H5Dataset(URL, ["id", "label"], sidecar=sidecar, storage_options=options_of(server))[:]
+    assert found["label"].tolist() == [0] * ROWS + [1] * ROWS
+
+
 @pytest.mark.usefixtures("ray_local")
 def test_ray_reads_what_a_table_selects(server, bucket):
     table = Sidecar(write_table(bucket, "t.parquet"), on="id")
