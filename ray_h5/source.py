@@ -68,10 +68,12 @@ class Source:
         Columns of text, categories or integers that are delivered as the numbers of classes, int64, for losses:
         ``{"obs/cell_type": ["B", "T"]}`` numbers the classes from 0 on, ``"auto"`` takes those of all files, sorted,
         and ``{"B": 0, "T": 1, None: -1}`` gives each a number, and -1 to all other values and to missing ones, which
-        are errors without it. Predicates and `balance` still compare the values themselves.
+        are errors without it. Rows of several values, such as those of `ragged` and `Groups`, have a number for each.
+        Predicates and `balance` still compare the values themselves.
     dtypes : mapping of str to dtype, optional
         Dtypes that columns are cast to while reading: ``{"image": "float16"}`` halves the bytes that travel. Files may
-        differ in the dtypes of such columns. ``bytes`` for a column of strings delivers them undecoded.
+        differ in the dtypes of such columns. ``bytes`` for a column of strings delivers them undecoded. A float for one
+        whose values may be missing delivers NaN for these.
     casting : {"checked", "unsafe"}
         Whether a value that its new dtype cannot hold is an error: 300 or NaN for int8, 1.5 for an integer. A float may
         be rounded to another float, but not to infinity. ``"unsafe"`` casts all values as numpy's ``astype`` does.

@@ -12,6 +12,7 @@ import numpy as np
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.errors import CastError, OptionError
 from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.partition import Partition
 from ray_h5.messages import few, near_names
 from ray_h5.options import require
 from ray_h5.per_process import cached_property
@@ -22,7 +23,14 @@ LabelsLike: TypeAlias = Literal["auto"] | Sequence[Value] | Mapping[Value | None
 """``"auto"``, the values in the order of their numbers, or the number of each; None stands for all other values."""
 
 _MAX_SHOWN = 12
-_HELD = {"string", "category", "optional", "number", "bool"}
+_VARYING = {"ragged", "list"}
+_HELD = {"string", "category", "optional", "number", "bool", *_VARYING}
+
+
+def levels_of(values: ColumnLayout | ColumnSpec) -> int:
+    """Return how many levels of arrays in arrays rows of varying shape are; 0 for rows of one shape."""
+    deep = len(values.ragged_shape) if values.kind == "list" else 1
+    return max(1, deep) if values.kind in _VARYING else 0
 
 
 @dataclass(frozen=True)
@@ -57,14 +65,18 @@ class Classes:
         known: dict[object, int] = dict(zip(self.values, self.numbers, strict=True))
         return known | {value.encode(): known[value] for value in self.values if isinstance(value, str)}
 
-    def of(self, values: np.ndarray, where: Callable[[int], str]) -> np.ndarray:
+    def of(self, values: np.ndarray, where: Callable[[int], str], levels: int = 0) -> np.ndarray:
         """Return the numbers of values as int64; ``where(i)`` names the place of value i along the first axis.
+
+        With `levels`, values are arrays of several lengths, or arrays of such; None, of a file that has none, stays.
 
         Raises
         ------
         CastError
             If a value has none.
         """
+        if levels:
+            return self._of_arrays(values, where, levels)
         if values.dtype.kind == "O":
             listed, at = values.ravel().tolist(), None
         else:
@@ -77,6 +89,17 @@ class Classes:
             raise self._unknown(listed[wrong], where(first // max(int(np.prod(values.shape[1:])), 1)))
         numbers = np.array(class_numbers, np.int64)
         return (numbers if at is None else numbers[at]).reshape(values.shape)
+
+    def _of_arrays(self, values: np.ndarray, where: Callable[[int], str], levels: int) -> np.ndarray:
+        flat = values.reshape(-1)
+        there = [i for i, value in enumerate(flat) if value is not None]
+        rows, per_row = [np.asarray(flat[i]) for i in there], max(int(np.prod(values.shape[1:])), 1)
+        parts = Partition.of(np.array([row.size for row in rows], np.int64))
+        numbers = self.of(_joined(rows), lambda i: where(there[int(parts.part_of(i))] // per_row), levels - 1)
+        out = np.full(len(flat), None, object)
+        for i, row, begin, end in zip(there, rows, parts.starts[:-1], parts.starts[1:], strict=True):
+            out[i] = numbers[begin:end].reshape(row.shape)
+        return out.reshape(values.shape)
 
     def _unknown(self, value: object, where: str) -> CastError:
         text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
@@ -99,7 +122,7 @@ class Classes:
         OptionError
             If it holds no text, no categories and no integers.
         """
-        held = stored.element if stored.element is not None else stored.dtype
+        held = stored.element.base if stored.element is not None else stored.dtype
         if stored.kind not in _HELD or held.kind not in "biuOSU" or stored.as_bytes:
             raise OptionError(
                 f"labels={{{self.name!r}: ...}}: the column holds {stored}; labels are for text, categories and "
@@ -112,15 +135,34 @@ class Classes:
             if is_number:
                 said = f"text: name its integers, such as [0, 1], in place of {self.values[0]!r}"
             raise OptionError(f"labels={{{self.name!r}: ...}}: the column holds {stored}, and the classes are {said}")
+        if stored.kind in _VARYING:
+            return stored.with_elements(np.dtype(np.int64))
         return ColumnSpec(stored.name, "number", np.dtype(np.int64), stored.row_shape, drawn=stored.drawn)
 
     def layout(self, stored: ColumnLayout) -> ColumnLayout:
         """Return the layout of the column as it is delivered."""
-        return replace(stored, kind="number", stored_dtype=np.dtype(np.int64), element=None, enum=(), fill=None)
+        if stored.kind not in _VARYING:
+            return replace(stored, kind="number", stored_dtype=np.dtype(np.int64), element=None, enum=(), fill=None)
+        spec = ColumnSpec.of(stored).with_elements(np.dtype(np.int64))
+        arrays = replace(stored, kind=spec.kind, element=spec.element, ragged_shape=spec.ragged_shape, nullable=False)
+        return replace(arrays, item_bytes=spec.mean_bytes, enum=(), fill=None)
 
     def __str__(self) -> str:
         shown = [f"{number}={value}" for value, number in zip(self.values, self.numbers, strict=True)]
         return ", ".join(shown[:_MAX_SHOWN]) + (f" and {len(shown) - _MAX_SHOWN} more" if shown[_MAX_SHOWN:] else "")
+
+
+def _joined(rows: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate([row.reshape(-1) for row in rows]) if rows else np.empty(0, np.int64)
+
+
+def different(values: np.ndarray, levels: int) -> set[Value | None]:
+    """Return the different values in arrays, with `levels` as `Classes.of` takes them; None for one that is missing."""
+    for _ in range(levels):
+        values = _joined([np.asarray(value) for value in values.reshape(-1) if value is not None])
+    listed = values.reshape(-1).tolist() if values.dtype.kind == "O" else np.unique(values).tolist()
+    found = {*listed}
+    return {value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value for value in found}
 
 
 def as_labels(labels: Any) -> tuple[Classes, ...]:

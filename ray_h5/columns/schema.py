@@ -25,6 +25,8 @@ TENSOR_KINDS = frozenset({"number", "bool"})
 NULLABLE_KINDS = frozenset({"category", "optional", "string"})
 """Kinds with values that may be missing. They are plain values of type `ColumnSpec.element`, or text."""
 
+_LIST_BYTES = 4096
+
 _SHOWN_CHARACTERS = 60
 """Characters of a value in an error: text that is not UTF-8 may be an image."""
 
@@ -124,7 +126,7 @@ class ColumnSpec:
         """Bytes of one row in memory; a guess for strings and lists, whose sizes are not known before they are read."""
         if self.kind in {"ragged", "sparse"}:
             return max(self.mean_bytes, 1)
-        sizes = {"string": 32, "category": 32, "optional": 16, "list": 4096}
+        sizes = {"string": 32, "category": 32, "optional": 16, "list": _LIST_BYTES}
         return math.prod(self.row_shape) * sizes.get(self.kind, self.dtype.itemsize)
 
     @property
@@ -222,8 +224,9 @@ class ColumnSpec:
         if self.kind in TENSOR_KINDS:
             may_cast = is_cast and (are_numbers or stored.kind in {"category", "optional"})
             return is_alike and (may_cast or (are_numbers and self.dtype == stored.dtype))
-        if self.kind == "list" and are_numbers:
-            return self.holds(stored) and (self.element is not None and self.element.base == stored.dtype)
+        if self.kind == "list" and self.element is not None and (are_numbers or (is_cast and stored.kind == "list")):
+            fits = self.holds(stored) if are_numbers else self._holds_lists(stored)
+            return fits and (is_cast or self.element.base == stored.dtype)
         if self.is_scalar and stored.is_scalar and self._holds_encoded(stored):
             return self.as_bytes or self.value_type == stored.value_type
         if self.kind != stored.kind or not is_alike:
@@ -239,7 +242,14 @@ class ColumnSpec:
         has_axes = len(shape) >= axes and set(shape[axes:]) <= {1}
         lengths = zip(self.ragged_shape, shape, strict=False)
         fits = has_axes and all(one is None or one == other for one, other in lengths)
+        if is_cast and stored.kind == "list" and not stored.row_shape:  # of one axis: they are arrays once cast
+            return self.ragged_shape == stored.varying_shape
         return is_same and stored.kind in {"ragged", *TENSOR_KINDS} and fits
+
+    def _holds_lists(self, stored: ColumnSpec) -> bool:
+        """Return whether lists of numbers hold those of a column in another dtype."""
+        shapes = [(one.row_shape, one.ragged_shape, one.element and one.element.shape) for one in (self, stored)]
+        return shapes[0] == shapes[1]
 
     def _holds_encoded(self, stored: ColumnSpec) -> bool:
         """Return whether a column of another kind may have the same values: text as categories, plain numbers."""
@@ -262,15 +272,32 @@ class ColumnSpec:
                     f"dtypes: column {self.name!r} holds strings; only bytes can be asked for, not {wanted}"
                 )
             return replace(self, as_bytes=True)
-        held = self.kind in TENSOR_KINDS or (self.kind in {"ragged", "sparse"} and self.element is not None)
-        if not held or (self.element is not None and self.element.hasobject):
-            raise OptionError(f"dtypes: column {self.name!r} holds {self.kind} values, which cannot be cast")
+        held = (
+            self.element.base if self.kind in {"ragged", "sparse", "list"} and self.element is not None else self.dtype
+        )
+        if held.kind not in "biufc":
+            ways = f" For numbers of classes, pass labels={{{self.name!r}: 'auto'}}." if held.kind in "OS" else ""
+            raise OptionError(f"dtypes: column {self.name!r} holds {self}, which cannot be cast.{ways}")
         if wanted.kind not in "biufc" or has_long_double(wanted):
-            raise OptionError(f"dtypes: column {self.name!r} holds {self.dtype}; {wanted} is no type of numbers")
-        if self.kind in {"ragged", "sparse"}:
+            raise OptionError(f"dtypes: column {self.name!r} holds {held}; {wanted} is no type of numbers")
+        if self.kind == "sparse":
             return replace(self, element=wanted.newbyteorder("="), casting=casting)
+        if self.element is not None:
+            return self.with_elements(wanted.newbyteorder("="), casting)
         kind: Kind = "bool" if wanted.kind == "b" else "number"
         return replace(self, dtype=wanted.newbyteorder("="), kind=kind, casting=casting)
+
+    def with_elements(self, dtype: np.dtype, casting: Casting = "checked") -> ColumnSpec:
+        """Return the spec of rows of varying shape that hold numbers of another dtype.
+
+        Lists of one axis, such as those of values that may be missing, are arrays then.
+        """
+        assert self.element is not None
+        own, size = self.element.shape, self.mean_bytes * dtype.itemsize // self.element.itemsize
+        made = replace(self, element=np.dtype((dtype, own)), mean_bytes=size, nullable=False, casting=casting)
+        if self.kind == "list" and self.varying_shape is not None and not self.row_shape:
+            made = replace(made, kind="ragged", element=dtype, ragged_shape=self.varying_shape, mean_bytes=_LIST_BYTES)
+        return made
 
     def _cast_values(self, wanted: np.dtype, casting: Casting) -> ColumnSpec:
         """Return the spec of categories, or of optional values, as text or numbers: codes are integers."""

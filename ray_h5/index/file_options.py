@@ -11,11 +11,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow.compute as pc
 
 from ray_h5.columns.column_functions import csr, joined, ragged
 from ray_h5.columns.derived_columns import Columns, Csr, Ragged, is_of_pattern, of_each_match, split_columns
 from ray_h5.columns.file_columns import is_of_single_value
-from ray_h5.columns.labels import Classes, Value, classes_of
+from ray_h5.columns.labels import Classes, Value, classes_of, levels_of
 from ray_h5.columns.schema import Cast
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError
 from ray_h5.globs import is_glob, texts_of
@@ -27,6 +28,7 @@ from ray_h5.likely_rows.suggestions import Suggestion
 from ray_h5.lru import first_time
 from ray_h5.manifest.file_state import FileState
 from ray_h5.messages import ensure_handler, few, near_names, no_column
+from ray_h5.predicates.virtual_names import FirstSeen, virtual_name
 from ray_h5.rows.patches_option import Patches
 from ray_h5.rows.row_kind_options import Files, Grid, Groups, naming_files
 from ray_h5.rows.windows_option import Windows
@@ -300,12 +302,15 @@ def _of_files(index: RowIndex, asked: Classes) -> Classes:
         if all(column.spec.kind == "category" and column.enum for column in columns) and all(are_text):
             return classes_of(name, (value for column in columns for value, _ in column.enum), asked.others)
     spec = index.find([name])[name]
-    if not spec.has_one_value:
-        raise OptionError(
-            f"labels={{{name!r}: 'auto'}}: a row holds several values of shape {spec.shown_shape}; pass the classes in "
-            "a list"
-        )
-    values: list[Value | None] = index.values([name], stored=True)[name].unique().to_pylist()
+    if spec.has_one_value and not levels_of(spec):
+        column = index.values([name], stored=True)[name]
+    elif (table := index.beside.columns.get(name)) is not None:
+        column = pc.list_flatten(table.of(index.files, None))
+    else:
+        held = spec.dtype if spec.element is None else spec.element.base
+        seen = virtual_name(name, FirstSeen("O" if held.kind in "OSU" else held.str))
+        column = pc.list_flatten(index.values([seen], stored=True)[seen])
+    values: list[Value | None] = column.unique().to_pylist()
     if None in values and asked.others is None:
         raise OptionError(
             f"labels={{{name!r}: 'auto'}}: the value is missing in some rows. Pass labels={{{name!r}: {{None: -1}}}}, "

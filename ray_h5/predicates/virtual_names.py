@@ -95,10 +95,21 @@ class Length:
     """How long the row is of a column of varying shape, along its first axis: an integer."""
 
 
-Derived = AnyEqual | RowMask | Compared | Fold | Length
-"""A criterion that is a column of its own: one boolean a row, or its length, computed from the files."""
+@dataclass(frozen=True, slots=True)
+class FirstSeen:
+    """The different values of a column of several values a row, for classes.
 
-_KINDS = {criterion.__name__: criterion for criterion in (AnyEqual, RowMask, Compared, Fold, Length)}
+    Rows are read in pieces. The first row of each has a list of the values that no earlier piece of its file has, and
+    all other rows have an empty list. Values are of `dtype`, objects for text.
+    """
+
+    dtype: str
+
+
+Derived = AnyEqual | RowMask | Compared | Fold | Length | FirstSeen
+"""A criterion that is a column of its own: one boolean a row, its length, or new values, computed from the files."""
+
+_KINDS = {criterion.__name__: criterion for criterion in (AnyEqual, RowMask, Compared, Fold, Length, FirstSeen)}
 
 
 def virtual_name(column: str, criterion: Derived) -> str:
@@ -125,7 +136,10 @@ def parse_virtual(name: str) -> tuple[str, Derived | None]:
 
 def virtual_spec(name: str) -> ColumnSpec:
     """Return the spec of a virtual column."""
-    is_length = isinstance(parse_virtual(name)[1], Length)
+    criterion = parse_virtual(name)[1]
+    if isinstance(criterion, FirstSeen):
+        return ColumnSpec(name, "list", np.dtype(object), (), np.dtype(criterion.dtype))
+    is_length = isinstance(criterion, Length)
     return ColumnSpec(name, "number" if is_length else "bool", np.dtype(np.int64 if is_length else bool), ())
 
 
@@ -228,8 +242,8 @@ def criterion_in_words(column: str, wanted: Derived) -> str:
         if wanted.how == "one_of":
             return f"{column} in [{', '.join(values)}]"
         return f"{column} is null" if wanted.values == (None,) else f"{column} == {values[0]}"
-    if isinstance(wanted, Length):
-        return f"the length of {column}"
+    if isinstance(wanted, (Length, FirstSeen)):
+        return f"{'the length' if isinstance(wanted, Length) else 'values'} of {column}"
     if wanted.files is not None:
         return f"{len(wanted.files)} of {wanted.num_files} files of kfold(group='path')"
     return f"fold {wanted.fold} of kfold(k={wanted.k}), {'its' if wanted.is_test else 'all other'} rows"

@@ -13,6 +13,7 @@ import numpy as np
 from ray_h5.buffers import empty, objects
 from ray_h5.columns.derived_columns import MadeColumn
 from ray_h5.columns.file_columns import FileColumns
+from ray_h5.columns.labels import Classes, levels_of
 from ray_h5.columns.ragged.range_columns import Ranges
 from ray_h5.columns.row_table import RowTable
 from ray_h5.columns.schema import TENSOR_KINDS
@@ -44,8 +45,6 @@ from ray_h5.storage.byte_source import Identity
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-    from ray_h5.columns.labels import Classes
 
 EPISODE = "episode"
 """A column that names the group or episode of each row, for `kfold` and predicates. No file needs to have it."""
@@ -318,10 +317,13 @@ class RowView:
         values = empty((len(rows), *layout.row_shape), layout.dtype, layout.where)
 
         def finish() -> None:
+            found = values
             if classes is not None:
-                out[places] = classes.of(values, lambda i: f"{self.path}, row {rows[i]}")
+                found = classes.of(values, lambda i: f"{self.path}, row {rows[i]}", levels_of(layout))
+            if not _takes_arrays(out, self._layouts[name]):
+                out[places] = found
                 return
-            for place, value in zip(places.tolist(), values, strict=True):
+            for place, value in zip(places.tolist(), found, strict=True):
                 for step in np.ndindex(out.shape[1:]):  # they have another shape in another file: arrays of their own
                     out[(place, *step)] = value[step]
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from ray_h5.buffers import objects
-from ray_h5.columns.labels import Classes
+from ray_h5.columns.labels import Classes, levels_of
 from ray_h5.columns.schema import TENSOR_KINDS, ColumnSpec, is_number, is_text
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import SchemaMismatchError
@@ -228,8 +228,10 @@ class TableColumns(ComparedByContent):
         """
         if (classes := self.labels.get(name)) is None:
             return self.columns[name].array(files, row_ids)
-        values = self.columns[name].of(files, row_ids).to_pylist()
-        return classes.of(objects(values), lambda i: files.where(int(row_ids[i])))
+        column = self.columns[name]
+        levels = levels_of(column.spec)
+        values = column.array(files, row_ids) if levels else objects(column.of(files, row_ids).to_pylist())
+        return classes.of(values, lambda i: files.where(int(row_ids[i])), levels)
 
     def without_value(self, files: FileTable, row_ids: np.ndarray | None) -> SchemaMismatchError | None:
         """Return the error for a row without a value, in a column whose arrays cannot say so; None if there is none."""

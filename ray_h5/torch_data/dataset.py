@@ -221,7 +221,8 @@ class H5Dataset(BatchedDataset):
             elif spec.element is not None and (shape := spec.varying_shape) is not None:
                 steps = spec.row_shape if spec.kind == "list" else ()
                 dtype = spec.element.base if steps else spec.element
-                fills[name] = padding.fill(name, dtype, shape[len(steps) :], self.columns, steps)
+                if padding.value(name, dtype, is_nullable=spec.nullable) is not None:
+                    fills[name] = padding.fill(name, dtype, shape[len(steps) :], self.columns, steps)
         return {name: fill for name, fill in fills.items() if fill is not None}
 
     @property
@@ -409,7 +410,7 @@ class H5Dataset(BatchedDataset):
         if (spec.element or spec.dtype).kind in "OS":
             if not spec.as_bytes and spec.name not in self._images:
                 check_utf8(values, spec.name, where)
-        elif spec.kind == "ragged" and spec.element is not None and spec.element.kind in "biufc":
+        elif spec.kind == "ragged" or (spec.kind == "list" and spec.name in self._source.plan.cast):
             for i, row in enumerate(cast_rows(list(values), spec, where)):
                 values[i] = row
 

@@ -4,13 +4,16 @@ import csv
 
 import h5py
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 import torch
 
 from ray_h5 import torch_data
 from ray_h5.errors import CastError, OptionError, UnknownColumnError
-from ray_h5.torch_data import H5Dataset, Shuffle, Sidecar, Windows, balance, loader, where
+from ray_h5.torch_data import Files, Groups, H5Dataset, Shuffle, Sidecar, Windows, balance, loader, ragged, where
+from tests.golden.layouts import encoded
 from tests.kit.files import save
 
 TEXTS = [["T", "B", "T", "NK"], ["B", "B", "mono", "T"]]
@@ -103,8 +106,58 @@ def test_integers_and_rows_of_texts(texts, tmp_path):
     save(tmp_path / "rows.hdf5", {"pair": np.array([["a", "b"], ["b", "b"]], object)})
     found = H5Dataset(tmp_path / "rows.hdf5", labels={"pair": ["a", "b"]})
     assert [found[i]["pair"].tolist() for i in range(2)] == [[0, 1], [1, 1]]
-    with pytest.raises(OptionError, match=r"'auto'.*several values of shape"):
-        H5Dataset(tmp_path / "rows.hdf5", labels={"pair": "auto"})
+    assert H5Dataset(tmp_path / "rows.hdf5", labels={"pair": "auto"}).labels == {"pair": {"a": 0, "b": 1}}
+
+
+@pytest.mark.parametrize("kind", ["ragged", "groups", "files", "table"])
+@pytest.mark.parametrize("dtype", [h5py.string_dtype(), np.uint8, bool])
+def test_a_class_for_each_value_of_rows_of_several_lengths(tmp_path, kind, dtype):
+    """The classes of "auto" are those of all rows of all files; a batch is padded with a number of its own."""
+    rng, rows, paths = np.random.default_rng(5), [], []
+    for number in range(3):
+        paths.append(tmp_path / f"{number}.h5")
+        own = [rng.choice(["b", "ä", "c"][: number + 1], n) for n in rng.integers(0, 4, 3)]
+        own = [row if np.dtype(dtype).hasobject else 2 * (row == "b") for row in own]
+        own = [row.astype(dtype) for row in own]
+        own, whole = ([np.concatenate(own)] if kind in {"files", "table"} else own), np.concatenate(own)
+        columns = {"v": whole, "offsets": np.cumsum([0, *map(len, own)]), "x": np.zeros((1, 2))}
+        columns = {f"g{i}/v": row for i, row in enumerate(own)} if kind == "groups" else columns
+        save(paths[-1], columns)
+        rows += [row.tolist() for row in own]
+    options = {"rows": {"groups": Groups("g*"), "files": Files()}.get(kind)}
+    options["columns"] = [{"ragged": ragged("v", offsets="offsets")}.get(kind, "v")]
+    if kind == "table":
+        if dtype is not np.uint8:
+            return
+        pq.write_table(pa.table({"path": [path.name for path in paths], "classes": rows}), tmp_path / "t.parquet")
+        options = {"columns": ["x", "classes"], "sidecar": Sidecar(tmp_path / "t.parquet", on="path")}
+    name, different = ("classes" if kind == "table" else "v"), sorted({value for row in rows for value in row})
+    for _ in range(2):
+        found = H5Dataset(paths, labels={name: "auto"}, index_dir=tmp_path / "index", **options)
+        assert found.labels == {name: {value: number for number, value in enumerate(different)}}
+        assert [row[name].tolist() for row in found] == [[different.index(value) for value in row] for row in rows]
+        assert all(row[name].dtype == torch.int64 for row in found)
+    batch = next(iter(loader(found, 9, shuffle=None, pad={name: -100})))
+    longest = max(map(len, rows))
+    assert batch[name].tolist() == [[*map(different.index, row), *[-100] * (longest - len(row))] for row in rows]
+    with pytest.raises(CastError, match=r"\.h5, row \d: column '\w+': .* is none of the 1 classes"):
+        list(H5Dataset(paths, labels={name: different[:1]}, **options))
+
+
+def test_classes_of_values_that_may_be_missing_in_groups(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for i, known in enumerate([["T", "B"], ["B", "NK"]]):  # each group numbers its categories otherwise
+            encoded(
+                file, f"{i}/kind", "categorical", codes=np.array([0, -1, 1], "i1"), categories=np.array(known, object)
+            )
+    rows = Groups("*")
+    found = H5Dataset(tmp_path / "a.h5", ["kind"], rows=rows, labels={"kind": {None: -1}})
+    assert found.labels == {"kind": {"B": 0, "NK": 1, "T": 2, None: -1}}
+    assert [row["kind"].tolist() for row in found] == [[2, -1, 0], [0, -1, 1]]
+    with pytest.raises(OptionError, match=r"the value is missing in some rows. Pass labels={'kind': {None: -1}}"):
+        H5Dataset(tmp_path / "a.h5", ["kind"], rows=rows, labels={"kind": "auto"})
+    with pytest.raises(OptionError, match=r"dtypes: column 'kind' holds .* pass labels={'kind': 'auto'}"):
+        H5Dataset(tmp_path / "a.h5", ["kind"], rows=rows, dtypes={"kind": "int32"})
 
 
 def test_windows(tmp_path):

@@ -211,7 +211,25 @@ ONE_AXIS = {"ragged", "sparse"}
 WHOLE = {"groups", "files"}
 """Row kinds of which a row is a whole episode."""
 
-CASTS = {"number": "float64", "nullable": "float64", "number category": "float32", "packed": "float64"}
+CASTS = {
+    "number": "float64",
+    "nullable": "float64",
+    "number category": "float32",
+    "packed": "float64",
+    "ragged": "float64",
+    "images": "float32",
+}
+
+CLASSES = {
+    "number": {0: 3, 5: 4, -7: 1, None: -1},
+    "text": {"": 7, "é5": 0, "é42": 2, None: -1},
+    "category": {"c1": 5, "c3": 0, None: -1},
+    "number category": {30: 2, 0: 1, None: -1},
+    "nullable": {0: 3, 5: 1, 7: 1, None: -1},
+    "images": {0: 2, 17: 1, None: -1},
+    "ragged": {0: 3, 5: 1, 77: 0, None: -2},
+}
+"""Numbers of classes, of all values alike."""
 
 BLANKS = {
     "number": [0, 0],
@@ -321,6 +339,8 @@ def plain(value):
         value = value.numpy()
     if isinstance(value, np.ndarray) and value.ndim:
         value = list(value)
+    if isinstance(value, dict):
+        value = [*value.values()]
     if isinstance(value, (list, tuple)):
         return [plain(each) for each in value]
     if isinstance(value, (np.void, np.ndarray)):
@@ -348,6 +368,7 @@ def test_every_form_with_every_row_kind(tmp_path_factory, server, kind, form, ha
     columns = {"t": "t", **dict.fromkeys(named, column)} if named else ["t", column]
     c = named[0] if named else column if isinstance(column, str) else "c"
     is_cast, is_selected, is_shuffled = (choice([False, True]) for _ in range(3))
+    classes = None if is_cast or choice([False, True]) else CLASSES.get(form)
     is_remote = choice([False, False, True])
     folder = Path(server.root) / "bkt" if is_remote else tmp_path_factory.mktemp("composed")
     name = f"{tmp_path_factory.mktemp('n').name}.h5"
@@ -366,7 +387,8 @@ def test_every_form_with_every_row_kind(tmp_path_factory, server, kind, form, ha
         "windows": windows,
         "decode_cf": form in {"packed", "part of packed", "time"},
         "axes": "reversed" if form.endswith("reversed") else "stored",
-        "dtypes": {c: CASTS[form]} if is_cast and form in CASTS and not _lists(kind, form, windows) else None,
+        "dtypes": {c: CASTS[form]} if is_cast and form in CASTS else None,
+        "labels": dict.fromkeys(named or [c], classes) if classes else None,
         "storage_options": server.options if is_remote else None,
     }
     predicate = None
@@ -387,6 +409,8 @@ def test_every_form_with_every_row_kind(tmp_path_factory, server, kind, form, ha
         with pytest.raises(RayH5Error, match=refused):
             H5Dataset(path, columns, predicate, **options)
         return
+    if classes:
+        expected = [(t, numbered(values, classes)) for t, values in expected]
     dataset = H5Dataset(path, columns, predicate, **options)
     plan = dataset._source.plan
     order = dataset.epoch_order(Shuffle(seed=seed) if is_shuffled else None)
@@ -400,8 +424,12 @@ def test_every_form_with_every_row_kind(tmp_path_factory, server, kind, form, ha
     table = to_table(plan, Block(read_rows(plan, plan.row_ids(order)), order, 0), ["t", c])
     assert table.schema == schema_of(plan, ["t", c])
     assert table.num_rows == len(expected)
+    if form not in {"time", "sparse"}:  # of other types in Python
+        assert [plain(value) for value in table[c].to_pylist()] == [expected[row][1] for row in order.tolist()]
 
 
-def _lists(kind, form, windows):
-    """Return whether values that may be missing are lists, which have no dtype to cast to."""
-    return kind in WHOLE and windows is None and form in {"nullable", "number category"}
+def numbered(values, classes):
+    """Return lists of values as numbers of classes."""
+    if isinstance(values, list):
+        return [numbered(each, classes) for each in values]
+    return classes.get(values, classes[None])

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from ray_h5.buffers import objects
 from ray_h5.columns.schema import LENGTH, ColumnSpec
 from ray_h5.errors import OptionError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.messages import no_column
 from ray_h5.options import is_number
-from ray_h5.read.casting import cast_error, lost
+from ray_h5.read.casting import Casting, cast_error, lost
 
 PadLike: TypeAlias = "bool | float | Mapping[str, float] | None"
 """What a user writes: True for zeros, a number, or a number for each column; None or False for no padding."""
@@ -47,12 +49,14 @@ class Padding:
     def __repr__(self) -> str:
         return f"Padding({self._pad!r})"
 
-    def value(self, name: str, dtype: np.dtype | None = None) -> float | None:
+    def value(self, name: str, dtype: np.dtype | None = None, *, is_nullable: bool = False) -> float | None:
         """Return what fills up rows of a column; None if it is not padded.
 
-        One value for all columns is for those of numbers: text of a dtype that is given is not padded.
+        One value for all columns is for those of numbers: text of a dtype that is given is not padded, nor are lists
+        whose values may be missing.
         """
-        if not isinstance(self._pad, dict) and dtype is not None and dtype.kind not in "biufc":
+        are_numbers = (dtype is None or dtype.kind in "biufc") and not is_nullable
+        if not isinstance(self._pad, dict) and not are_numbers:
             return None
         fill = self._pad.get(name) if isinstance(self._pad, dict) else self._pad
         return None if fill is None or fill is False else 0.0 if fill is True else fill
@@ -141,29 +145,42 @@ def cast_rows(
     CastError
         If a value is lost, unless the casting of the column is "unsafe".
     """
-    element, axes = spec.element, len(spec.ragged_shape)
-    if axes and any(row is not None and row.ndim > axes for row in rows):
+    element, axes = spec.element and spec.element.base, len(spec.ragged_shape)
+    if spec.kind == "ragged" and axes and any(row is not None and row.ndim > axes for row in rows):
         rows = [None if row is None else row.reshape(row.shape[:axes]) for row in rows]
-    if element is None or all(row is None or row.dtype == element for row in rows):
+    # Steps of a window, and lists of lists, are arrays of arrays.
+    inner = len(spec.row_shape) + max(0, axes - 1) if spec.kind == "list" else 0
+    if element is None or (not inner and all(row is None or row.dtype == element for row in rows)):
         return rows
 
-    def column(i: int) -> str:
+    def place(i: int) -> str:
         return f"column {spec.name!r}" if where is None else f"{where(i)}: column {spec.name!r}"
 
-    cast: list[np.ndarray | None] = [None] * len(rows)
-    for i, row in enumerate(rows):
-        if row is None:
-            continue
-        if row.dtype == object and any(item is None for item in row):
+    return [_cast(row, element, spec.casting, inner, partial(place, i)) for i, row in enumerate(rows)]
+
+
+def _cast(
+    row: np.ndarray | None, element: np.dtype, casting: Casting, inner: int, where: Callable[[], str]
+) -> np.ndarray | None:
+    """Return a row in the dtype of its elements; of arrays, with `inner` levels, one whose arrays are cast."""
+    if row is None or row.dtype == element:
+        return row
+    if inner:
+        return objects(_cast(each, element, casting, inner - 1, where) for each in row)
+    if row.dtype == object and (missing := np.array([item is None for item in row.tolist()], bool)).any():
+        if element.kind not in "fc":
             raise UnsupportedColumnError(
-                f"{column(i)} has lists with missing values, which no array of numbers holds. Leave it out of "
-                "pad={...}, and a batch has a list of its rows; or out of columns=[...]."
+                f"{where()} has lists with missing values, which no array of {element} holds. Pass a float for it in "
+                "dtypes={...}, where they are NaN; or leave the column out of pad={...}, and a batch has a list of its "
+                "rows; or out of columns=[...]."
             )
-        is_checked = row.dtype != object and spec.casting != "unsafe"
-        if is_checked and (wrong := lost(np.asarray(row), element, spec.casting)).any():
-            raise cast_error(column(i), row[wrong][0], element)
-        cast[i] = np.asarray(row).astype(element)
-    return cast
+        filled = np.full(len(row), np.nan, element)
+        filled[~missing] = _cast(np.array(row[~missing].tolist()), element, casting, 0, where)
+        return filled
+    row = np.array(row.tolist()) if row.dtype == object else row
+    if casting != "unsafe" and (wrong := lost(row, element, casting)).any():
+        raise cast_error(where(), row[wrong][0], element)
+    return row.astype(element)
 
 
 def pad_rows(

@@ -249,7 +249,7 @@ def _delivered(spec: ColumnSpec, cast: Cast) -> ColumnSpec:
         return replace(spec, dtype=_packed(spec.dtype))
     if spec.kind in {"ragged", "sparse"}:
         spec = replace(spec, mean_bytes=0)  # the rows of each file have their own
-    castable = TENSOR_KINDS | {"ragged", "sparse", "category", "optional"}
+    castable = TENSOR_KINDS | {"ragged", "sparse", "list", "category", "optional"}
     return cast(spec) if spec.kind in castable else spec
 
 

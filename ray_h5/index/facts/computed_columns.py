@@ -1,4 +1,4 @@
-"""Virtual columns: one boolean a row, or its length, computed from columns of a file."""
+"""Virtual columns: one boolean a row, its length, or a list of new values, computed from columns of a file."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ray_h5.buffers import empty, zeros
+from ray_h5.buffers import empty, objects, zeros
+from ray_h5.columns.labels import Value, different, levels_of
 from ray_h5.errors import PredicateError
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.predicates.time_steps import check_steps, rows_with_a_step
-from ray_h5.predicates.virtual_names import AnyEqual, Derived, Length, RowMask
+from ray_h5.predicates.virtual_names import AnyEqual, Derived, FirstSeen, Length, RowMask
 from ray_h5.rows.row_view import AnyReader, RowView
 
 _PIECE_BYTES = 16 << 20
@@ -28,9 +29,11 @@ def compute(reader: AnyReader, num_rows: int, column: str, criterion: Derived) -
         return _row_mask(reader, num_rows, column)
     if isinstance(criterion, AnyEqual):
         return _any_equal(reader, num_rows, column, criterion)
+    layout = reader.find([column])[column]
+    if isinstance(criterion, FirstSeen):
+        return _first_seen(reader, num_rows, layout)
     assert isinstance(criterion, Length)  # the others are computed from the index
     # Lists of HDF5 have their lengths beside the values alone, so that they are read for these.
-    layout = reader.find([column])[column]
     if layout.row_shape:  # they differ from file to file alone
         return np.full(num_rows, layout.row_shape[0], np.int64)
     lengths = np.empty(num_rows, np.int64)
@@ -39,6 +42,17 @@ def compute(reader: AnyReader, num_rows: int, column: str, criterion: Derived) -
         reader.read_into({column: rows}, piece)
         lengths[piece] = [0 if row is None else len(row) for row in rows]
     return lengths
+
+
+def _first_seen(reader: AnyReader, num_rows: int, layout: ColumnLayout) -> np.ndarray:
+    lists, seen = objects([()] * num_rows), set[Value | None]()
+    for piece in _pieces(num_rows, [layout]):
+        values = empty((piece.stop - piece.start, *layout.row_shape), layout.dtype, layout.where)
+        reader.read_into({layout.name: values}, piece)
+        new = different(values, levels_of(layout)) - seen
+        seen |= new
+        lists[piece.start] = tuple(new)
+    return lists
 
 
 def _any_equal(reader: AnyReader, num_rows: int, column: str, criterion: AnyEqual) -> np.ndarray:

@@ -152,7 +152,7 @@ def _learn_values(facts: FileFacts, reader: AnyReader, spec: ColumnSpec, columns
     # A mask as a column of rows would have other rows.
     facts = replace(described, columns=facts.columns) if finder is not reader else described
     _check_claim(reader, read.values(), spec, rows)
-    computed = None if criterion is None else pa.array(compute(reader, rows, column, criterion))
+    computed = None if criterion is None else pa.array(compute(reader, rows, column, criterion), spec.kept_type)
     values = _stored(facts, reader, spec, rows) if computed is None else computed
     return replace(facts, values={**facts.values, spec: values})
 
@@ -173,7 +173,8 @@ def _of_lacking(
     rows = facts.num_rows(columns)
     others = list(facts.chosen(columns) or facts.listing or ())[:1]  # one that says how many rows there are
     _check_claim(reader, reader.find(others).values(), spec, rows)
-    return pa.nulls(rows, spec.kept_type) if criterion is None else pa.array(np.zeros(rows, spec.dtype))
+    has_none = criterion is None or spec.dtype.hasobject
+    return pa.nulls(rows, spec.kept_type) if has_none else pa.array(np.zeros(rows, spec.dtype))
 
 
 def _learn_attributes(facts: FileFacts, reader: AnyReader, names: Sequence[str], scope: Scope) -> FileFacts:

@@ -16,6 +16,7 @@ from ray.data.block import BlockAccessor
 from ray.data.extensions import ArrowTensorArray, ArrowVariableShapedTensorType
 
 from ray_h5.arrow_arrays import as_real, real_dtype, to_arrow
+from ray_h5.buffers import objects
 from ray_h5.columns.ragged.padding import cast_rows
 from ray_h5.columns.schema import ColumnSpec, scalar_to_arrow
 from ray_h5.columns.sparse_rows import SparseBatch, index_dtype
@@ -51,7 +52,7 @@ def _field(name: str, type_: pa.DataType, spec: ColumnSpec | None) -> pa.Field:
         if is_ragged(type_) and type_.ndim == len(spec.ragged_shape):
             shape = [None if length is None else int(length) for length in spec.ragged_shape]
             said = {_SHAPE: json.dumps(shape).encode()}
-    elif spec is not None and spec.may_be_missing and is_integral(item_type(type_)):
+    elif spec is not None and (spec.nullable or (spec.may_be_missing and is_integral(item_type(type_)))):
         said = {_MAY_BE_NULL: b"1"}
     return pa.field(name, type_, metadata=said or None)
 
@@ -69,7 +70,7 @@ def is_integral(type_: pa.DataType) -> bool:
 
 
 def may_be_null(field: pa.Field) -> bool:
-    """Return whether a file may say that a value is missing in a column of integers or booleans, or lists of them."""
+    """Return whether a file may say that a value is missing in a column of integers or booleans, or in a list."""
     return _MAY_BE_NULL in (field.metadata or {})
 
 
@@ -99,6 +100,9 @@ def _to_arrow(plan: ReadPlan, block: Block, spec: ColumnSpec | None, name: str) 
         if spec.kind == "sparse":
             return sparse_array(rows.arrays[name], spec, where)
         array = as_real(rows.arrays[name])
+        if spec.kind == "list" and name in plan.cast and len(array):
+            cast = objects(cast_rows(list(array), spec, where))
+            array = np.stack(cast.tolist()) if spec.row_shape else cast
         if spec.is_tensor:
             return ArrowTensorArray.from_numpy(array, column_name=name)
         return scalar_to_arrow(array, spec, where)

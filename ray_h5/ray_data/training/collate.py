@@ -128,7 +128,7 @@ class TorchCollate(ArrowBatchCollateFn):
         if is_sparse(type_):
             return {name: self._sparse(name, column)}
         if self._padding is not None and (entries := _entries_of(type_)) is not None:
-            fill = self._padding.value(name, entries[0])
+            fill = self._padding.value(name, entries[0], is_nullable=may_be_null(field))
             if fill is not None:
                 return self._listed(name, column, fill, *entries)
         if is_integral(item_type(type_)) and (may_be_null(field) or _items(column).null_count):

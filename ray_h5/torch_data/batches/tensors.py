@@ -70,7 +70,8 @@ def rows_of(array: np.ndarray, spec: ColumnSpec) -> Sequence[Any]:
     """Return rows of numbers of varying shape in the dtype that they are delivered in: arrays, or lists of them."""
     if array.ndim > 1:
         assert spec.element is not None
-        return [rows_of(several, replace(spec, element=spec.element.base)) for several in array]
+        of_steps = replace(spec, element=spec.element.base, row_shape=spec.row_shape[1:])
+        return [rows_of(several, of_steps) for several in array]
     return cast_rows(list(array), spec)
 
 

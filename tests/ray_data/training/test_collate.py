@@ -244,7 +244,12 @@ def test_integers_that_may_be_missing_in_groups(masked_groups, names):
     with pytest.raises(UnsupportedColumnError, match="column 'n' has lists of int64 of varying length"):
         TorchCollate({"n": "float64"})(tables(masked_groups, ["n"], **options)[0])
     with pytest.raises(UnsupportedColumnError, match="column 'n' has lists with missing values"):
-        TorchCollate(padding=Padding(True))(tables(masked_groups, ["n"], **options)[0])
+        TorchCollate(padding=Padding({"n": 0}))(tables(masked_groups, ["n"], **options)[0])
+    # One value for all columns is not for those that may lack some, as it is not for text.
+    padded = TorchCollate(padding=Padding(True))(tables(masked_groups, ["n", "events"], **options)[0])
+    beside = next(iter(ray_h5.loader(masked_groups, 2, shuffle=None, pad=True, columns=["n", "events"], **options)))
+    assert padded["n"] == beside["n"] == GROUPS[:2]
+    assert padded["events_length"].tolist() == beside["events_length"].tolist() == [0, 1]
 
 
 def test_integers_that_may_be_missing_in_windows(masked):
