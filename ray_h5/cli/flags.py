@@ -154,13 +154,14 @@ def _row_flags() -> list[click.Parameter]:
         return Flag(name, _flag(name), section=_ROWS, help=text, **({"metavar": metavar} if metavar else {}), **how)
 
     groups = (
-        "each HDF5 group that matches, such as 'data/demo_*'; --attrs are its own. Or, for each column, the datasets "
-        "that share names: --groups 'image=images/*' --groups 'mask=masks/*'"
+        "each HDF5 group that matches one of these, such as 'data/demo_*'; --attrs are its own. Or, for each column, "
+        "the datasets that share names: --groups 'image=images/*' --groups 'mask=masks/*'"
     )
     shapes = _pair("ARRAY=LENGTH,LENGTH, such as raw=64,64,64", _lengths)
     steps = _pair("COLUMN=START:STOP or COLUMN=STEP,STEP, such as actions=0:16", _offsets)
     return [
         flag("groups", groups, "GLOB", multiple=True),
+        flag("exclude", "groups that are left out of these, such as 'meta*'", "GLOB", multiple=True),
         flag("each_file", "each file", is_flag=True),
         flag("key", "a column with the path of the group, or the name of the file", "NAME"),
         flag("patches", "a block of arrays, or with --groups of each", "ARRAY=SHAPE ...", type=shapes),
@@ -214,16 +215,19 @@ def _rows(arguments: Mapping[str, Any], options: dict[str, Any]) -> Any:
     for name in ("patch_stride", "per_file"):
         if arguments[name] is not None and not arguments["patches"]:
             raise OptionError(f"{_flag(name)} is of blocks: pass --patches too")
-    globs, key = arguments["groups"], arguments["key"]
-    if len(globs) > 1 and not all("=" in glob for glob in globs):
-        raise OptionError(f"--groups {' '.join(globs)}: expected one glob, in quotes, or COLUMN=GLOB for each column")
-    groups = dict(glob.split("=", 1) for glob in globs) if len(globs) > 1 else next(iter(globs), None)
+    globs, key, exclude = arguments["groups"], arguments["key"], arguments["exclude"]
+    if exclude and not globs:
+        raise OptionError("--exclude is of groups: pass --groups too")
+    are_columns = [len(globs) > 1 and "=" in glob for glob in globs]
+    if any(are_columns) and not all(are_columns):
+        raise OptionError(f"--groups {' '.join(globs)}: expected globs, in quotes, or COLUMN=GLOB for each column")
+    groups = dict(glob.split("=", 1) for glob in globs) if any(are_columns) else globs or None
     if arguments["patches"]:
         steps, shapes = arguments["patch_stride"], dict(arguments["patches"])
         stride = steps[0] if steps and len(steps) == 1 else steps
-        return Patches(shapes, stride=stride, per_file=arguments["per_file"], key=key, groups=groups)
+        return Patches(shapes, stride=stride, per_file=arguments["per_file"], key=key, groups=groups, exclude=exclude)
     if groups is not None:
-        return Groups(groups, attrs=tuple(options.pop("attrs", ())), key=key)
+        return Groups(groups, attrs=tuple(options.pop("attrs", ())), key=key, exclude=exclude)
     if arguments["each_file"]:
         return Files(key=key)
     return None if arguments["grid"] is None else Grid(arguments["grid"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -135,10 +136,9 @@ class FileColumns(Columns):
         columns._values, columns._singles = {}, {}
         return columns
 
-    def group_table(self, pattern: str | Mapping[str, str], names: Sequence[str]) -> GroupTable:
+    def group_table(self, pattern: GroupPattern, names: Sequence[str]) -> GroupTable:
         """Return the groups that match a pattern, or a pattern of each column, and have datasets of these names."""
-        patterns = pattern if isinstance(pattern, str) else tuple(pattern.items())
-        return self.reader.group_table(GroupPattern(patterns, missing="never"), names)[0]
+        return self.reader.group_table(replace(pattern, missing="never"), names)[0]
 
     # What the file says ---------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ray_h5.globs import is_at_or_below
 from ray_h5.likely_rows.tree import MAX_DEPTH, Seen
 from ray_h5.likely_rows.usual_names import AXES, PARTS, SAMPLES, SPLITS, words
 from ray_h5.messages import common_pattern, printable
@@ -58,6 +59,8 @@ class Alike:
         The columns that all of them have, if some have others; otherwise empty.
     beside : str
         Something else that globs may match, such as a group of metadata.
+    exclude : tuple of str
+        Globs of what the pattern matches beside them; with a pattern that no narrower one replaces.
     """
 
     paths: tuple[str, ...]
@@ -65,15 +68,20 @@ class Alike:
     pattern: str
     columns: tuple[str, ...] = ()
     beside: str = ""
+    exclude: tuple[str, ...] = ()
 
     def beside_others(self, names: Iterable[str]) -> Alike | None:
         """Return these with a pattern that leaves out other groups or datasets, if it matches one; None if not."""
         own, depth = {tuple(path.split("/")) for path in self.paths}, self.paths[0].count("/") + 1
         others = dict.fromkeys(tuple(name.split("/")[:depth]) for name in names)
         matches = re.compile(fnmatch.translate(self.pattern)).match
-        foreign = [path for path in others if path not in own and matches("/".join(path))]
-        pattern = _narrower(sorted(own), foreign)
-        return replace(self, pattern=pattern, beside="/".join(foreign[0])) if self.pattern and foreign else None
+        beside = {path: "/".join(path) for path in others if path not in own}
+        known = {name for name in beside.values() if any(is_at_or_below(name, one) for one in self.exclude)}
+        foreign = [path for path, name in beside.items() if name not in known and matches(name)]
+        if not (self.pattern and foreign):
+            return None
+        pattern, exclude = _apart(self.pattern, sorted(own), foreign)
+        return replace(self, pattern=pattern, exclude=(*self.exclude, *exclude), beside=beside[foreign[0]])
 
     @property
     def options(self) -> str:
@@ -81,7 +89,9 @@ class Alike:
         if not self.pattern:
             return ""
         columns = f", columns={list(self.columns)!r}" if self.columns else ""
-        return f"rows=ray_h5.Groups({self.pattern!r}){columns}"
+        globs = self.exclude[0] if len(self.exclude) == 1 else [*self.exclude]
+        exclude = f", exclude={globs!r}" if globs else ""
+        return f"rows=ray_h5.Groups({self.pattern!r}{exclude}){columns}"
 
     @property
     def without_pattern(self) -> str:
@@ -215,11 +225,24 @@ def _alike(members: list[_Node], level: _Level) -> Alike:
     ]
     members, own = [*members, *more], own | {node.path for node in more}
     foreign = [node.path for node in others if node.path not in own]
-    if foreign:
-        pattern = _narrower(sorted(own), foreign)
+    pattern, exclude = _apart(pattern, sorted(own), foreign) if foreign else (pattern, ())
     columns = _common(members) if any(member.holds != members[0].holds for member in members) else ()
     listed = sorted(("/".join(path) for path in own), key=natural_key)
-    return Alike(tuple(listed), is_group, pattern, tuple(columns), "/".join(foreign[0]) if foreign else "")
+    beside = "/".join(foreign[0]) if foreign else ""
+    return Alike(tuple(listed), is_group, pattern, tuple(columns), beside, exclude)
+
+
+def _apart(
+    pattern: str, own: Sequence[tuple[str, ...]], foreign: Sequence[tuple[str, ...]]
+) -> tuple[str, tuple[str, ...]]:
+    """Return a glob for paths, and those of what it matches beside them; ``""`` if no such globs tell them apart."""
+    if narrower := _narrower(own, foreign):
+        return narrower, ()
+    names = ["/".join(path) for path in foreign]
+    for globs in ((pattern_of(names),), tuple(map(glob.escape, names))):
+        if len(globs) <= _FEW and not any(is_at_or_below("/".join(path), one) for path in own for one in globs):
+            return pattern, globs
+    return "", ()
 
 
 def _narrower(own: Sequence[tuple[str, ...]], foreign: Sequence[tuple[str, ...]]) -> str:

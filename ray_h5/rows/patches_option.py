@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 from ray_h5.errors import OptionError
 from ray_h5.messages import few
 from ray_h5.options import as_integer, is_integer, names_options, require
-from ray_h5.rows.row_kind_options import RowKind, check_key, check_pattern
+from ray_h5.rows.row_kind_options import RowKind, as_excluded, as_pattern, check_key, shown
 
 
 @names_options
@@ -49,10 +49,13 @@ class Patches(RowKind):
         What happens to blocks that an array is too short for: they are moved inside, or have zeros past its end.
     key : str, optional
         Name of a column with the name of the file, as with `Files`; with `groups`, with the path of the group.
-    groups : str, or mapping of str to str, optional
-        Groups of each file that have the arrays in `shapes`, as a glob over paths like that of `Groups`: ``"scans/*"``.
-        Or a glob for each array, of datasets that belong together by name: ``{"raw": "images/*", "label": "masks/*"}``.
-        They may differ in shape. `per_file` is then a number of blocks a group.
+    groups : str, sequence of str, or mapping of str to str, optional
+        Groups of each file that have the arrays in `shapes`, as a glob over paths like that of `Groups`, or several:
+        ``"scans/*"``. Or a glob for each array, of datasets that belong together by name:
+        ``{"raw": "images/*", "label": "masks/*"}``. They may differ in shape. `per_file` is then a number of blocks a
+        group.
+    exclude : str, or sequence of str
+        Globs of groups that are left out, as those of `Groups`.
 
     Raises
     ------
@@ -77,7 +80,8 @@ class Patches(RowKind):
     axes: Mapping[str, Sequence[int]] | None = None
     pad: Literal["inside", "zero"] = "inside"
     key: str | None = None
-    groups: str | Mapping[str, str] | None = None
+    groups: str | Sequence[str] | Mapping[str, str] | None = None
+    exclude: str | Sequence[str] = ()
     _folders: int = field(default=0, init=False, repr=False)
 
     corner: ClassVar[str] = "corner"
@@ -116,9 +120,10 @@ class Patches(RowKind):
 
     def _check_draws(self) -> None:
         if self.groups is not None:
-            check_pattern("Patches: groups", self.groups)
-        if isinstance(self.groups, Mapping):
-            object.__setattr__(self, "groups", dict(self.groups))
+            object.__setattr__(self, "groups", as_pattern("Patches: groups", self.groups))
+        object.__setattr__(self, "exclude", as_excluded("Patches: exclude", self.exclude))
+        if self.exclude and self.groups is None:
+            raise OptionError(f"Patches: exclude={self.exclude!r}: is of groups; pass groups= too, or leave it out")
         if self.stride is not None and self.per_file is not None:
             raise OptionError(
                 f"Patches: stride={self.stride}, per_file={self.per_file}: blocks are on a grid, or drawn"
@@ -132,6 +137,9 @@ class Patches(RowKind):
 
     def __hash__(self) -> int:
         return hash(repr(self))
+
+    def __repr__(self) -> str:
+        return shown(self)
 
     @property
     def block(self) -> tuple[int, ...]:

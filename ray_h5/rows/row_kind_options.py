@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -56,11 +56,18 @@ def check_key(option: str, key: Any) -> None:
     require(key is None or (isinstance(key, str) and key), option, key, "the name of a column")
 
 
-def check_pattern(option: str, pattern: Any) -> None:
-    """Raise `OptionError` unless a pattern is a glob over paths, or a mapping of columns to globs."""
-    if isinstance(pattern, str) and pattern.strip("/"):
-        return
-    require(isinstance(pattern, Mapping) and pattern, option, pattern, "a glob over paths, such as 'data/demo_*'")
+def as_pattern(option: str, pattern: Any) -> str | tuple[str, ...] | dict[str, str]:
+    """Return a glob over paths, several, or a mapping of columns to globs.
+
+    Raises
+    ------
+    OptionError
+        If it is none of these.
+    """
+    if not isinstance(pattern, Mapping):
+        globs = as_globs(option, pattern, "a glob over paths, such as 'data/demo_*', or several")
+        return globs[0] if len(globs) == 1 else globs
+    require(pattern, option, pattern, "{column: glob}, such as {'image': 'images/*'}")
     if not all(isinstance(text, str) and text.strip("/") for pair in pattern.items() for text in pair):
         raise OptionError(f"{option}={pattern!r}: expected {{column: glob}}, such as {{'image': 'images/*'}}")
     signs = {tuple(re.findall(r"\*+|\?|\[", glob)) for glob in pattern.values()}
@@ -69,6 +76,33 @@ def check_pattern(option: str, pattern: Any) -> None:
             f"{option}={pattern!r}: expected the same signs in each glob, one or more of *, ? and [...], such as "
             "{'image': 'images/*', 'mask': 'masks/*'}: what they stand for names a row. '**' is for one pattern alone."
         )
+    return dict(pattern)
+
+
+def group_pattern(pattern: Any, **how: Any) -> GroupPattern:
+    """Return what `as_pattern` returned, as what decides which groups of a file are rows."""
+    from ray_h5.hdf5.groups.matching_groups import GroupPattern
+
+    return GroupPattern(tuple(pattern.items()) if isinstance(pattern, Mapping) else pattern, **how)
+
+
+def shown(kind: Any) -> str:
+    """Return a row kind as text, without the globs of what is no row if it has none: index files are named by it."""
+    names = [one.name for one in fields(kind) if one.repr and (one.name != "exclude" or kind.exclude)]
+    return f"{type(kind).__name__}({', '.join(f'{name}={getattr(kind, name)!r}' for name in names)})"
+
+
+def as_globs(option: str, globs: Any, expected: str) -> tuple[str, ...]:
+    """Return one glob or several, each once; raise `OptionError` for other values."""
+    listed = (globs,) if isinstance(globs, str) or not isinstance(globs, Sequence) else tuple(globs)
+    require(listed and all(isinstance(glob, str) and glob.strip("/") for glob in listed), option, globs, expected)
+    return tuple(dict.fromkeys(map(str, listed)))
+
+
+def as_excluded(option: str, exclude: Any) -> tuple[str, ...]:
+    """Return the globs of what is no row; () for none."""
+    is_none = exclude is None or (isinstance(exclude, Sequence) and not len(exclude))
+    return () if is_none else as_globs(option, exclude, "a glob over paths, such as 'meta*', or several")
 
 
 @names_options
@@ -82,10 +116,10 @@ class Groups(RowKind):
 
     Parameters
     ----------
-    pattern : str, or mapping of str to str
+    pattern : str, sequence of str, or mapping of str to str
         A glob over paths in the file, below `group`: ``*`` stands for any text in one name, ``**`` for any number of
-        groups. Or columns, each with a glob of its datasets: a row has one dataset of each, in which ``*`` stands for
-        the same text.
+        groups. Or several: what matches one of them is a row, once. Or columns, each with a glob of its datasets: a row
+        has one dataset of each, in which ``*`` stands for the same text.
     attrs : sequence of str
         Attributes of the groups, or datasets, that are columns: each holds numbers or one text. ``"../magnitude"`` is
         one of the group above; so is a name that only the groups above have.
@@ -100,6 +134,10 @@ class Groups(RowKind):
         What happens if groups have different columns: an error, or None where a group lacks one, or all groups of a
         file do. Single numbers that only some groups of a file have cannot be None; attributes that hold a number are
         NaN.
+    exclude : str, or sequence of str
+        Globs of what is no row, and of groups in which nothing is one: ``"meta*"``. A glob without a slash is of a name
+        at any level, others are of paths, as those of `pattern`. With columns, a row is left out whose name, or a
+        dataset of which, matches.
 
     Raises
     ------
@@ -110,21 +148,23 @@ class Groups(RowKind):
     --------
     >>> Groups("data/demo_*", attrs=("num_samples",), key="demo")
     Groups(pattern='data/demo_*', attrs=('num_samples',), key='demo', order='name', name='value', missing='error')
+    >>> Groups(["[0-9]*", "x*"], exclude="x_meta").exclude
+    ('x_meta',)
     """
 
     episode = "group"
 
-    pattern: str | Mapping[str, str]
+    pattern: str | Sequence[str] | Mapping[str, str]
     attrs: Sequence[str] = ()
     key: str | None = None
     order: Literal["name", "creation"] = "name"
     name: str = "value"
     missing: Literal["error", "null"] = "error"
+    exclude: str | Sequence[str] = field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
-        check_pattern("Groups: pattern", self.pattern)
-        if isinstance(self.pattern, Mapping):
-            object.__setattr__(self, "pattern", dict(self.pattern))
+        object.__setattr__(self, "pattern", as_pattern("Groups: pattern", self.pattern))
+        object.__setattr__(self, "exclude", as_excluded("Groups: exclude", self.exclude))
         attrs: Any = self.attrs
         object.__setattr__(self, "attrs", () if attrs is None else tuple(as_names(attrs, "Groups: attrs")))
         check_key("Groups: key", self.key)
@@ -133,14 +173,17 @@ class Groups(RowKind):
         require(self.order in ("name", "creation"), "Groups: order", self.order, "'name' or 'creation'")
         if isinstance(self.pattern, Mapping) and (self.attrs or self.order != "name"):
             raise OptionError(
-                f"Groups: pattern={self.pattern!r}: attrs= and order= are of groups that one pattern matches; leave "
-                "them out"
+                f"Groups: pattern={self.pattern!r}: attrs= and order= are of groups, or datasets, of one column; "
+                "leave them out"
             )
         require(isinstance(self.name, str) and self.name, "Groups: name", self.name, "the name of a column")
         require(self.missing in ("error", "null"), "Groups: missing", self.missing, "'error' or 'null'")
 
     def __hash__(self) -> int:
         return hash((self.in_file, self.key))
+
+    def __repr__(self) -> str:
+        return shown(self)
 
     @property
     def has_groups(self) -> bool:
@@ -149,10 +192,8 @@ class Groups(RowKind):
     @property
     def in_file(self) -> GroupPattern:
         """The part of it that decides what is read from a file."""
-        from ray_h5.hdf5.groups.matching_groups import GroupPattern
-
-        pattern = self.pattern if isinstance(self.pattern, str) else tuple(self.pattern.items())
-        return GroupPattern(pattern, self.order, tuple(self.attrs), self.name, self.missing)
+        how: dict[str, Any] = {"order": self.order, "attrs": tuple(self.attrs), "name": self.name}
+        return group_pattern(self.pattern, **how, missing=self.missing, exclude=tuple(self.exclude))
 
 
 @names_options

@@ -133,27 +133,35 @@ def test_a_pattern_matches_these_alone(names, others, pattern):
     assert [each for each in (*names, *others) if fnmatch.fnmatchcase(each, pattern)] == names
 
 
+NAMES = ["adams", "baker", "clark", "davis", "evans"]
+
+
 @pytest.mark.parametrize(
     ("samples", "beside", "pattern", "taken"),
     [
+        (NAMES, {"base/x": 1}, "* but base", 5),
+        (NAMES, {"base_1/x": 1, "base_2/x": 1}, "* but base_*", 5),
+        (NAMES, {"ada/x": 1, "bob/x": 1}, "* but ada, bob", 5),
+        (NAMES, {f"{letter}/x": 1 for letter in "abcde"}, "", 5),
         (range(1, 13), {"metadata/x": 1}, "[0-9]*", 12),
         (range(1, 13), {"metadata/other": 1}, "[0-9]*", 12),
         (range(1, 13), {"13/x": 1, "13/more": 1}, "*", 13),
-        (["adams", "baker", "clark", "davis", "evans"], {"zz/x": 1, "zz/y": 1, "zz/z": 1}, "*", 6),
-        (["adams", "baker", "clark", "davis", "evans"], {"zz/x": 1}, "[!z]*", 5),
-        (["adams", "baker", "clark", "davis", "evans"], {"base/x": 1}, "", 5),
+        (NAMES, {"zz/x": 1, "zz/y": 1, "zz/z": 1}, "*", 6),
+        (NAMES, {"zz/x": 1}, "[!z]*", 5),
         (["s_adams", "s_baker", "s_clark", "s_davis", "s_evans"], {"s_0/x": 1}, "s_[!0]*", 5),
     ],
 )
 def test_a_pattern_leaves_out_what_is_beside_samples(samples, beside, pattern, taken):
     found = {**groups(samples, "x", "y", "z"), **dict.fromkeys(beside, ("<f4", ()))}
     alike = likely(found)
-    assert (alike.pattern, len(alike.paths)) == (pattern, taken)
+    pattern, _, exclude = pattern.partition(" but ")
+    assert (alike.pattern, ", ".join(alike.exclude), len(alike.paths)) == (pattern, exclude, taken)
     assert bool(alike.options) == bool(pattern)
+    assert f"exclude={exclude!r})" in alike.options or ", " in exclude or not exclude
     # The same for what is no column, once it is known.
     if taken == len(samples):
         later = likely(groups(samples, "x", "y", "z")).beside_others(beside)
-        assert (later.pattern, later.paths) == (alike.pattern, alike.paths)
+        assert (later.options, later.paths) == (alike.options, alike.paths)
         assert alike.beside_others(beside) is None
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
-from ray_h5.torch_data import Grid, Groups, H5Dataset, Windows
+from ray_h5.torch_data import Grid, Groups, H5Dataset, Patches, Windows
 
 
 @pytest.fixture
@@ -125,3 +125,78 @@ def test_groups_that_differ(tmp_path):
         H5Dataset(tmp_path / "a.h5", rows=Groups("h*"))
     with pytest.raises(UnsupportedColumnError, match=r"attribute 'empty' of 'h0' is empty.* Leave it out of attrs="):
         H5Dataset(tmp_path / "a.h5", ["x"], rows=Groups("h*", attrs=["empty"]))
+
+
+MOLECULES = ["x1", "10", "2", "x0", "100"]
+
+
+@pytest.fixture
+def molecules(tmp_path):
+    """Groups of molecules under numbers and names, one of them without conformations, beside two of metadata."""
+    with h5py.File(tmp_path / "a.h5", "w", track_order=True) as file:
+        for i, name in enumerate(MOLECULES):
+            group = file.create_group(name, track_order=True)
+            group.create_group("cams", track_order=True)
+            group["energy"], group["cams/c1"] = (np.zeros(0) if i == 2 else np.full(i + 1, float(i))), np.arange(3)
+            group.attrs["charge"] = i
+        for name in ("meta", "x_meta"):
+            file[f"{name}/version"] = "1.0"
+    return tmp_path / "a.h5"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "exclude", "rows"),
+    [
+        (["[0-9]*", "x*"], "*meta*", ["2", "10", "100", "x0", "x1"]),
+        (["x*", "x1", "2"], ["meta*", "x_*"], ["2", "x0", "x1"]),
+        ("*", ["meta", "x_meta", "[0-9]*"], ["x0", "x1"]),
+        ("**", ["*meta", "cams"], ["2", "10", "100", "x0", "x1"]),
+        (["1*/cams", "nothing*", "x*/cams"], ["x_meta", "/10/cams"], ["100/cams", "x0/cams", "x1/cams"]),
+        (["[x1]*/*/c1"], ["x_meta", "x0/**", "**/100"], ["10/cams/c1", "x1/cams/c1"]),
+        (["10", "x1"], (), ["10", "x1"]),
+    ],
+)
+def test_several_patterns_and_all_but_some(molecules, pattern, exclude, rows):
+    attrs = () if "/" in str(pattern) else ["charge"]
+    kind = Groups(pattern, attrs, exclude=exclude, key="name")
+    assert eval(repr(kind), {"Groups": Groups}) == kind
+    found = [*H5Dataset(molecules, rows=kind)]
+    assert [row["name"] for row in found] == rows
+    with h5py.File(molecules) as file:
+        for row in found:
+            for name in row.keys() - {"name", "charge", "value"}:
+                assert np.asarray(row[name]).tolist() == file[row["name"]][name][()].tolist()
+            assert not attrs or row["charge"] == file[row["name"]].attrs["charge"]
+    made = Groups(pattern, exclude=exclude, key="name", order="creation")
+    names = sorted(rows, key=lambda name: MOLECULES.index(name.split("/")[0]))
+    assert [row["name"] for row in H5Dataset(molecules, ["name"], rows=made)] == names
+
+
+def test_all_but_some_compose(molecules, tmp_path):
+    kind = Groups(["[0-9]*", "x*"], exclude="x_*")
+    windows = H5Dataset(molecules, rows=kind, windows=Windows({"energy": [0]}, constants=["cams/c1"]))
+    assert [float(row["energy"]) for row in windows] == [1.0, 1.0, *[4.0] * 5, *[3.0] * 4, 0.0]
+    lacking = H5Dataset(molecules, rows=Groups(["x*", "meta"], missing="null", exclude="x0"))
+    assert [row["version"] for row in lacking] == ["1.0", None, "1.0"]
+    with h5py.File(tmp_path / "pairs.h5", "w") as file:
+        for name in ("a", "meta", "b"):
+            file[f"images/{name}"], file[f"scans/{name}/image"] = np.zeros((4, 4)), np.zeros((4, 4))
+            if name != "meta":
+                file[f"masks/{name}"] = np.ones((4, 4))
+    path, patterns = tmp_path / "pairs.h5", {"image": "images/*", "mask": "masks/*"}
+    for exclude in ("meta", "images/meta", "images/me*"):
+        assert [row["n"] for row in H5Dataset(path, rows=Groups(patterns, key="n", exclude=exclude))] == ["a", "b"]
+    assert [row["n"] for row in H5Dataset(path, rows=Groups(patterns, key="n", exclude=["meta", "masks/a"]))] == ["b"]
+    blocks = Patches({"image": (2, 2)}, groups=["scans/a", "scans/[!a]*"], exclude="meta", key="scan")
+    assert [row["scan"] for row in H5Dataset(path, rows=blocks)] == [*["scans/a"] * 4, *["scans/b"] * 4]
+    with pytest.raises(
+        UnknownColumnError, match=r"nothing matches the pattern \{.*\} .* without what exclude=\['\*'\]"
+    ):
+        H5Dataset(path, rows=Groups(patterns, exclude="*"))
+    for wrong in ([], [""], 3, ["a", 4], {"x": 3}):
+        with pytest.raises(OptionError, match="Groups: pattern="):
+            Groups(wrong)
+    with pytest.raises(OptionError, match="Groups: exclude="):
+        Groups("*", exclude=[""])
+    with pytest.raises(OptionError, match="Patches: exclude="):
+        Patches({"image": (2, 2)}, exclude="meta")

@@ -107,7 +107,16 @@ def test_ray_tables_and_the_command_line(path, tmp_path, capsys):
     assert "4 rows" in capsys.readouterr().out
     assert main([*given, "--patches", "image=2,2", "mask=2,2", "--patch-stride", "2"]) == 0
     assert main([*given, "--groups", "ages"]) == 1
-    assert "expected one glob, in quotes, or COLUMN=GLOB" in capsys.readouterr().err
+    assert "expected globs, in quotes, or COLUMN=GLOB" in capsys.readouterr().err
+    several = Groups(["images/case_?", "images/case_1*"], exclude="case_2", key="case")
+    assert [row["case"] for row in ray_h5.read_h5(str(path), rows=several).take_all()] == [
+        "images/case_1",
+        "images/case_10",
+    ]
+    given = ["inspect", str(path), "--groups", "images/case_?", "--groups", "images/case_1*"]
+    assert main([*given, "--exclude", "case_2"]) == 0
+    assert "2 rows" in capsys.readouterr().out
+    assert main(["inspect", str(path), "--exclude", "case_2"]) == 1
 
 
 def test_values_and_blocks_of_one_pattern(path):

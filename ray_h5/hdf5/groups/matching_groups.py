@@ -24,7 +24,7 @@ from ray_h5.errors import (
     UnknownColumnError,
     UnsupportedColumnError,
 )
-from ray_h5.globs import is_glob, texts_of
+from ray_h5.globs import is_at_or_below, is_glob, texts_of
 from ray_h5.hdf5.files.links import Link, Trail, as_object, stored_name
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.format.file_bytes import ObjectId, address_of, widths_of
@@ -69,10 +69,10 @@ class GroupPattern:
 
     Attributes
     ----------
-    pattern : str, or tuple of (str, str)
-        A glob over paths in the file: ``*`` stands for any text in one name, ``**`` for any number of groups. Or a
-        dataset of references: what each entry refers to is a row. Or columns, each with a glob of its datasets: those
-        of a row have the same text for each ``*``.
+    pattern : str, tuple of str, or tuple of (str, str)
+        A glob over paths in the file: ``*`` stands for any text in one name, ``**`` for any number of groups. Or
+        several. Or a dataset of references: what each entry refers to is a row. Or columns, each with a glob of its
+        datasets: those of a row have the same text for each ``*``.
     order : {"name", "creation"}
         Their order: by name, where ``demo_2`` is before ``demo_10``, or by the time when they were made.
     attrs : tuple of str
@@ -83,19 +83,38 @@ class GroupPattern:
         Whether a group may lack a column that others have; if never, no option changes that.
     follows : bool
         Whether `name` is a dataset below each group, and rows are the datasets that its references lead to.
+    exclude : tuple of str
+        Globs of what is no row, and of groups in which nothing is one.
     """
 
-    pattern: str | tuple[tuple[str, str], ...]
+    pattern: str | tuple[str, ...] | tuple[tuple[str, str], ...]
     order: str = "name"
     attrs: tuple[str, ...] = ()
     name: str = "value"
     missing: str = "error"
     follows: bool = False
+    exclude: tuple[str, ...] = ()
+
+    @property
+    def globs(self) -> tuple[str, ...]:
+        """Globs of which each matches rows; () with `columns`."""
+        if isinstance(self.pattern, str):
+            return (self.pattern,)
+        return tuple(glob for glob in self.pattern if isinstance(glob, str))
+
+    @property
+    def columns(self) -> tuple[tuple[str, str], ...]:
+        """Columns, each with a glob of its datasets; () with `globs`."""
+        return tuple(pair for pair in self.pattern if not isinstance(pair, str))
 
     @property
     def said(self) -> str:
         """The pattern as a user writes it."""
-        return repr(self.pattern if isinstance(self.pattern, str) else dict(self.pattern))
+        return repr(dict(self.columns) or (self.pattern if isinstance(self.pattern, str) else [*self.globs]))
+
+    def excludes(self, path: str) -> bool:
+        """Return whether what has a path is no row, and nothing below it is one."""
+        return any(is_at_or_below(path, glob) for glob in self.exclude)
 
     def or_null(self, what: str) -> str:
         """Return the end of a sentence about the option by which groups may lack columns, if there is one."""
@@ -128,13 +147,12 @@ def read_group_table(
     wanted = None if columns is None else frozenset(columns)
     with translated(tree.path, f"listing the groups {pattern.said}"):
         walks = [_Walk(tree, root, pattern, wanted, file_bytes) for root in tree.roots()]
-        if not isinstance(pattern.pattern, str):
-            table = _side_by_side(walks, pattern.pattern)
+        if pattern.columns:
+            table = _side_by_side(walks, pattern)
         else:
-            glob = pattern.pattern
             one, is_one = walks[0], len(walks) == 1 or pattern.follows  # references are of one file
             made = one.followed if pattern.follows else one.table_of
-            table = made(one.rows(glob)) if is_one else _by_name(walks, pattern, glob)
+            table = made(one.rows()) if is_one else _by_name(walks, pattern)
     for one in walks:
         own = {name: joined for name, joined in table.columns.items() if joined.layouts[0].sources == one.sources}
         check_places(one.path, replace(table, columns=own), one.file_bytes)
@@ -206,6 +224,7 @@ class _Walk:
         self._builders: dict[str, GroupColumn] = {}
         self._bounds = tree.bounds(f"the groups {pattern.said}", _ADVICE, most_depth=_MAX_DEPTH)
         self._above: dict[str, frozenset[ObjectId]] = {}  # the groups above what has a path that begins so
+        self._made: dict[str, int] = {}
         self._refers = False
         self._group_above: tuple[str | None, Any] = None, None
         self._said: list[bytes] = []
@@ -215,20 +234,36 @@ class _Walk:
 
     # Which groups match -------------------------------------------------------------------
 
-    def rows(self, pattern: str) -> _Rows:
-        """Return what matches a pattern, in the order of rows; what a dataset of references refers to, if it is one."""
-        if (referred := self._referred(self._parts(pattern))) is not None:
+    def rows(self) -> _Rows:
+        """Return what matches a glob, in the order of rows; what a dataset of references refers to, if it is one."""
+        globs = self._pattern.globs
+        if len(globs) == 1 and (referred := self._referred(self._parts(globs[0]))) is not None:
             return referred
-        matches = dict(self.matches(pattern))  # '**' may find a group twice
-        if not matches:  # as a name of a column is one, a path is that of an object before it is a pattern
-            matches = dict(self.matches(escape(pattern)))
+        matches = self.matching()
         if not matches:
-            raise self.nothing(pattern)
-        names = sorted(matches, key=natural_key) if self._pattern.order == "name" else [*matches]
+            raise self.nothing(self._pattern)
+        if self._pattern.order == "name":
+            names = sorted(matches, key=natural_key)
+        else:  # one glob finds them in this order
+            names = [*matches] if len(globs) == 1 else sorted(matches, key=self._links_made)
         return [(name, matches[name]) for name in names]
 
+    def matching(self) -> dict[str, _Parent]:
+        """Return the paths that match a glob, once each, with the group that has its last name."""
+        matches = dict[str, _Parent]()
+        for (
+            glob
+        ) in self._pattern.globs:  # as a name of a column is one, a path is that of an object before it is a glob
+            matches.update(self.matches(glob) or self.matches(escape(glob)))
+        return matches
+
+    def _links_made(self, path: str) -> list[int]:
+        """Return when each link of a path was made, as its number in its group; 0 where a group does not record it."""
+        ends = itertools.accumulate(path.split("/"), lambda above, name: f"{above}/{name}")
+        return [self._made.get(end, 0) for end in ends]
+
     def matches(self, pattern: str) -> list[tuple[str, _Parent]]:
-        """Return the paths that match, each with the group that has its last name."""
+        """Return the paths that match one glob, each with the group that has its last name; '**' may find one twice."""
         return [*self._matches(self.root, self._trail, "", self._parts(pattern), frozenset())]
 
     def _parts(self, pattern: str) -> list[str]:
@@ -248,6 +283,9 @@ class _Walk:
         if is_deep and rest:
             yield from self._matches(group, trail, prefix, rest, above)
         for name, link in self._links(group, part, trail, prefix, groups_only=is_deep or bool(rest)):
+            if self._pattern.order == "creation" and len(self._pattern.globs) > 1:
+                made = group.id.links.get_info(name.encode())
+                self._made[prefix + name] = made.corder if made.corder_valid else 0
             if not rest and (not is_glob(part) or (not is_deep and link[0] == h5py.h5l.TYPE_HARD)):
                 yield prefix + name, here
                 continue
@@ -266,7 +304,7 @@ class _Walk:
     ) -> list[tuple[str, Link]]:
         """Return the links in a group that match a part of the pattern."""
         if not is_glob(part):
-            stored = stored_name(part)
+            stored = None if self._excludes(prefix + part) else stored_name(part)
             one = None if stored is None else trail.link(group, stored)
             return [] if one is None else [(part, one)]
         if (
@@ -283,13 +321,17 @@ class _Walk:
             # Bytes that are not UTF-8 are surrogates, as in paths of Python.
             text = name if isinstance(name, str) else name.decode(errors="surrogateescape")
             is_above = kind == h5py.h5l.TYPE_HARD and (file, address) in self._above[prefix]
-            if not fnmatch.fnmatchcase(text, part) or is_above:
+            if not fnmatch.fnmatchcase(text, part) or is_above or self._excludes(prefix + text):
                 continue
             if isinstance(name, str):
                 matching.append((name, (kind, address)))
             elif (error := not_utf8(group, name, trail, columns=not groups_only)) is not None:
                 raise error
         return matching
+
+    def _excludes(self, path: str) -> bool:
+        """Return whether nothing at or below a path is a row. Datasets side by side are excluded by rows."""
+        return bool(self._pattern.exclude) and not self._pattern.columns and self._pattern.excludes(path)
 
     def _referred(self, parts: Sequence[str]) -> _Rows | None:
         """Return what a dataset of references refers to, in its order; None if the pattern names no such dataset."""
@@ -307,15 +349,19 @@ class _Walk:
             raise UnsupportedColumnError(f"{self.path}: column {name!r} has no references, and so no rows")
         return [(path, (group, trail)) for path, group in targets]
 
-    def nothing(self, pattern: str) -> MissingGroupError:
+    def nothing(self, pattern: GroupPattern, column: str = "") -> MissingGroupError:
         """Return the error for a pattern that matches nothing. It has a glob for names that differ in a number."""
+        globs = [glob for name, glob in pattern.columns if column in ("", name)] or pattern.globs
         names: dict[str, list[str]] = {}
         below = (name for name, _, _ in hard_links([(self.root, "")], self._trail))
         for name in itertools.islice((name for name in below if name.split("/")[0] not in OF_MATLAB), _PROBED_NAMES):
             names.setdefault(re.sub(r"\d+", "#", name), []).append(name)
-        near = near_names(pattern, [pattern_of(alike) for alike in names.values()])
+        near = near_names(globs[0], [pattern_of(alike) for alike in names.values()])
+        if pattern.exclude:
+            near = f" It is without what exclude={[*pattern.exclude]} matches."
         return MissingGroupError(
-            f"{self.path}: nothing matches the pattern {pattern!r} below group {self._tree.group!r}.{near}"
+            f"{self.path}: nothing matches the pattern {repr(globs[0]) if column else pattern.said} below group "
+            f"{self._tree.group!r}.{near}"
         )
 
     # What is in them ----------------------------------------------------------------------
@@ -587,7 +633,7 @@ class _Walk:
             "that all of them have with columns=[...], or groups that agree with the pattern"
             + self._pattern.or_null(", and values are None where a group lacks a column")
         )
-        if "**" in str(self._pattern.pattern).split("/"):
+        if any("**" in glob.split("/") for glob in self._pattern.globs):
             error.suggestions = tuple(self._each_dataset())
         return error
 
@@ -607,18 +653,19 @@ class _Walk:
         self.refused[column] = error
 
 
-def _by_name(walks: Sequence[_Walk], pattern: GroupPattern, glob: str) -> GroupTable:
+def _by_name(walks: Sequence[_Walk], pattern: GroupPattern) -> GroupTable:
     """Return the groups of two files, those of one name as one row, with the datasets of both.
 
     Datasets are those of the file that has some.
     """
-    with_datasets = [one for one in walks if (matches := one.matches(glob)) and one.are_datasets(matches)]
+    with_datasets = [one for one in walks if (matches := one.matching()) and one.are_datasets([*matches.items()])]
     if len(with_datasets) > 1:
+        glob = next((glob for glob in pattern.globs if all(one.matches(glob) for one in walks)), pattern.globs[0])
         raise _in_two_files(glob, "datasets, which would be one column,", walks)
     if with_datasets:
-        return with_datasets[0].table_of(with_datasets[0].rows(glob))
+        return with_datasets[0].table_of(with_datasets[0].rows())
     one, other = walks
-    by_name = [dict(one.rows(glob)), dict(other.rows(glob))]
+    by_name = [dict(one.rows()), dict(other.rows())]
     names = [*{**by_name[0], **by_name[1]}]
     alone = [name for name in names if name not in by_name[0] or name not in by_name[1]]
     if alone and pattern.missing != "null":
@@ -639,7 +686,7 @@ def _by_name(walks: Sequence[_Walk], pattern: GroupPattern, glob: str) -> GroupT
     return first.merged(second)
 
 
-def _side_by_side(walks: Sequence[_Walk], patterns: Sequence[tuple[str, str]]) -> GroupTable:
+def _side_by_side(walks: Sequence[_Walk], kind: GroupPattern) -> GroupTable:
     """Return a row for each text that the stars of several patterns stand for, with a dataset of each pattern.
 
     Each pattern matches in one file. Two columns of one pattern are of one file each.
@@ -647,11 +694,12 @@ def _side_by_side(walks: Sequence[_Walk], patterns: Sequence[tuple[str, str]]) -
     datasets: dict[tuple[str, ...], dict[str, tuple[str, _Parent]]] = {}
     names: dict[tuple[str, ...], str] = {}
     walk_of: dict[str, _Walk] = {}
+    patterns = kind.columns
     for column, pattern in patterns:
         matching = [(one, matches) for one in walks if (matches := one.matches(pattern))]
         alike = [name for name, other in patterns if other == pattern]
         if not matching:
-            raise walks[0].nothing(pattern)
+            raise walks[0].nothing(kind, column)
         if len(matching) > 1 and len(alike) != len(matching):
             raise _in_two_files(pattern, f"datasets of column {column!r}", walks)
         walk_of[column], matches = matching[alike.index(column) if len(matching) > 1 else 0]
@@ -661,7 +709,12 @@ def _side_by_side(walks: Sequence[_Walk], patterns: Sequence[tuple[str, str]]) -
             levels, key = path.split("/"), tuple(texts_of(path, pattern) or ())
             datasets.setdefault(key, {})[column] = path, parent
             names.setdefault(key, "/".join(levels[place] for place in places))
-    rows = [(names[key], datasets[key]) for key in sorted(datasets, key=lambda key: natural_key(names[key]))]
+    keys = [
+        key for key, of in datasets.items() if not any(map(kind.excludes, [names[key], *(p for p, _ in of.values())]))
+    ]
+    if not keys:
+        raise walks[0].nothing(kind)
+    rows = [(names[key], datasets[key]) for key in sorted(keys, key=lambda key: natural_key(names[key]))]
     made = {column: walk_of[column].joined(column, pattern, rows) for column, pattern in patterns}
     columns = {column: joined for column, joined in made.items() if joined is not None}
     return GroupTable(Paths.of([name for name, _ in rows]), columns, {})

@@ -25,6 +25,7 @@ from ray_h5.rows.kinds.group_and_file_rows import name_column
 from ray_h5.rows.kinds.patch_positions import Blocks, Positions, axes_of, lengths_along
 from ray_h5.rows.patches_option import Patches
 from ray_h5.rows.row_columns import RowColumn, RowsOfKind
+from ray_h5.rows.row_kind_options import group_pattern
 
 _MOST_MADE = 1 << 10
 """Groups whose arrays are known to a reader at a time."""
@@ -102,15 +103,18 @@ class PatchRows(RowsOfKind):
 
         What is wrong is reported where each group is looked at by itself.
         """
-        pattern = self._kind.groups or {}
         if not self._mapping and self._columns.reader.is_fetched:  # a manifest has the datasets of each group
-            return self._columns.group_table(pattern, [])
+            return self._table_of([])
         try:
-            return self._columns.group_table(pattern, names)
+            return self._table_of(names)
         except RayH5Error:
             if self._mapping:
                 raise
-            return self._columns.group_table(pattern, [])
+            return self._table_of([])
+
+    def _table_of(self, names: Sequence[str]) -> GroupTable:
+        """Return the groups, with datasets of these names."""
+        return self._columns.group_table(group_pattern(self._kind.groups, exclude=tuple(self._kind.exclude)), names)
 
     @property
     def _mapping(self) -> Mapping[str, str]:
@@ -321,7 +325,7 @@ class PatchRows(RowsOfKind):
     def has(self, name: str) -> bool:
         if not self._kind.has_groups or name in self._columns.made:
             return self._columns.is_there(name)
-        known = self._mapping or self._columns.group_table(self._kind.groups or {}, [name]).columns
+        known = self._mapping or self._table_of([name]).columns
         return name in known
 
     def column(self, name: str) -> RowColumn:
@@ -365,7 +369,7 @@ class PatchRows(RowsOfKind):
             joined = columns.joined(values)
         else:
             if dataset not in self._groups.columns:
-                self._table = self._groups.merged(columns.group_table(self._kind.groups or {}, [dataset]))
+                self._table = self._groups.merged(self._table_of([dataset]))
             if dataset not in self._groups.columns:
                 return None  # encoded, or a field
             joined = self._groups.columns[dataset]
@@ -398,7 +402,7 @@ class PatchRows(RowsOfKind):
         if (known is None or self._columns.part(name) is not None) and self._part(0).single(name) is None:
             return None  # a part of a single value is an error
         if known is None:
-            self._table = self._groups.merged(self._columns.group_table(self._kind.groups or {}, [dataset]))
+            self._table = self._groups.merged(self._table_of([dataset]))
         joined_array = self._groups.columns.get(dataset)
         if joined_array is None or not joined_array.single:
             raise UnsupportedColumnError(
