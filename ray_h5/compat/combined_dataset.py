@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from ray_h5.options import as_integer, require, takes_options_of
 from ray_h5.predicates.criteria import any_equal, between, where
 from ray_h5.predicates.evaluate import evaluate
 from ray_h5.storage.find_files import PathLike
+from ray_h5.torch_data.batches.batcher import Batcher
 from ray_h5.torch_data.batches.tensors import Sample, row_tensor
 from ray_h5.torch_data.dataset import DatasetOptions, H5Dataset
 
@@ -137,6 +139,7 @@ class CombinedHDF5Dataset(H5Dataset):
         self.allowed_guids = None if allowed_guids is None else set(allowed_guids)
         if epoch_min is not None and epoch_max is not None and epoch_min > epoch_max:
             raise PredicateError(f"no sample matches: epoch_min={epoch_min!r} is above epoch_max={epoch_max!r}")
+        self._makes = partial(_BatcherOfOneDtype, dtype=dtype)
         super().__init__(self.paths, load_fields, **options)
 
     @property
@@ -232,15 +235,20 @@ class CombinedHDF5Dataset(H5Dataset):
             return self._index.select(criterion, stored=True)
         return evaluate(criterion, self._index.values([column], stored=True), self._index.num_rows)
 
-    def _whole(self, arrays: Mapping[str, np.ndarray]) -> Sample:
-        whole = super()._whole(arrays)
+
+@dataclass(frozen=True, eq=False)
+class _BatcherOfOneDtype(Batcher):
+    dtype: torch.dtype = torch.float32
+
+    def whole(self, arrays: Mapping[str, np.ndarray]) -> Sample:
+        whole = super().whole(arrays)
         for name, values in whole.items():
-            if name in self._fills:
+            if name in self.fills:
                 whole[name] = self._cast(values)
             elif isinstance(values, torch.Tensor) and name in (*_BOOLS, _GUID):
                 labels = values[:, 0] if tuple(values.shape[1:]) == (1,) else values
                 whole[name] = list(map(str, labels.tolist())) if name == _GUID and labels.ndim == 1 else labels
-            elif isinstance(values, torch.Tensor) and name not in self._places:
+            elif isinstance(values, torch.Tensor) and name not in self.origins:
                 whole[name] = values.to(self.dtype)
         return whole
 

@@ -13,11 +13,12 @@ from torch.utils.data import get_worker_info
 
 from ray_h5.columns.schema import Cast, ColumnSpec
 from ray_h5.errors import OptionError, WriterActiveError
+from ray_h5.loading.row_source import check_indices
 from ray_h5.options import takes_options
 from ray_h5.read.casting import Casting
 from ray_h5.read.reader import FileReader
 from ray_h5.storage.local import absolute_path
-from ray_h5.torch_data.batched_dataset import BatchedDataset, Many, check_indices, datasets_in
+from ray_h5.torch_data.batched_dataset import BatchedDataset, Many, datasets_in
 from ray_h5.torch_data.batches.samples import Batch, pair_of
 from ray_h5.torch_data.batches.tensors import Pair, as_python, new_arrays, to_torch
 from ray_h5.torch_data.dataset import H5Dataset

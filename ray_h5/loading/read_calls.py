@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from joblib import cpu_count
@@ -48,6 +48,19 @@ class Task:
 
     def __len__(self) -> int:
         return len(self.indices)
+
+
+class IndexedRows(Protocol):
+    """Reads rows, given by their indices among the selected rows."""
+
+    def checked(self, indices: Any) -> np.ndarray:
+        """Return indices as int64 from 0 on, and those of later draws; raise an error for rows that there are not."""
+
+    def new_arrays(self, count: int) -> dict[str, np.ndarray]:
+        """Return arrays for `count` rows of each column."""
+
+    def read_into(self, out: Mapping[str, np.ndarray], indices: np.ndarray) -> None:
+        """Read rows into arrays, row i at place i."""
 
 
 Made = TypeVar("Made")
@@ -106,30 +119,23 @@ class Call:
         return len(self.batches)
 
     @property
-    def indices(self) -> np.ndarray:
-        """The rows of the batches."""
-        return _joined([batch.indices for batch in self.batches])
-
-    @property
     def parts(self) -> list[slice]:
         """Where the rows of each batch are among those of the call."""
         stops = [0, *itertools.accumulate(map(len, self.batches))]
         return list(map(slice, stops, stops[1:]))
 
-    def read(
-        self, new: Callable[[int], dict[str, np.ndarray]], read: Callable[[dict[str, np.ndarray], np.ndarray], object]
-    ) -> dict[str, np.ndarray]:
-        """Return the arrays of all batches: `new` makes some for a number of rows, and `read` fills them."""
-        indices, done = self.indices, self.num_read
-        count = len(indices)
-        arrays = new(count + len(self.ahead))
-        read({name: values[done:] for name, values in arrays.items()}, _joined([indices[done:], self.ahead]))
+    def read(self, reader: IndexedRows) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return the rows of all batches, and their arrays, which `reader` makes and fills."""
+        done, count = self.num_read, sum(map(len, self.batches))
+        indices = reader.checked(_joined([*(batch.indices for batch in self.batches), self.ahead]))
+        arrays = reader.new_arrays(len(indices))
+        reader.read_into({name: values[done:] for name, values in arrays.items()}, indices[done:])
         if self._arrays_read is not None:  # that call was begun before this one
             for name, values in self._arrays_read.result().items():
                 arrays[name][:done] = values
             self._arrays_read = None
         self.arrays_ahead.set_result({name: values[count:] for name, values in arrays.items()})
-        return {name: values[:count] for name, values in arrays.items()}
+        return indices[:count], {name: values[:count] for name, values in arrays.items()}
 
 
 def _joined(parts: Iterable[Sequence[int] | np.ndarray]) -> np.ndarray:
@@ -345,8 +351,8 @@ class BatchReader:
     def _read(self, call: Call) -> list[Any]:
         """Read some batches by one call."""
         source, share, made = self.source, self.share, []
-        arrays = call.read(source.new_arrays, source.read_into)
-        row_ids, _ = source.split(call.indices)
+        indices, arrays = call.read(source)
+        row_ids, _ = source.split(indices)
         keys = source.step_numbers(row_ids)
         for task, at in zip(call.batches, call.parts, strict=True):
             assert task.positions is not None

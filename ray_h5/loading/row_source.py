@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ray_h5.buffers import Spec, empty
-from ray_h5.errors import RayH5Error
+from ray_h5.errors import OptionError, RayH5Error, RowIndexError
 from ray_h5.loading.rank_shares import split_draws
 from ray_h5.loading.row_cache import TABLE_BYTES, RowCache
 from ray_h5.lru import LRU
@@ -47,6 +47,37 @@ MOST_FILES = 64
 """Files that are planned together at most: each has a descriptor."""
 
 _MAX_STATES = 4096
+
+
+def check_indices(indices: Any, length: int, where: str) -> np.ndarray:
+    """Return indices that may be negative as int64 of ``range(length)``.
+
+    Raises
+    ------
+    RowIndexError
+        If one is not in ``range(-length, length)``.
+    OptionError
+        If they are no integers along one axis: a mask, or numbers with a fraction, would mean other samples.
+    """
+    checked = np.asarray(indices)
+    if checked.dtype.kind not in "iu" and checked.size:
+        raise OptionError(
+            f"{where}: expected integers for indices, found {checked.dtype}; for a mask, pass np.flatnonzero(mask)"
+        )
+    if checked.ndim != 1:
+        # A DataLoader with a sampler of rows as its batch_sampler asks for "batches" that are single numbers.
+        hint = ".ravel() makes one" if checked.ndim else "a batch_sampler= yields lists, as OrderBatchSampler; pass a "
+        hint += "" if checked.ndim else "sampler of rows, as OrderSampler, as sampler="
+        raise OptionError(f"{where}: expected one axis of indices, found shape {checked.shape}; {hint}")
+    if not checked.size:
+        return checked.astype(np.int64)
+    # As Python integers: not every uint64 is an int64.
+    least, most = int(checked.min()), int(checked.max())
+    if least < -length or most >= length:
+        wrong = next(index for index in checked.tolist() if not -length <= index < length)
+        raise RowIndexError(f"{where}: index {wrong} is not among its {length} samples (0 to {length - 1})")
+    checked = np.array(checked, np.int64, order="C")  # a copy: samples have row ids, and torch takes no negative steps
+    return np.where(checked < 0, checked + length, checked) if least < 0 else checked
 
 
 def alone() -> int:
@@ -87,6 +118,8 @@ class RowSource:
         self.plan, self._processes = plan, processes
         self.ranks = 1
         """How many ranks of this node read the same files; used at the first read."""
+        self.is_closed = False
+        """Whether its user has ended the reading for good."""
         self._kept_rows = kept_rows
         self._kept_bytes = None if kept_bytes is None else as_integer("kept_bytes", kept_bytes, 0)
         self._storage: Storage = plan.scope.storage if len(plan.files.etags) else LOCAL
@@ -127,9 +160,27 @@ class RowSource:
             return False
         return all(joint is not None and len(joint.columns) == len(names) for names, joint in joints.items())
 
+    @cached_property
+    def is_drawn(self) -> bool:
+        """Whether the values of rows are drawn, and differ from epoch to epoch."""
+        return self.plan.is_drawn
+
+    def checked(self, indices: Any, where: str = "RowSource") -> np.ndarray:
+        """Return selected indices as int64, those from 0 on in their range; samplers give others of later draws.
+
+        `where` is named in errors, which are those of `check_indices`.
+        """
+        num_rows = self.plan.num_rows
+        if not self.is_drawn:
+            return check_indices(indices, num_rows, where)
+        values = np.asarray(indices)
+        is_later = values < -num_rows
+        checked = check_indices(np.where(is_later, 0, values), num_rows, where)
+        return np.where(is_later, values, checked).astype(np.int64)
+
     def split(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the row ids of selected indices; and their draws, if the values of rows are drawn."""
-        if not self.plan.is_drawn:
+        if not self.is_drawn:
             return self.plan.row_ids(indices), None
         selected, draws = split_draws(indices, self.plan.num_rows)
         return self.plan.row_ids(selected), draws
@@ -363,7 +414,7 @@ class RowSource:
 
     def __reduce__(self) -> tuple[Any, ...]:
         made, arguments = partial(RowSource, processes=self._processes), (self.plan, self._kept_bytes, self._kept_rows)
-        return made, arguments, {"ranks": self.ranks}
+        return made, arguments, {"ranks": self.ranks, "is_closed": self.is_closed}
 
 
 class _CachedRows:

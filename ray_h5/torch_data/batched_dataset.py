@@ -10,39 +10,8 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, default_collate
 
-from ray_h5.errors import OptionError, RowIndexError, UnknownOptionError
-
-
-def check_indices(indices: Sequence[int] | np.ndarray | torch.Tensor, length: int, where: str) -> np.ndarray:
-    """Return indices that may be negative as int64 of ``range(length)``.
-
-    Raises
-    ------
-    RowIndexError
-        If one is not in ``range(-length, length)``.
-    OptionError
-        If they are no integers along one axis: a mask, or numbers with a fraction, would mean other samples.
-    """
-    checked = np.asarray(indices)
-    if checked.dtype.kind not in "iu" and checked.size:
-        raise OptionError(
-            f"{where}: expected integers for indices, found {checked.dtype}; for a mask, pass np.flatnonzero(mask)"
-        )
-    if checked.ndim != 1:
-        # A DataLoader with a sampler of rows as its batch_sampler asks for "batches" that are single numbers.
-        hint = ".ravel() makes one" if checked.ndim else "a batch_sampler= yields lists, as OrderBatchSampler; pass a "
-        hint += "" if checked.ndim else "sampler of rows, as OrderSampler, as sampler="
-        raise OptionError(f"{where}: expected one axis of indices, found shape {checked.shape}; {hint}")
-    if not checked.size:
-        return checked.astype(np.int64)
-    # As Python integers: not every uint64 is an int64.
-    least, most = int(checked.min()), int(checked.max())
-    if least < -length or most >= length:
-        wrong = next(index for index in checked.tolist() if not -length <= index < length)
-        raise RowIndexError(f"{where}: index {wrong} is not among its {length} samples (0 to {length - 1})")
-    checked = np.array(checked, np.int64, order="C")  # a copy: samples have row ids, and torch takes no negative steps
-    return np.where(checked < 0, checked + length, checked) if least < 0 else checked
-
+from ray_h5.errors import UnknownOptionError
+from ray_h5.loading.row_source import check_indices
 
 Many: TypeAlias = Sequence[int] | np.ndarray | torch.Tensor
 """Indices of several samples."""

@@ -7,7 +7,6 @@ import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from traceback import walk_stack
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,16 +14,12 @@ import numpy as np
 import pyarrow.compute as pc
 from torch.utils.data import Subset, get_worker_info
 
-from ray_h5.columns.ragged.padding import Fill, Padding, PadLike, cast_rows
-from ray_h5.columns.schema import ColumnSpec, check_utf8
-from ray_h5.columns.sparse_rows import cast_sparse
+from ray_h5.columns.ragged.padding import Fill, Padding, PadLike
 from ray_h5.errors import ImageError, OptionError, PredicateError
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.file_warnings import warn_of_surprises
 from ray_h5.index.row_index import RowIndex
-from ray_h5.loading.origin_columns import paths_of, place_values
-from ray_h5.loading.read_calls import Call
-from ray_h5.loading.row_cache import owned
+from ray_h5.loading.origin_columns import place_values
 from ray_h5.loading.row_source import RowSource
 from ray_h5.lru import first_time
 from ray_h5.messages import counted, few
@@ -39,18 +34,13 @@ from ray_h5.read.arguments import check_fit
 from ray_h5.read.casting import assign
 from ray_h5.source import OptionsButColumns, Source
 from ray_h5.storage.find_files import PathLike
-from ray_h5.torch_data.batched_dataset import BatchedDataset, Many, check_indices
+from ray_h5.torch_data.batched_dataset import BatchedDataset, Many
+from ray_h5.torch_data.batches.batcher import Batcher, images_of
 from ray_h5.torch_data.batches.samples import (
-    Batch,
     check_transform,
-    decoded,
-    padded,
-    sample_of,
     steps_of,
-    transformed,
-    with_lengths,
 )
-from ray_h5.torch_data.batches.tensors import BatchArrays, Sample, loader_processes, new_arrays, rows_of, to_torch
+from ray_h5.torch_data.batches.tensors import BatchArrays, loader_processes, new_arrays
 from ray_h5.transforms.sparse_tensors import take_warnings
 
 if TYPE_CHECKING:
@@ -140,6 +130,9 @@ class H5Dataset(BatchedDataset):
     _is_sampled = False
     """Whether a sampler of this package has these samples: it also says which draw of drawn values is meant."""
 
+    _makes: Callable[..., Batcher] = Batcher
+    """What makes batches of samples."""
+
     _kept_rows = 0
     """Rows of the columns that do not fit into `kept_bytes` that stay in memory."""
 
@@ -167,7 +160,6 @@ class H5Dataset(BatchedDataset):
             predicate = as_expression(predicate)
         self._kept_bytes = kept_bytes
         self._build_index(predicate, padding)
-        self._closed = False
 
     def _build_index(self, predicate: pc.Expression | None, padding: Padding | None) -> None:
         self._index = self._files.index()
@@ -200,7 +192,7 @@ class H5Dataset(BatchedDataset):
         other._is_chosen = True
         if not self.has_own_length:
             plan = self._source.plan
-            row_ids = plan.row_ids(check_indices(indices, plan.num_rows, "Subset"))
+            row_ids = plan.row_ids(self._source.checked(indices, "Subset"))
             other._source = self._source_of(replace(plan, selection=row_ids, order=Order(len(row_ids))))
         return other
 
@@ -228,7 +220,13 @@ class H5Dataset(BatchedDataset):
     @property
     def _images(self) -> dict[str, DecodeImage]:
         """The columns that are delivered as images, and not as they are read, and what decodes them."""
-        return {name: decoder for decoder in steps_of(self.transform)[0] for name in decoder.columns}
+        return images_of(steps_of(self.transform)[0])
+
+    @property
+    def _batcher(self) -> Batcher:
+        """What makes batches of samples, as the dataset is now."""
+        decoders, _ = steps_of(self.transform)
+        return self._makes(self._source, self._specs, self._places, self._fills, decoders, type(self).__name__)
 
     @property
     def columns(self) -> list[str]:
@@ -272,7 +270,7 @@ class H5Dataset(BatchedDataset):
         """
         if self.has_own_length:
             return super().row_ids(indices)
-        return self._source.split(self._checked(indices, "row_ids"))[0]
+        return self._source.split(self._source.checked(indices, "row_ids"))[0]
 
     def origins(self, indices: Many) -> list[tuple[str, int]]:
         """Return the file of each sample, and its row in that file."""
@@ -314,45 +312,22 @@ class H5Dataset(BatchedDataset):
         """Whether a subclass has a length of its own: which rows its samples are made of is not known."""
         return type(self).__len__ is not H5Dataset.__len__
 
-    def _checked(self, indices: Many, where: str) -> np.ndarray:
-        """Return indices of rows as int64, those from 0 on in their range; samplers give others of later draws."""
-        num_rows = self._source.plan.num_rows
-        if not self.is_drawn:
-            return check_indices(indices, num_rows, where)
-        values = np.asarray(indices)
-        is_later = values < -num_rows
-        checked = check_indices(np.where(is_later, 0, values), num_rows, where)
-        return np.where(is_later, values, checked).astype(np.int64)
-
-    def _readable(self, indices: Many) -> np.ndarray:
-        if self._closed:
-            raise OptionError(f"{type(self).__name__}: this dataset is closed; make a new one")
-        return self._checked(indices, type(self).__name__)
-
     def _one(self, index: int) -> Any:
         return self._several([index], skips=False)[0]
 
     def _several(self, indices: Many, *, skips: bool = True) -> Sequence[Any]:
-        wanted = self._readable(indices)
+        batcher = self._batcher
+        wanted = batcher.checked(indices)
         if self.is_drawn and not self._is_sampled:
             _warn_of_equal_draws(self)
-        arrays = self._decoded(BatchArrays(self.read(wanted), wanted), skips=skips)
+        arrays = batcher.decoded(BatchArrays(self.read(wanted), wanted), skips=skips)
         if len(wanted) and not len(arrays.indices):
             raise ImageError(
-                f"none of the {len(wanted)} rows of this batch, the first of which is {self._place(wanted[0])}, has an "
-                "image that can be decoded, and a DataLoader needs a sample. Pass on_error='null', or use loader(...), "
-                "which leaves such batches out."
+                f"none of the {len(wanted)} rows of this batch, the first of which is {batcher.place(wanted[0])}, has "
+                "an image that can be decoded, and a DataLoader needs a sample. Pass on_error='null', or use "
+                "loader(...), which leaves such batches out."
             )
         return self.samples(arrays)
-
-    def _decoded(self, arrays: BatchArrays, *, skips: bool) -> BatchArrays:
-        """Return samples that were read with their images decoded; with `skips`, some may be left out."""
-        decoders, _ = steps_of(self.transform)
-        return decoded(decoders, arrays, self._place, skips=skips) if decoders else arrays
-
-    def _place(self, index: int) -> str:
-        """Return the file of a sample and its row there, for messages."""
-        return self._source.plan.files.where(int(self._source.split(np.array([index]))[0][0]))
 
     def read(self, indices: np.ndarray, out: Mapping[str, np.ndarray] | None = None) -> Mapping[str, np.ndarray]:
         """Read samples as arrays.
@@ -371,7 +346,8 @@ class H5Dataset(BatchedDataset):
         CastError
             If a value is lost in the dtype of its array, unless ``casting="unsafe"``.
         """
-        indices = self._readable(indices)
+        batcher = self._batcher
+        indices = batcher.checked(indices)
         if out is not None:
             if out.keys() != self._specs.keys():
                 raise OptionError(f"out: expected an array for each of {list(self._specs)}, found {list(out)}")
@@ -381,84 +357,19 @@ class H5Dataset(BatchedDataset):
         # What is held in memory, and what is decoded, has the dtype of the column.
         given = {name: array[: len(indices)] for name, array in out.items() if array.dtype == specs[name][1]}
         made = new_arrays({name: spec for name, spec in specs.items() if name not in given})
-        self._read_into({name: given[name] if name in given else made[name] for name in specs}, indices)
+        batcher.read_into({name: given[name] if name in given else made[name] for name in specs}, indices)
         for name in made if out else ():
-            assign(out[name], made[name], name, self._specs[name].casting, lambda i: self._place(indices[i]))
+            assign(out[name], made[name], name, self._specs[name].casting, lambda i: batcher.place(indices[i]))
         arrays = out or made
-        return {**arrays, **self._place_arrays(indices)} if self._places else arrays
-
-    def _read_into(self, arrays: Mapping[str, np.ndarray], indices: np.ndarray) -> None:
-        self._source.read_into(arrays, indices)
-        for name, spec in self._specs.items():
-            if spec.dtype.hasobject or spec.dtype.kind == "S":
-                self._finish(arrays[name], spec, indices)
-
-    def _finish(self, values: np.ndarray, spec: ColumnSpec, indices: np.ndarray) -> None:
-        """Check and cast values of a column that are no numbers here, where it is known which rows they are."""
-
-        def where(i: int) -> str:
-            return self._place(indices[i])
-
-        if spec.kind == "sparse":
-            cast_sparse(values, spec, where)
-            return
-        if spec.kind == "list":
-            # h5py reads a row once that is asked for twice. A transform that changes one of both must not change both.
-            by_row = np.argsort(indices, kind="stable")
-            for place in by_row[1:][np.diff(indices[by_row]) == 0].tolist():
-                values[place] = owned(values[place])
-        if (spec.element or spec.dtype).kind in "OS":
-            if not spec.as_bytes and spec.name not in self._images:
-                check_utf8(values, spec.name, where)
-        elif spec.kind == "ragged" or (spec.kind == "list" and spec.name in self._source.plan.cast):
-            for i, row in enumerate(cast_rows(list(values), spec, where)):
-                values[i] = row
-
-    def _place_arrays(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the columns that say where samples come from."""
-        plan, row_ids = self._source.plan, self._source.split(indices)[0]
-        places: dict[str, np.ndarray] = {"row_id": row_ids}
-        if "path" in self._places:
-            places["path"] = np.asarray(paths_of(plan.files, row_ids), object)
-        if "step" in self._places:
-            steps = self._source.step_numbers(row_ids)
-            assert steps is not None
-            places["step"] = steps - plan.steps.starts[plan.files.files_of(row_ids)]
-        return {name: places[name] for name in self._places}
-
-    def _read_call(self, call: Call, pinned: bool = False) -> list[BatchArrays]:
-        """Read some batches by one call, and return the arrays of each; with `pinned`, in pinned memory."""
-
-        def new(count: int) -> dict[str, np.ndarray]:
-            return new_arrays(self._source.batch_specs(count), pinned=pinned)
-
-        def read(arrays: dict[str, np.ndarray], indices: np.ndarray) -> None:
-            self._read_into(arrays, self._readable(indices))
-
-        arrays = call.read(new, read)
-        indices = self._readable(call.indices)
-        arrays |= self._place_arrays(indices)
-        batches = [BatchArrays({name: values[at] for name, values in arrays.items()}, indices[at]) for at in call.parts]
-        return [self._decoded(batch, skips=True) for batch in batches]
+        return {**arrays, **batcher.origin_arrays(indices)} if self._places else arrays
 
     def samples(self, arrays: Mapping[str, np.ndarray]) -> Sequence[Any]:
         """Return the samples that lie in the arrays that `read` returned, transformed."""
-        count, fills, (_, steps) = len(next(iter(arrays.values()))), self._fills, steps_of(self.transform)
-        sample = partial(sample_of, fills)
-        if not steps:
-            pad = partial(padded, fills=fills) if fills else None
-            return Batch(self._whole(arrays), count, lambda whole, i: with_lengths(sample(whole, i)), pad)
-        indices = getattr(arrays, "indices", None)
-
-        def place(i: int) -> str:
-            return f"sample {i} of a batch" if indices is None else self._place(indices[i])
-
-        batch = Batch(self._whole(arrays), count, sample)
-        return [transformed(steps, row, partial(place, i)) for i, row in enumerate(batch)]
+        return self._batcher.samples(arrays, steps_of(self.transform)[1])
 
     def collate(self, arrays: Mapping[str, np.ndarray]) -> Any:
         """Return the batch that a `DataLoader` would make of the samples in `arrays`, its transform left out."""
-        return padded(self._whole(arrays), self._fills) if self._fills else self._whole(arrays)
+        return self._batcher.collate(arrays)
 
     def with_padding(self, pad: PadLike) -> H5Dataset:
         """Return the same samples, with another option `pad`."""
@@ -466,15 +377,9 @@ class H5Dataset(BatchedDataset):
         other._fills = self._fills_of(Padding.of(pad))
         return other
 
-    def with_decoders_alone(self) -> H5Dataset:
-        """Return the same samples without the functions of a user, which change them after their images are decoded."""
-        other = copy.copy(self)
-        other.transform = steps_of(self.transform)[0] or None
-        return other
-
     def close(self) -> None:
         """Close the files and free the memory. Samples cannot be read any more."""
-        self._closed = True
+        self._source.is_closed = True
         self.release()
 
     def release(self) -> None:
@@ -492,17 +397,6 @@ class H5Dataset(BatchedDataset):
         if not len(selection):
             raise PredicateError(f"no sample matches: none of {self._index.num_kept} rows passes {in_words(predicate)}")
         return selection
-
-    def _whole(self, arrays: Mapping[str, np.ndarray]) -> Sample:
-        """Return the batch that lies in some arrays, its rows of varying shape not padded yet."""
-        whole, images = Sample(), self._images
-        for name, array in arrays.items():
-            spec = None if name in images else self._specs.get(name)
-            if spec is not None and name in self._fills:
-                whole[name] = rows_of(array, spec)
-            else:
-                whole[name] = to_torch(array, spec)
-        return whole
 
     def __getstate__(self) -> dict[str, Any]:
         # Without the values of all rows that were looked up: the plan has the rows that they chose.

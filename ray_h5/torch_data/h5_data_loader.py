@@ -6,6 +6,7 @@ import logging
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -23,7 +24,8 @@ from ray_h5.options import as_integer, names_options, takes_options_of
 from ray_h5.order.position import PositionLike
 from ray_h5.storage.find_files import PathLike
 from ray_h5.storage.request_pool import Stop
-from ray_h5.torch_data.batches.processes import NOTHING, Workers, has_rows, seeded
+from ray_h5.torch_data.batches.batcher import Batcher
+from ray_h5.torch_data.batches.processes import NOTHING, Workers, seeded
 from ray_h5.torch_data.batches.samples import steps_of
 from ray_h5.torch_data.batches.tensors import Listed, Sample
 from ray_h5.torch_data.dataset import DatasetOptions, H5Dataset
@@ -214,9 +216,11 @@ class H5DataLoader(DataLoader[Any]):
         dataset, stop, is_ahead = self.dataset, Stop(), False
         steps = steps_of(dataset.transform)[1]
         is_plain = self._collates and not steps  # the arrays are the batch
+        batcher = replace(dataset._batcher, pinned=self._pins)
+        collate = batcher.collate if type(dataset).collate is H5Dataset.collate else dataset.collate
 
         def from_arrays(_: Task, arrays: Any) -> Any:
-            made = dataset.collate(arrays) if is_plain else self.collate_fn(dataset.samples(arrays))
+            made = collate(arrays) if is_plain else self.collate_fn(dataset.samples(arrays))
             return self._delivered(made)
 
         def by_user(task: Task, arrays: Any) -> Any:
@@ -241,8 +245,7 @@ class H5DataLoader(DataLoader[Any]):
             is_made = is_plain and not is_dense
             # Threads hold nothing that users wrote: a transform may lead back to the object that iterates, and an
             # iterator that is left is freed while a thread reads, too.
-            reading = dataset if is_made else dataset.with_decoders_alone()
-            read = partial(_read, reading, self._pins, self._decoded_bytes, from_arrays if is_made else None)
+            read = partial(_read, batcher, self._decoded_bytes, from_arrays if is_made else None)
             reads = self._calls(tasks, stop).read(read)
             if is_made:
                 return finished(reads, lambda made: made)
@@ -280,7 +283,7 @@ class H5DataLoader(DataLoader[Any]):
 
     def _calls(self, tasks: Iterator[Task], stop: Stop) -> Calls:
         dataset, ordered, has_images = self.dataset, self._ordered, bool(steps_of(self.dataset.transform)[0])
-        decoded = self._decoded_bytes
+        decoded, of_rows = self._decoded_bytes, dataset.row_bytes
         try:
             # Batches of bounded length are counted by cutting all of them.
             is_cut = ordered is not None and ordered.batch_values is not None
@@ -290,7 +293,7 @@ class H5DataLoader(DataLoader[Any]):
 
         def row_bytes() -> int | None:
             """Return the bytes of a sample; None while those of decoded images are not known."""
-            return None if has_images and not decoded[0] else max(dataset.row_bytes, decoded[0])
+            return None if has_images and not decoded[0] else max(of_rows, decoded[0])
 
         return Calls(
             source=dataset.source,
@@ -445,19 +448,17 @@ def loader(
     return made
 
 
-def _read(
-    dataset: H5Dataset, pins: bool, decoded: list[int], make: Callable[[Task, Any], Any] | None, call: Call
-) -> list[_Made]:
+def _read(batcher: Batcher, decoded: list[int], make: Callable[[Task, Any], Any] | None, call: Call) -> list[_Made]:
     """Read some batches by one call; return the arrays of each, or what `make` returns for them.
 
     `decoded` gets the bytes of a sample whose images are decoded.
     """
-    read = dataset._read_call(call, pins)
-    if steps_of(dataset.transform)[0]:
+    read = batcher.read(call)
+    if batcher.decoders:
         decoded[0] = max(decoded[0], nbytes_of(read) // max(1, sum(map(len, call.batches))))
     made: list[_Made] = []
     for task, arrays in zip(call.batches, read, strict=True):
-        is_skipped = len(task) > 0 and not has_rows(arrays)  # as all of its images: it is not delivered
+        is_skipped = len(task) > 0 and not len(arrays.indices)  # as all of its images: it is not delivered
         batch = arrays if is_skipped or make is None else make(task, arrays)
         made.append((task, NOTHING if is_skipped else batch))
     return made

@@ -15,7 +15,7 @@ import signal
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]
 from multiprocessing.reduction import ForkingPickler
@@ -73,11 +73,6 @@ def seeded(seed: Sequence[int]) -> Iterator[None]:
         torch.set_rng_state(before[0])
         random.setstate(before[1])
         np.random.set_state(before[2])  # noqa: NPY002
-
-
-def has_rows(arrays: Mapping[str, Any]) -> bool:
-    """Return whether a batch has rows, or was asked for none."""
-    return any(len(values) for values in arrays.values()) or not arrays
 
 
 class Workers:
@@ -371,8 +366,8 @@ def _made(dataset: Any, collate: Callable[[Any], Any], task: Task) -> list[Any]:
     seed_generators(task.seed)
     if dataset.has_own_samples:
         return [collate(dataset.__getitems__(task.indices))]
-    (arrays,) = dataset._read_call(Call([task]))
-    return [collate(dataset.samples(arrays))] if has_rows(arrays) else []
+    (arrays,) = dataset._batcher.read(Call([task]))
+    return [collate(dataset.samples(arrays))] if len(arrays.indices) or not len(task) else []
 
 
 def _as_sent(error: Exception) -> Any:
