@@ -1,11 +1,17 @@
 """A column that one file encodes, as categories or with a mask, and another one stores plainly."""
 
+from itertools import pairwise
+
 import h5py
 import numpy as np
 import pytest
 
 from ray_h5.errors import SchemaMismatchError, UnknownColumnError
-from ray_h5.torch_data import Groups, H5Dataset, Shuffle, Windows, balance, between, kfold, loader, where
+from ray_h5.plan.blocks import Block
+from ray_h5.plan.execute_plan import read_rows
+from ray_h5.ray_data.arrow.blocks import to_table
+from ray_h5.torch_data import Groups, H5Dataset, Shuffle, Windows, balance, between, kfold, loader, ragged, where
+from tests.golden.layouts import encoded
 
 anndata = pytest.importorskip("anndata", reason="anndata writes these files")
 pd = pytest.importorskip("pandas")
@@ -96,6 +102,37 @@ def test_other_codes_do_not_matter_beside_plain_values(tmp_path):
     assert H5Dataset(tmp_path, ["obs/batch"])[:]["obs/batch"] == [30, 40] * 3
     cast = H5Dataset(tmp_path, ["obs/batch"], dtypes={"obs/batch": "float32"})[:]["obs/batch"]
     assert cast.tolist() == [30, 40] * 3
+
+
+@pytest.mark.parametrize("of", ["ranges", "spans", "steps of ranges"])
+@pytest.mark.parametrize("known", [["é", "T", "B"], [30, 10, 20]])
+def test_lists_of_categories_are_values_whose_codes_each_file_may_have_its_own_of(tmp_path, of, known):
+    expected, bounds = [], np.array([0, 2, 2, 6])
+    for number in range(3):
+        order = np.roll(known, number)
+        codes = np.array([0, 2, -1, 1, 1, 0], "i1")
+        values = [None if code < 0 else order[code].item() for code in codes.tolist()]
+        is_plain = number == 2 and known[0] == "é"  # categories in some files, and text in others
+        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+            file["bounds"], file["time"] = bounds, np.arange(6.0)
+            if is_plain:
+                values = [value or "" for value in values]
+                file["kind"] = np.array(values, object)
+            else:
+                texts = order.astype(object if order.dtype.kind == "U" else order.dtype)
+                encoded(file, "kind", "categorical", codes=codes, categories=texts)
+        ranges = [values[begin:end] for begin, end in pairwise(bounds)]
+        steps = [[ranges[max(i - 1, 0)], ranges[i]] for i in range(len(ranges))]
+        spans = [values[max(i - 1, 0) : i + 2] for i in range(6)]
+        expected += {"ranges": ranges, "spans": spans, "steps of ranges": steps}[of]
+    window = {"ranges": None, "spans": Windows({"kind": slice(-1.5, 1.5)}, at="time")}
+    windows = window.get(of, Windows({"kind": [-1, 0]}))
+    columns = ["kind"] if of == "spans" else [ragged("kind", offsets="bounds")]
+    found = H5Dataset(tmp_path, columns, windows=windows)
+    assert [row["kind"] for row in found] == expected
+    plan = found._source.plan
+    table = to_table(plan, Block(read_rows(plan, np.arange(len(found))), np.arange(len(found)), 0), ["kind"])
+    assert table["kind"].to_pylist() == expected
 
 
 def test_types_of_values_that_differ_are_refused_with_a_cast_that_works(tmp_path):

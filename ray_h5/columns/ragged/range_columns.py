@@ -380,7 +380,7 @@ def ragged_layout(
     """
     mean = float(counts.mean()) if len(counts) else 0.0
     # Values that Arrow has no tensors of are lists: times, compound values, numbers that may be missing.
-    is_category = array.kind == "category" and not chunk_rows
+    is_category = array.kind == "category"
     is_text = array.kind == "string" or (is_category and array.element == np.dtype(object))
     as_list = array.kind not in {"number", "bool"} and not is_text and len(shape) == 1
     return ColumnLayout(
@@ -393,7 +393,7 @@ def ragged_layout(
         element=array.dtype if array.element is None else array.element,
         ragged_shape=() if as_list else shape,
         nullable=as_list and array.kind in {"category", "optional"},
-        enum=() if is_category else array.enum,
+        enum=() if is_category else array.enum,  # lists have values, whose codes each file may number otherwise
         item_bytes=max(1, round(mean * array.stored_dtype.itemsize)),
         sources=array.sources,
         direct=array.direct,
