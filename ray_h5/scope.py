@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from ray_h5.columns.derived_columns import JoinedColumn, MadeColumn, RowPart, is_range
+from ray_h5.columns.derived_columns import MadeColumn, RowPart, is_range, joined_in
 from ray_h5.columns.labels import Classes
 from ray_h5.columns.row_table import RowTable
 from ray_h5.errors import OptionError
@@ -78,7 +78,7 @@ class Scope:
             raise OptionError(
                 f"{option}: with rows=Patches(...), blocks are of arrays as they are stored; leave it out"
             )
-        if rows is not None and (end_to_end := [column for column in columns if isinstance(column, JoinedColumn)]):
+        if rows is not None and (end_to_end := [*filter(None, map(joined_in, columns))]):
             raise OptionError(f"columns: {end_to_end[0]}: its rows lie along the first axis; leave rows={rows} out")
         if rows is not None and rows.episode and windows is None and ranges:
             raise OptionError(

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ray_h5.columns.derived_columns import (
     BoundsLike,
+    ColumnLike,
     Csr,
     Cut,
     Fields,
     JoinedColumn,
+    MadeColumn,
     Positions,
     Ragged,
     RowPart,
     as_path,
+    dataset_of,
+    is_drawn,
+    is_range,
+    joined_in,
+    made_of,
 )
 from ray_h5.errors import OptionError
 from ray_h5.options import as_integer, is_integer, names_options, require
@@ -25,7 +33,7 @@ from ray_h5.options import as_integer, is_integer, names_options, require
 
 @names_options
 def ragged(
-    content: str,
+    content: ColumnLike,
     *,
     offsets: BoundsLike | None = None,
     ends: BoundsLike | None = None,
@@ -45,9 +53,10 @@ def ragged(
 
     Parameters
     ----------
-    content : str
-        The dataset with the values of all rows, or a field of one. It is the name of the column.
-    offsets : str, or what `part` or `fields` returns, optional
+    content : str, or what `fields`, `part`, `joined` or `ragged` returns
+        The column with the values of all rows: a dataset, a field of one, or what is made of them. Its name is that of
+        the column.
+    offsets : str, or what `part`, `fields` or `joined` returns, optional
         The first value of each row, and the end of the last one: a length more than there are rows. Row i is
         ``content[offsets[i]:offsets[i + 1]]``.
     ends : as `offsets`
@@ -76,7 +85,7 @@ def ragged(
     >>> ragged("units/spike_times", ends="units/spike_times_index")
     ragged('units/spike_times', ends='units/spike_times_index')
     """
-    content = as_path("ragged: content", content)
+    content = _as_column("ragged: content", content)
     options = {"offsets": offsets, "ends": ends, "bounds": bounds, "starts": starts, "counts": counts}
     paths: dict[str, Any] = {
         option: _as_bounds(content, option, of) for option, of in options.items() if of is not None
@@ -98,26 +107,30 @@ def ragged(
     return Ragged(content, **paths, base=int(base), inclusive=bool(inclusive))
 
 
-def _as_bounds(content: str, option: str, value: Any) -> BoundsLike:
-    if not isinstance(value, (Fields, RowPart)):
-        return as_path(f"ragged: {option}", value)
-    if isinstance(value, RowPart) and (value.random is not None or isinstance(value.of, Ragged)):
+def _as_bounds(content: ColumnLike, option: str, value: Any) -> BoundsLike:
+    column = _as_column(f"ragged: {option}", value)
+    if is_drawn(column) or (not isinstance(column, str) and is_range(column)):
         raise OptionError(
             f"ragged({content!r}): {option}={value!r}: expected the same entries of each row of a dataset, such as "
             "{0: [0]}"
         )
-    return value
+    return column
+
+
+def _as_column(option: str, value: Any) -> ColumnLike:
+    """Return what a column is made of: a path, or a column that says how it is made itself."""
+    return value if isinstance(value, MadeColumn) else as_path(option, value)
 
 
 @names_options
 def csr(
-    group: str,
+    group: ColumnLike,
     *,
     dense: bool = True,
     take: Sequence[int] | Sequence[str] | np.ndarray | None = None,
     names: str | None = None,
     shape: Sequence[int | None] | None = None,
-) -> Csr:
+) -> Csr | JoinedColumn:
     """Return a column with the rows of a sparse matrix, as an entry of ``columns=[...]``.
 
     The matrix is a group of ``data``, ``indices`` and ``indptr``, as AnnData and 10x write it. Its compressed axis is
@@ -127,8 +140,8 @@ def csr(
 
     Parameters
     ----------
-    group : str
-        The group. It is the name of the column.
+    group : str, or what `joined` returns
+        The group. It is the name of the column. Of ``joined("chunks/*")``, the rows of several, end to end.
     dense : bool
         Whether batches are dense tensors, of shape ``(rows, width)``. Otherwise each is a ``torch.sparse_csr_tensor``.
     take : sequence of int or str, optional
@@ -149,6 +162,13 @@ def csr(
     >>> csr("X", take=["CD3E", "MS4A1"], names="var/_index")
     csr('X', take=['CD3E', 'MS4A1'], names='var/_index')
     """
+    if isinstance(group, JoinedColumn) and isinstance(group.argument, str):
+        return replace(group, argument=csr(group.argument, dense=dense, take=take, names=names, shape=shape))
+    if isinstance(group, MadeColumn):
+        raise OptionError(
+            f"csr({group!r}): a sparse matrix is a group of data, indices and indptr: expected its name, such as "
+            "csr('X'), or joined() of the names of several. Parts of its rows are part(csr(...), {0: ...})"
+        )
     group = as_path("csr: group", group)
     require(isinstance(dense, (bool, np.bool_)), f"csr({group!r}): dense", dense, "True or False")
     chosen = None if take is None else _as_list(f"csr({group!r}): take", take)
@@ -191,7 +211,7 @@ def _as_list(what: str, values: Any) -> tuple[Any, ...]:
 
 
 @names_options
-def fields(dataset: str, names: Sequence[str]) -> Fields:
+def fields(dataset: ColumnLike, names: Sequence[str]) -> MadeColumn:
     """Return a column with some fields of compound values, as an entry of ``columns=[...]``.
 
     The fields are the last axis: ``fields("jets", ["pt", "eta"])`` of a dataset of shape ``(rows, 40)`` has rows of
@@ -200,8 +220,9 @@ def fields(dataset: str, names: Sequence[str]) -> Fields:
 
     Parameters
     ----------
-    dataset : str
-        The dataset. It is the name of the column.
+    dataset : str, or what `ragged`, `part` or `joined` returns
+        The dataset. It is the name of the column. Fields of what is made are made of the fields:
+        ``fields(ragged("hits", offsets="o"), ["x", "y"])`` is ``ragged(fields("hits", ["x", "y"]), offsets="o")``.
     names : sequence of str
         The fields, in this order, each with numbers or booleans. ``"a/b"`` is field ``b`` of field ``a``.
 
@@ -215,27 +236,37 @@ def fields(dataset: str, names: Sequence[str]) -> Fields:
     >>> fields("jets", ["pt", "eta"])
     fields('jets', ['pt', 'eta'])
     """
-    dataset = as_path("fields: dataset", dataset)
+    dataset = _as_column("fields: dataset", dataset)
+    if isinstance(dataset, (Fields, Csr)):
+        raise OptionError(
+            f"fields({dataset!r}): its values are numbers, and have no fields; expected a dataset of compound values"
+        )
     if isinstance(names, str):
         raise OptionError(
             f"fields({dataset!r}, {names!r}): expected a list of names, such as [{names!r}]. A single field without "
-            f"an axis of its own is a column: columns=[{f'{dataset}/{names}'!r}]"
+            f"an axis of its own is a column: columns=[{f'{dataset_of(dataset)}/{names}'!r}]"
         )
     listed = tuple(names) if isinstance(names, Iterable) else ()
     if not listed or not all(isinstance(name, str) and name.strip("/") for name in listed):
         raise OptionError(f"fields({dataset!r}): names={names!r}: expected a list of names of fields")
-    return Fields(dataset, tuple(name.strip("/") for name in _as_list(f"fields({dataset!r}): names", listed)))
+    chosen = tuple(name.strip("/") for name in _as_list(f"fields({dataset!r}): names", listed))
+    if isinstance(dataset, str):
+        return Fields(dataset, chosen)
+    return made_of(dataset, fields(dataset.argument, chosen))  # fields are of each value, whatever rows are
 
 
 @names_options
-def joined(pattern: str, *, name: str | None = None) -> JoinedColumn:
-    """Return a column whose rows are those of several datasets, end to end, as an entry of ``columns=[...]``.
+def joined(pattern: ColumnLike, *, name: str | None = None) -> JoinedColumn:
+    """Return a column whose rows are those of several columns, end to end, as an entry of ``columns=[...]``.
 
     Parameters
     ----------
-    pattern : str
+    pattern : str, or what `ragged`, `csr`, `fields` or `part` returns for one
         A glob over paths in the file: ``"data/frames_*"`` has the rows of ``data/frames_0``, then those of
-        ``data/frames_1``, and so on in the order of their numbers. The datasets agree in dtype and row shape.
+        ``data/frames_1``, and so on in the order of their numbers. The datasets, sparse matrices, categories or other
+        columns agree in dtype and row shape. Or a column that is made of each match, in itself:
+        ``joined(ragged("run_*/x", offsets="run_*/offsets"))`` has the rows of ``run_0``, as its offsets say, then
+        those of ``run_1``. Stars of other datasets stand for what those of the first one stand for.
     name : str, optional
         The name of the column; by default what the pattern has before its first ``*``, such as ``"data/frames"``.
 
@@ -249,16 +280,18 @@ def joined(pattern: str, *, name: str | None = None) -> JoinedColumn:
     >>> joined("entry/data/data_*")
     joined('entry/data/data_*', name='entry/data/data')
     """
-    pattern = as_path("joined: pattern", pattern)
+    pattern = _as_column("joined: pattern", pattern)
+    if (other := joined_in(pattern)) is not None:
+        raise OptionError(f"joined({pattern!r}): {other!r} is one column; expected one glob for all datasets")
     expected = "a glob, such as 'data/frames_*'; a dataset is a column itself"
-    require({*"*?["} & {*pattern}, "joined: pattern", pattern, expected)
-    default = re.split(r"[*?\[]", pattern, maxsplit=1)[0].rstrip("/_-.") or "value"
+    require({*"*?["} & {*(glob := dataset_of(pattern))}, "joined: pattern", pattern, expected)
+    default = re.split(r"[*?\[]", glob, maxsplit=1)[0].rstrip("/_-.") or "value"
     return JoinedColumn(pattern, default if name is None else as_path("joined: name", name))
 
 
 @names_options
 def part(
-    dataset: str | Ragged | Fields,
+    dataset: ColumnLike,
     axes: Mapping[int, Any] | None = None,
     *,
     names: str | None = None,
@@ -272,8 +305,8 @@ def part(
 
     Parameters
     ----------
-    dataset : str, or what `fields` or `ragged` returns
-        The column.
+    dataset : str, or what another function of columns returns
+        The column, such as ``joined("data/frames_*")`` or ``csr("X")``.
     axes : mapping of int to (slice or sequence of int or str), optional
         What is taken of each axis of a row, in this order: positions, a slice, or names that are in `names`. Axis 0 is
         the first axis of a row: of windows, that of a step; of `Patches`, that of the array, and parts are of axes that
@@ -300,7 +333,7 @@ def part(
     >>> part("features", random=2048)
     part('features', random=2048)
     """
-    of = dataset if isinstance(dataset, (Ragged, Fields)) else as_path("part: dataset", dataset)
+    of = _as_column("part: dataset", dataset)
     what = f"part({of!r})"
     if not isinstance(axes, (Mapping, type(None))) or not (axes or random is not None):
         raise OptionError(f"{what}: axes={axes!r}: expected {{axis: positions}}, such as {{0: [0, 5, 7]}}, or random=")
@@ -317,6 +350,8 @@ def part(
     count = None if random is None else as_integer(f"{what}: random", random, 1, instead=" entries")
     if random is not None and 0 in positions:
         raise OptionError(f"{what}: random={random} draws from axis 0; leave {{0: ...}} out")
+    if random is not None and is_drawn(of):
+        raise OptionError(f"{what}: random={random}: its entries are drawn already; draw them once")
     at = tuple(sorted(positions.items()))
     named = None if names is None else as_path("part: names", names)
     return RowPart(of, at, named, count, as_integer("part: seed", seed, 0))

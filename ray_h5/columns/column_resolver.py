@@ -15,7 +15,7 @@ from ray_h5.columns.conventions.coded_columns import category, optional
 from ray_h5.columns.conventions.matlab_columns import referred_values, reversed_values, texts_of_letters
 from ray_h5.columns.conventions.tables_of_programs import OF_ROWS, awkward_lists, listed_names, pandas_values
 from ray_h5.columns.derived_columns import (
-    BoundsLike,
+    ColumnLike,
     Csr,
     Cut,
     Fields,
@@ -24,15 +24,22 @@ from ray_h5.columns.derived_columns import (
     Positions,
     Ragged,
     RowPart,
-    dataset_of,
+    joined_in,
 )
 from ray_h5.columns.ragged.bounds import Bounds, ChunkedBy, bounds_in, check_bounds
 from ray_h5.columns.ragged.csr_groups import SPARSE, SparseRows, checked_encoding, positions_of_names, width_of
-from ray_h5.columns.ragged.range_columns import Ranges
+from ray_h5.columns.ragged.range_columns import OfParts, PickedRows, Ranges, axes_of_entries
 from ray_h5.columns.row_table import RowTable
 from ray_h5.columns.stored_values import Stored, stored_fields
 from ray_h5.columns.values import Taken, Values, read_units
-from ray_h5.errors import CorruptFileError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.errors import (
+    CorruptFileError,
+    MissingGroupError,
+    SchemaMismatchError,
+    UnknownColumnError,
+    UnsupportedColumnError,
+)
+from ray_h5.globs import is_glob
 from ray_h5.hdf5.groups.matching_groups import GroupPattern
 from ray_h5.hdf5.tree.tree import lost_fields
 from ray_h5.manifest.file_table import digest_of
@@ -48,6 +55,12 @@ _EMPTY = "MATLAB_empty"
 
 _COMPOUND_CATEGORIES = "uns/{}_categories"
 """Where AnnData before 0.7 has the categories of a field of ``obs``."""
+
+_COLUMNS = {*SPARSE, "category", "optional", "references", "ragged"}
+"""What encodes a column."""
+
+_OF_UNITS = " of units"
+"""Ends the key of the bounds of what others are made of: it is no column itself."""
 
 Source: TypeAlias = ColumnLayout | JoinedArray
 """A dataset of a file, or those of one name, of which each group has one."""
@@ -206,25 +219,98 @@ class Columns(ABC):
     def _described(self, name: str) -> Values:
         """Return the values of a column as the user describes it."""
         made, _ = self.whole(name), self.form  # which raises for a file whose rows lie along another axis
-        if isinstance(made, Ragged):
-            return self.ragged(made)
-        if isinstance(made, Csr):
-            return self.csr(made)
-        if isinstance(made, Fields):
-            return stored_fields(self.source(self.dataset_of(name)), made.names, name)
-        if not isinstance(made, JoinedColumn) or self.groups is not None:
+        if made is None or isinstance(made, str):
             return self.at(self.dataset_of(name), name)
-        # The datasets that match a pattern, one after the other.
-        table = self._datasets(repr(made), GroupPattern(made.pattern, name=made.name))
-        joined, what = table.columns.get(made.name), f"groups, such as {table.names[0]!r}"
-        if joined is not None and not joined.single and joined.unit_shape is not None:
-            return self.decoded(joined, Stored.end_to_end(made.name, joined))
-        if joined is not None:
-            what = "datasets with single values" if joined.single else "datasets with rows of several shapes"
-        raise UnsupportedColumnError(
-            f"{self.path}: {made}: these are {what}; expected datasets with rows of one shape. For a row a dataset, "
-            f"pass rows=ray_h5.Groups({made.pattern!r})."
-        )
+        return self._made(made, made.name)
+
+    def _made(self, made: MadeColumn, name: str) -> Values:
+        """Return the values of what is made, of all parts; `name` says whose bounds are kept."""
+        if isinstance(made, Ragged):
+            return self.ragged(made, name)
+        if isinstance(made, Csr):
+            return self.csr(made, name)
+        if isinstance(made, Fields):
+            return self.fields(made, made.name)
+        if isinstance(made, JoinedColumn):
+            return self.end_to_end(made)
+        return self.units_at(made).values
+
+    def fields(self, made: Fields, name: str) -> Values:
+        """Return some fields of compound values, which may be a field of others themselves."""
+        path, names = self.path_of(made.compound), made.names
+        above = None if self.plain(path) is not None else self._compound(path.strip("/"))
+        if above is None:
+            return stored_fields(Stored.of(self.source(path)), names, name)
+        source, field = above
+        return stored_fields(Stored.of(source), tuple(f"{field}/{below}" for below in names), name)
+
+    # Columns end to end -----------------------------------------------------------------------------
+
+    def end_to_end(self, made: JoinedColumn) -> Values:
+        """Return the rows of what matches a pattern, one after the other: of datasets, or of what is made of each."""
+        if self.groups is not None:
+            raise UnsupportedColumnError(f"{self.path}: {made}: its rows lie along the first axis of a file")
+        table, field = self._matches(made)
+        joined, first = table.columns.get(made.name), table.names[0]
+        is_plain, what = isinstance(made.argument, str), ""
+        if joined is not None and not self.is_reversed:
+            if joined.single or joined.unit_shape is None:
+                what = "datasets with single values" if joined.single else "datasets with rows of several shapes"
+            elif (whole := self._of_datasets(made.argument, made.name, joined, field)) is not None:
+                return whole
+        elif is_plain and joined is None and not self._is_column(first):
+            what = f"groups, such as {first!r}"
+        if what:
+            raise UnsupportedColumnError(
+                f"{self.path}: {made}: these are {what}; expected datasets with rows of one shape. For a row a "
+                f"dataset, pass rows=ray_h5.Groups({made.dataset!r})."
+            )
+        # Each match is a column of its own, which is read as any other one: all that it is made of is of this match.
+        # It takes an object for each, so that many thousands of datasets are better one array, as above.
+        paths = [f"{path}/{field}" if field else path for path in table.names]
+        parts = [self.units_at(made.of_match(path)).values for path in paths]
+        letters = (texts_of_letters(part) if isinstance(part, Ranges) else part for part in parts)
+        return OfParts.end_to_end(made.name, tuple(letters), paths)
+
+    def _is_column(self, path: str) -> bool:
+        """Return whether a path is that of a dataset, or of a group that encodes a column."""
+        if (encoding := self.encoding(path)) is not None:
+            return encoding.kind in _COLUMNS
+        try:
+            return self.plain(path) is not None
+        except UnsupportedColumnError:
+            return False
+
+    def _of_datasets(self, of: ColumnLike, name: str, joined: JoinedArray, field: str) -> Values | None:
+        """Fast path of `end_to_end` for datasets, their fields, and parts of both: one array, however many there are.
+
+        None for what is made otherwise.
+        """
+        stored = Stored.end_to_end(name, joined)
+        if isinstance(of, RowPart):
+            whole = self._of_datasets(of.of, name, joined, field)
+            return None if whole is None else self._part_of(of, whole)
+        if isinstance(of, Fields):
+            return stored_fields(stored, tuple(f"{field}/{below}" if field else below for below in of.names), name)
+        if not isinstance(of, str):
+            return None
+        return stored_fields(stored, (field,), name, is_one=True) if field else self.decoded(joined, stored)
+
+    def _matches(self, made: JoinedColumn) -> tuple[GroupTable, str]:
+        """Return what matches the pattern of datasets end to end, and the rest of it, if that is a field of them."""
+        parts, key = [part for part in made.dataset.split("/") if part], repr(made)
+        for count in range(len(parts), 0, -1) if key not in self.many else ():
+            pattern = "/".join(parts[:count])
+            try:
+                self._datasets(key, GroupPattern(pattern, name=made.name), are_encoded_ok=True)
+            except MissingGroupError:
+                if "**" in parts or not is_glob("/".join(parts[: count - 1])):
+                    self._datasets(key, GroupPattern(made.dataset, name=made.name))  # raises for the whole pattern
+                continue
+            break
+        table = self.many[key]
+        levels = len(parts) if "**" in parts else table.names[0].count("/") + 1
+        return table, "/".join(parts[levels:])
 
     def referred(self, path: str) -> Values:
         """Return the values of a column of references: what they refer to."""
@@ -237,12 +323,13 @@ class Columns(ABC):
         except SchemaMismatchError as exc:
             raise UnsupportedColumnError(*exc.args) from None
 
-    def _datasets(self, key: str, pattern: GroupPattern) -> GroupTable:
+    def _datasets(self, key: str, pattern: GroupPattern, *, are_encoded_ok: bool = False) -> GroupTable:
         """Return the datasets that a column consists of. The key says which: a name may be that of others, too."""
         if key not in self.many:
             table, refused = self.reader.group_table(pattern, [])
-            if pattern.name in refused:
-                raise refused[pattern.name]
+            error = refused.get(pattern.name)
+            if error is not None and not (are_encoded_ok and getattr(error, "is_encoded", False)):
+                raise error
             self.many[key] = table
         return self.many[key]
 
@@ -271,7 +358,7 @@ class Columns(ABC):
         """Return the values of what is encoded in several datasets."""
         group = path.strip("/")
         if encoding.kind in SPARSE:
-            return self.csr(Csr(group, called="" if group == name.strip("/") else name))
+            return self.csr(Csr(group), group if group == name.strip("/") else name)
         if encoding.kind in {"category", "optional"}:
             stored, other = Stored.of(self.source(encoding.values)), self.source(encoding.other)
             decoder = category if encoding.kind == "category" else optional
@@ -279,7 +366,7 @@ class Columns(ABC):
         if encoding.kind == "references":
             return self.referred(path)
         if encoding.kind == "ragged":
-            return self.ragged(awkward_lists(self.path, group, encoding, name))
+            return self.ragged(awkward_lists(self.path, group, encoding, name), name)
         has_columns = encoding.kind in {"frame", "pandas"} or encoding.said in {"dict", "raw", "anndata"}
         what = "a group, not a column; its columns are below it" if has_columns else "no column of rows"
         raise UnsupportedColumnError(f"{self.path}: {path!r} ({encoding.said}) is {what}")
@@ -304,7 +391,7 @@ class Columns(ABC):
         for lost, error in lost_fields(Stored.of(source).layout):
             if f"{path.strip('/')}/".startswith(f"{lost}/"):
                 raise error
-        stored = stored_fields(source, (field,), name, is_one=True)
+        stored = stored_fields(Stored.of(source), (field,), name, is_one=True)
         if self.form != "anndata" or parent not in OF_ROWS:
             return stored
         # AnnData before 0.7 wrote ``obs`` so. A field may have codes of categories.
@@ -335,7 +422,7 @@ class Columns(ABC):
     def dataset_of(self, name: str) -> str:
         """Return the dataset, group or field that a column is of; of most, it has the name."""
         made = self.made.get(name.strip("/"))
-        return self.path_of(name if made is None or isinstance(made, JoinedColumn) else made.dataset)
+        return self.path_of(name if made is None or joined_in(made) is not None else made.dataset)
 
     def dataset_below_field(self, name: str) -> str:
         """Return the dataset that a column is of: of a field of compound values, the one above it."""
@@ -357,8 +444,19 @@ class Columns(ABC):
         return texts_of_letters(taken) if isinstance(taken, Ranges) and taken.joined is None else taken
 
     def _part_of_units(self, name: str, values: Values) -> Values:
-        if (made := self.part(name)) is None:
-            return values
+        # The innermost part first. They are taken of what a row is, here: of a group that is a row, axis 0 is that of
+        # units; in `units_at`, of the units that another column is made of.
+        column = self.made.get(name.strip("/"))
+        for part in column.parts if isinstance(column, RowPart) else ():
+            values = self._part_of(part, values)
+        return values
+
+    def _part_of(self, made: RowPart, values: Values) -> Values:
+        """Return a part of each unit of values."""
+        if isinstance(values, OfParts) and values.units is not None:
+            # Of each part: ranges take parts of their bounds then, and read no value that is not wanted.
+            of_parts = (self._part_of(made, part) for part in values.parts)
+            return replace(values, parts=tuple(map(_of_one_kind, of_parts)))
         if isinstance(values, SparseRows):
             if [axis for axis, _ in made.axes] != [0] or made.random is not None:
                 raise UnsupportedColumnError(
@@ -376,31 +474,46 @@ class Columns(ABC):
             if joined is not None and inner:
                 self.check_one_shape(made.name, joined, f"and {made} takes the same of each", "take parts of axis 0")
             content = self._taken(made, inner, values.content, first_axis=1)
-            return replace(values, content=content, entries=made.entries(where))
-        if made.random is not None and (values.array.kind in {"list", "ragged"} or not values.array.row_shape):
+            return replace(values, content=content, entries=made.entries(where, values.entries))
+        if values.array.kind in {"list", "ragged"} and not values.array.row_shape:
+            inner = {axis - 1: at for axis, at in made.axes if axis}
+            self._check_axes(made, inner, axes := axes_of_entries(values.array), values, first_axis=1)
+            return PickedRows(values, made.entries(where), self.positions(made, inner, axes, first_axis=1))
+        if made.random is not None and not values.array.row_shape:
             raise UnsupportedColumnError(f"{where}: {made}: its rows have no axis to draw from")
         taken = self._taken(made, dict(made.axes), values)
         return taken if made.random is None else Taken(taken, entries=made.entries(where))
 
     def _taken(self, made: RowPart, axes: dict[int, Positions], values: Values, first_axis: int = 0) -> Values:
-        shape, is_varying = values.array.row_shape, values.array.kind in {"list", "ragged"}
         if not axes:
             return values
-        if is_varying or max(axes) >= len(shape):
+        self._check_axes(made, axes, values.array.row_shape, values, first_axis)
+        return values.take(self.positions(made, axes, values.array.row_shape, first_axis))
+
+    def _check_axes(
+        self,
+        made: RowPart,
+        axes: Mapping[int, Positions],
+        shape: tuple[int | None, ...],
+        values: Values,
+        first_axis: int = 0,
+    ) -> None:
+        """Raise unless values have the axes of a part; `shape` has those from `first_axis` on."""
+        if axes and (max(axes) >= len(shape) or None in [shape[axis] for axis in axes]):
+            is_varying = first_axis or values.array.kind in {"list", "ragged"}
             shown = f"rows of {values.array.kind} values" if is_varying else f"{shape}"
             raise UnsupportedColumnError(
                 f"{values.array.where}: {made} takes axis {max(axes) + first_axis} of rows; expected rows with so "
                 f"many axes, found {shown}"
             )
-        return values.take(self.positions(made, axes, shape, first_axis))
 
     def positions(
-        self, made: RowPart, axes: dict[int, Positions], shape: tuple[int, ...], first_axis: int = 0
+        self, made: RowPart, axes: dict[int, Positions], shape: tuple[int | None, ...], first_axis: int = 0
     ) -> tuple[np.ndarray | None, ...]:
         """Return the positions along each axis of a shape; None for all."""
         taken: list[np.ndarray | None] = [None] * (max(axes, default=-1) + 1)
         for axis, at in axes.items():
-            taken[axis] = self._along(f"part({made.name!r}, {{{axis + first_axis}: ...}})", made, at, shape[axis])
+            taken[axis] = self._along(f"part({made.name!r}, {{{axis + first_axis}: ...}})", made, at, shape[axis] or 0)
         return tuple(taken)
 
     def _along(self, what: str, made: RowPart | Csr, at: Positions, length: int) -> np.ndarray:
@@ -432,15 +545,20 @@ class Columns(ABC):
 
     # Rows that are ranges -------------------------------------------------------------------------
 
-    def ragged(self, made: Ragged) -> Ranges:
-        """Return the values of a column made by `ragged`; which rows each group has is known then."""
+    def ragged(self, made: Ragged, name: str) -> Ranges:
+        """Return the values of a column made by `ragged`; which rows each group has is known then, by name."""
         content = self.units_at(made.content)
+        if content.values.array.kind == "sparse":
+            raise UnsupportedColumnError(
+                f"{self.path}: {made}: its values are rows of a sparse matrix, which no array of rows holds. Read its "
+                "entries as they are stored, such as ragged('X/data', offsets='X/indptr')."
+            )
         bounds = self._bounds(
-            made, made.name, [content], lambda own, length, part: check_bounds(own, made, length, self.where(part))
+            made, name, [content], lambda own, length, part: check_bounds(own, made, length, self.where(part))
         )
         return Ranges(made.name, self.path, content.values, bounds)
 
-    def csr(self, made: Csr) -> SparseRows:
+    def csr(self, made: Csr, column: str) -> SparseRows:
         """Return the rows of a sparse matrix, of a file or of each group, one group after the other."""
         name, take = made.group, None
         if self.groups is None:
@@ -463,31 +581,41 @@ class Columns(ABC):
                     f"there are {num_indices} indices and {num_values} values; expected equal numbers, and all from 0"
                 )
 
-        bounds = self._bounds(made.rows, made.name, [indices, data], check)
-        width = self._common_width(made, bounds)
+        bounds = self._bounds(made.rows, column, [indices, data], check)
+        width = self._common_width(made, column, bounds)
         if made.take is not None:
             take = self._along(f"csr({name!r})", made, made.take, width)
         return SparseRows(name, indices.values, data.values, bounds, width, made.dense, take, self.path)
 
-    def units_at(self, of: BoundsLike, *, is_stored: bool = False) -> Parts:
-        """Return which units of the datasets of a path each part has, however the user describes a column there.
+    def units_at(self, of: ColumnLike, *, is_stored: bool = False) -> Parts:
+        """Return which units of a column each part has, however it is made: what columns are made of.
 
-        Of fields, or of a part of each unit, it is these. With `is_stored`, values are as they are stored, whatever
-        their attributes say.
+        Units are those of datasets, or rows that are made of these::
+
+            part(ragged("x", offsets="o"), {0: [0]})      the first value of each range
+                 ragged("x", offsets="o")                 ranges of the units of "x"
+                        "x"                               units of a dataset of each part
+
+        With `is_stored`, values are as they are stored, whatever their attributes say.
         """
-        path = dataset_of(of)
-        values = Stored.of(self.source(path)) if is_stored else self.at(path)
-        made = of.whole if isinstance(of, RowPart) else of
-        if isinstance(made, Fields):
-            values = stored_fields(self.source(path), made.names, path)
-        if isinstance(values, (Ranges, SparseRows)):
-            raise UnsupportedColumnError(
-                f"{self.path}: {path!r} has rows of varying length itself; expected a dataset of bounds or of values"
-            )
+        if isinstance(of, RowPart):
+            whole = self.units_at(of.of)
+            if of.is_whole:
+                return whole
+            return replace(whole, values=_of_one_kind(self._part_of(of, whole.values)), joined=None)
+        key = key_of_units(of)
+        if isinstance(of, str):
+            values = Stored.of(self.source(of)) if is_stored else self.at(of)
+        else:
+            values = self.fields(of, of.dataset) if isinstance(of, Fields) else self._made(of, key)
+        if isinstance(values, (Ranges, SparseRows)) and self.groups is not None:
+            rows = self.rows[key]
+            return Parts(values, rows.firsts, rows.lengths, values.array.chunk_rows)
         joined = self.joined(values)
-        self.check_one_shape(path, joined, "and rows are ranges of them")
-        self.check_all_have(path, joined, "says where rows are or holds their values")
-        return Parts.whole(self._taken(of, dict(of.axes), values) if isinstance(of, RowPart) else values, joined)
+        if not isinstance(of, str) or not isinstance(values, (Ranges, SparseRows)):
+            self.check_one_shape(key, joined, "and rows are ranges of them")
+            self.check_all_have(key, joined, "says where rows are or holds their values")
+        return Parts.whole(values, joined)
 
     def check_one_shape(self, name: str, joined: JoinedArray, why: str, instead: str = "leave the column out") -> None:
         """Raise if groups differ in the shape of a value; `why` says what needs one shape, `instead` what to do."""
@@ -523,12 +651,12 @@ class Columns(ABC):
         What is kept are places in a part: columns with the same bounds may have other content, with other lengths.
         """
         key, content = made.bounds_key, contents[0]
-        if self.groups is None:
+        if self.groups is None and not name.endswith(_OF_UNITS):
             self.chunked[name] = ChunkedBy(key, max(part.chunk_rows for part in contents))
         if self.groups is None and key in self.bounds:
             check(self.bounds[key], int(content.lengths[0]), 0)
         elif key not in self.bounds or name not in self.rows:
-            read = {option: self.units_at(dataset).read(self.reader) for option, dataset in made.given.items()}
+            read = {option: self._read_bounds(dataset) for option, dataset in made.given.items()}
             said = " and ".join(map(repr, made.given.values()))
             of_parts = []
             for part, length in enumerate(content.lengths.tolist()):
@@ -551,12 +679,22 @@ class Columns(ABC):
         firsts = self.rows[name].spread(content.starts)
         return Bounds(bounds.starts + firsts, bounds.stops + firsts)
 
-    def _common_width(self, made: Csr, bounds: Bounds) -> int:
+    def _read_bounds(self, of: ColumnLike) -> list[np.ndarray]:
+        """Return what says where rows begin or end in each part."""
+        units = self.units_at(of)
+        if units.values.array.kind in {"list", "ragged", "sparse"}:
+            raise UnsupportedColumnError(
+                f"{self.path}: {of!r} has rows of varying length itself; expected a dataset of bounds: an integer, or "
+                "a pair of them, for each row"
+            )
+        return units.read(self.reader)
+
+    def _common_width(self, made: Csr, column: str, bounds: Bounds) -> int:
         """Return the length of a row of a sparse matrix, which is one in all groups."""
         reader, name, groups = self.reader, made.group, self.groups
         of_parts = [len(bounds)]
         if groups is not None:
-            of_parts = self.rows[made.name].lengths.tolist()
+            of_parts = self.rows[column].lengths.tolist()
 
         def widths() -> np.ndarray:
             of_each = (width_of(reader, made, self._path(part, name), count) for part, count in enumerate(of_parts))
@@ -572,6 +710,16 @@ class Columns(ABC):
                 "out."
             )
         return int(of_groups[0])
+
+
+def _of_one_kind(values: Values) -> Values:
+    """Return values that others are made of, whose kind does not depend on how long those of a file happen to be."""
+    return replace(values, is_column=False) if isinstance(values, Ranges) else values
+
+
+def key_of_units(of: ColumnLike) -> str:
+    """Return the key of the rows of a column that others are made of."""
+    return of if isinstance(of, str) else f"{of!r}{_OF_UNITS}"
 
 
 def are_single_values(joined: JoinedArray) -> bool:

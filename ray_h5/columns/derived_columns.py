@@ -16,8 +16,11 @@ from ray_h5.options import as_names
 from ray_h5.read.arrays.selection import runs_of_positions
 
 
-class _OfDataset:
-    """A column of a dataset or a group, its first field. It has its name, unless the user calls it otherwise."""
+class _OfColumn:
+    """A column that is made of another one, its first field: a path, or what is made itself.
+
+    It has the name of that column, unless the user calls it otherwise.
+    """
 
     __slots__ = ()
     __dataclass_fields__: ClassVar[dict[str, Any]]
@@ -25,13 +28,19 @@ class _OfDataset:
     called: str
 
     @property
+    def argument(self) -> ColumnLike:
+        """The column that it is made of."""
+        argument: ColumnLike = getattr(self, next(iter(self.__dataclass_fields__)))
+        return argument
+
+    @property
     def dataset(self) -> str:
-        """The dataset, or the group."""
-        return str(getattr(self, next(iter(self.__dataclass_fields__))))
+        """The dataset, or the group, that all of it is made of."""
+        return dataset_of(self.argument)
 
     @property
     def name(self) -> str:
-        return self.called or self.dataset
+        return self.called or (self.argument if isinstance(self.argument, str) else self.argument.name)
 
     def __repr__(self) -> str:
         """Return how the column is made, as the user writes it: values without their names, and options."""
@@ -52,10 +61,10 @@ class _OfDataset:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Ragged(_OfDataset):
+class Ragged(_OfColumn):
     """A column made by `ragged`: `content`, the datasets that say where rows begin and end, and how they count."""
 
-    content: str
+    content: ColumnLike
     offsets: BoundsLike | None = None
     starts: BoundsLike | None = None
     counts: BoundsLike | None = None
@@ -83,7 +92,7 @@ class Ragged(_OfDataset):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Csr(_OfDataset):
+class Csr(_OfColumn):
     """A column made by `csr`."""
 
     group: str
@@ -100,7 +109,7 @@ class Csr(_OfDataset):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Fields(_OfDataset):
+class Fields(_OfColumn):
     """A column made by `fields`."""
 
     compound: str
@@ -137,14 +146,18 @@ class RowEntries:
         File and column, for messages.
     seed : int, optional
         The seed of the draw; None if entries are not drawn.
+    of : RowEntries, optional
+        The entries that these are some of.
     """
 
     at: np.ndarray | Cut | int
     where: str
     seed: int | None = None
+    of: RowEntries | None = None
 
     def counts(self, lengths: np.ndarray) -> np.ndarray:
         """Return how many entries rows of these lengths have."""
+        lengths = lengths if self.of is None else self.of.counts(lengths)
         if isinstance(self.at, int):
             return np.minimum(lengths, self.at)
         known, of = np.unique(lengths, return_inverse=True)
@@ -152,15 +165,20 @@ class RowEntries:
 
     def runs(self, lengths: np.ndarray, keys: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the entries of rows of these lengths as runs: the row of each, its first entry, and its length."""
-        if isinstance(self.at, int):
-            entries, of = self.drawn(lengths, keys), np.arange(len(lengths))
-        else:
+        known, of = lengths, np.arange(len(lengths))
+        if self.seed is None:  # rows of one length have the same entries
             known, of = np.unique(lengths, return_inverse=True)
-            entries = [self._positions(int(n)) for n in known]
-        runs = [np.array(runs_of_positions(at), np.int64).reshape(-1, 2) for at in entries]
+        runs = [np.array(runs_of_positions(at), np.int64).reshape(-1, 2) for at in self.of_each(known, keys)]
         parts, of = Partition.of(np.array([len(run) for run in runs], np.int64)), of.reshape(-1)
         firsts, sizes = np.concatenate([*runs, np.empty((0, 2), np.int64)])[parts.units(of)].T
         return np.repeat(np.arange(len(lengths)), parts.lengths_of(of)), firsts, sizes
+
+    def of_each(self, lengths: np.ndarray, keys: np.ndarray | None) -> list[np.ndarray]:
+        """Return the entries of each row, given the keys of rows by which they are drawn: uint64."""
+        before = None if self.of is None else self.of.of_each(lengths, keys)
+        lengths = lengths if before is None else np.array([len(of_row) for of_row in before], np.int64)
+        own = self.drawn(lengths, keys) if isinstance(self.at, int) else [*map(self._positions, lengths.tolist())]
+        return own if before is None else [of_row[at] for of_row, at in zip(before, own, strict=True)]
 
     def drawn(self, lengths: np.ndarray, keys: np.ndarray | None) -> list[np.ndarray]:
         """Return the entries that are drawn of rows, ascending, by the key of each row: uint64."""
@@ -191,13 +209,13 @@ Positions: TypeAlias = tuple[int, ...] | tuple[str, ...] | Cut
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class RowPart(_OfDataset):
+class RowPart(_OfColumn):
     """A column made by `part`: what is taken of each axis of a row, and how many entries are drawn.
 
     Without both it is the whole of a dataset under another name.
     """
 
-    of: str | Ragged | Fields
+    of: ColumnLike
     axes: tuple[tuple[int, Positions], ...] = ()
     names: str | None = None
     random: int | None = None
@@ -205,67 +223,105 @@ class RowPart(_OfDataset):
     called: str = ""
 
     @property
-    def dataset(self) -> str:
-        return self.of if isinstance(self.of, str) else self.of.dataset
+    def whole(self) -> ColumnLike:
+        """The column that it is a part of, or a part of a part, under its name."""
+        inner = self.of.whole if isinstance(self.of, RowPart) else self.of
+        return _renamed(inner, self.called) if self.called and not isinstance(inner, str) else inner
 
     @property
-    def whole(self) -> str | Ragged | Fields:
-        """The column that it is a part of, under its name."""
-        return replace(self.of, called=self.called) if self.called and not isinstance(self.of, str) else self.of
+    def parts(self) -> list[RowPart]:
+        """The parts that are taken of the whole, each of the one before; itself is the last."""
+        own = [] if self.is_whole else [self]
+        return [*self.of.parts, *own] if isinstance(self.of, RowPart) else own
 
     @property
     def is_whole(self) -> bool:
         return not self.axes and self.random is None
 
-    def entries(self, where: str) -> RowEntries | None:
-        """Return what is taken of the first axis of rows of varying length; None for all."""
+    def entries(self, where: str, of: RowEntries | None = None) -> RowEntries | None:
+        """Return what is taken of the first axis of rows of varying length, or `of` some entries; None for all."""
         at = dict(self.axes).get(0) if self.random is None else self.random
         if isinstance(at, tuple) and isinstance(at[0], str):
             raise UnsupportedColumnError(
                 f"{where}: rows of varying length have no names along axis 0; part() got {at[0]!r}"
             )
         positions = np.array(at, np.int64) if isinstance(at, tuple) else at
-        return None if positions is None else RowEntries(positions, where, None if self.random is None else self.seed)
-
-
-BoundsLike: TypeAlias = str | Fields | RowPart
-"""What says where rows begin or end: a dataset, fields of one, or a part of each of its rows."""
-
-
-def dataset_of(bounds: BoundsLike) -> str:
-    """Return the dataset that bounds are of."""
-    return bounds if isinstance(bounds, str) else bounds.dataset
+        if positions is None:
+            return of
+        seed = None if of is None else of.seed
+        return RowEntries(positions, where, seed if self.random is None else self.seed, of)
 
 
 @dataclass(frozen=True, slots=True)
 class JoinedColumn:
-    """A column made by `joined`."""
+    """A column made by `joined`: a column of each match of the pattern that it is made of, end to end."""
 
-    pattern: str
+    argument: ColumnLike
     name: str
 
     @property
     def dataset(self) -> str:
-        return self.pattern
+        """The pattern of the datasets, or groups."""
+        return dataset_of(self.argument)
+
+    def of_match(self, path: str) -> ColumnLike:
+        """Return the column of a path that the pattern matches; the stars of others stand for what its own do."""
+        column: ColumnLike = _filled(self.argument, self.dataset, texts_of(path, self.dataset) or (), path)
+        return column
 
     def __repr__(self) -> str:
-        return f"joined({self.pattern!r}, name={self.name!r})"
+        return f"joined({self.argument!r}, name={self.name!r})"
 
 
 MadeColumn: TypeAlias = Ragged | Csr | Fields | RowPart | JoinedColumn
 """Columns that say how they are made."""
 
 ColumnLike: TypeAlias = str | MadeColumn
-"""An entry of ``columns=[...]``."""
+"""An entry of ``columns=[...]``, and what a column is made of."""
+
+BoundsLike: TypeAlias = ColumnLike
+"""What says where rows begin or end: a dataset, or any column with an integer, or a pair of them, for each unit."""
 
 Columns: TypeAlias = Sequence[ColumnLike] | Mapping[str, ColumnLike]
 """What ``columns=`` takes."""
 
 
+def dataset_of(column: ColumnLike) -> str:
+    """Return the dataset, or the group, that a column is made of; of datasets end to end, their pattern."""
+    return column if isinstance(column, str) else column.dataset
+
+
+def links_of(column: ColumnLike) -> list[MadeColumn]:
+    """Return the makers that a column is made by, from the outer one to that of a path."""
+    return [] if isinstance(column, str) else [column, *links_of(column.argument)]
+
+
+def joined_in(column: ColumnLike) -> JoinedColumn | None:
+    """Return the datasets end to end that a column is made of, however often; None if it is of one."""
+    return next((link for link in links_of(column) if isinstance(link, JoinedColumn)), None)
+
+
 def is_range(column: MadeColumn) -> bool:
     """Return whether the rows of a column are ranges of a longer array."""
-    made = column.of if isinstance(column, RowPart) else column
-    return isinstance(made, (Ragged, Csr))
+    return any(isinstance(link, (Ragged, Csr)) for link in links_of(column))
+
+
+def made_of(column: MadeColumn, argument: ColumnLike) -> MadeColumn:
+    """Return what makes a column, applied to another one."""
+    options: dict[str, Any] = {next(iter(column.__dataclass_fields__)): argument}
+    return replace(column, **options)
+
+
+def is_drawn(column: ColumnLike) -> bool:
+    """Return whether entries of the rows of a column, or of what these are made of, are drawn."""
+    return any(isinstance(link, RowPart) and link.random is not None for link in links_of(column))
+
+
+def _renamed(column: MadeColumn, name: str) -> MadeColumn:
+    """Return the same column under another name."""
+    if isinstance(column, JoinedColumn):
+        return replace(column, name=name)
+    return replace(column, called="" if replace(column, called="").name == name else name)
 
 
 def split_columns(columns: Any) -> tuple[list[str] | None, tuple[MadeColumn, ...]]:
@@ -288,14 +344,14 @@ def split_columns(columns: Any) -> tuple[list[str] | None, tuple[MadeColumn, ...
     for column in special:
         if names.count(column.name) > 1:
             other = f"Pass a mapping for two columns of one dataset: columns={{'a': {column!r}, 'b': ...}}"
-            if isinstance(column, JoinedColumn):
+            if joined_in(column) is not None:
                 other = "Pass joined(..., name=) for another name"
             raise OptionError(
                 f"columns: {column.name!r} is listed more than once; a column is made in one way. {other}"
             )
-    read = {name: made for made in listed for name in _read_by(made)}
+    read = {name: made for made in special for name in _read_by(made)}
     for column in special:
-        if column.name in read and column.name != column.dataset and not isinstance(column, JoinedColumn):
+        if column.name in read and column.name != column.dataset and joined_in(column) is None:
             raise OptionError(
                 f"columns: {column!r}: {column.name!r} is also the name of a dataset that {read[column.name]!r} is "
                 "made of. Call the column otherwise."
@@ -305,7 +361,7 @@ def split_columns(columns: Any) -> tuple[list[str] | None, tuple[MadeColumn, ...
 
 def is_of_pattern(column: MadeColumn) -> bool:
     """Return whether a column may stand for one of each dataset that matches a pattern."""
-    return not isinstance(column, JoinedColumn) and is_glob(column.dataset)
+    return joined_in(column) is None and is_glob(column.dataset)
 
 
 def of_each_match(column: MadeColumn, paths: Sequence[str]) -> list[MadeColumn]:
@@ -326,9 +382,11 @@ def of_each_match(column: MadeColumn, paths: Sequence[str]) -> list[MadeColumn]:
     return [_filled(column, column.dataset, texts) for texts in matches]
 
 
-def _filled(column: Any, pattern: str, texts: Sequence[str]) -> Any:
-    """Return a column, or the path of one, with texts in the place of the stars of a pattern."""
+def _filled(column: Any, pattern: str, texts: Sequence[str], path: str | None = None) -> Any:
+    """Return a column, or the path of one, with texts in the place of the stars of a pattern, or `path` in its own."""
     if isinstance(column, str):
+        if path is not None and (column == pattern or not is_glob(column)):
+            return path if column == pattern else column
         parts = WILDCARD.split(column)
         if len(parts) not in {1, 2 * len(texts) + 1}:
             raise OptionError(
@@ -340,30 +398,29 @@ def _filled(column: Any, pattern: str, texts: Sequence[str]) -> Any:
     if not isinstance(column, (Ragged, Csr, Fields, RowPart)):
         return column
     held = {name: getattr(column, name) for name in column.__dataclass_fields__ if name != "called"}
-    return replace(column, **{name: _filled(value, pattern, texts) for name, value in held.items()})
+    return replace(column, **{name: _filled(value, pattern, texts, path) for name, value in held.items()})
 
 
 def _called(name: Any, column: Any) -> str | MadeColumn:
     """Return a column under the name that a user calls it."""
     path = as_path("columns: a name", name)
-    if isinstance(column, JoinedColumn):
-        return replace(column, name=path)
-    if isinstance(column, (Ragged, Csr, Fields, RowPart)):
-        return column if column.name == path else replace(column, called=path)
+    if isinstance(column, MadeColumn):
+        return column if column.name == path else _renamed(column, path)
     of = as_path(f"columns: {name!r}", column)
     if "*" in of or "*" in path:
         raise OptionError(f"columns: {name!r}: {column!r}: expected one column, not a pattern")
     return name if of == path else RowPart(of, called=path)
 
 
-def _read_by(column: str | MadeColumn) -> list[str]:
+def _read_by(column: ColumnLike) -> list[str]:
     """Return the datasets that a column is made of, as far as it says so."""
-    if not isinstance(column, MadeColumn):
-        return []
-    whole = column.of if isinstance(column, RowPart) else column
-    others = [*map(dataset_of, whole.given.values())] if isinstance(whole, Ragged) else []
-    named = [getattr(made, "names", None) for made in (column, whole)]
-    return [column.dataset, *others, *(dataset for dataset in named if isinstance(dataset, str))]
+    if isinstance(column, str):
+        return [column]
+    read = _read_by(column.argument)
+    if isinstance(column, Ragged):
+        read += [dataset for bounds in column.given.values() for dataset in _read_by(bounds)]
+    names = getattr(column, "names", None)
+    return [*read, *([names] if isinstance(names, str) else [])]
 
 
 def as_path(option: str, value: Any) -> str:

@@ -208,17 +208,15 @@ class Stored(Values):
         return f"{path}: dataset {self.address.paths[dataset]!r}, index {index}"
 
 
-def stored_fields(
-    source: ColumnLayout | JoinedArray, names: tuple[str, ...], column: str, *, is_one: bool = False
-) -> Stored:
-    """Return fields of compound values: several, along an axis of their own, or one without.
+def stored_fields(whole: Stored, names: tuple[str, ...], column: str, *, is_one: bool = False) -> Stored:
+    """Return fields of compound values, given the whole ones: several, along an axis of their own, or one without.
 
     Raises
     ------
     UnknownColumnError, UnsupportedColumnError
         If there are none of these names, or they have no common dtype.
     """
-    layout = source.unit if isinstance(source, JoinedArray) else source
+    layout = whole.layout
     if layout.stored_dtype.names is None:
         raise UnsupportedColumnError(f"{layout.where} has {layout.kind} values; expected compound values, with fields")
     members = []
@@ -229,7 +227,7 @@ def stored_fields(
             raise UnknownColumnError(
                 f"{layout.path}: no field {name!r} in {layout.name!r}.{near_names(name, list(exc.args))}"
             ) from None
-    stored = replace(Stored.of(source), name=column, fields=names, is_one=is_one)
+    stored = replace(whole, name=column, fields=names, is_one=is_one)
     for name, (dtype, shape) in [] if is_one else zip(names, members, strict=True):
         if dtype.kind not in "biufc":
             raise UnsupportedColumnError(

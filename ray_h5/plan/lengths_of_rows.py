@@ -50,10 +50,12 @@ def _of_shapes(index: RowIndex, name: str) -> np.ndarray | None:
 def _range_lengths(index: RowIndex, name: str) -> np.ndarray | None:
     """Return the lengths of rows that are ranges of a longer array; None if those of a file are none."""
     made = next((column for column in index.scope.columns if column.name == name and isinstance(column, RowPart)), None)
-    entries = None if made is None else made.entries(f"column {name!r}")
     if not (ranges := index.ranges_of(name)):
         return None
     lengths = np.concatenate([bounds.stops - bounds.starts for bounds, _ in ranges])
+    entries = None
+    for part in [] if made is None else made.parts:
+        entries = part.entries(f"column {name!r}", entries)
     return lengths if entries is None else entries.counts(lengths)
 
 

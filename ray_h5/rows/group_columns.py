@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ray_h5.columns.column_resolver import Columns, Parts, Source
+from ray_h5.columns.column_resolver import Columns, Parts, Source, key_of_units
 from ray_h5.columns.conventions.cf_columns import CF_ATTRIBUTES, attributes_of_text, text_of_attributes
-from ray_h5.columns.derived_columns import Csr, Fields, MadeColumn, Ragged, dataset_of
+from ray_h5.columns.derived_columns import ColumnLike, Csr, Fields, MadeColumn, Ragged
 from ray_h5.columns.ragged.csr_groups import SPARSE
 from ray_h5.columns.ragged.range_columns import OfParts
 from ray_h5.columns.row_table import Listing, RowTable
@@ -138,11 +138,18 @@ class GroupColumns(Columns):
     def paths_of(self, name: str) -> list[str]:
         """Return the datasets that a column is read from, as far as its name says so."""
         made = self.whole(name)
-        if not isinstance(made, (Ragged, Csr)):
-            return [self.dataset_of(name)]
-        content = [made.content] if isinstance(made, Ragged) else [f"{made.group}/data", f"{made.group}/indices"]
-        rows = made if isinstance(made, Ragged) else made.rows
-        return content if made.name in self.rows else [*content, *map(dataset_of, rows.given.values())]
+        return self._datasets_of(made, made.name) if isinstance(made, (Ragged, Csr)) else [self.dataset_of(name)]
+
+    def _datasets_of(self, of: ColumnLike, name: str) -> list[str]:
+        """Return the datasets that a column is made of; without those of bounds that are known, by name."""
+        if isinstance(of, str):
+            return [of]
+        if isinstance(of, Csr):
+            content, of = [f"{of.group}/data", f"{of.group}/indices"], of.rows
+        else:
+            content = self._datasets_of(of.argument, key_of_units(of.argument))
+        bounds = of.given.values() if isinstance(of, Ragged) and name not in self.rows else ()
+        return [*content, *(path for bound in bounds for path in self._datasets_of(bound, key_of_units(bound)))]
 
     # What the groups say --------------------------------------------------------------------------
 
@@ -319,8 +326,7 @@ class GroupColumns(Columns):
 
     def parts(self, name: str) -> Parts:
         if self.is_range(name):
-            made, values = self.whole(name), self.of_units(name, self.values(name))
-            rows = self.rows[made.name if isinstance(made, (Ragged, Csr)) else name]
+            values, rows = self.of_units(name, self.values(name)), self.rows[name.strip("/")]
             return Parts(values, rows.firsts, rows.lengths, values.array.chunk_rows)
         if (part := self.part(name)) is not None:
             _, joined = self.datasets(name)

@@ -174,7 +174,7 @@ def pandas_values(reader: FileReader, encoding: Encoding, frame: str, name: str)
         kind: Kind = layout.kind if time is None else "time"
         stored = replace(Stored.of(layout), taken=(np.array([said["at"]]),))  # along the axis of the block
         return rearranged(stored, kind, layout.stored_dtype if time is None else time, lambda _: (), column)
-    stored = stored_fields(layout, (said["field"],), column, is_one=True)
+    stored = stored_fields(Stored.of(layout), (said["field"],), column, is_one=True)
     if said["dtype"].startswith("datetime64"):
         return _times(stored, said["dtype"])
     if said["categories"]:

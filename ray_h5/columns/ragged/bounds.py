@@ -131,7 +131,7 @@ def check_bounds(bounds: Bounds, made: Ragged, length: int, path: str) -> None:
                 f"{path}: {name!r}: rows go from {first + base} to {last + to}; expected {base} to {length + to}, all "
                 f"values of {made.content!r}. {advice}If rows are anywhere in it, pass starts= and counts=."
             )
-    check_inside(bounds, length, f"{path}: column {made.name!r}", made.content, (base, to))
+    check_inside(bounds, length, f"{path}: column {made.name!r}", f"{made.content}", (base, to))
 
 
 def check_inside(bounds: Bounds, length: int, where: str, content: str, to: tuple[int, int] = (0, 0)) -> None:

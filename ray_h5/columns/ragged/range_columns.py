@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -13,12 +15,12 @@ from ray_h5.buffers import empty
 from ray_h5.columns.derived_columns import RowEntries
 from ray_h5.columns.ragged.bounds import Bounds
 from ray_h5.columns.schema import TENSOR_KINDS
-from ray_h5.columns.values import Reading, Values, read_dtype
-from ray_h5.errors import UnsupportedColumnError
+from ray_h5.columns.values import Positions, Reading, Values, lengths_of_taken, picked, read_dtype
+from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import JoinedArray
-from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.layout import ColumnLayout, Kind
 from ray_h5.manifest.partition import Partition
-from ray_h5.manifest.row_requests import Request, by_part, request_of
+from ray_h5.manifest.row_requests import Request, by_part, request_of, units_of
 from ray_h5.per_process import cached_property
 
 
@@ -80,14 +82,18 @@ class Runs:
             steps = np.arange(begins.shape[1])
             keys = None if keys is None else np.repeat(keys, len(steps))  # one draw for all steps of a row
             request = request_of(begins.reshape(-1), (at[:, None] + steps).reshape(-1), keys)
-        elif self.entries is None:
-            request = Request(begins, at, counts)
-            request = request if counts.all() else request.select(counts > 0)
         else:
-            of, firsts, counts = self.entries.runs(counts, keys)
-            before = Partition.of(counts).firsts
-            of_row = before[np.searchsorted(of, of)]  # before the first run of the row
-            request = Request(begins[of] + firsts, at[of] + before - of_row, counts)
+            of, firsts, places = np.arange(len(begins)), begins, at
+            if self.entries is not None:
+                of, first, counts = self.entries.runs(counts, keys)
+                before = Partition.of(counts).firsts
+                of_row = before[np.searchsorted(of, of)]  # before the first run of the row
+                firsts, places = begins[of] + first, at[of] + before - of_row
+            if keys is not None and values.seed is not None:  # one draw for all units of a row
+                request = request_of(units_of(firsts, counts), units_of(places, counts), np.repeat(keys[of], counts))
+            else:
+                request = Request(firsts, places, counts)
+                request = request if counts.all() else request.select(counts > 0)
         is_read = len(request) and out.size
         reading = values.reading(request if is_one_shape else request.listed(), out) if is_read else Reading()
         if self.is_blank is None or not self.is_blank.any():
@@ -208,11 +214,15 @@ class Ranges(Take):
         The units of its range that a value has; None for all.
     bounds_of : callable, optional
         Returns the units of rows.
+    is_column : bool
+        Whether values of which each happens to have equally many entries are arrays of one shape. What others are made
+        of has one kind, whatever its bounds.
     """
 
     bounds: Bounds
     entries: RowEntries | None = None
     bounds_of: Callable[[np.ndarray], Bounds] | None = None
+    is_column: bool = True
 
     @classmethod
     def whole(cls, name: str, path: str, content: Values, joined: JoinedArray) -> Ranges:
@@ -221,7 +231,8 @@ class Ranges(Take):
 
     @property
     def seed(self) -> int | None:
-        return self.content.seed if self.entries is None else self.entries.seed
+        drawn = None if self.entries is None else self.entries.seed
+        return self.content.seed if drawn is None else drawn
 
     @cached_property  # it looks at the lengths of all rows
     def array(self) -> ColumnLayout:
@@ -229,9 +240,9 @@ class Ranges(Take):
         lengths = lengths if self.entries is None else self.entries.counts(lengths)
         if joined is None:
             chunk_rows = 1 if self.bounds_of is not None else rows_a_chunk(self.bounds, array.chunk_rows)
-            is_alike = self.entries is not None and bool(len(lengths)) and bool((lengths == lengths[0]).all())
-            if is_alike and array.kind in TENSOR_KINDS:
-                shape_of_all = (len(lengths), int(lengths[0]), *array.row_shape)
+            count = None if self.entries is None else self._count_of_all(self.entries, lengths)
+            if count is not None and array.kind in TENSOR_KINDS:
+                shape_of_all = (len(lengths), count, *array.row_shape)
                 return layout_of_rows(self.name, array, shape_of_all, chunk_rows, array.path)
             if array.kind in {"list", "ragged"}:
                 return lists_of_lists(self.name, array, len(lengths), chunk_rows)
@@ -254,6 +265,14 @@ class Ranges(Take):
             )
         return ragged_layout(self.name, replace(array, path=self.path), shapes.prod(axis=1, dtype=np.float64), shape)
 
+    def _count_of_all(self, entries: RowEntries, lengths: np.ndarray) -> int | None:
+        """Return how many entries each value has; None if they differ, or may do so."""
+        # Listed entries are there in each value, or it is an error: also a file without rows has this shape.
+        if isinstance(entries.at, np.ndarray):
+            return len(entries.at)
+        is_alike = self.is_column and bool(len(lengths)) and bool((lengths == lengths[0]).all())
+        return int(lengths[0]) if is_alike else None
+
     def runs_of(self, wanted: Request) -> Runs:
         bounds, at = self.bounds, wanted.rows
         if self.bounds_of is not None:
@@ -262,6 +281,59 @@ class Ranges(Take):
         is_one = self.joined is not None and self.joined.single
         counts = None if is_one else bounds.stops[at] - begins
         return Runs(begins, counts, wanted.places, None, self.entries, wanted.keys)
+
+
+@dataclass(frozen=True, eq=False)
+class PickedRows(Values):
+    """Parts of values that are arrays of their own, such as those of varying length in a file, which are read whole.
+
+    Attributes
+    ----------
+    values : Values
+        The whole values.
+    entries : RowEntries, optional
+        The entries that each has along its first axis; None for all.
+    inner : tuple of (numpy.ndarray or None)
+        The positions along its other axes; None for all.
+    """
+
+    values: Values
+    entries: RowEntries | None
+    inner: Positions = ()
+
+    @property
+    def seed(self) -> int | None:
+        drawn = None if self.entries is None else self.entries.seed
+        return self.values.seed if drawn is None else drawn
+
+    @cached_property
+    def array(self) -> ColumnLayout:
+        whole, at = self.values.array, None if self.entries is None else self.entries.at
+        inner = tuple(lengths_of_taken(axes_of_entries(whole), self.inner))  # type: ignore[arg-type]
+        assert whole.element is not None
+        element, is_list = whole.element.base, whole.kind == "list"
+        if isinstance(at, np.ndarray) and element.kind in "biufc" and len(whole.ragged_shape) <= 1 + len(inner):
+            kind: Kind = "bool" if element.kind == "b" else "number"
+            rows = layout_of_rows(whole.name, whole, (whole.num_rows, len(at), *inner), whole.chunk_rows, whole.path)
+            return replace(rows, kind=kind, stored_dtype=element, element=None, ragged_shape=(), nullable=False)
+        if is_list:
+            return replace(whole, element=np.dtype((element, inner)), chunk_shape=None, fill=None, offset=None)
+        return replace(whole, ragged_shape=(None, *inner), fill=None, offset=None)
+
+    def blank(self, dtype: np.dtype) -> Any:
+        return self.values.blank(dtype)
+
+    def reading(self, units: Request, out: np.ndarray) -> Reading:
+        wanted, rows = units.listed(), np.empty(len(units.listed()), object)
+
+        def finish() -> None:
+            lengths = np.array([0 if row is None else len(row) for row in rows], np.int64)
+            entries = None if self.entries is None else self.entries.of_each(lengths, wanted.keys)
+            for i, (place, row) in enumerate(zip(wanted.places.tolist(), rows, strict=True)):
+                kept = row if row is None or entries is None else np.asarray(row)[entries[i]]
+                out[place] = kept if kept is None else picked(kept[None], (None, *self.inner))[0]
+
+        return self.values.reading(request_of(wanted.rows, keys=wanted.keys), rows).then(finish)
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,12 +351,36 @@ class OfParts(Values):
         Returns the part of each unit, and its number among the units of that part.
     of : callable, optional
         Returns the values of a part, which are made when they are read.
+    units : Partition, optional
+        The units of each part, if those of one follow those of the one before.
     """
 
     name: str
     parts: tuple[Values, ...]
     part_of: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
     of: Callable[[int], Values] | None = None
+
+    units: Partition | None = None
+
+    @classmethod
+    def end_to_end(cls, name: str, parts: tuple[Values, ...], paths: Sequence[str]) -> OfParts:
+        """Return the values of parts, those of one after those of the one before; `paths` are theirs, for messages.
+
+        Raises
+        ------
+        SchemaMismatchError
+            If they differ in kind, type or shape.
+        """
+        layouts = [part.array for part in parts]
+        for path, layout in zip(paths, layouts, strict=True):
+            if not _is_alike(layouts[0], layout):
+                raise SchemaMismatchError(
+                    f"{layout.path}: column {name!r}: its parts differ: {layouts[0].kind} of {_shown(layouts[0])} in "
+                    f"{paths[0]!r}, and {layout.kind} of {_shown(layout)} in {path!r}. Choose those that agree with a "
+                    "narrower pattern."
+                )
+        units = Partition.of(np.array([layout.num_rows for layout in layouts], np.int64))
+        return cls(name, parts, units.local, units=units)
 
     @property
     def seed(self) -> int | None:
@@ -295,7 +391,7 @@ class OfParts(Values):
         layouts = [part.array for part in self.parts]
         dtypes = {layout.dtype for layout in layouts}
         sources = dict.fromkeys(source for layout in layouts for source in layout.sources)
-        return replace(
+        array = replace(
             layouts[0],
             name=self.name,
             stored_dtype=np.result_type(*dtypes) if len(dtypes) > 1 else layouts[0].stored_dtype,
@@ -304,15 +400,69 @@ class OfParts(Values):
             fill=None,
             offset=None,
         )
+        if self.units is None:
+            return array
+        shape = common_shape(np.array([_lengths_of_axes(layout) for layout in layouts])) if array.ragged_shape else ()
+        sizes = np.array([layout.item_bytes for layout in layouts]), np.maximum(self.units.lengths, 1)
+        return replace(
+            array,
+            shape=(self.units.num_units, *array.row_shape),
+            ragged_shape=tuple(None if n is None or n < 0 else n for n in shape),
+            item_bytes=round(np.average(sizes[0], weights=sizes[1])),
+            enum=self._categories[0] if array.kind == "category" else array.enum,
+        )
+
+    @cached_property
+    def _categories(self) -> tuple[tuple[tuple[str, int], ...], list[np.ndarray]]:
+        """The categories of all parts, and for each part the code that each of its codes has among them."""
+        known: dict[str, int] = {}
+        codes = [[known.setdefault(name, len(known)) for name, _ in part.array.enum] for part in self.parts]
+        return tuple(known.items()), [np.array([*of_part, -1]) for of_part in codes]  # -1 is a missing value
+
+    def take(self, taken: Positions) -> Values:
+        if self.of is not None:
+            return Values.take(self, taken)
+        return replace(self, parts=tuple(part.take(taken) for part in self.parts))
 
     def reading(self, units: Request, out: np.ndarray) -> Reading:
         wanted, readings = units.listed(), []
         parts, rows = self.part_of(wanted.rows)
+        # Code 0 of one part is another category than code 0 of the next: codes are those of all categories together.
+        are_codes = self.units is not None and self.array.kind == "category" and out.dtype.kind in "iu"
         for part, chosen in by_part(parts):
             keys = None if wanted.keys is None else wanted.keys[chosen]
-            values = self.parts[part] if self.of is None else self.of(part)
-            readings.append(values.reading(request_of(rows[chosen], wanted.places[chosen], keys), out))
+            values, places = self.parts[part] if self.of is None else self.of(part), wanted.places[chosen]
+            reading = values.reading(request_of(rows[chosen], places, keys), out)
+            readings.append(
+                reading.then(partial(_recode, out, places, self._categories[1][part])) if are_codes else reading
+            )
         return Reading.together(readings)
+
+
+def _recode(out: np.ndarray, places: np.ndarray, codes: np.ndarray) -> None:
+    """Put the codes that all parts share in the place of those of one part."""
+    out[places] = codes[out[places]]
+
+
+def _is_alike(one: ColumnLayout, other: ColumnLayout) -> bool:
+    """Return whether the rows of two layouts may follow each other."""
+    held = [layout.dtype if layout.element is None else layout.element for layout in (one, other)]
+    is_text = one.kind == "string" or (one.kind == "category" and {held[0].kind, held[1].kind} <= {*"OS"})
+    same_shape = len(one.ragged_shape) == len(other.ragged_shape) if one.kind == "ragged" else _same(one, other)
+    return one.kind == other.kind and (is_text or held[0] == held[1]) and same_shape
+
+
+def _same(one: ColumnLayout, other: ColumnLayout) -> bool:
+    return (one.row_shape, one.ragged_shape) == (other.row_shape, other.ragged_shape)
+
+
+def _lengths_of_axes(layout: ColumnLayout) -> tuple[int, ...]:
+    """Return the shape of a row, with -1 for axes along which rows differ."""
+    return tuple(-1 if n is None else n for n in layout.ragged_shape or layout.row_shape)
+
+
+def _shown(layout: ColumnLayout) -> str:
+    return f"{layout.dtype if layout.element is None else layout.element} {layout.ragged_shape or layout.row_shape}"
 
 
 def chunk_group_starts(bounds: Bounds, chunk_values: int, chunks: int) -> np.ndarray:
@@ -344,6 +494,14 @@ def layout_of_rows(name: str, array: ColumnLayout, shape: tuple[int, ...], chunk
     chunks = None if chunk_rows == 1 else (chunk_rows, *shape[1:])
     rows = replace(array, name=name, shape=shape, chunk_shape=chunks, path=path)
     return replace(rows, offset=None, fill=None, user_block=0, lost_fields=())
+
+
+def axes_of_entries(array: ColumnLayout) -> tuple[int | None, ...]:
+    """Return the axes that values of varying length have after their first one; None for one that varies, too."""
+    if array.kind == "ragged":
+        return array.ragged_shape[1:]
+    own = () if array.element is None else array.element.shape
+    return (*array.ragged_shape[1:], *own)
 
 
 def element_of_lists(array: ColumnLayout) -> np.dtype:

@@ -134,6 +134,8 @@ class Blocks:
         """Return the part of blocks that the user asks for: positions along axes that they have whole, and draws."""
         if (made := self.columns.part(name)) is None:
             return (), None
+        if len(made.parts) > 1:
+            raise UnsupportedColumnError(f"{array.where}: {made}: of blocks, one part() is taken; write it as one")
         asked = [*([] if made.random is None else [0]), *(axis for axis, _ in made.axes)]
         others = [axis for axis in range(len(array.shape)) if axis not in cut]
         if wrong := [axis for axis in asked if axis not in others]:

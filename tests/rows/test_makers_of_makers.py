@@ -1,0 +1,248 @@
+"""Columns that are made of made columns: random chains of makers equal numpy, and what has no meaning says so."""
+
+import itertools
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ray_h5 import H5Dataset, csr, fields, joined, loader, part, ragged, where
+from ray_h5.errors import OptionError, RayH5Error
+from tests.properties import few
+
+TYPE = np.dtype([("a", "<i4"), ("b", ">f8"), ("in", [("p", "<i2"), ("q", "<i2", (2,))])])
+RUNS = 3
+
+
+class Chain:
+    """A random column, and its rows as numpy has them: of the root, or of each of several runs.
+
+    ``rows[run]`` has the values of the rows of a run; `path` stands for the run in paths.
+    """
+
+    def __init__(self, file, rng, path):
+        self.file, self.rng, self.path, self.count = file, rng, path, 0
+        self.runs = [f"run_{i}/" for i in range(RUNS)] if path else [""]
+
+    def dataset(self, name, values):
+        """Write a dataset of each run, chunked or contiguous, and return its path."""
+        self.count += 1
+        name = f"{name}{self.count}"
+        is_chunked = self.rng.random() < 0.5 and all(len(of_run) for of_run in values)
+        for run, of_run in zip(self.runs, values, strict=True):
+            how = {"chunks": (2, *of_run.shape[1:]), "maxshape": (None, *of_run.shape[1:])} if is_chunked else {}
+            self.file.create_dataset(run + name, data=of_run, **how)
+        return self.path + name
+
+    def leaf(self):
+        """Return a path or fields of one, and the rows."""
+        lengths = [int(self.rng.integers(0 if self.path else 1, 9)) for _ in self.runs]
+        kind = self.rng.choice(["numbers", "cube", "scalars", "compound", "nested"])
+        if kind in {"numbers", "cube", "scalars"}:
+            shape = {"numbers": (3,), "cube": (3, 2), "scalars": ()}[kind]
+            values = [self.rng.integers(0, 99, (n, *shape)).astype(">i4") for n in lengths]
+            return self.dataset("x", values), values
+        values = [np.zeros(n, TYPE) for n in lengths]
+        for of_run in values:
+            of_run["a"], of_run["b"] = self.rng.integers(0, 99, (2, len(of_run)))
+            of_run["in"]["q"] = self.rng.integers(0, 99, (len(of_run), 2))
+        path = self.dataset("t", values)
+        if kind == "nested":
+            return f"{path}/in/q", [of_run["in"]["q"] for of_run in values]
+        if self.rng.random() < 0.3:
+            return f"{path}/b", [of_run["b"] for of_run in values]
+        stacked = [np.stack([of_run["b"], of_run["a"]], -1) for of_run in values]
+        return fields(path, ["b", "a"]), stacked
+
+    def draw(self, depth):
+        """Return a column of so many makers, and the rows of each run: arrays, or lists of arrays."""
+        if not depth:
+            return self.leaf()
+        maker = self.rng.choice(["part", "ragged", *([] if self.path else ["joined"])])
+        if maker == "joined":
+            inner = Chain(self.file, self.rng, "run_*/")
+            inner.count = self.count + 10
+            column, rows = inner.draw(depth - 1)
+            self.count = inner.count + 10
+            return joined(column, name="joined"), [[row for of_run in rows for row in of_run]]
+        column, rows = self.draw(depth - 1)
+        if maker == "part":
+            return self.part(column, rows)
+        return self.ragged(column, rows)
+
+    def part(self, column, rows):
+        arrays = [row for of_run in rows for row in of_run]
+        if not arrays or not all(isinstance(row, np.ndarray) and row.ndim for row in arrays):
+            return column, rows
+        axis = int(self.rng.integers(0, arrays[0].ndim))
+        least = min(row.shape[axis] for row in arrays)
+        what = slice(int(self.rng.integers(0, 2)), None, int(self.rng.choice([1, 2])))
+        if least and self.rng.random() < 0.6:
+            what = self.rng.permutation(least)[: self.rng.integers(1, least + 1)].tolist()
+        key = (slice(None),) * axis + (what,)
+        return part(column, {axis: what}), [[row[key] for row in of_run] for of_run in rows]
+
+    def ragged(self, column, rows):
+        if rows and any(isinstance(row, list) for of_run in rows for row in of_run):
+            return column, rows  # a third level of lists
+        cuts = [np.sort(self.rng.integers(0, len(of_run) + 1, 4)) for of_run in rows]
+        offsets = [np.array([0, *cut, len(of_run)]) for cut, of_run in zip(cuts, rows, strict=True)]
+        made = [
+            [of_run[a:b] for a, b in itertools.pairwise(at.tolist())] for at, of_run in zip(offsets, rows, strict=True)
+        ]
+        how = self.rng.choice(["offsets", "bounds", "fields", *([] if self.path else ["joined"])])
+        if how == "offsets":
+            return ragged(column, offsets=self.dataset("o", offsets)), made
+        pairs = [np.stack([at[:-1], at[1:]], -1) for at in offsets]
+        if how == "bounds":
+            wider = [np.concatenate([of_run, of_run], 1) for of_run in pairs]
+            return ragged(column, bounds=part(part(self.dataset("w", wider), {0: [3, 2, 1]}), {0: [1, 0]})), made
+        if how == "joined":
+            self.count += 1
+            for i, piece in enumerate(np.split(pairs[0], [1, 3])):
+                self.file[f"pairs{self.count}_{i}"] = piece
+            return ragged(column, bounds=joined(f"pairs{self.count}_*")), made
+        table = [np.zeros(len(of_run), [("stop", "<i8"), ("start", "<u4")]) for of_run in pairs]
+        for of_run, pair in zip(table, pairs, strict=True):
+            of_run["start"], of_run["stop"] = pair.T
+        return ragged(column, bounds=fields(self.dataset("b", table), ["start", "stop"])), made
+
+
+def assert_rows(found, expected):
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        if isinstance(other, list):
+            assert len(one) == len(other)
+            for each, array in zip(one, other, strict=True):
+                np.testing.assert_array_equal(np.asarray(each), array)
+        else:
+            np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
+
+
+def rows_of(dataset, name):
+    return [dataset[i][name] for i in range(len(dataset))]
+
+
+@few(60)
+@given(seed=st.integers(0, 2**32))
+def test_random_chains_equal_numpy(tmp_path_factory, seed):
+    rng = np.random.default_rng(seed)
+    path = tmp_path_factory.mktemp("makers") / "a.h5"
+    with h5py.File(path, "w") as file:
+        column, rows = Chain(file, rng, "").draw(int(rng.integers(1, 5)))
+    (expected,) = rows
+    if isinstance(column, str) or not len(expected):
+        return
+    dataset = H5Dataset(path, [column])
+    assert_rows(rows_of(dataset, column.name), expected)
+    chosen = rng.integers(0, len(expected), 6).tolist()
+    assert_rows(dataset[chosen][column.name], [expected[i] for i in chosen])
+
+
+@few(20)
+@given(seed=st.integers(0, 2**32))
+def test_sparse_rows_end_to_end_equal_scipy(tmp_path_factory, seed):
+    rng = np.random.default_rng(seed)
+    path, dense = tmp_path_factory.mktemp("chunks") / "a.h5", []
+    with h5py.File(path, "w") as file:
+        for i in range(3):
+            values = rng.integers(1, 9, (int(rng.integers(0, 5)), 6)) * (rng.random((1, 6)) < 0.5)
+            dense.append(values)
+            at = np.nonzero(values)
+            group = file.create_group(f"chunks/{i}")
+            group["data"], group["indices"] = values[at].astype("f4"), at[1].astype("i4")
+            group["indptr"] = np.r_[0, np.cumsum((values != 0).sum(1))]
+            group.attrs.update({"encoding-type": "csr_matrix", "shape": values.shape})
+        file["names"] = np.array([f"n{i}" for i in range(6)], "S2")
+    expected = np.concatenate(dense)
+    columns = {
+        "whole": joined("chunks/*"),
+        "taken": csr(joined("chunks/*"), take=["n4", "n1"], names="names"),
+        "part": part(joined(csr("chunks/*", take=[5, 3, 0])), {0: [2, 0]}),
+    }
+    if not len(expected):
+        return
+    found = H5Dataset(path, columns)[list(range(len(expected)))]
+    for name, at in {"whole": [*range(6)], "taken": [4, 1], "part": [0, 5]}.items():
+        np.testing.assert_array_equal(found[name].numpy(), expected[:, at])
+
+
+@pytest.fixture
+def runs(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for i, (codes, known) in enumerate([([0, -1, 1], ["u", "v"]), ([1, 0], ["w", "v"])]):
+            file[f"ct/{i}/codes"], file[f"ct/{i}/categories"] = np.int8(codes), np.array(known, "S1")
+            file[f"ct/{i}"].attrs.update({"encoding-type": "categorical", "encoding-version": "0.2.0"})
+            file[f"ni/{i}/values"], file[f"ni/{i}/mask"] = np.arange(len(codes)), np.arange(len(codes)) == 1
+            file[f"ni/{i}"].attrs.update({"encoding-type": "nullable-integer", "encoding-version": "0.1.0"})
+            file[f"x{i}"], file[f"number{i}"] = np.arange(6).reshape(2, 3), 1.0
+        texts = [np.arange(n, dtype="i4") for n in (2, 4, 3)]
+        file.create_dataset("v", data=np.array([*texts, None], object)[:3], dtype=h5py.vlen_dtype("i4"))
+        file["csr/data"], file["csr/indices"], file["csr/indptr"] = [1.0], [0], [0, 1, 1]
+    return tmp_path / "a.h5"
+
+
+def test_encoded_columns_end_to_end(runs):
+    values = H5Dataset(runs, [joined("ct/*"), joined("ni/*")])
+    assert rows_of(values, "ct") == ["u", None, "v", "v", "w"]
+    assert rows_of(values, "ni") == [0, None, 2, 0, None]
+    codes = H5Dataset(runs, [joined("ct/*")], dtypes={"ct": "int32"})[[0, 1, 2, 3, 4]]["ct"]
+    assert codes.tolist() == [0, -1, 1, 1, 2]  # of u, v, w
+    classes = H5Dataset(runs, [joined("ct/*")], labels={"ct": ["v", "u", "w"]}, predicate=where(ct=["u", "v", "w"]))
+    assert [int(row["ct"]) for row in classes] == [1, 0, 0, 2]
+    drawn = [row for batch in loader(runs, 2, columns=[joined("ct/*")], shuffle=True) for row in batch["ct"]]
+    assert sorted(map(str, drawn)) == ["None", "u", "v", "v", "w"]
+
+
+def test_parts_of_arrays_of_varying_length(runs):
+    rows = [np.arange(n) for n in (2, 4, 3)]
+    for what in (slice(1, 3), slice(None, None, -1)):
+        assert_rows(rows_of(H5Dataset(runs, [part("v", {0: what})]), "v"), [row[what] for row in rows])
+    first = H5Dataset(runs, [part("v", {0: [1, 0]})])[[2, 0, 1]]["v"]
+    assert first.tolist() == [[1, 0]] * 3
+    draws = set()
+    batches = loader(runs, 3, columns=[part("v", random=2)], shuffle=False)
+    for epoch in range(8):
+        batches.set_epoch(epoch)
+        ((two, of_four, of_three),) = [batch["v"] for batch in batches]
+        assert np.asarray(two).tolist() == [0, 1]
+        assert all(np.asarray(of).tolist() == sorted({*np.asarray(of).tolist()}) for of in (of_four, of_three))
+        draws.add((*np.asarray(of_four).tolist(),))
+    assert len(draws) > 1
+    assert {*map(len, draws)} == {2}
+    with pytest.raises(RayH5Error, match="takes entry 3 of each row, and a row has 2"):
+        H5Dataset(runs, [part("v", {0: [3]})])[0]
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: csr(fields("x0", ["a"])), r"expected its name, such as csr\('X'\), or joined"),
+        (lambda: fields(csr("csr"), ["a"]), "numbers, and have no fields"),
+        (lambda: fields(fields("x0", ["a"]), ["b"]), "numbers, and have no fields"),
+        (lambda: joined(ragged(joined("x*"), offsets="o")), "expected one glob"),
+        (lambda: joined(ragged("x", offsets="o*")), "expected a glob"),
+        (lambda: ragged("x0", offsets=part("x1", random=2)), "expected the same entries of each row"),
+        (lambda: ragged("x0", offsets=ragged("x1", offsets="o")), "expected the same entries of each row"),
+        (lambda: part(part("x0", random=3), random=2), "draw them once"),
+    ],
+)
+def test_makers_without_a_meaning(make, says):
+    with pytest.raises(OptionError, match=says):
+        make()
+
+
+def test_makers_of_what_files_do_not_hold(runs):
+    wrong = {
+        "no sparse|rows of a sparse matrix": ragged(csr("csr", shape=(2, 1)), offsets="v"),
+        "rows of varying length itself": ragged("x0", offsets="v"),
+        "single values": joined("number*"),
+        "stars": joined(ragged("x*", offsets="*/o*")),
+        "nothing matches": joined(ragged("gone*/x", offsets="gone*/o")),
+        "its parts differ: category.*'ct/0', and optional.*'ni/0'": joined("[cn][ti]/0"),
+    }
+    for says, column in wrong.items():
+        with pytest.raises(RayH5Error, match=says):
+            H5Dataset(runs, [column])[0]
