@@ -43,6 +43,7 @@ from ray_h5.globs import is_glob
 from ray_h5.hdf5.groups.matching_groups import GroupPattern
 from ray_h5.hdf5.tree.tree import lost_fields
 from ray_h5.manifest.file_table import digest_of
+from ray_h5.manifest.indices import Along, Indices
 from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray, Paths
 from ray_h5.manifest.layout import ColumnLayout, Encoding, Form
 from ray_h5.manifest.partition import Partition
@@ -509,11 +510,12 @@ class Columns(ABC):
 
     def positions(
         self, made: RowPart, axes: dict[int, Positions], shape: tuple[int | None, ...], first_axis: int = 0
-    ) -> tuple[np.ndarray | None, ...]:
-        """Return the positions along each axis of a shape; None for all."""
-        taken: list[np.ndarray | None] = [None] * (max(axes, default=-1) + 1)
+    ) -> Indices:
+        """Return the indices along each axis of a shape; None for all."""
+        taken: list[Along | None] = [None] * (max(axes, default=-1) + 1)
         for axis, at in axes.items():
-            taken[axis] = self._along(f"part({made.name!r}, {{{axis + first_axis}: ...}})", made, at, shape[axis] or 0)
+            what = f"part({made.name!r}, {{{axis + first_axis}: ...}})"
+            taken[axis] = Along.of(self._along(what, made, at, shape[axis] or 0))
         return tuple(taken)
 
     def _along(self, what: str, made: RowPart | Csr, at: Positions, length: int) -> np.ndarray:

@@ -11,9 +11,9 @@ import numpy as np
 from ray_h5.errors import OptionError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.globs import WILDCARD, is_glob, texts_of
 from ray_h5.hash_and_permute import word_at
+from ray_h5.manifest.indices import runs_of
 from ray_h5.manifest.partition import Partition
 from ray_h5.options import as_names
-from ray_h5.read.arrays.selection import runs_of_positions
 
 
 class _OfColumn:
@@ -168,7 +168,7 @@ class RowEntries:
         known, of = lengths, np.arange(len(lengths))
         if self.seed is None:  # rows of one length have the same entries
             known, of = np.unique(lengths, return_inverse=True)
-        runs = [np.array(runs_of_positions(at), np.int64).reshape(-1, 2) for at in self.of_each(known, keys)]
+        runs = [*map(runs_of, self.of_each(known, keys))]
         parts, of = Partition.of(np.array([len(run) for run in runs], np.int64)), of.reshape(-1)
         firsts, sizes = np.concatenate([*runs, np.empty((0, 2), np.int64)])[parts.units(of)].T
         return np.repeat(np.arange(len(lengths)), parts.lengths_of(of)), firsts, sizes

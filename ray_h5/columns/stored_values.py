@@ -7,28 +7,19 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 
 import numpy as np
 
 from ray_h5.buffers import empty
-from ray_h5.columns.values import (
-    Positions,
-    Reading,
-    Taken,
-    Values,
-    composed,
-    lengths_of_taken,
-    picked,
-    reshaped,
-)
+from ray_h5.columns.values import Reading, Taken, Values, reshaped
 from ray_h5.errors import UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.format.value_types import split_array
+from ray_h5.manifest.indices import Along, Indices, composed, lengths_of, picked
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout, Kind
 from ray_h5.manifest.row_requests import Request, request_of
+from ray_h5.manifest.takes import Take
 from ray_h5.messages import near_names
-from ray_h5.read.arrays.selection import Selection, layout_of_boxes, runs_of_positions
 from ray_h5.read.read_parts import ColumnAddress, Part
 
 _ITEM = re.compile(r"(?P<field>.+)\[(?P<at>\d{1,9})\]")
@@ -51,8 +42,8 @@ class Stored(Values):
         The fields, which are one more axis, of one dtype.
     is_one : bool
         Whether a value is that of the only field, without this axis.
-    taken : tuple of (numpy.ndarray or None)
-        The positions along each axis of a unit; None for all.
+    taken : tuple of (Along or None)
+        The indices along each axis of a unit; None for all.
     """
 
     layout: ColumnLayout
@@ -60,7 +51,7 @@ class Stored(Values):
     name: str = ""
     fields: tuple[str, ...] = ()
     is_one: bool = False
-    taken: Positions = ()
+    taken: Indices = ()
 
     @classmethod
     def of(cls, source: ColumnLayout | JoinedArray) -> Stored:
@@ -110,7 +101,7 @@ class Stored(Values):
                 offset=None,
             )
         if self.taken:
-            lengths = lengths_of_taken(self.layout.row_shape, self.taken)
+            lengths = lengths_of(self.layout.row_shape, self.taken)
             layout = reshaped(layout, *lengths, *layout.shape[len(self.layout.shape) :])  # fields add axes
         return layout
 
@@ -119,25 +110,23 @@ class Stored(Values):
             return self
         assert not self.taken
         shape = (math.prod(self.layout.shape[:axes]), *self.layout.shape[axes:])
-        rows, last = self._selection, len(self.layout.shape) - 1
-        rows = replace(rows, axes=tuple(last - at if rows.is_reversed else at for at in range(axes)))
+        rows = self._rows.over(axes, len(self.layout.shape))
         flattened = replace(self.layout, shape=shape, chunk_shape=None, fill=None, offset=None)
         return replace(self, layout=flattened, address=rows)
 
-    def take(self, taken: Positions) -> Values:
-        if self._selection.is_reversed or len(taken) > len(self.layout.row_shape):
+    def take(self, taken: Indices) -> Values:
+        if self._rows.is_reversed or len(taken) > len(self.layout.row_shape):
             return Taken(self, taken)
         return replace(self, taken=composed(self.taken, taken))
 
-    def boxes(self, axes: tuple[int, ...], shape: tuple[int, ...], taken: Positions) -> Stored:
-        """Return boxes of a dataset, of a shape along `axes`; `taken` has positions along other axes.
+    def boxes(self, axes: tuple[int, ...], shape: tuple[int, ...], taken: Indices) -> Stored:
+        """Return boxes of a dataset, of a shape along `axes`; `taken` has indices along other axes.
 
         Units are the places of their corners along these axes, in C order.
         """
         assert isinstance(self.address, str), "a plain dataset"
-        runs = tuple(None if at is None else runs_of_positions(at) for at in taken)
-        address = Selection(self.address, axes, shape, runs)
-        return replace(self, layout=layout_of_boxes(self.layout, address), address=address)
+        address = Take(self.address, axes, shape, taken)
+        return replace(self, layout=address.layout(self.layout), address=address)
 
     def reading(self, units: Request, out: np.ndarray) -> Reading:
         if not (self.fields or self.taken):
@@ -149,7 +138,7 @@ class Stored(Values):
                 return Reading([Part(address, units, out)])
             # Fields of several types are read side by side. Of groups, the type of a unit is in native byte order, and
             # that of the address as it is stored.
-            shape, dtype = tuple(lengths_of_taken(shape, taken)), address.dtype
+            shape, dtype = tuple(lengths_of(shape, taken)), address.dtype
             names, taken = address.dtype.names, ()
         elif isinstance(self.address, JoinedArray) and self.address.unit_shape is None:
             shape = out.shape[1 : out.ndim - len(self._type[1])]
@@ -162,19 +151,19 @@ class Stored(Values):
         return Reading([part], [finish])
 
     @property
-    def _selection(self) -> Selection:
-        """What is selected of a dataset, or of many, if all values are read."""
-        return self.address if isinstance(self.address, Selection) else Selection(self.address)
+    def _rows(self) -> Take:
+        """What rows are of a dataset, or of many, if whole values are read."""
+        return self.address if isinstance(self.address, Take) else Take(self.address)
 
     @property
-    def _taken_address(self) -> Selection | None:
+    def _taken_address(self) -> Take | None:
         """The parts alone, where this package decodes the datasets itself; None if whole values are read."""
         many = self.address if isinstance(self.address, JoinedArray) else None
         of = (self.layout,) if many is None else many.layouts
         is_decoded = (many is None or not many.single) and all(
             layout.direct and layout.storage in {"contiguous", "chunked"} for layout in of
         )
-        is_alike, rows = len({(layout.stored_dtype, layout.row_shape) for layout in of}) == 1, self._selection
+        is_alike, rows = len({(layout.stored_dtype, layout.row_shape) for layout in of}) == 1, self._rows
         if not (is_decoded and is_alike) or rows.is_reversed:
             return None
         dtype = of[0].stored_dtype  # that of many datasets of other chunks is not as they are stored
@@ -182,12 +171,9 @@ class Stored(Values):
         if members:
             is_alike = len({member for member, _ in members}) == 1
             dtype = split_array(members[0][0])[0] if is_alike else np.dtype([("", member) for member, _ in members])
-        rows = replace(rows, of_value=tuple((at, member.itemsize) for member, at in members), dtype=dtype)
-        if rows.shape:
-            return rows
-        positions = zip_longest(self.layout.row_shape, self.taken)
-        taken = (None if at is None else runs_of_positions(at) for _, at in positions)
-        return replace(rows, taken=(*[None] * len(rows.axes), *taken))
+        of_value = np.array([(at, member.itemsize) for member, at in members], np.int64)
+        rows = replace(rows, of_value=Along.of_runs(of_value) if members else None, dtype=dtype)
+        return rows.part(self.taken, len(rows.axes) + len(self.layout.row_shape)) if self.taken else rows
 
     def _fields_of(self, values: np.ndarray, names: Sequence[str]) -> np.ndarray:
         """Return fields of compound values, in their order, as one array; whole values if there are no names."""

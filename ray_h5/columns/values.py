@@ -10,8 +10,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,17 +20,15 @@ from ray_h5.columns.sparse_rows import Entries, SparseRow, index_dtype
 from ray_h5.errors import CastError, UnsupportedColumnError
 from ray_h5.hash_and_permute import word_at
 from ray_h5.hdf5.format.value_types import empty_record
+from ray_h5.manifest.indices import Indices, composed, lengths_of, picked
 from ray_h5.manifest.layout import ColumnLayout, Kind
 from ray_h5.manifest.row_requests import Request, request_of
-from ray_h5.read.arrays.selection import rows_in_order
+from ray_h5.manifest.takes import rows_in_order
 from ray_h5.read.read_parts import FileRead, Part
 from ray_h5.read.reader import OBJECT_BYTES, FileReader
 
 if TYPE_CHECKING:
     from ray_h5.columns.schema import ColumnSpec
-
-Positions: TypeAlias = tuple[np.ndarray | None, ...]
-"""The positions along each axis of a unit; None for all."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,8 +97,8 @@ class Values:
             )
         return self
 
-    def take(self, taken: Positions) -> Values:
-        """Return the same values with some positions along the axes of a unit; None for all of an axis."""
+    def take(self, taken: Indices) -> Values:
+        """Return the same values with some indices along the axes of a unit; None for all of an axis."""
         return Taken(self, taken)
 
     def blank(self, dtype: np.dtype) -> Any:
@@ -163,7 +160,7 @@ class Decoded(Values):
     def over(self, axes: int) -> Values:
         return replace(self, values=self.values.over(axes), mask=self.mask and self.mask.over(axes))
 
-    def take(self, taken: Positions) -> Values:
+    def take(self, taken: Indices) -> Values:
         if self.of_each_value:
             values, mask = self.values.take(taken), self.mask and self.mask.take(taken)
             if not (isinstance(values, Taken) or isinstance(mask, Taken)):
@@ -199,20 +196,20 @@ class Taken(Values):
     ----------
     values : Values
         The whole units.
-    taken : tuple of (numpy.ndarray or None)
-        The positions along each axis of a unit; None for all.
+    taken : tuple of (Along or None)
+        The indices along each axis of a unit; None for all.
     entries : RowEntries, optional
         Then, what is drawn of the first axis.
     """
 
     values: Values
-    taken: Positions = ()
+    taken: Indices = ()
     entries: RowEntries | None = None
 
     @property
     def array(self) -> ColumnLayout:
         whole = self.values.array
-        shape = lengths_of_taken(whole.row_shape, self.taken)
+        shape = lengths_of(whole.row_shape, self.taken)
         if self.entries is not None:
             shape[0] = int(self.entries.counts(np.array(shape[:1]))[0])
         return reshaped(whole, *shape)
@@ -224,7 +221,7 @@ class Taken(Values):
     def over(self, axes: int) -> Taken:
         return replace(self, values=self.values.over(axes))
 
-    def take(self, taken: Positions) -> Taken:
+    def take(self, taken: Indices) -> Taken:
         return replace(self, taken=composed(self.taken, taken))
 
     def blank(self, dtype: np.dtype) -> Any:
@@ -315,24 +312,6 @@ class NoValues(Values):
             )
         out[units.listed().places] = None if out.dtype.hasobject else np.nan
         return Reading()
-
-
-def composed(first: Positions, then: Positions) -> Positions:
-    """Return the positions that are left if some are taken, and of these some."""
-    return tuple(two if one is None else one if two is None else one[two] for one, two in zip_longest(first, then))
-
-
-def lengths_of_taken(shape: tuple[int, ...], taken: Positions) -> list[int]:
-    """Return how many positions are taken along each axis of a shape."""
-    return [n if at is None else len(at) for n, at in zip_longest(shape, taken)]
-
-
-def picked(values: np.ndarray, taken: Positions) -> np.ndarray:
-    """Return values at positions along the axes of a unit."""
-    for axis, at in enumerate(taken):
-        if at is not None:
-            values = values.take(at, axis=1 + axis)
-    return values
 
 
 def reshaped(layout: ColumnLayout, *row_shape: int) -> ColumnLayout:

@@ -10,8 +10,8 @@ import numpy as np
 
 from ray_h5.errors import StaleIndexError
 from ray_h5.manifest.chunk_index import MAX_CHUNK_BYTES, ChunkGrid, ChunkIndex
+from ray_h5.manifest.indices import Along
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes
-from ray_h5.manifest.selections import Selection
 from ray_h5.merged_facts import Facts
 
 _BYTES_A_CHUNK = 28
@@ -160,15 +160,15 @@ class Redirect:
         ``"link"``: in the dataset that a link leads to; ``"virtual"``: in those of a virtual dataset.
     columns : tuple of OtherColumn
         The datasets, each once; one for a link.
-    mappings : tuple of (int, Selection, Selection or None)
-        Of a virtual dataset: the number of a dataset, what is selected here, and there (None for all of it).
+    mappings : tuple of (int, tuple of Along, tuple of Along or None)
+        Of a virtual dataset: the number of a dataset, which indices along each axis are here, and there (None for all).
     fill : numpy.ndarray, optional
         0-d: the value of rows that no mapping has; None for values of varying length.
     """
 
     how: How
     columns: tuple[OtherColumn, ...] = ()
-    mappings: tuple[tuple[int, Selection, Selection | None], ...] = ()
+    mappings: tuple[tuple[int, tuple[Along, ...], tuple[Along, ...] | None], ...] = ()
     fill: np.ndarray | None = None
 
     def with_known(self, known: list[KnownColumn | None]) -> Redirect:

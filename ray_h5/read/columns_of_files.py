@@ -12,10 +12,10 @@ from ray_h5.errors import CorruptChunkError
 from ray_h5.manifest.chunk_index import UNALLOCATED, ChunkIndex
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.row_requests import request_of
+from ray_h5.manifest.takes import Take
 from ray_h5.per_process import cached_property
 from ray_h5.read.arrays.chunk_source import ChunkSource, Parts, joined_indexes
 from ray_h5.read.arrays.column import Column
-from ray_h5.read.arrays.selection import Selection
 from ray_h5.read.jobs import ReadStats
 from ray_h5.read.native.job_table import (
     CHUNKS_DECODED,
@@ -53,7 +53,7 @@ def joint_column(columns: Sequence[Column]) -> Column:
         descriptors=np.array([source.file for source in sources], np.int64),
         byte_sources={source.file: source.byte_source for source in sources},  # their descriptors stay open
     )
-    return Column(whole, Selection(whole.layout.name))
+    return Column(whole, Take(whole.layout.name))
 
 
 def alike(readers: Iterable[object]) -> list[Column]:

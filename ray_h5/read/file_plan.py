@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from ray_h5.hdf5.format.file_bytes import gather
 from ray_h5.manifest.joined_arrays import JoinedArray
+from ray_h5.manifest.takes import Take
 from ray_h5.read.arrays.column import Column, shared_jobs
 from ray_h5.read.arrays.plan_boxes import BoxPlanner
-from ray_h5.read.arrays.selection import Selection
 from ray_h5.read.jobs import Job, planned_later
 from ray_h5.read.open_file import JOINT_COLUMNS, MAX_OTHERS, OpenFile, max_open
 from ray_h5.read.read_parts import FileRead, Part
@@ -52,10 +52,10 @@ def jobs_of_parts(
             if layout.storage != "virtual":
                 read.add_sources(name, layout.sources)
         if redirect is None:
-            own.setdefault(name if isinstance(part.address, Selection) else id(part), []).append(part)
+            own.setdefault(name if isinstance(part.address, Take) else id(part), []).append(part)
         elif redirect.how == "link":
             (column,) = redirect.columns
-            address = replace(part.address, array=column.name) if isinstance(part.address, Selection) else column.name
+            address = replace(part.address, array=column.name) if isinstance(part.address, Take) else column.name
             piece = replace(part, address=address, where=part.where or layout.where)
             others.setdefault(file.file_of(column.path), []).append(piece)
         else:

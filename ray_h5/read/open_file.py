@@ -33,9 +33,9 @@ from ray_h5.manifest.file_state import FileState, SourceStates, are_same_sources
 from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray
 from ray_h5.manifest.known_columns import KnownColumn, OtherColumn, PackedIndex, Redirect
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, Encoding, FileLayout, Form
+from ray_h5.manifest.takes import Take
 from ray_h5.read.arrays.chunk_source import ChunkSource, RawFiles, joined_indexes
 from ray_h5.read.arrays.column import Column, JoinedColumn, no_places
-from ray_h5.read.arrays.selection import Selection
 from ray_h5.read.native.chunk_lister import list_chunks
 from ray_h5.read.read_parts import ColumnAddress
 from ray_h5.read.stored_items import StoredItems
@@ -644,10 +644,10 @@ class OpenFile:
 
     def reader(self, address: ColumnAddress, where: str = "") -> Column | JoinedColumn:
         """Return the reader of a column; its errors say that the column `where` leads to the file, if one does."""
-        array = address.array if isinstance(address, Selection) else address
+        array = address.array if isinstance(address, Take) else address
         if isinstance(array, JoinedArray):
             joined = self._joined_column(array)
-            return joined.select(address) if isinstance(address, Selection) else joined
+            return joined.select(address) if isinstance(address, Take) else joined
         if (column := self.readers.get((where, address))) is not None:
             return column
         with self._lock, self.library() as library:
@@ -659,8 +659,8 @@ class OpenFile:
             if layout.storage == "external":
                 source = RawFiles(layout, library.dataset(layout.name))
             path = f"{where} leads to {self.path}" if where else self.path
-            selection = address if isinstance(address, Selection) else Selection(array)
-            column = Column(ChunkSource(path, layout, source, index, None, self._key), selection, items)
+            take = address if isinstance(address, Take) else Take(array)
+            column = Column(ChunkSource(path, layout, source, index, None, self._key), take, items)
             if not where or isinstance(address, str):  # there may be any number of others
                 self.readers[where, address] = column
         return column

@@ -12,7 +12,7 @@ from ray_h5.errors import CastError
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import Request
-from ray_h5.read.arrays.selection import Selection
+from ray_h5.manifest.takes import Take
 from ray_h5.read.casting import Casting, CheckedOutput, LostValue, as_casting, checked
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from ray_h5.storage.byte_source import Identity
 
 
-ColumnAddress: TypeAlias = str | JoinedArray | Selection
-"""What a column is made of: rows of a dataset, units of many datasets, or other selections of these."""
+ColumnAddress: TypeAlias = str | JoinedArray | Take
+"""What a column is made of: rows of a dataset, units of many datasets, or other takes of these."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,7 +39,7 @@ class Part:
     @property
     def array(self) -> str | JoinedArray:
         """The dataset that is read, or many."""
-        return self.address.array if isinstance(self.address, Selection) else self.address
+        return self.address.array if isinstance(self.address, Take) else self.address
 
 
 @dataclass(slots=True, eq=False)

@@ -9,11 +9,10 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import h5py
 import numpy as np
@@ -21,15 +20,14 @@ import numpy as np
 from ray_h5.errors import CorruptFileError, UnsupportedColumnError
 from ray_h5.hdf5.format.file_bytes import gather
 from ray_h5.hdf5.format.value_types import empty_record
+from ray_h5.manifest.indices import Along, size_of
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.known_columns import OtherColumn, Redirect
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.partition import Partition
-from ray_h5.manifest.row_requests import Request, request_of, units_of
-from ray_h5.manifest.selections import Along, size_of
-from ray_h5.manifest.selections import Selection as Indices
+from ray_h5.manifest.row_requests import Request, request_of
+from ray_h5.manifest.takes import Take
 from ray_h5.read.arrays.column import Column, items_are_arrays
-from ray_h5.read.arrays.selection import Selection, runs_of_positions
 from ray_h5.read.casting import keeps_all
 from ray_h5.read.columns_of_files import alike, joint_column, parts_of
 from ray_h5.read.jobs import Job
@@ -42,7 +40,8 @@ FinishSteps = list[Callable[[], None]]
 
 _COPY = "Copy the values into the file with h5repack."
 
-_ONE = np.zeros(1, np.int64)
+_Selected: TypeAlias = "tuple[Along, ...]"
+"""What a mapping selects, along each axis."""
 
 FileOf = Callable[[str], Any]  # the `OpenFile` at a path that values come from
 
@@ -65,17 +64,17 @@ class _Source:
     path: str
     address: str | JoinedArray
     layout: ColumnLayout
-    here: Indices
-    there: Indices
+    here: _Selected
+    there: _Selected
     axes: dict[int, int]
 
     @classmethod
     def of(
-        cls, file: FileOf, column: OtherColumn, selections: tuple[Indices, Indices | None], layout: ColumnLayout
+        cls, file: FileOf, column: OtherColumn, mapping: tuple[_Selected, _Selected | None], layout: ColumnLayout
     ) -> _Source:
         """Return a mapping of a virtual dataset, given what it selects here and there."""
         address, source = file(column.path).source_column(column.name)
-        here, there = selections
+        here, there = mapping
         shape = source.shape[: len(source.shape) - len(layout.shape) + len(here)]  # without axes of an array type
         there = there or tuple(map(Along.all_of, shape))
         lengths = *layout.shape[: len(here)], *shape
@@ -139,45 +138,83 @@ class _Box(NamedTuple):
 
     Attributes
     ----------
-    axes : tuple of int
-        The axes along which each row has an index.
-    indices : list of numpy.ndarray
-        Along `axes`, that of each row; along others, those of all rows.
+    corners : dict of int to numpy.ndarray
+        The axes along which each row has an index, and that of each.
+    others : dict of int to Along
+        The other axes, and the indices that all rows have.
     places : numpy.ndarray
         Where rows go along the first axis of `out`.
     out : numpy.ndarray
         Its further axes are the others.
     """
 
-    axes: Sequence[int]
-    indices: list[np.ndarray]
+    corners: dict[int, np.ndarray]
+    others: dict[int, Along]
     places: np.ndarray
     out: np.ndarray
+
+    def common(self, here: Sequence[Along], near: np.ndarray) -> _Common:
+        """Return what a mapping has of some rows, given what it selects."""
+        of_rows = {axis: here[axis].places(at[near]) for axis, at in self.corners.items()}
+        rows = np.flatnonzero(reduce(np.minimum, of_rows.values()) >= 0)
+        both = {axis: at.common(here[axis]) for axis, at in self.others.items()}
+        places = {axis: at[rows] for axis, at in of_rows.items()} | {axis: of for axis, (_, of) in both.items()}
+        return _Common(near[rows], {axis: at for axis, (at, _) in both.items()}, places)
+
+
+class _Common(NamedTuple):
+    """What a mapping has of a box.
+
+    Attributes
+    ----------
+    rows : numpy.ndarray
+        Rows of the box.
+    others : dict of int to Along
+        Places among the indices of the box along its other axes.
+    places : dict of int to (numpy.ndarray or Along)
+        Along each axis, the places of these among the indices of the mapping; of rows, one a row.
+    """
+
+    rows: np.ndarray
+    others: dict[int, Along]
+    places: dict[int, np.ndarray | Along]
+
+    def key(self, axes: Sequence[int]) -> tuple[Any, ...]:
+        """Return what takes these of an array of marks, which has one for all indices along other axes than `axes`."""
+        along = [at if axis in axes else Along.all_of(1) for axis, at in self.others.items()]
+        keys = [at.key for at in along]
+        if all(isinstance(key, slice) for key in keys):
+            return self.rows, *keys
+        return np.ix_(self.rows, *(at.indices for at in along))
 
 
 def _boxes_of(part: Part, layout: ColumnLayout) -> Iterator[_Box]:
     """Yield the boxes of a part of a read."""
-    selection = part.address if isinstance(part.address, Selection) else Selection(layout.name)
+    take = part.address if isinstance(part.address, Take) else Take(layout.name)
     request, out, shape = part.request.listed(), part.out, layout.shape
-    corners = selection.corners(request.rows, layout)
-    indices = [np.arange(0 if axis in selection.axes else length) for axis, length in enumerate(shape)]
-    for axis, runs in enumerate(selection.taken):
-        if runs is not None:
-            indices[axis] = units_of(*np.array(runs, np.int64).reshape(-1, 2).T)
-    if not selection.shape:
-        out = np.moveaxis(out.T, -1, 0) if selection.is_reversed else out
-        for axis in selection.axes:
-            indices[axis] = corners[:, axis]
-        yield _Box(selection.axes, indices, request.places, out)
+    corners = take.corners(request.rows, layout)
+    taken = [*take.taken, *[None] * (len(shape) - len(take.taken))]
+    others = {
+        axis: Along.all_of(length) if at is None else at
+        for axis, (length, at) in enumerate(zip(shape, taken, strict=True))
+        if axis not in take.axes
+    }
+    if not take.shape:
+        out = np.moveaxis(out.T, -1, 0) if take.is_reversed else out
+        yield _Box({axis: corners[:, axis] for axis in take.axes}, others, request.places, out)
         return
-    box_shape = selection.box_shape(shape)
+    box_shape = take.box_shape(shape)
     for place, corner in zip(request.places.tolist(), corners.tolist(), strict=True):
-        for axis in selection.axes:
-            indices[axis] = np.arange(corner[axis], min(corner[axis] + box_shape[axis], shape[axis]))
-        inside = tuple(slice(len(at)) for at in indices)
-        if any(len(at) < n for at, n in zip(indices, box_shape, strict=True)):
+        inside = {
+            axis: Along.range(corner[axis], min(box_shape[axis], shape[axis] - corner[axis])) for axis in take.axes
+        }
+        whole = [{**others, **inside}[axis] for axis in range(len(shape))]
+        lengths = [*map(len, whole)]
+        if lengths != [*box_shape]:
             out[place] = np.zeros((), out.dtype)
-        yield _Box((0,), indices, np.arange(len(indices[0])), out[place].reshape(box_shape)[inside])
+        box = out[place].reshape(box_shape)[tuple(map(slice, lengths))]
+        first, *rest = whole
+        yield _Box({0: first.indices}, dict(enumerate(rest, 1)), np.arange(lengths[0]), box)
 
 
 class VirtualColumn:
@@ -269,82 +306,78 @@ class VirtualColumn:
             steps.append(partial(out.__setitem__, request.places, values))
             part = replace(part, request=request_of(request.rows), out=values)
         where = part.where or self.layout.where
-        if isinstance(part.address, Selection) and max(part.address.axes) >= self._ndim:
+        if isinstance(part.address, Take) and max(part.address.axes) >= self._ndim:
             raise items_are_arrays(where)
         for box in _boxes_of(part, self.layout):
-            others = [axis for axis in range(len(box.indices)) if axis not in box.axes]
-            marked = [len(box.indices[axis]) if axis in self._parted else 1 for axis in others]
+            # Along axes of which all mappings have all indices, one mark is enough.
+            marked = [len(at) if axis in self._parted else 1 for axis, at in box.others.items()]
             has_values = np.zeros((len(box.places), *marked), bool)
-            order = np.argsort(box.indices[0], kind="stable")
-            first, stop = np.searchsorted(box.indices[0], self._bounds.T, sorter=order)
-            for number in np.flatnonzero(first < stop).tolist():  # others have none of its rows
-                source = self.sources[number]
-                # There may be many sources, and many rows: each looks at those between its ends alone.
-                near = np.sort(order[first[number] : stop[number]]) if 0 in box.axes else np.arange(len(box.places))
-                indices = [at[near] if axis in box.axes else at for axis, at in enumerate(box.indices)]
-                places = [along.places(at) for along, at in zip(source.here, indices, strict=True)]
-                rows = np.flatnonzero(reduce(np.minimum, (places[axis] for axis in box.axes)) >= 0)
-                at = [rows if axis in box.axes else np.flatnonzero(of >= 0) for axis, of in enumerate(places)]
-                if not all(map(len, at)):
+            for source, near in self._sources_of(box):
+                common = box.common(source.here, near)
+                if not (len(common.rows) and all(map(len, common.others.values()))):
                     continue
-                within = np.ix_(near[rows], *(at[axis] if axis in self._parted else _ONE for axis in others))
-                if has_values[within].any():
+                at = common.key(self._parted)
+                if has_values[at].any():
                     raise UnsupportedColumnError(
                         f"{self.layout.where} is virtual, and two of its mappings have the same values, which is not "
                         f"read without libhdf5. Write it again with mappings that are apart. {_COPY}"
                     )
-                has_values[within] = True
-                taken = [near[rows] if axis in box.axes else one for axis, one in enumerate(at)]
-                selected = [(one, of[here]) for one, here, of in zip(taken, at, places, strict=True)]
-                yield source.path, _part_of(source, box, selected, where, steps)
+                has_values[at] = True
+                yield source.path, _part_of(source, box, common, where, steps)
             if not has_values.all():
                 box.out[box.places[~has_values.reshape(len(has_values), -1).all(axis=1)]] = self._fill
 
+    def _sources_of(self, box: _Box) -> Iterator[tuple[_Source, np.ndarray]]:
+        """Yield the mappings that may have values of a box, each with the rows that it may have.
 
-def _part_of(
-    source: _Source, box: _Box, selected: list[tuple[np.ndarray, np.ndarray]], where: str, steps: FinishSteps
-) -> Part:
+        There may be many mappings, and many rows: each looks at those between its ends alone.
+        """
+        if (first := box.corners.get(0)) is None:
+            pieces = box.others[0].pieces
+            begin, end = (pieces[:, 0].min(), pieces.sum(axis=1).max()) if len(pieces) else (0, 0)
+            for number in np.flatnonzero((self._bounds[:, 0] < end) & (self._bounds[:, 1] > begin)).tolist():
+                yield self.sources[number], np.arange(len(box.places))
+            return
+        order = np.argsort(first, kind="stable")
+        low, high = np.searchsorted(first, self._bounds.T, sorter=order)
+        for number in np.flatnonzero(low < high).tolist():
+            yield self.sources[number], np.sort(order[low[number] : high[number]])
+
+
+def _part_of(source: _Source, box: _Box, common: _Common, where: str, steps: FinishSteps) -> Part:
     """Return the part that reads what a source has of a box.
 
-    `selected`, along each axis: which of the indices of the box it has, and their places in what its mapping selects.
-    Of b in the example above: ``([1], [1])``, as row 3 is the second of rows 2 and 3, and ``([2, 3, 4], [0, 1, 2])``.
+    Of b in the example above, `common` has row 1, as row 3 is the second of rows 2 and 3 of b's mapping, and columns 2
+    to 4 of the box, which are places 0 to 2 of the mapping.
     """
     # Along axes of the source alone, it has one index.
-    there = [along.at(_ONE) for along in source.there]
+    there: list[np.ndarray | Along] = [along.one(0) for along in source.there]
     for axis, axis_there in source.axes.items():
-        there[axis_there] = source.there[axis_there].at(selected[axis][1])
+        along, at = source.there[axis_there], common.places[axis]
+        there[axis_there] = along.take(at) if isinstance(at, Along) else along.at(at)
     shape = source.layout.shape
     # Rows of the box are rows along these axes; if none of its axes are axes of the source, they are all the same.
-    cut = tuple(source.axes[axis] for axis in box.axes if axis in source.axes)
-    rows = np.ravel_multi_index([there[axis] for axis in cut], [shape[axis] for axis in cut]) if cut else there[0]
-    taken = {
-        axis: runs_of_positions(of)
-        for axis, (of, n) in enumerate(zip(there, shape, strict=True))
-        if axis not in (cut or (0,)) and not (len(of) == n and (np.diff(of) == 1).all())
-    }
+    cut = tuple(source.axes[axis] for axis in box.corners if axis in source.axes)
+    kept = {axis: at for axis, at in enumerate(there) if isinstance(at, Along)}
+    corners = [at for at in map(there.__getitem__, cut) if isinstance(at, np.ndarray)] or [kept.pop(0).indices]
+    units = np.asarray(np.ravel_multi_index(tuple(corners), [shape[axis] for axis in cut or (0,)]))
+    taken = {axis: at for axis, at in kept.items() if not at.is_all_of(shape[axis])}
     address: ColumnAddress = source.address
     if any(cut) or taken:
-        address = Selection(source.address, cut or (0,), taken=tuple(map(taken.get, range(max(taken, default=-1) + 1))))
-    read = [*([len(rows)] if cut else []), *(len(of) for axis, of in enumerate(there) if axis not in cut)]
-    others = {axis: at for axis, (at, _) in enumerate(selected) if axis not in box.axes}
-    index = [box.places[selected[box.axes[0]][0]], *others.values()]
-    view = [slice(None) if cut else _as_slice(index[0]), *map(_as_slice, index[1:])]
-    is_repeated = math.prod(map(len, index)) != math.prod(read)
-    if None not in view and not is_repeated and keeps_all(source.layout.dtype, box.out.dtype):
-        out = box.out[tuple(view)]  # and without axes of one index, or with more of these: still a view
+        address = Take(source.address, cut or (0,), taken=tuple(map(taken.get, range(max(taken, default=-1) + 1))))
+    read, places = [len(units), *map(len, kept.values())], box.places[common.rows]
+    keys = [at.key for at in common.others.values()]
+    is_view = all(isinstance(key, slice) for key in keys) and (cut or len(places) == 1)
+    if is_view and keeps_all(source.layout.dtype, box.out.dtype):
+        first = slice(None) if cut else slice(places[0], places[0] + 1)
+        out = box.out[(first, *keys)]  # and without axes of one index, or with more of these: still a view
         out = out.reshape(len(out), *read[1:]) if cut else out.reshape(read)
-        return Part(address, request_of(rows, index[0] if cut else None), out, where)
+        return Part(address, request_of(units, places if cut else None), out, where)
     values = np.empty(read, source.layout.dtype)
-    put = [len(rows) if cut else 1, *(len(at) if axis in source.axes else 1 for axis, at in others.items())]
-    steps.append(partial(_put, box.out, np.ix_(*index), values, put))
-    return Part(address, request_of(rows), values, where)
-
-
-def _as_slice(indices: np.ndarray) -> slice | None:
-    """Return indices at equal distances as a slice; None for others."""
-    first, last, step = int(indices[0]), int(indices[-1]), int(indices[1] - indices[0]) if len(indices) > 1 else 1
-    is_even = step > 0 and (len(indices) < 3 or bool((np.diff(indices) == step).all()))
-    return slice(first, last + 1, step) if is_even else None
+    put = [len(places) if cut else 1, *(len(at) if axis in source.axes else 1 for axis, at in common.others.items())]
+    index = np.ix_(places, *(at.indices for at in common.others.values()))
+    steps.append(partial(_put, box.out, index, values, put))
+    return Part(address, request_of(units), values, where)
 
 
 def _put(out: np.ndarray, index: tuple[np.ndarray, ...], values: np.ndarray, shape: Sequence[int]) -> None:

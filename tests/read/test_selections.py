@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 
 from ray_h5 import Grid, H5Dataset, Patches, RowReader
+from ray_h5.manifest.indices import Along
 from ray_h5.manifest.row_requests import request_of
+from ray_h5.manifest.takes import Take
 from ray_h5.read.arrays import plan_boxes
-from ray_h5.read.arrays.selection import Selection, runs_of_positions
 from ray_h5.read.native import job_table as steps
 from ray_h5.read.read_parts import FileRead, Part
 from tests.kit.files import save
@@ -21,9 +22,9 @@ from tests.properties import few
 COMPOUND = np.dtype([("a", "<f4"), ("b", ">i8"), ("c", "<f4"), ("v", "<i2", (3,)), ("s", "S5"), ("d", "<f4")])
 
 
-def taken_of(runs, dtype):
-    """Return a selection of a part of each row: runs along its axes, and of the bytes of values."""
-    return Selection("x", taken=(None, *runs[:-1]), of_value=runs[-1], dtype=dtype)
+def taken_of(taken, fields, dtype):
+    """Return a part of each row: indices along its axes, and the first byte and the size of fields."""
+    return Take("x", dtype=dtype, of_value=Along.of_runs(np.array(fields))).part(taken, 1 + len(taken))
 
 
 def read(path, parts):
@@ -85,7 +86,7 @@ def test_equal_to_numpy(tmp_path_factory, monkeypatch, is_compiled, data):
             of_value = tuple((dtype.fields[name][1], dtype[name].itemsize) for name in names)
             whole = np.stack([whole[name] for name in names], axis=-1) if len(names) > 1 else whole[names[0]]
             kind = dtype[names[0]].base
-        address = taken_of((*(runs_of_positions(at) for at in taken), of_value), kind)
+        address = taken_of([*map(Along.of, taken)], of_value, kind)
         wanted = data.draw(st.sampled_from([kind, kind.newbyteorder("=")]))
         parts.append((address, rows, wanted, whole.shape[1:]))
         expected.append(whole)
@@ -106,7 +107,7 @@ def boxes_by_numpy(values, selection, rows):
                 begin = corner[selection.axes.index(axis)]
                 at = np.arange(begin, begin + lengths[selection.axes.index(axis)])
             elif axis < len(selection.taken) and selection.taken[axis] is not None:
-                at = np.concatenate([np.arange(first, first + count) for first, count in selection.taken[axis]])
+                at = selection.taken[axis].indices
             box = box.take(at, axis=axis)
         box = box if selection.shape else box.squeeze(selection.axes)
         found.append(box.transpose() if selection.is_reversed else box)
@@ -134,14 +135,14 @@ def test_boxes_equal_numpy(tmp_path_factory, monkeypatch, is_compiled, data):
         axes = tuple(data.draw(st.permutations(range(len(shape)))))[: data.draw(st.integers(1, len(shape)))]
         box = tuple(data.draw(st.integers(1, shape[axis] + 1)) for axis in axes)
         taken = tuple(
-            None if axis in axes or data.draw(st.booleans()) else runs_of_positions(data.draw(positions(n)))
+            None if axis in axes or data.draw(st.booleans()) else Along.of(data.draw(positions(n)))
             for axis, n in enumerate(shape)
         )
-        selection = Selection("x", axes, box, taken)
+        selection = Take("x", axes, box, taken)
     else:
         count, is_reversed = data.draw(st.integers(1, len(shape))), data.draw(st.booleans())
         axes = tuple(len(shape) - 1 - at if is_reversed else at for at in range(count))
-        selection = Selection("x", axes, is_reversed=is_reversed)
+        selection = Take("x", axes, is_reversed=is_reversed)
     most = math.prod(shape[axis] for axis in selection.axes)
     rows = np.array(data.draw(st.lists(st.integers(0, most - 1), min_size=1, max_size=12)), np.int64)
     if data.draw(st.booleans()):
@@ -159,8 +160,8 @@ def test_arrays_in_fields_that_were_never_written(tmp_path, chunks):
     with h5py.File(path, "w") as file:
         stored = file.create_dataset("x", (5, 2), dtype, chunks=chunks, fillvalue=fill)[()]
     rows = np.arange(5)
-    one = taken_of((((0, 2),), ((1, 32),)), np.dtype("<f8"))
-    two = taken_of((((1, 1),), ((33, 32), (1, 32))), np.dtype("<f8"))
+    one = taken_of([Along.range(0, 2)], [(1, 32)], np.dtype("<f8"))
+    two = taken_of([Along.range(1, 1)], [(33, 32), (1, 32)], np.dtype("<f8"))
     found, _ = read(path, [(one, rows, "<f8", (2, 2, 2)), (two, rows, "<f8", (1, 2, 2, 2))])
     assert found[0].tobytes() == stored["m"].tobytes()
     assert found[1].tobytes() == np.stack([stored["n"], stored["m"]], axis=2)[:, 1:].tobytes()
@@ -173,8 +174,7 @@ def test_only_their_chunks_are_read(tmp_path):
         file.create_dataset("x", data=values, chunks=(1, 1, 32, 32), compression="gzip")
         sizes = [file["x"].id.get_chunk_info(i).size for i in range(6 * 73)]
     channels = np.random.default_rng(1).permutation(73)[:20]
-    whole = tuple(((0, n),) for n in (32, 32, 4))
-    address = taken_of((runs_of_positions(channels), *whole), np.dtype("<f4"))
+    address = taken_of([Along.of(channels), None, None], [(0, 4)], np.dtype("<f4"))
     (found,), stats = read(path, [(address, np.arange(6), "f4", (20, 32, 32))])
     assert np.array_equal(found, values[:, channels])
     assert stats.bytes_read <= 1.05 * np.array(sizes).reshape(6, 73)[:, channels].sum()
@@ -185,7 +185,7 @@ def test_of_contiguous_rows_only_their_bytes_are_read(tmp_path):
     path = tmp_path / "a.h5"
     values = np.random.default_rng(0).random((6, 73, 4096)).astype("f4")
     save(path, {"x": values})
-    address = taken_of((((3, 10), (40, 10)), ((0, 4096),), ((0, 4),)), np.dtype("<f4"))
+    address = taken_of([Along.of_runs(np.array([(3, 10), (40, 10)])), None], [(0, 4)], np.dtype("<f4"))
     (found,), stats = read(path, [(address, np.array([4, 1]), "f4", (20, 4096))])
     assert np.array_equal(found, values[[4, 1]][:, [*range(3, 13), *range(40, 50)]])
     assert stats.bytes_read == 2 * 20 * 4096 * 4
@@ -197,7 +197,7 @@ def test_a_chunk_is_decoded_once_for_several_fields(tmp_path):
     save(path, {"x": values}, chunks=(10, 4), compression="gzip")
     rows, parts = np.array([99, 3, 51, 3]), []
     for name in ("a", "c", "d"):
-        address = taken_of((((0, 4),), ((COMPOUND.fields[name][1], 4),)), np.dtype("<f4"))
+        address = taken_of([None], [(COMPOUND.fields[name][1], 4)], np.dtype("<f4"))
         parts.append((address, rows, "f4", (4,)))
     found, stats = read(path, parts)
     assert [one.tobytes() for one in found] == [values[rows][name].tobytes() for name in ("a", "c", "d")]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import ray_h5
 from ray_h5 import Grid, H5Dataset, Patches
 from ray_h5.errors import CastError, UnsupportedColumnError
-from ray_h5.manifest.selections import Along
+from ray_h5.manifest.indices import Along
 from tests.hdf5.h5kit import by_h5py
 from tests.kit.files import save
 from tests.properties import few

@@ -16,7 +16,7 @@ from ray_h5.errors import UnsupportedColumnError
 from ray_h5.hdf5.groups.matching_groups import OF_VALUES
 from ray_h5.manifest.joined_arrays import GroupTable, Texts
 from ray_h5.manifest.layout import ColumnLayout, Kind
-from ray_h5.read.arrays.selection import Selection
+from ray_h5.manifest.takes import Take
 
 _COMPLEX = (("real", "imag"), ("r", "i"))
 
@@ -84,7 +84,7 @@ def reversed_values(stored: ColumnLayout, matlab_class: str) -> Decoded:
             is_single = all(part.kind == "f" and part.itemsize <= 4 for part in parts)
             kind, dtype = "number", np.dtype(np.complex64 if is_single else np.complex128)
     plain = replace(stored, chunk_shape=None, offset=None, fill=None, direct=False, enum=())
-    rows = Selection(stored.name, (len(stored.shape) - 1,), is_reversed=True)
+    rows = Take(stored.name, (len(stored.shape) - 1,), is_reversed=True)
     values = Stored(replace(plain, shape=shape), rows)
     return rearranged(values, kind, dtype, lambda row_shape: () if is_one else row_shape)
 

@@ -19,6 +19,7 @@ from ray_h5.columns.derived_columns import Ragged
 from ray_h5.columns.stored_values import Stored, stored_fields
 from ray_h5.columns.values import Values
 from ray_h5.errors import CorruptFileError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.manifest.indices import Along
 from ray_h5.manifest.layout import Encoding, Form, Kind
 from ray_h5.messages import few, near_names
 from ray_h5.read.reader import FileReader
@@ -172,7 +173,7 @@ def pandas_values(reader: FileReader, encoding: Encoding, frame: str, name: str)
                 "numbers alone can be read. Write the frame with to_hdf(..., format='table')."
             )
         kind: Kind = layout.kind if time is None else "time"
-        stored = replace(Stored.of(layout), taken=(np.array([said["at"]]),))  # along the axis of the block
+        stored = replace(Stored.of(layout), taken=(Along.range(said["at"], 1),))  # along the axis of the block
         return rearranged(stored, kind, layout.stored_dtype if time is None else time, lambda _: (), column)
     stored = stored_fields(Stored.of(layout), (said["field"],), column, is_one=True)
     if said["dtype"].startswith("datetime64"):

@@ -15,8 +15,9 @@ from ray_h5.buffers import empty
 from ray_h5.columns.derived_columns import RowEntries
 from ray_h5.columns.ragged.bounds import Bounds
 from ray_h5.columns.schema import TENSOR_KINDS
-from ray_h5.columns.values import Positions, Reading, Values, lengths_of_taken, picked, read_dtype
+from ray_h5.columns.values import Reading, Values, read_dtype
 from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
+from ray_h5.manifest.indices import Indices, lengths_of, picked
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout, Kind
 from ray_h5.manifest.partition import Partition
@@ -293,13 +294,13 @@ class PickedRows(Values):
         The whole values.
     entries : RowEntries, optional
         The entries that each has along its first axis; None for all.
-    inner : tuple of (numpy.ndarray or None)
-        The positions along its other axes; None for all.
+    inner : tuple of (Along or None)
+        The indices along its other axes; None for all.
     """
 
     values: Values
     entries: RowEntries | None
-    inner: Positions = ()
+    inner: Indices = ()
 
     @property
     def seed(self) -> int | None:
@@ -309,7 +310,7 @@ class PickedRows(Values):
     @cached_property
     def array(self) -> ColumnLayout:
         whole, at = self.values.array, None if self.entries is None else self.entries.at
-        inner = tuple(lengths_of_taken(axes_of_entries(whole), self.inner))  # type: ignore[arg-type]
+        inner = tuple(lengths_of(axes_of_entries(whole), self.inner))  # type: ignore[arg-type]
         assert whole.element is not None
         element, is_list = whole.element.base, whole.kind == "list"
         if isinstance(at, np.ndarray) and element.kind in "biufc" and len(whole.ragged_shape) <= 1 + len(inner):
@@ -331,7 +332,7 @@ class PickedRows(Values):
             entries = None if self.entries is None else self.entries.of_each(lengths, wanted.keys)
             for i, (place, row) in enumerate(zip(wanted.places.tolist(), rows, strict=True)):
                 kept = row if row is None or entries is None else np.asarray(row)[entries[i]]
-                out[place] = kept if kept is None else picked(kept[None], (None, *self.inner))[0]
+                out[place] = kept if kept is None else picked(kept[None], (None, *self.inner))[0].copy()
 
         return self.values.reading(request_of(wanted.rows, keys=wanted.keys), rows).then(finish)
 
@@ -419,7 +420,7 @@ class OfParts(Values):
         codes = [[known.setdefault(name, len(known)) for name, _ in part.array.enum] for part in self.parts]
         return tuple(known.items()), [np.array([*of_part, -1]) for of_part in codes]  # -1 is a missing value
 
-    def take(self, taken: Positions) -> Values:
+    def take(self, taken: Indices) -> Values:
         if self.of is not None:
             return Values.take(self, taken)
         return replace(self, parts=tuple(part.take(taken) for part in self.parts))

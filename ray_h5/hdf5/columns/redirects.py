@@ -26,9 +26,9 @@ from ray_h5.hdf5.columns.dataset_header import fill_of, is_plain
 from ray_h5.hdf5.files.links import Sources, Trail
 from ray_h5.hdf5.format.file_bytes import ObjectId, address_of, filename_of, gather, widths_of
 from ray_h5.hdf5.format.value_types import item_bytes, value_type_of
+from ray_h5.manifest.indices import ENDLESS, Along, size_of
 from ray_h5.manifest.known_columns import OtherColumn, Redirect
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.manifest.selections import ENDLESS, Along, Selection, size_of
 from ray_h5.messages import printable
 
 _MAX_DEPTH = 32
@@ -59,6 +59,9 @@ _Names: TypeAlias = tuple[str, str]
 
 ``%b`` in them is replaced by the number of a source; ``%%`` is a percent sign.
 """
+
+_Indices: TypeAlias = "tuple[Along, ...]"
+"""What a mapping selects, along each axis."""
 
 _Mapping: TypeAlias = tuple[_Names, h5py.h5s.SpaceID | None, h5py.h5s.SpaceID | None]
 """A mapping of a virtual dataset: its source, and what it selects of the dataset and of the source, if anything."""
@@ -283,7 +286,7 @@ def find_redirect(path: str, dataset: h5py.Dataset, layout: ColumnLayout, trail:
     return Redirect("virtual", tuple(columns), tuple(mappings), fill=fill)
 
 
-def _parts(selection: Selection, shape: Sequence[int]) -> Iterator[Selection]:
+def _parts(selection: _Indices, shape: Sequence[int]) -> Iterator[_Indices]:
     """Yield the blocks of a selection without an end, as far as the shape goes; one with an end as it is."""
     axis = next((axis for axis, along in enumerate(selection) if along.is_endless), None)
     if axis is None:
@@ -297,7 +300,7 @@ def _parts(selection: Selection, shape: Sequence[int]) -> Iterator[Selection]:
 
 def _selected(
     dataset: h5py.Dataset, where: str, shape: Sequence[int] | None
-) -> Iterator[tuple[_Names, Selection, Selection | None]]:
+) -> Iterator[tuple[_Names, _Indices, _Indices | None]]:
     """Yield what mappings select of a virtual dataset, and of a source: None for all of it.
 
     `shape` is its own, if it can be asked for it: libhdf5 would open sources of one with an endless mapping.
@@ -309,7 +312,7 @@ def _selected(
             yield names, wanted, _selection(there, None, where)
 
 
-def _selection(space: h5py.h5s.SpaceID, shape: Sequence[int] | None, where: str) -> Selection | None:
+def _selection(space: h5py.h5s.SpaceID, shape: Sequence[int] | None, where: str) -> _Indices | None:
     """Return a selection; None for everything, if the shape is not known."""
     kind = space.get_select_type()
     if kind == h5py.h5s.SEL_ALL:
@@ -332,7 +335,7 @@ def _selection(space: h5py.h5s.SpaceID, shape: Sequence[int] | None, where: str)
     return product
 
 
-def _product(space: h5py.h5s.SpaceID) -> Selection | None:
+def _product(space: h5py.h5s.SpaceID) -> _Indices | None:
     """Return a selection of several blocks as runs of indices for each axis; None if it is none."""
     if not 0 < space.get_select_hyper_nblocks() <= _MOST_BLOCKS:
         return None

@@ -18,11 +18,11 @@ from ray_h5.columns.schema import ColumnSpec
 from ray_h5.index.facts.file_facts import ColumnFacts, FileFacts
 from ray_h5.manifest.chunk_index import UNALLOCATED
 from ray_h5.manifest.file_manifest import Manifest
+from ray_h5.manifest.indices import Along
 from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray, Paths, Texts
 from ray_h5.manifest.known_columns import KnownColumn, OtherColumn, PackedIndex, Redirect, num_chunks
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, Encoding, FilterPipeline, FilterStep
 from ray_h5.manifest.partition import Partition
-from ray_h5.manifest.selections import Along
 from ray_h5.storage.byte_source import FileIdentity, ObjectIdentity
 
 _CLASSES: tuple[Any, ...] = (

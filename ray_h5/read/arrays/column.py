@@ -16,11 +16,11 @@ from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.partition import Partition
 from ray_h5.manifest.row_requests import Request, by_part, runs_between
+from ray_h5.manifest.takes import Take, rows_in_order
 from ray_h5.per_process import cached_property
 from ray_h5.read.arrays.chunk_source import ChunksOfParts, ChunkSource
 from ray_h5.read.arrays.plan_boxes import MOST_BOXES, BoxPlanner
 from ray_h5.read.arrays.plan_rows import row_jobs, row_parts
-from ray_h5.read.arrays.selection import Selection, rows_in_order
 from ray_h5.read.jobs import Asking, Job, ReadStats, Worker, at_front, in_parts, index_of, staged
 from ray_h5.read.native.job_table import Field, JobTable
 from ray_h5.read.stored_items import ReadAt, StoredItems
@@ -40,43 +40,43 @@ class Column:
     ----------
     source : ChunkSource
         The array.
-    selection : Selection
+    take : Take
         What rows are.
     items : StoredItems, optional
         The stored items, of which values are made.
     """
 
     source: ChunkSource
-    selection: Selection
+    take: Take
     items: StoredItems | None = None
 
     @cached_property
     def planner(self) -> ChunkSource | BoxPlanner:
         """What plans the read of stored values: of whole rows one after the other, the array; otherwise, boxes."""
-        source, selection = self.source, self.selection
-        if max(selection.axes, default=0) >= len(source.layout.shape):
-            raise items_are_arrays(f"{source.path}: column {selection.array!r}")
-        if selection == Selection(selection.array, tuple(range(len(selection.axes)))):
-            layout = rows_in_order(source.layout, len(selection.axes))
+        source, take = self.source, self.take
+        if max(take.axes, default=0) >= len(source.layout.shape):
+            raise items_are_arrays(f"{source.path}: column {take.array!r}")
+        if take.is_plain:
+            layout = rows_in_order(source.layout, len(take.axes))
             if layout is not None and layout is not source.layout:
                 source = replace(source, layout=layout)
             if layout is not None and source.grid.chunk_shape[1:] == layout.row_shape:  # chunks hold whole rows
                 return source
-        return BoxPlanner(self.source, selection)
+        return BoxPlanner(self.source, take)
 
     def as_row(self) -> Column:
         """Return the same array as one row of an array with one more axis."""
         layout = self.source.layout
         chunk = None if layout.chunk_shape is None else (1, *layout.chunk_shape)
         whole = replace(self.source, layout=replace(layout, shape=(1, *layout.shape), chunk_shape=chunk))
-        return Column(whole, Selection(self.selection.array), self.items)
+        return Column(whole, Take(self.take.array), self.items)
 
     def jobs(self, request: Request, out: np.ndarray) -> list[Job]:
         """Return the work that fills ``out[request.places]`` with ``request.rows``."""
         if not request.firsts.size or not out.nbytes:
             return []
         if not self.source.layout.direct:
-            raise no_places(f"{self.source.path}: column {self.selection.array!r}")
+            raise no_places(f"{self.source.path}: column {self.take.array!r}")
         planner, pick = self.planner, None
         shape: Sequence[int] = out.shape[1:]
         if isinstance(planner, BoxPlanner):
@@ -187,12 +187,12 @@ class JoinedColumn:
         for datasets in self._datasets.values():
             self._numbers[datasets] = np.arange(len(datasets))
         self._columns: dict[int, Column] = {}
-        self._taken: Selection | None = None
+        self._taken: Take | None = None
 
-    def select(self, selection: Selection) -> JoinedColumn:
+    def select(self, take: Take) -> JoinedColumn:
         """Return the column of parts of units."""
         selected = copy.copy(self)
-        selected._taken = replace(selection, array=self.joined.name)
+        selected._taken = replace(take, array=self.joined.name)
         return selected
 
     def jobs(self, request: Request, out: np.ndarray) -> list[Job]:
@@ -235,9 +235,9 @@ class JoinedColumn:
             chunks = listed if source.layout.storage == "chunked" else None
             offsets = joined.offsets[datasets]
             whole = ChunkSource.joined(source, joined.lengths[datasets], layout_of, chunks, offsets=offsets)
-            self._columns[number] = Column(whole, Selection(joined.name), items)
+            self._columns[number] = Column(whole, Take(joined.name), items)
         column = self._columns[number]
-        return column if self._taken is None else replace(column, selection=self._taken)
+        return column if self._taken is None else replace(column, take=self._taken)
 
 
 def no_places(where: str) -> UnsupportedColumnError:

@@ -13,11 +13,13 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from ray_h5.manifest.chunk_index import UNALLOCATED
+from ray_h5.manifest.indices import Along, picked
+from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import Request, runs_between, units_of
+from ray_h5.manifest.takes import Take
 from ray_h5.per_process import cached_property
 from ray_h5.read.arrays.chunk_source import ChunkSource, cut_between_chunks
 from ray_h5.read.arrays.plan_rows import row_jobs
-from ray_h5.read.arrays.selection import Runs, Selection
 from ray_h5.read.jobs import Job, in_parts, staged
 from ray_h5.read.native.job_table import BOX_FIELDS, NO_PIECES, RAW, Field, JobTable, Piece
 
@@ -53,6 +55,72 @@ class _Cells(NamedTuple):
         return _Cells(*(cells[keep] for cells in self))
 
 
+class _Axis(NamedTuple):
+    """One axis of an array, and what a box has of it.
+
+    Attributes
+    ----------
+    extent, chunk, box : int
+        The lengths of the array, of a chunk and of a box.
+    stride : int
+        How far neighbours are apart in a box of the output, in bytes.
+    scale : int
+        How many indices one index of the axis of the dataset is.
+    runs : numpy.ndarray, optional
+        The first and the count of each run that is taken; None for all.
+    """
+
+    extent: int
+    chunk: int
+    box: int
+    stride: int
+    scale: int = 1
+    runs: np.ndarray | None = None
+
+    def with_whole(self, inner: _Axis) -> _Axis:
+        """Return this axis and the next one, which boxes and chunks have as a whole, as one."""
+        by = inner.extent
+        runs = None if self.runs is None else self.runs * by
+        return _Axis(self.extent * by, self.chunk * by, self.box * by, inner.stride, self.scale * by, runs)
+
+
+def _axes_of(layout: ColumnLayout, take: Take) -> tuple[list[_Axis], int]:
+    """Return the axes of an array, the last one of bytes; and how many bytes a box has."""
+    item, ndim = layout.stored_dtype.itemsize, len(layout.shape)
+    extents, chunks = [*layout.shape, item], [*(layout.chunk_shape or layout.shape), item]
+    taken = [*take.taken, *[None] * (ndim - len(take.taken)), take.of_value]
+    box = [*take.box_shape(layout.shape), item if take.of_value is None else len(take.of_value)]
+    strides, row_bytes = [1] * (ndim + 1), box[-1]
+    for axis in range(ndim) if take.is_reversed else range(ndim - 1, -1, -1):
+        strides[axis] = row_bytes
+        row_bytes *= box[axis]
+    if not take.shape:
+        strides[take.axes[-1]] = row_bytes  # rows that follow each other are one box
+    runs = [None if of_axis is None else of_axis.pieces for of_axis in taken]
+    scales = [1] * (ndim + 1)
+    return [*map(_Axis, extents, chunks, box, strides, scales, runs)], row_bytes
+
+
+def _merged(axes: list[_Axis], cut: Sequence[int]) -> list[_Axis]:
+    """Return as few axes as say the same: one that boxes and chunks have as a whole, and the one before it, are one.
+
+    Channels 1 and 2 of an array (9, 3, 50) of f4 in chunks (4, 3, 50): the pixels are all there, and the channels not::
+
+        extent     9   3   50    4         9   3 * 200 bytes
+        box        1   2   50    4    ->   1   2 * 200
+        stride   400 200    4    1       400   1
+        runs           [1, 2]                  [200, 400]
+    """
+    merged = [*axes]
+    while len(merged) > 1:
+        *outer, before, last = merged
+        is_whole = last.runs is None and len(outer) + 1 not in cut and last.chunk == last.extent
+        if not is_whole or before.stride != last.extent * last.stride:
+            break
+        merged = [*outer, before.with_whole(last)]
+    return merged
+
+
 class BoxPlanner:
     """Plans rows that are boxes of an array; each chunk is fetched and decoded once.
 
@@ -62,7 +130,7 @@ class BoxPlanner:
     ----------
     source : ChunkSource
         The array.
-    selection : Selection
+    take : Take
         Which boxes.
 
     Attributes
@@ -89,40 +157,17 @@ class BoxPlanner:
         Whether the bytes of a chunk lie in the output as they do in the chunk.
     """
 
-    def __init__(self, source: ChunkSource, selection: Selection) -> None:
-        self.source = source
-        self.selection = selection
-        layout, item = source.layout, source.layout.stored_dtype.itemsize
-        self.dtype = layout.stored_dtype if selection.dtype is None else selection.dtype
-        axes = len(layout.shape)
-        shape, chunk = [*layout.shape, item], [*(layout.chunk_shape or layout.shape), item]
-        taken = [*selection.taken, *[None] * (axes - len(selection.taken)), selection.of_value or None]
-        box = [*selection.box_shape(layout.shape), sum(count for _, count in selection.of_value) or item]
-        strides, scales, row_bytes = [1] * (axes + 1), [1] * (axes + 1), box[-1]
-        for axis in range(axes) if selection.is_reversed else range(axes - 1, -1, -1):
-            strides[axis] = row_bytes
-            row_bytes *= box[axis]
-        if not selection.shape:
-            strides[selection.axes[-1]] = row_bytes  # rows that follow each other are one box
-        runs = [None if axis_runs is None else np.array(axis_runs, np.int64).reshape(-1, 2) for axis_runs in taken]
-        # An axis that boxes have as a whole, and the one before it, are one.
-        last = axes
-        while last and runs[last] is None and last not in selection.axes and chunk[last] == shape[last]:
-            if strides[last - 1] != shape[last] * strides[last]:
-                break
-            length, before = shape.pop(), runs[last - 1]
-            strides[last - 1] = strides.pop()
-            chunk.pop(), box.pop(), runs.pop(), scales.pop()
-            last -= 1
-            for values in (shape, chunk, box, scales):
-                values[last] *= length
-            runs[last] = None if before is None else before * length
-        self.row_bytes = row_bytes
+    def __init__(self, source: ChunkSource, take: Take) -> None:
+        self.source, self.take = source, take
+        self.dtype = source.layout.stored_dtype if take.dtype is None else take.dtype
+        axes, self.row_bytes = _axes_of(source.layout, take)
+        axes = _merged(axes, take.axes)
         self.extents, self.chunk, self.box, self.strides, self.scales = np.array(
-            [shape, chunk, box, strides, scales], np.int64
+            [[axis[at] for axis in axes] for at in range(5)], np.int64
         )
-        self.chunk_strides = strides_of(chunk)
-        self.number_strides = strides_of([-(-n // c) if c else 0 for n, c in zip(shape, chunk, strict=True)])
+        self.chunk_strides = strides_of(self.chunk.tolist())
+        self.number_strides = strides_of([-(-axis.extent // axis.chunk) if axis.chunk else 0 for axis in axes])
+        runs = [axis.runs for axis in axes]
         self.origin = np.array([run[0, 0] if run is not None and len(run) else 0 for run in runs], np.int64)
         self.runs = [None if run is None or len(run) == 1 else run for run in runs]
         wide = self.chunk > 1
@@ -158,22 +203,22 @@ class BoxPlanner:
 
         Rows that follow each other, and go to places that do, are one box.
         """
-        selection, layout = self.selection, self.source.layout
-        runs = request.listed() if selection.shape else request.joined()
-        if not selection.shape:
+        take, layout = self.take, self.source.layout
+        runs = request.listed() if take.shape else request.joined()
+        if not take.shape:
             if (parts := self.source.parts) is not None:
                 runs, _ = parts.rows.cut(runs)
-            if len(selection.axes) > 1:
-                runs = runs.pieces(layout.shape[selection.axes[-1]])
+            if len(take.axes) > 1:
+                runs = runs.pieces(layout.shape[take.axes[-1]])
         firsts, places = runs.firsts, runs.places
         corners, lengths = (np.repeat(bounds[None], len(firsts), axis=0) for bounds in (self.origin, self.box))
-        for axis, at in zip(selection.axes, np.unravel_index(firsts, selection.extents(layout)), strict=True):
+        for axis, at in zip(take.axes, np.unravel_index(firsts, take.extents(layout)), strict=True):
             corners[:, axis] = at * self.scales[axis]
-        if not selection.shape:
-            lengths[:, selection.axes[-1]] *= runs.lengths
+        if not take.shape:
+            lengths[:, take.axes[-1]] *= runs.lengths
         else:
             lengths = np.minimum(lengths, self.extents - corners)
-        if selection.shape and (outside := (lengths < self.box).any(axis=1)).any():
+        if take.shape and (outside := (lengths < self.box).any(axis=1)).any():
             out[places[outside]] = np.zeros((), out.dtype)  # now, and not in a job: these run side by side
         begins = places * self.row_bytes
         for axis, run in enumerate(self.runs):
@@ -204,14 +249,14 @@ class BoxPlanner:
 
     def parts(self, request: Request, at_once: int) -> Iterator[Request]:
         """Yield parts of about `at_once` rows; the single indices of one chunk are in one part."""
-        if request.is_range and self.selection.axes == (0,) and not self.selection.shape:
+        if request.is_range and self.take.axes == (0,) and not self.take.shape:
             yield from request.spans(self.source.layout.chunk_rows, self.row_bytes)
             return
         listed, chunk, numbers = request.listed(), self.source.layout.chunk_shape, None
-        if chunk is not None and self.selection.shape:
+        if chunk is not None and self.take.shape:
             at_once = max(1, len(listed))  # boxes of several chunks
         elif chunk is not None:
-            lengths, sizes = self.selection.extents(self.source.layout), [chunk[axis] for axis in self.selection.axes]
+            lengths, sizes = self.take.extents(self.source.layout), [chunk[axis] for axis in self.take.axes]
             cells = [at // size for at, size in zip(np.unravel_index(listed.rows, lengths), sizes, strict=True)]
             counts = [-(-length // size) for length, size in zip(lengths, sizes, strict=True)]
             numbers = np.ravel_multi_index(cells, counts)
@@ -333,7 +378,7 @@ class BoxPlanner:
         Returns which of the unwritten parts are left: those of rows with one such part, of rows that are zero past the
         end of an axis, and parts that lie in several rows.
         """
-        if not len(unwritten.begins) or self.selection.of_value:
+        if not len(unwritten.begins) or self.take.of_value is not None:
             return np.ones(len(unwritten.begins), bool)
         rows, of = np.unique(cells.begins // self.row_bytes, return_inverse=True)
         of_unwritten = np.searchsorted(rows, unwritten.begins // self.row_bytes)
@@ -359,9 +404,9 @@ class BoxPlanner:
         Lines of values are read with what is between the rows, which numpy picks: a piece for each value would take
         several times as long.
         """
-        layout, source, selection = self.source.layout, self.source, self.selection
+        layout, source, take = self.source.layout, self.source, self.take
         *lead, length = layout.shape
-        last = replace(selection, is_reversed=False) == Selection(selection.array, (len(lead),))
+        last = replace(take, is_reversed=False) == Take(take.array, (len(lead),))
         if layout.offset is None or not (last and lead and request.counts is None):  # chunks, or several arrays
             return []
         item = layout.stored_dtype.itemsize
@@ -375,7 +420,7 @@ class BoxPlanner:
         counts = request.rows[stops - 1] + 1 - firsts
         begins, width = np.cumsum(counts) - counts, int(counts.sum())
         picked = request.rows + np.repeat(begins - firsts, stops - starts)
-        view = out.reshape(len(out), *lead[::-1]).T if selection.is_reversed else np.moveaxis(out, 0, -1)
+        view = out.reshape(len(out), *lead[::-1]).T if take.is_reversed else np.moveaxis(out, 0, -1)
         values_of_lines = replace(source, layout=replace(layout, shape=(math.prod(layout.shape),)))
 
         def reads(part: Request, values: np.ndarray) -> list[Job]:
@@ -398,9 +443,9 @@ class BoxPlanner:
         longer than to decode them, and more memory than the values. So rows are read in the order of the file, with
         the few between them, and put into their places afterwards.
         """
-        layout, selection = self.source.layout, self.selection
+        layout, take = self.source.layout, self.take
         chunk = layout.chunk_shape
-        is_plain = selection.axes == (0,) and not (selection.shape or selection.is_reversed) and request.counts is None
+        is_plain = take.axes == (0,) and not (take.shape or take.is_reversed) and request.counts is None
         if chunk is None or not is_plain or len(request) < MOST_BOXES // _MOST_PIECES:
             return []
         narrow = math.prod(chunk[1:]) * layout.stored_dtype.itemsize  # bytes of a row that a chunk holds
@@ -426,39 +471,37 @@ class BoxPlanner:
 
         None for few parts. The shape has the axes of the array.
         """
-        selection, layout = self.selection, self.source.layout
-        many = math.prod(len(runs) for runs in selection.taken if runs is not None)
-        if many <= _MOST_PIECES or selection.is_reversed:
+        take, layout = self.take, self.source.layout
+        many = math.prod(at.num_pieces for at in take.taken if at is not None)
+        if many <= _MOST_PIECES or take.is_reversed:
             return None
         steps = strides_of([*layout.shape, layout.stored_dtype.itemsize]).tolist()
-        wide: list[Runs | None] = []
-        picked: list[np.ndarray | None] = []
-        for axis, runs in enumerate(selection.taken):
-            if runs is None:
-                wide.append(None)
-                picked += [] if axis in selection.axes and not selection.shape else [None]
-                continue
-            positions = np.concatenate([np.arange(at, at + count) for at, count in runs])
-            kept = np.unique(positions)
+        wide, kept = list[Along | None](), list[Along | None]()
+        for axis, at in enumerate(take.taken):
             gap = max(1, _GAP_BYTES // steps[axis]) if layout.chunk_shape is None else layout.chunk_shape[axis]
-            starts, stops = runs_between(np.diff(kept) > gap)
-            low, counts = kept[starts], kept[stops - 1] + 1 - kept[starts]
-            wide.append(tuple(zip(low.tolist(), counts.tolist(), strict=True)))
-            picked.append(np.searchsorted(units_of(low, counts), positions))
-        if tuple(wide) == selection.taken:
+            near, places = (None, None) if at is None else _near(at, gap)
+            wide.append(near)
+            if take.shape or axis not in take.axes:  # rows have the axis
+                kept.append(places)
+        if tuple(wide) == take.taken:
             return None
+        planner = BoxPlanner(self.source, replace(take, taken=tuple(wide)))
+        shape = list(planner.take.box_shape(layout.shape))
+        if not take.shape:
+            shape = [length for axis, length in enumerate(shape) if axis not in take.axes]
+        last = planner.row_bytes // (math.prod(shape) * planner.dtype.itemsize)
+        return planner, (*shape, last), partial(picked, taken=tuple(kept))
 
-        def pick(values: np.ndarray) -> np.ndarray:
-            for axis, at in enumerate(picked):
-                if at is not None and (len(at) != values.shape[1 + axis] or (np.diff(at) != 1).any()):
-                    values = values.take(at, axis=1 + axis)
-            return values
 
-        planner = BoxPlanner(self.source, replace(selection, taken=tuple(wide)))
-        shape = list(planner.selection.box_shape(layout.shape))
-        if not selection.shape:
-            shape = [length for axis, length in enumerate(shape) if axis not in selection.axes]
-        return planner, (*shape, planner.row_bytes // (math.prod(shape) * planner.dtype.itemsize)), pick
+def _near(at: Along, gap: int) -> tuple[Along, Along | None]:
+    """Return longer runs that have these indices and those in gaps between them; and where these are; None for all."""
+    indices = at.indices
+    kept = np.unique(indices)
+    starts, stops = runs_between(np.diff(kept) > gap)
+    low, counts = kept[starts], kept[stops - 1] + 1 - kept[starts]
+    places = Along.of(np.searchsorted(units_of(low, counts), indices))
+    is_all = places.is_all_of(int(counts.sum()))
+    return Along.of_runs(np.stack([low, counts], axis=1)), None if is_all else places
 
 
 def _indices_of(shapes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

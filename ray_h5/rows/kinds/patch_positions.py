@@ -16,6 +16,7 @@ from ray_h5.columns.stored_values import Stored
 from ray_h5.columns.values import Decoded, Taken, Values, read_units
 from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hash_and_permute import below, mix, word_at
+from ray_h5.manifest.indices import Indices
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.partition import Partition
 from ray_h5.messages import few
@@ -128,10 +129,8 @@ class Blocks:
             return blocks
         return Taken(blocks, (*[None] * own, *taken[own:]) if taken[own:] else (), drawn)
 
-    def _part(
-        self, name: str, array: ColumnLayout, cut: tuple[int, ...]
-    ) -> tuple[tuple[np.ndarray | None, ...], RowEntries | None]:
-        """Return the part of blocks that the user asks for: positions along axes that they have whole, and draws."""
+    def _part(self, name: str, array: ColumnLayout, cut: tuple[int, ...]) -> tuple[Indices, RowEntries | None]:
+        """Return the part of blocks that the user asks for: indices along axes that they have whole, and draws."""
         if (made := self.columns.part(name)) is None:
             return (), None
         if len(made.parts) > 1:

@@ -1,28 +1,31 @@
-"""Which indices, positions and bytes of an array are the values of rows: one value for all kinds of rows."""
+"""Takes: which indices, positions and bytes of an array the values of rows are."""
+
+# An example: of rows that are blocks of 2 x 3 of an array (4, 6, 3), channels 0 and 2 are taken, reversed.
+#     axis 0   the corner of the block, and 2 indices      axes=(0, 1), shape=(2, 3)
+#     axis 1   the corner of the block, and 3 indices
+#     axis 2   2, 0                                        taken=(None, None, Along(2, -2, 2))
+#     bytes    all, or those of a field at byte 8          of_value=Along.range(8, 4)
+# What is taken of this is a take again: channel 0 of it is ``taken=(None, None, Along.range(2, 1))``.
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 import numpy as np
 
+from ray_h5.manifest.indices import Along, Indices, composed, lengths_of
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.manifest.row_requests import runs_between
-
-Runs: TypeAlias = tuple[tuple[int, int], ...]
-"""Positions along an axis, in the order of their delivery: the first of each run, and how many follow each other."""
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
-    """A column whose rows are boxes of an array.
+class Take:
+    """What rows are of an array: boxes, of which parts and fields may be taken, and axes reversed.
 
     A row is the corner of its box, as a number: its place along `axes`, in C order. What a box has past the end of
-    an axis is zero.
+    an axis is zero. Without anything else, a row is one index of the first axis.
 
     Attributes
     ----------
@@ -32,10 +35,10 @@ class Selection:
         The axes that boxes cut; they have the others as a whole, or parts of them.
     shape : tuple of int
         The shape of a box along `axes`; empty if a box has one index of each, and a row does not have these axes.
-    taken : tuple of (Runs or None)
-        The positions along each axis of the array, of those that boxes do not cut; None for all.
-    of_value : Runs
-        The bytes of each value, of fields of compound values; empty for whole values.
+    taken : tuple of (Along or None)
+        The indices along each axis of the array, of those that boxes do not cut; None for all.
+    of_value : Along, optional
+        The bytes of each value, of fields of compound values; None for whole values.
     dtype : numpy.dtype, optional
         What these bytes are, as they are stored; None for whole values.
     is_reversed : bool
@@ -45,10 +48,28 @@ class Selection:
     array: str | JoinedArray
     axes: tuple[int, ...] = (0,)
     shape: tuple[int, ...] = ()
-    taken: tuple[Runs | None, ...] = ()
-    of_value: Runs = ()
+    taken: Indices = ()
+    of_value: Along | None = None
     dtype: np.dtype | None = None
     is_reversed: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether rows are whole: each is one index of each of the first axes."""
+        is_whole = self.of_value is None and self.dtype is None and all(at is None for at in self.taken)
+        return is_whole and not (self.shape or self.is_reversed) and self.axes == tuple(range(len(self.axes)))
+
+    def part(self, taken: Indices, ndim: int) -> Take:
+        """Return a part of each row of an array of `ndim` axes: indices along its axes, of which boxes cut none."""
+        own = [axis for axis in range(ndim) if self.shape or axis not in self.axes]
+        if self.is_reversed:
+            own.reverse()
+        of_axes = dict(zip(own, taken, strict=False))
+        return replace(self, taken=composed(self.taken, tuple(of_axes.get(axis) for axis in range(ndim))))
+
+    def over(self, axes: int, ndim: int) -> Take:
+        """Return rows of one index along each of the first `axes` axes of rows, of an array of `ndim` axes."""
+        return replace(self, axes=tuple(ndim - 1 - at if self.is_reversed else at for at in range(axes)))
 
     def extents(self, layout: ColumnLayout) -> tuple[int, ...]:
         """Return the lengths of the axes that boxes cut."""
@@ -56,12 +77,9 @@ class Selection:
 
     def box_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Return the shape of a box of an array of some shape, with all axes of the array."""
-        lengths = list(shape)
+        lengths = lengths_of(shape, self.taken)
         for axis, length in zip(self.axes, self.shape or (1,) * len(self.axes), strict=True):
             lengths[axis] = length
-        for axis, runs in enumerate(self.taken):
-            if runs is not None:
-                lengths[axis] = sum(count for _, count in runs)
         return tuple(lengths)
 
     def corners(self, rows: np.ndarray, layout: ColumnLayout) -> np.ndarray:
@@ -71,19 +89,10 @@ class Selection:
             begins[:, axis] = at
         return begins
 
-
-def runs_of_positions(positions: np.ndarray) -> Runs:
-    """Return positions as runs of those that follow each other."""
-    if not len(positions):
-        return ()
-    starts, stops = runs_between(positions[1:] != positions[:-1] + 1)
-    return tuple(zip(positions[starts].tolist(), (stops - starts).tolist(), strict=True))
-
-
-def layout_of_boxes(layout: ColumnLayout, selection: Selection) -> ColumnLayout:
-    """Return the layout of the boxes of an array: the first axis is the corners."""
-    shape = (math.prod(selection.extents(layout)), *selection.box_shape(layout.shape))
-    return replace(layout, shape=shape, chunk_shape=None, fill=None, offset=None)
+    def layout(self, array: ColumnLayout) -> ColumnLayout:
+        """Return the layout of the boxes of an array: the first axis is the corners."""
+        shape = (math.prod(self.extents(array)), *self.box_shape(array.shape))
+        return replace(array, shape=shape, chunk_shape=None, fill=None, offset=None)
 
 
 def rows_in_order(layout: ColumnLayout, axes: int) -> ColumnLayout | None:

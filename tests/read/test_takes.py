@@ -1,0 +1,115 @@
+"""Takes of takes equal what NumPy takes of arrays; where there is a closed form, many indices take no memory."""
+
+import pickle
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
+
+from ray_h5.manifest.indices import Along, composed, lengths_of, picked
+from ray_h5.manifest.takes import Take
+from tests.properties import few
+from tests.read.test_selections import read
+
+
+@st.composite
+def along(draw, length):
+    """Some indices of an axis, in any order; and as NumPy has them."""
+    kind = draw(st.sampled_from(["range", "slice", "blocks", "any"]))
+    if kind == "range":
+        first = draw(st.integers(0, length))
+        at = Along.range(first, draw(st.integers(0, length - first)))
+        return at, np.arange(at.first, at.first + at.block)
+    if kind == "slice":
+        ends = st.one_of(st.none(), st.integers(-length, length))
+        step = draw(st.sampled_from([1, 2, 3, -1, -2]))
+        indices = np.arange(length)[slice(draw(ends), draw(ends), step)]
+        return Along.of(indices), indices
+    if kind == "blocks":
+        first, block = draw(st.integers(0, length - 1)), draw(st.integers(1, length))
+        stride = draw(st.integers(block, length))
+        count = max(0, (length - first - block) // stride + 1)
+        at = Along(first, stride, count, block)
+        return at, (first + stride * np.arange(count)[:, None] + np.arange(block)).ravel()
+    indices = np.array(draw(st.lists(st.integers(0, length - 1), max_size=2 * length)), np.int64)
+    return Along.of(indices), indices
+
+
+@few(300)
+@given(st.data(), st.integers(1, 12))
+def test_indices_along_an_axis_equal_numpy(data, length):
+    at, indices = data.draw(along(length))
+    for _ in range(data.draw(st.integers(0, 3))):
+        if len(at):
+            then, places = data.draw(along(len(at)))
+            at, indices = at.take(then), indices[places]
+    values = np.arange(100, 100 + length)
+    assert len(at) == len(indices)
+    assert at.indices.tolist() == indices.tolist()
+    assert values[at.key].tolist() == values[indices].tolist()
+    assert [i for first, count in at.pieces.tolist() for i in range(first, first + count)] == indices.tolist()
+    assert len(at.pieces) == at.num_pieces
+    assert at.is_all_of(length) == (indices.tolist() == [*range(length)])
+    assert at.shifted(7).indices.tolist() == (indices + 7).tolist()
+    assert (at.even is not None) or len({*np.diff(indices).tolist()}) > 1
+    assert Along.of(indices).indices.tolist() == indices.tolist()
+    assert pickle.loads(pickle.dumps(at)) == at
+    assert [at.one(place).indices.tolist() for place in range(len(at))] == [[i] for i in indices.tolist()]
+
+
+@few(300)
+@given(st.data(), st.integers(1, 12))
+def test_what_two_have_in_common(data, length):
+    at, indices = data.draw(along(length))
+    other, others = data.draw(along(length))
+    if (np.diff(others) <= 0).any():
+        others = np.unique(others)
+        other = Along.of(others)
+    assert other.places(np.arange(length)).tolist() == [
+        others.tolist().index(i) if i in others else -1 for i in range(length)
+    ]
+    here, there = at.common(other)
+    assert here.indices.tolist() == [place for place, i in enumerate(indices.tolist()) if i in others]
+    assert indices[here.indices].tolist() == others[there.indices].tolist()
+
+
+def test_many_indices_take_no_memory():
+    billion = 1 << 30
+    at = Along.all_of(4 * billion).take(Along(3, 2, billion)).take(Along(7, -1, 8)).take(Along.range(2, 3))
+    assert at.indices.tolist() == [13, 11, 9]
+    halves = Along(0, 2 * billion, 2, billion // 2)  # a mapping of two blocks
+    here, there = Along.all_of(4 * billion).common(halves)
+    assert (here, there) == (halves, Along.all_of(billion))
+    assert Along.range(5, billion).take(there).take(Along.range(0, 2)).indices.tolist() == [5, 6]
+
+
+@pytest.mark.parametrize("chunks", [None, (2, 3, 2, 2)])
+@few(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_parts_of_parts_equal_numpy(tmp_path_factory, chunks, data):
+    """Rows along several axes, reversed or not, of which parts are taken, and of these parts: all are read at once."""
+    path, shape = tmp_path_factory.mktemp("t") / "a.h5", (3, 5, 4, 6)
+    values = np.arange(np.prod(shape), dtype="<i4").reshape(shape)
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=values, chunks=chunks, compression=None if chunks is None else "lzf")
+    is_reversed, axes = data.draw(st.booleans()), data.draw(st.integers(1, 3))
+    take = Take("x", (3,), is_reversed=True) if is_reversed else Take("x")
+    whole = values.transpose() if is_reversed else values
+    take, whole = take.over(axes, 4), whole.reshape(-1, *whole.shape[axes:])
+    kept = ()
+    for _ in range(data.draw(st.integers(0, 3))):
+        some = [data.draw(st.one_of(st.none(), along(n))) if n else None for n in whole.shape[1:]]
+        taken = tuple(None if of is None else of[0] for of in some)
+        take, kept = take.part(taken, 4), composed(kept, taken)
+        for axis, of in enumerate(some):
+            whole = whole if of is None else whole.take(of[1], axis=1 + axis)
+    rows = np.array(data.draw(st.lists(st.integers(0, len(whole) - 1), min_size=1, max_size=6)))
+    (found,), _ = read(path, [(take, rows, "<i4", whole.shape[1:])])
+    assert np.array_equal(found, whole[rows])
+    of_rows = (values.transpose() if is_reversed else values).reshape(
+        -1, *(shape[::-1] if is_reversed else shape)[axes:]
+    )
+    assert np.array_equal(picked(of_rows, kept), whole)
+    assert tuple(lengths_of(of_rows.shape[1:], kept)) == whole.shape[1:]
