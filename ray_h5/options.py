@@ -17,6 +17,15 @@ from ray_h5.errors import OptionError, PositionError
 DEFAULT_EXTENSIONS = ("h5", "hdf5", "h5ad")
 """Files that are taken from directories and globs."""
 
+ADDED_BY = {
+    "path": "include_paths",
+    "row_id": "include_row_ids",
+    "row_key": "include_row_keys",
+    "step": "include_steps",
+    "is_padding": "include_padding",
+}
+"""Columns that say where a row comes from, and the options that add them."""
+
 _Taker = TypeVar("_Taker", bound=Callable[..., Any])
 
 

@@ -10,6 +10,7 @@ from ray_h5.likely_rows.alike import pattern_of
 from ray_h5.likely_rows.suggestions import suggestions
 from ray_h5.likely_rows.tree import FileTree, Seen
 from ray_h5.messages import few, near_names
+from ray_h5.options import ADDED_BY
 
 if TYPE_CHECKING:
     from ray_h5.manifest.file_state import SourceStates
@@ -20,9 +21,6 @@ _MAX_COPIED = 20
 
 _LEAST_GROUPS = 3
 """This many groups with one column may be samples; two, such as obs and next_obs, are more often parts of one."""
-
-_ADDED = {"path": "include_paths", "row_id": "include_row_ids", "row_key": "include_row_keys", "step": "include_steps"}
-
 
 HasRows: TypeAlias = Any
 """A column with rows: it has `shape` and `dtype`."""
@@ -93,7 +91,7 @@ def hint_of(name: str, columns: Sequence[str], attributes: Sequence[str]) -> str
     near = near_names(name, columns)
     if name in attributes:
         return f"{near} {name!r} is an attribute: pass attrs=[{name!r}]."
-    if (option := _ADDED.get(name)) is not None:
+    if (option := ADDED_BY.get(name)) is not None:
         return f"{near} {option}=True adds this column: pass it, and leave {name!r} out of columns=[...]."
     if not (groups := groups_with(name, columns)):
         return near

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,8 +25,45 @@ from ray_h5.order.remaining_blocks import layout_of, left_of
 from ray_h5.per_process import cached_property
 from ray_h5.plan.read_plan import ReadPlan
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 INDICES_AT_ONCE = 1 << 14
 """How many indices are computed by one call."""
+
+
+class Placed(int):
+    """The index of a sample that says where in an epoch it is, for columns that depend on that.
+
+    Samplers yield it for a dataset that asks for such columns. Loaders, collators and workers pass it on: it is an
+    integer.
+
+    Attributes
+    ----------
+    seed, epoch : int
+        The seed of the order, and the epoch.
+    draw : int
+        Which draw of the epoch it is, if an epoch may draw a row several times; else -1.
+    is_padding : bool
+        Whether it comes again only so that all ranks have equally many.
+    """
+
+    seed: int
+    epoch: int
+    draw: int
+    is_padding: bool
+
+    def __new__(cls, index: int, seed: int = 0, epoch: int = 0, draw: int = -1, is_padding: bool = False) -> Self:
+        made = super().__new__(cls, index)
+        made.seed, made.epoch, made.draw, made.is_padding = seed, epoch, draw, is_padding
+        return made
+
+    def at(self, index: int) -> Placed:
+        """Return another index of the same place, as a `Subset` has it."""
+        return Placed(index, self.seed, self.epoch, self.draw, self.is_padding)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Placed, (int(self), self.seed, self.epoch, self.draw, self.is_padding)
 
 
 @dataclass(frozen=True)
@@ -92,6 +130,13 @@ class Share:
             return selected
         draws = self.order.draw_numbers(positions, self.start.epoch)
         return np.where(draws > 0, selected - (draws + 1) * self.order.num_rows, selected)
+
+    def placed(self, positions: np.ndarray, indices: np.ndarray) -> list[int]:
+        """Return indices of rows at some positions, which say where they are in the epoch."""
+        rows, start = self.order.epoch_rows, self.start
+        draws = positions % rows if self.order.may_repeat else np.full(len(positions), -1)
+        each = zip(indices.tolist(), draws.tolist(), (positions >= rows).tolist(), strict=True)
+        return [Placed(index, self.order.seed, start.epoch, draw, is_padding) for index, draw, is_padding in each]
 
     def pieces(self, rows: int = 1) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield positions and selected indices of what is left to read, some thousand at once: a multiple of `rows`."""

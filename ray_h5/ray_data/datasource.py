@@ -18,7 +18,7 @@ from ray_h5.columns.schema import ColumnSpec
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.file_warnings import warn_of_surprises
-from ray_h5.loading.origin_columns import IS_PADDING_SPEC, PATH_SPEC, ROW_ID_SPEC, ROW_KEY_SPEC, place_values
+from ray_h5.loading.origin_columns import ORIGINS, origins_of, place_values
 from ray_h5.lru import LRU, first_time
 from ray_h5.messages import ensure_handler, no_column
 from ray_h5.options import takes_options_of
@@ -116,8 +116,8 @@ class H5Datasource(Datasource):
         The order of an epoch; None keeps the order of the files.
     tail, tail_rows
         As for `read_h5`.
-    include_paths, include_row_ids, include_row_keys : bool
-        Add the column `path`, the column `row_id`, the column `row_key`, as in `read_h5`.
+    include_paths, include_row_ids, include_row_keys, include_steps : bool
+        Add the column `path`, `row_id`, `row_key`, `step`, as in `read_h5`.
     block_rows, num_blocks : int, optional
         Rows of a block, or the number of blocks. By default blocks are made by their size in bytes.
     threads : int
@@ -139,6 +139,7 @@ class H5Datasource(Datasource):
         include_paths: bool = False,
         include_row_ids: bool = False,
         include_row_keys: bool = False,
+        include_steps: bool = False,
         block_rows: int | None = None,
         num_blocks: int | None = None,
         threads: int = 1,
@@ -157,18 +158,8 @@ class H5Datasource(Datasource):
         warn_of_surprises(self._index, files)
         self._delivered = self._index.delivered
         self._columns = self._index.outputs
-        wanted = {
-            PATH_SPEC: include_paths,
-            ROW_ID_SPEC: include_row_ids,
-            ROW_KEY_SPEC: include_row_keys,
-            IS_PADDING_SPEC: tail == "pad",
-        }
-        self._added = {spec.name: spec for spec, is_wanted in wanted.items() if is_wanted}
-        for name in self._added.keys() & self._columns.keys():
-            raise OptionError(
-                f"the files have a column {name!r} of their own, which read_h5 was asked to add; leave one of them "
-                "out: the column of the files with columns=[...], or the added one"
-            )
+        wanted = {"path": include_paths, "row_id": include_row_ids, "row_key": include_row_keys, "step": include_steps}
+        self._added = origins_of({**wanted, "is_padding": tail == "pad"}, self._columns, self._index)
         self.names: tuple[str, ...] = (*self._columns, *self._added)
         """The columns that are delivered, in order."""
         self._predicate: pc.Expression | None = None
@@ -228,8 +219,9 @@ class H5Datasource(Datasource):
     def apply_predicate(self, predicate_expr: Expr) -> H5Datasource:
         """Return a datasource that reads only the rows that pass the predicate."""
         expression, names = as_expression(predicate_expr), column_names(predicate_expr)
-        for name in {ROW_KEY_SPEC.name, IS_PADDING_SPEC.name} & self._added.keys() & names:
-            raise PredicateError(f"predicate: {name!r} changes every epoch; filter by it after reading")
+        for name in names & self._added.keys() - {"path", "row_id"}:
+            why = "changes every epoch" if ORIGINS[name].of_epoch else "is known when rows are read"
+            raise PredicateError(f"predicate: {name!r} {why}; filter by it after reading")
         # It may name columns that the argument `columns` leaves out, but not those that a selection has dropped.
         if self.get_projection_map() is not None:
             check_there(names, self.names)

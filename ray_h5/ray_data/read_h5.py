@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _INSTEAD = {
     "name": "Datasets have no names: set_epoch(ds, 3) takes the dataset, and train_batches('train', 3, ...) the key of "
     "TorchTrainer(datasets={'train': ds}).",
-    "include_steps": "H5Dataset and loader have it; here include_row_ids=True numbers the windows.",
+    "include_padding": "tail='pad' adds the column is_padding.",
     "batch_size": "Pass it to iter_torch_batches(batch_size=...), train_batches or map_batches.",
     "predicate": "Write read_h5(...).filter(expr=where(...)).",
     "transform": "Write read_h5(...).map_batches(function).",
@@ -42,6 +42,7 @@ def read_h5(
     include_paths: bool = False,
     include_row_ids: bool = False,
     include_row_keys: bool = False,
+    include_steps: bool = False,
     block_rows: int | None = None,
     tail: Literal["keep", "drop", "pad"] = "keep",
     tail_rows: int | None = None,
@@ -74,6 +75,8 @@ def read_h5(
     include_row_keys : bool
         Add the column ``row_key``: uint64, a function of (seed, epoch, row id). Augmentation that draws from it is
         the same in any task. If a `Shuffle` may draw a row several times in an epoch, each time has another key.
+    include_steps : bool
+        With `windows`, add the column ``step``: the number, in its file, of the step that a window is of.
     block_rows : int, optional
         Rows of a block. By default a power of two that makes blocks of about 64 MiB.
     tail : {"keep", "drop", "pad"}
@@ -131,6 +134,7 @@ def read_h5(
         include_paths=include_paths,
         include_row_ids=include_row_ids,
         include_row_keys=include_row_keys,
+        include_steps=include_steps,
         block_rows=block_rows,
         num_blocks=override_num_blocks,
         threads=max(1, int(resources.get("num_cpus", 1))),

@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import Dataset, default_collate
 
 from ray_h5.errors import UnknownOptionError
+from ray_h5.loading.rank_shares import Placed
 from ray_h5.loading.row_source import check_indices
 
 Many: TypeAlias = Sequence[int] | np.ndarray | torch.Tensor
@@ -34,7 +35,8 @@ class BatchedDataset(Dataset[Any]):
         if isinstance(index, (list, range)) or (isinstance(index, (np.ndarray, torch.Tensor)) and index.ndim):
             return _batch(self.__getitems__(index))
         try:
-            one = operator.index(cast("SupportsIndex", index))
+            # A Placed says where it is in an epoch, which operator.index forgets.
+            one = index if isinstance(index, Placed) else operator.index(cast("SupportsIndex", index))
         except TypeError:
             hint = f". Write dataset[0][{index!r}] for one sample, dataset[:][{index!r}] for all"
             raise UnknownOptionError(

@@ -19,7 +19,8 @@ from ray_h5.errors import ImageError, OptionError, PredicateError
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.file_warnings import warn_of_surprises
 from ray_h5.index.row_index import RowIndex
-from ray_h5.loading.origin_columns import place_values
+from ray_h5.loading.origin_columns import ORIGINS, origins_of, place_values
+from ray_h5.loading.rank_shares import Placed
 from ray_h5.loading.row_source import RowSource
 from ray_h5.lru import first_time
 from ray_h5.messages import counted, few
@@ -63,7 +64,9 @@ class DatasetOptions(OptionsButColumns, total=False):
     pad: PadLike
     include_paths: bool
     include_row_ids: bool
+    include_row_keys: bool
     include_steps: bool
+    include_padding: bool
 
 
 _OF_LOADER = "A dataset has single samples. Write loader(paths, {}), which makes batches of them."
@@ -102,9 +105,12 @@ class H5Dataset(BatchedDataset):
     pad : bool, float or mapping of str to float, optional
         Pad rows of varying shape to the longest of a batch, with zeros (True) or this value, and add their lengths as
         ``<column>_length``. Without it a batch holds a list of tensors for such a column.
-    include_paths, include_row_ids, include_steps : bool
-        Add the columns ``path``, the file of a sample; ``row_id``, its number among the rows of all files; and, with
-        `windows`, ``step``: the number, in its file, of the step that its window is of.
+    include_paths, include_row_ids, include_row_keys, include_steps, include_padding : bool
+        Add the columns ``path``, the file of a sample; ``row_id``, its number among the rows of all files; ``row_key``,
+        a function of (seed, epoch, row id), the same as in Ray, for randomness that repeats; with `windows` ``step``,
+        the number, in its file, of the step that its window is of; and ``is_padding``, whether it comes again only so
+        that all ranks have equally many. Key and padding are those of the epoch of a `loader`, an `OrderSampler` or
+        an `OrderBatchSampler`; of any other sampler they are those of epoch 0.
     **options
         The options of `ray_h5.source.Source`.
 
@@ -147,11 +153,13 @@ class H5Dataset(BatchedDataset):
         pad: PadLike = None,
         include_paths: bool = False,
         include_row_ids: bool = False,
+        include_row_keys: bool = False,
         include_steps: bool = False,
+        include_padding: bool = False,
         **options: Unpack[OptionsButColumns],
     ) -> None:
-        wanted = {"path": include_paths, "row_id": include_row_ids, "step": include_steps}
-        self._places = tuple(name for name, is_wanted in wanted.items() if is_wanted)
+        asked = include_paths, include_row_ids, include_row_keys, include_steps, include_padding
+        self._places = tuple(name for name, is_wanted in zip(ORIGINS, asked, strict=True) if is_wanted)
         self._files = FileOptions.of(paths, columns=columns, **options)
         self.transform, padding = transform, Padding.of(pad)
         if predicate is not None:
@@ -165,13 +173,7 @@ class H5Dataset(BatchedDataset):
         self._index = self._files.index()
         warn_of_surprises(self._index, self._files)
         self._specs = self._index.outputs
-        for name in self._specs.keys() & {*self._places}:
-            raise OptionError(
-                f"the files have a column {name!r} of their own, which was asked to be added; leave one of them out: "
-                "the column of the files with columns=[...], or the added one"
-            )
-        if "step" in self._places and self._index.scope.windows is None:
-            raise OptionError("include_steps=True: rows have steps with windows=; expected windows, found None")
+        origins_of(dict.fromkeys(self._places, True), self._specs, self._index)
         if self.transform is not None:
             check_transform(self.transform, self.columns)
         if any(spec.kind == "sparse" and not spec.dense for spec in self._specs.values()):
@@ -308,6 +310,11 @@ class H5Dataset(BatchedDataset):
         return self._source.plan.is_drawn and not self.has_own_length
 
     @property
+    def _needs_places(self) -> bool:
+        """Whether samplers have to say where in an epoch a sample is."""
+        return any(ORIGINS[name].of_epoch for name in self._places)
+
+    @property
     def has_own_length(self) -> bool:
         """Whether a subclass has a length of its own: which rows its samples are made of is not known."""
         return type(self).__len__ is not H5Dataset.__len__
@@ -318,9 +325,10 @@ class H5Dataset(BatchedDataset):
     def _several(self, indices: Many, *, skips: bool = True) -> Sequence[Any]:
         batcher = self._batcher
         wanted = batcher.checked(indices)
-        if self.is_drawn and not self._is_sampled:
+        is_plain = self._needs_places and len(indices) and not isinstance(indices[0], Placed)
+        if is_plain or (self.is_drawn and not self._is_sampled):
             _warn_of_equal_draws(self)
-        arrays = batcher.decoded(BatchArrays(self.read(wanted), wanted), skips=skips)
+        arrays = batcher.decoded(BatchArrays(batcher.arrays(wanted, indices), wanted), skips=skips)
         if len(wanted) and not len(arrays.indices):
             raise ImageError(
                 f"none of the {len(wanted)} rows of this batch, the first of which is {batcher.place(wanted[0])}, has "
@@ -361,7 +369,7 @@ class H5Dataset(BatchedDataset):
         for name in made if out else ():
             assign(out[name], made[name], name, self._specs[name].casting, lambda i: batcher.place(indices[i]))
         arrays = out or made
-        return {**arrays, **batcher.origin_arrays(indices)} if self._places else arrays
+        return {**arrays, **batcher.origin_arrays(indices, indices.tolist())} if self._places else arrays
 
     def samples(self, arrays: Mapping[str, np.ndarray]) -> Sequence[Any]:
         """Return the samples that lie in the arrays that `read` returned, transformed."""
@@ -388,7 +396,7 @@ class H5Dataset(BatchedDataset):
 
     def _places_in(self, predicate: pc.Expression) -> dict[str, Any]:
         """Return the added columns that a predicate names, of all rows."""
-        return place_values(self._index, {*columns_of(predicate)} & {*self._places} - {"step"})
+        return place_values(self._index, {*columns_of(predicate)} & {*self._places} & {"path", "row_id"})
 
     def _select(self, predicate: pc.Expression | None) -> np.ndarray | None:
         if predicate is None:
@@ -418,7 +426,7 @@ def _warn_of_equal_draws(dataset: H5Dataset) -> None:
     frame, info = sys._getframe(), get_worker_info()
     is_asked = any(above.f_globals.get("__name__") == _FETCHER for above, _ in walk_stack(frame))
     if is_asked and (info is None or info.id == 0) and first_time("equal draws", repr(dataset)):
-        drawn = few([repr(spec.name) for spec in dataset.source.plan.columns if spec.drawn])
+        drawn = few([repr(spec.name) for spec in dataset.source.plan.columns if spec.drawn] or ["'row_key'"])
         logger.warning(
             "%s: this DataLoader has a sampler that counts no epochs: %s are drawn, and the draws are the same in each "
             "epoch. For others in each epoch, iterate loader(dataset, ...); or pass sampler=OrderSampler(dataset), and "
@@ -455,7 +463,13 @@ class _SamplesOfSubclass(H5Dataset):
         return self._some[index] if isinstance(index, (int, np.integer)) else super().__getitem__(index)
 
     def __getitems__(self, indices: Many) -> Sequence[Any]:
-        return self._some.__getitems__(cast("Any", indices))
+        if not self._needs_places:
+            return self._some.__getitems__(cast("Any", indices))
+        chosen = [
+            index.at(self._some.indices[index]) if isinstance(index, Placed) else self._some.indices[index]
+            for index in indices
+        ]
+        return cast("H5Dataset", self._some.dataset).__getitems__(chosen)
 
     def with_padding(self, pad: PadLike) -> H5Dataset:
         """Return the same samples, with another option `pad`."""

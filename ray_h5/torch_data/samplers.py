@@ -257,7 +257,13 @@ class OrderSampler(DistributedSampler[int]):
     def _indices(self) -> Begun[int]:
         share = self._begin()
         self._cursor.is_ahead = True
-        return share.start, itertools.chain.from_iterable(indices.tolist() for _, indices in share.pieces())
+        return share.start, itertools.chain.from_iterable(itertools.starmap(self._listed(share), share.pieces()))
+
+    def _listed(self, share: Share) -> Callable[[np.ndarray, np.ndarray], list[int]]:
+        """Return what makes a list of positions and indices."""
+        # Only columns that are added depend on the epoch.
+        needs_places = getattr(self.dataset, "_needs_places", False)
+        return share.placed if needs_places else lambda _, indices: cast("list[int]", indices.tolist())
 
     def tasks(self, *, whole: bool = False) -> Begun[Task]:
         """Begin an iteration; return where, and this rank's runs as batches to make.
@@ -269,7 +275,8 @@ class OrderSampler(DistributedSampler[int]):
         """
         share = self._begin(self.run_length if self.batch_values is None else None)
         drawn_by, runs = (share.order.seed, share.start.epoch), self._runs(share, whole=whole)
-        return share.start, (Task(indices.tolist(), drawn_by, positions) for positions, indices in runs)
+        listed = self._listed(share)
+        return share.start, (Task(listed(positions, indices), drawn_by, positions) for positions, indices in runs)
 
     def num_runs(self, *, whole: bool = False) -> int:
         """Return how many batches `tasks` yields for a whole epoch, the next one."""

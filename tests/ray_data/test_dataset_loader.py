@@ -12,6 +12,7 @@ from ray_h5.errors import OptionError
 from ray_h5.loading import cursor
 from tests.ray_data.kit import ids_of, write_chunked
 from tests.ray_data.training.test_reading import assert_same
+from tests.torch_data.batches.test_batcher import ADDED, KINDS, SHUFFLES, check_same, epochs_of, write_kinds
 
 pytestmark = pytest.mark.usefixtures("ray_local")
 
@@ -156,3 +157,26 @@ def test_iterations_count_for_themselves(ds):
         made.set_epoch(0)
         assert made.state_dict() == state
     assert len(ids(made)) == 150 - 24
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_batches_are_those_of_a_loader_of_files(tmp_path, kind):
+    """In training workers and by tasks; with padding, paths, ids, keys and steps."""
+    paths = f"{write_kinds(tmp_path)}/*.h5"
+    options = {"columns": ["x", "y"], **KINDS[kind], **ADDED}
+    of_ray = {name: value for name, value in options.items() if name not in {"pad", "predicate"}}
+    for shuffle in map(SHUFFLES.get, ("chunks", "weights") if kind == "rows" else ("chunks",)):
+        ds = ray_h5.read_h5(paths, shuffle=shuffle, tail="pad", tail_rows=3, **of_ray)
+        ds = ds.filter(expr=options["predicate"]) if "predicate" in options else ds
+        for rank in range(3):
+            expected = epochs_of(
+                loader(paths, 16, shuffle=shuffle, rank=rank, world_size=3, include_padding=True, **options), 1
+            )
+            made = loader(ds, 16, rank=rank, world_size=3, pad=options.get("pad"))
+            batches = epochs_of(made, 1)
+            assert {*batches[0]} == {*expected[0]}
+            check_same(batches, expected)
+        set_epoch(ds, 1)
+        collate = ray_h5.TorchCollate(padding=options.get("pad"))
+        whole = epochs_of(loader(ds, 16, pad=options.get("pad")), 1)
+        check_same(ds.iter_torch_batches(batch_size=16, collate_fn=collate), whole)

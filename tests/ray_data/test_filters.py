@@ -296,3 +296,13 @@ def test_a_filter_that_no_row_passes_is_said(paths, caplog):
     assert ds.count() == len(ds.take_all()) == 0
     assert "no row matches: none of" in caplog.text
     assert 'passes (s == "of no row")' in caplog.text
+
+
+def test_a_step_is_known_when_rows_are_read(tmp_path):
+    save(tmp_path / "a.h5", {"x": np.arange(20.0)})
+    windows = ray_h5.Windows({"x": [-1, 0]}, stride=3)
+    ds = ray_h5.read_h5(tmp_path / "a.h5", windows=windows, include_steps=True)
+    assert [row["step"] for row in ds.take_all()] == [*range(0, 20, 3)]
+    with pytest.raises(PredicateError, match="'step' is known when rows are read; filter by it after reading"):
+        ds.filter(expr=where(step=3)).count()
+    assert ray_h5.Standardize(["x"]).fit(ds).scalers["x"].mean.item() == pytest.approx(120 / 13)

@@ -20,7 +20,7 @@ from ray_h5.buffers import objects
 from ray_h5.columns.ragged.padding import cast_rows
 from ray_h5.columns.schema import ColumnSpec, scalar_to_arrow
 from ray_h5.columns.sparse_rows import SparseBatch, index_dtype
-from ray_h5.loading.origin_columns import PATH_SPEC, ROW_ID_SPEC, epoch_column, paths_of
+from ray_h5.loading.origin_columns import PATH_SPEC, ROW_ID_SPEC, Origin
 from ray_h5.manifest.partition import Partition
 from ray_h5.plan.blocks import Block
 from ray_h5.plan.execute_plan import BlockRows
@@ -106,8 +106,8 @@ def _to_arrow(plan: ReadPlan, block: Block, spec: ColumnSpec | None, name: str) 
         if spec.is_tensor:
             return ArrowTensorArray.from_numpy(array, column_name=name)
         return scalar_to_arrow(array, spec, where)
-    made = epoch_column(plan, block, name)
-    return paths_of(plan.files, rows.row_ids).cast(PATH_SPEC.value_type) if made is None else pa.array(made)
+    made = Origin.of(plan, block).column(name)
+    return pa.array(made) if isinstance(made, np.ndarray) else made.cast(PATH_SPEC.value_type)
 
 
 # Rows of varying shape ---------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from ray_h5.columns.schema import TENSOR_KINDS
 from ray_h5.errors import OptionError
 from ray_h5.loading.agreement import first_said
 from ray_h5.loading.cursor import Cursor
-from ray_h5.loading.origin_columns import epoch_column
+from ray_h5.loading.origin_columns import ORIGINS, Origin
 from ray_h5.loading.rank_shares import Share
 from ray_h5.loading.read_calls import BatchReader
 from ray_h5.loading.row_source import RowSource
@@ -56,15 +56,15 @@ _INSTEAD = "It works on tasks of Ray: data_config(reading='tasks')."
 
 def _columns(plan: ReadPlan, block: Block, names: tuple[str, ...]) -> Batch:
     """Return columns of a block: as arrays if all are plain numbers, otherwise as the table of a task."""
-    specs = {spec.name: spec for spec in plan.of_files}
+    specs, origin = {spec.name: spec for spec in plan.of_files}, Origin.of(plan, block)
     columns: dict[str, np.ndarray] = {}
     for name in names:
         spec, values = specs.get(name), None
         if spec is None:
-            values = epoch_column(plan, block, name)
+            values = origin.column(name) if name in ORIGINS else None
         elif spec.kind in TENSOR_KINDS and spec.dtype.kind in _PLAIN:
             values = block.rows.arrays[name]
-        if values is None:
+        if not isinstance(values, np.ndarray):
             return to_table(plan, block, names)
         columns[name] = values
     return columns

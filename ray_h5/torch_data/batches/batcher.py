@@ -6,9 +6,11 @@ Whatever delivers samples goes this way: `H5Dataset` for a `DataLoader` or a use
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,8 @@ from ray_h5.columns.ragged.padding import Fill, cast_rows
 from ray_h5.columns.schema import ColumnSpec, check_utf8
 from ray_h5.columns.sparse_rows import cast_sparse
 from ray_h5.errors import OptionError
-from ray_h5.loading.origin_columns import paths_of
+from ray_h5.loading.origin_columns import ORIGINS, Origin
+from ray_h5.loading.rank_shares import Placed
 from ray_h5.loading.read_calls import Call
 from ray_h5.loading.row_cache import owned
 from ray_h5.loading.row_source import RowSource
@@ -68,7 +71,7 @@ class Batcher:
     def read(self, call: Call) -> list[BatchArrays]:
         """Read some batches by one call, and return the arrays of each."""
         indices, arrays = call.read(self)
-        arrays |= self.origin_arrays(indices)
+        arrays |= self.origin_arrays(indices, chain.from_iterable(task.indices for task in call.batches))
         batches = [BatchArrays({name: values[at] for name, values in arrays.items()}, indices[at]) for at in call.parts]
         return [self.decoded(batch) for batch in batches]
 
@@ -114,19 +117,42 @@ class Batcher:
         """Return the file of a sample and its row there, for messages."""
         return self.source.plan.files.where(int(self.source.split(np.array([index]))[0][0]))
 
-    def origin_arrays(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the columns that say where samples are from."""
+    def arrays(self, indices: np.ndarray, asked: Iterable[int]) -> dict[str, np.ndarray]:
+        """Return the arrays of some samples, which were checked; `asked` has them as a sampler gave them."""
+        arrays = self.new_arrays(len(indices))
+        self.read_into(arrays, indices)
+        return arrays | self.origin_arrays(indices, asked)
+
+    def origin_arrays(self, indices: np.ndarray, asked: Iterable[int]) -> dict[str, np.ndarray]:
+        """Return the columns that say where samples are from; `asked` has their indices as a sampler gave them."""
         if not self.origins:
             return {}
-        plan, row_ids = self.source.plan, self.source.split(indices)[0]
-        places: dict[str, np.ndarray] = {"row_id": row_ids}
-        if "path" in self.origins:
-            places["path"] = np.asarray(paths_of(plan.files, row_ids), object)
-        if "step" in self.origins:
-            steps = self.source.step_numbers(row_ids)
-            assert steps is not None
-            places["step"] = steps - plan.steps.starts[plan.files.files_of(row_ids)]
-        return {name: places[name] for name in self.origins}
+        row_ids, names = self.source.split(indices)[0], {*self.origins}
+        steps = self.source.step_numbers(row_ids) if names & {"step", "row_key"} else None
+        made = {name: np.empty(len(row_ids), ORIGINS[name].spec.dtype) for name in self.origins}
+        for at, origin in self._origins(row_ids, steps, asked):
+            for name, values in made.items():
+                values[at] = np.asarray(origin.column(name), values.dtype)
+        return made
+
+    def _origins(
+        self, row_ids: np.ndarray, steps: np.ndarray | None, asked: Iterable[int]
+    ) -> Iterator[tuple[Any, Origin]]:
+        """Yield where rows are from; those of each epoch, nearly always one, and their places."""
+        if not any(ORIGINS[name].of_epoch for name in self.origins):
+            yield slice(None), Origin(self.source.plan, row_ids, steps)
+            return
+        by_epoch = defaultdict[Any, list[tuple[int, Placed]]](list)
+        for place, given in enumerate(asked):
+            index = given if isinstance(given, Placed) else Placed(given)
+            by_epoch[index.seed, index.epoch, index.draw < 0].append((place, index))
+        for (seed, epoch, is_once), listed in by_epoch.items():
+            at = np.array([place for place, _ in listed])
+            draws = None if is_once else np.array([index.draw for _, index in listed])
+            is_padding, of_rows = np.array([index.is_padding for _, index in listed]), None
+            if steps is not None:
+                of_rows = steps[at]
+            yield at, Origin(self.source.plan, row_ids[at], of_rows, seed, epoch, draws, is_padding)
 
     def decoded(self, arrays: BatchArrays, *, skips: bool = True) -> BatchArrays:
         """Return samples that were read with their images decoded; with `skips`, some may be left out."""

@@ -6,10 +6,13 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+import torch
+from torch.utils.data import DataLoader, Subset
 
 import ray_h5
-from ray_h5 import errors
-from ray_h5.torch_data import H5DataLoader, H5Dataset, OrderSampler, loader
+from ray_h5 import Groups, Shuffle, Windows, errors, ragged
+from ray_h5.torch_data import H5DataLoader, H5Dataset, OrderBatchSampler, OrderSampler, loader
+from tests.kit.files import save
 
 ABOVE = {"compat", "loading", "order", "plan", "torch_data"}
 
@@ -72,3 +75,123 @@ def test_a_dataset_that_is_closed_while_it_is_read_ends_the_epoch(path):
     dataset.close()
     with pytest.raises(errors.OptionError, match="H5Dataset: this dataset is closed"):
         next(batches)
+
+
+# The same batches on each way ----------------------------------------------------------------------
+
+KINDS = {
+    "rows": {},
+    "selected": {"predicate": ray_h5.where(y=ray_h5.between(40, 300))},
+    "ragged": {"columns": [ragged("v", offsets="o")], "pad": -1},
+    "windows": {"columns": ["x"], "windows": Windows({"x": [-1, 0]}), "include_steps": True},
+    "groups": {"group": "g", "rows": Groups("*"), "columns": ["a"], "pad": True},
+    "episodes": {"rows": Groups("g/*"), "columns": ["a"], "windows": Windows({"a": [0, 1]}), "include_steps": True},
+}
+SHUFFLES = {
+    "chunks": Shuffle("chunks", 3, window_rows=64),
+    "weights": Shuffle("rows", 3, weights={"*b.h5": 0.7, "*a.h5": 0.3}),
+    "half": Shuffle("rows", 5, rows_per_epoch=100),
+    "none": False,
+}
+ADDED = {"include_paths": True, "include_row_ids": True, "include_row_keys": True}
+RANKS, SIZE = 3, 16
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_kinds(tmp_path_factory.mktemp("files"))
+
+
+def write_kinds(folder):
+    """Write two files that each of `KINDS` reads."""
+    rng = np.random.default_rng(0)
+    for name, rows in (("a", 203), ("b", 150)):
+        ends = np.cumsum(rng.integers(0, 5, rows))
+        arrays = {"x": rng.random((rows, 3)), "y": np.arange(rows), "o": np.r_[0, ends], "v": np.arange(ends[-1])}
+        groups = {f"g/{number}/a": rng.random((1 + number % 4, 2)) for number in range(rows // 8)}
+        save(folder / f"{name}.h5", {**arrays, **groups})
+    return folder
+
+
+def same(values, others):
+    """Return whether columns of two batches are equal: tensors, arrays, or lists of text and tensors."""
+    if isinstance(values, torch.Tensor) and isinstance(others, torch.Tensor):
+        return values.dtype == others.dtype and values.numpy().tobytes() == others.numpy().tobytes()
+    return len(values) == len(others) and all(
+        torch.equal(value, other) if isinstance(value, torch.Tensor) else value == other
+        for value, other in zip(values, others, strict=True)
+    )
+
+
+def check_same(batches, expected, names=None):
+    batches = list(batches)
+    assert len(batches) == len(expected)
+    for batch, other in zip(batches, expected, strict=True):
+        for name in names or other:
+            assert same(batch[name], other[name]), name
+
+
+def epochs_of(made, epoch):
+    made.set_epoch(epoch)
+    return list(made)
+
+
+@pytest.mark.parametrize("shuffle", SHUFFLES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_way_has_the_same_batches(folder, kind, shuffle):
+    """The keys of rows differ from epoch to epoch, and where a row is drawn twice; padding is marked alone."""
+    options = {"columns": ["x", "y"], **KINDS[kind], **ADDED, "include_padding": True}
+    how = {"shuffle": SHUFFLES[shuffle], "seed": 0, "world_size": RANKS}
+    dataset = H5Dataset(f"{folder}/*.h5", **options)
+    seen, keys = [], []
+    for rank in range(RANKS):
+        made = loader(dataset, SIZE, rank=rank, **how)
+        expected = epochs_of(made, 1)
+        seen += expected
+        own = {**how, "rank": rank}
+        sampler, batches = OrderSampler(dataset, run_length=SIZE, **own), OrderBatchSampler(dataset, SIZE, **own)
+        for each in (sampler, batches):
+            each.set_epoch(1)
+        check_same(DataLoader(dataset, SIZE, sampler=sampler), expected)
+        check_same(DataLoader(dataset, batch_sampler=batches), expected)
+        if rank == 1 and shuffle in ("weights", "none"):
+            check_same(DataLoader(dataset, batch_sampler=batches, num_workers=1), expected)
+            check_same(epochs_of(loader(dataset, SIZE, workers=1, **own), 1), expected)
+        check_same(epochs_of(loader(dataset, SIZE, threads=0, **own), 1), expected)
+        keys += [key for batch in epochs_of(made, 2) for key in batch["row_key"].tolist()]
+    padding = np.concatenate([batch["is_padding"].numpy() for batch in seen])
+    now = np.concatenate([batch["row_key"].numpy() for batch in seen])
+    assert padding.sum() == len(padding) - (100 if shuffle == "half" else len(dataset))
+    assert len({*now[~padding].tolist()}) == len(now[~padding])
+    assert not {*now.tolist()} & {*keys}
+    assert {*now[padding].tolist()} <= {*now[~padding].tolist()}
+
+
+def test_indices_without_an_epoch_have_keys_of_epoch_0(folder, caplog):
+    dataset = H5Dataset(f"{folder}/*.h5", ["x"], **ADDED, include_padding=True)
+    order = loader(dataset, 64, shuffle=False)
+    expected = torch.cat([batch["row_key"] for batch in order])
+    assert torch.equal(dataset[:]["row_key"], expected)
+    assert not dataset[5]["is_padding"]
+    assert not caplog.text
+    plain = torch.cat([batch["row_key"] for batch in DataLoader(dataset, 64)])
+    assert torch.equal(plain, expected)
+    assert "'row_key' are drawn, and the draws are the same in each epoch" in caplog.text
+
+
+class Doubled(H5Dataset):
+    """Changes samples one by one."""
+
+    def __getitem__(self, index):
+        sample = super().__getitem__(index)
+        sample["x"] = 2 * sample["x"]
+        return sample
+
+
+def test_subclasses_and_subsets_know_where_samples_are(folder):
+    options = {"columns": ["x", "y"], **ADDED, "include_padding": True}
+    plain, doubled = H5Dataset(f"{folder}/*.h5", **options), Doubled(f"{folder}/*.h5", **options)
+    chosen = [5, 3, 200, 17]
+    for some in (lambda dataset: dataset, lambda dataset: Subset(dataset, chosen)):
+        expected = epochs_of(loader(some(plain), 2), 1)
+        check_same(epochs_of(loader(some(doubled), 2), 1), expected, ["row_key", "row_id", "y", "is_padding"])
