@@ -12,7 +12,7 @@ import numpy as np
 
 from ray_h5.columns.conventions.cf_columns import cf_values
 from ray_h5.columns.conventions.coded_columns import category, optional
-from ray_h5.columns.conventions.matlab_columns import referred_values, reversed_values, texts_of_letters
+from ray_h5.columns.conventions.matlab_columns import referred_values, reversed_axes, reversed_values, texts_of_letters
 from ray_h5.columns.conventions.tables_of_programs import OF_ROWS, awkward_lists, listed_names, pandas_values
 from ray_h5.columns.derived_columns import (
     ColumnLike,
@@ -241,9 +241,15 @@ class Columns(ABC):
         path, names = self.path_of(made.compound), made.names
         above = None if self.plain(path) is not None else self._compound(path.strip("/"))
         if above is None:
-            return stored_fields(Stored.of(self.source(path)), names, name)
+            return stored_fields(self._compound_values(self.source(path)), names, name)
         source, field = above
-        return stored_fields(Stored.of(source), tuple(f"{field}/{below}" for below in names), name)
+        return stored_fields(self._compound_values(source), tuple(f"{field}/{below}" for below in names), name)
+
+    def _compound_values(self, source: Source) -> Stored:
+        """Return whole compound values, of which fields are taken."""
+        if self.is_reversed and isinstance(source, ColumnLayout):
+            return reversed_axes(source)
+        return Stored.of(source)
 
     # Columns end to end -----------------------------------------------------------------------------
 
@@ -374,8 +380,6 @@ class Columns(ABC):
 
     def _field(self, path: str, name: str) -> Values:
         """Return a field of compound values, or a column of a table, as the kind of file has it."""
-        if self.is_reversed:
-            return self.decoded(self.source(path))
         parts = path.strip("/").split("/")
         for count in range(len(parts)) if self.form == "pandas" else ():
             encoding = self.encoding(frame := "/".join(parts[:count]))
@@ -392,7 +396,7 @@ class Columns(ABC):
         for lost, error in lost_fields(Stored.of(source).layout):
             if f"{path.strip('/')}/".startswith(f"{lost}/"):
                 raise error
-        stored = stored_fields(Stored.of(source), (field,), name, is_one=True)
+        stored = stored_fields(self._compound_values(source), (field,), name, is_one=True)
         if self.form != "anndata" or parent not in OF_ROWS:
             return stored
         # AnnData before 0.7 wrote ``obs`` so. A field may have codes of categories.

@@ -22,8 +22,8 @@ class Chain:
     ``rows[run]`` has the values of the rows of a run; `path` stands for the run in paths.
     """
 
-    def __init__(self, file, rng, path):
-        self.file, self.rng, self.path, self.count = file, rng, path, 0
+    def __init__(self, file, rng, path, *, is_reversed):
+        self.file, self.rng, self.path, self.count, self.is_reversed = file, rng, path, 0, is_reversed
         self.runs = [f"run_{i}/" for i in range(RUNS)] if path else [""]
 
     def dataset(self, name, values):
@@ -32,22 +32,23 @@ class Chain:
         name = f"{name}{self.count}"
         is_chunked = self.rng.random() < 0.5 and all(len(of_run) for of_run in values)
         for run, of_run in zip(self.runs, values, strict=True):
-            how = {"chunks": (2, *of_run.shape[1:]), "maxshape": (None, *of_run.shape[1:])} if is_chunked else {}
-            self.file.create_dataset(run + name, data=of_run, **how)
+            stored = of_run.T if self.is_reversed else of_run
+            how = {"chunks": tuple(min(2, n) for n in stored.shape)} if is_chunked else {}
+            self.file.create_dataset(run + name, data=stored, **how)
         return self.path + name
 
     def leaf(self):
         """Return a path or fields of one, and the rows."""
         lengths = [int(self.rng.integers(0 if self.path else 1, 9)) for _ in self.runs]
-        kind = self.rng.choice(["numbers", "cube", "scalars", "compound", "nested"])
+        kind = self.rng.choice(["numbers", "cube", "scalars", "compound", "table", "nested"])
         if kind in {"numbers", "cube", "scalars"}:
             shape = {"numbers": (3,), "cube": (3, 2), "scalars": ()}[kind]
             values = [self.rng.integers(0, 99, (n, *shape)).astype(">i4") for n in lengths]
             return self.dataset("x", values), values
-        values = [np.zeros(n, TYPE) for n in lengths]
+        values = [np.zeros((n, 2) if kind == "table" else n, TYPE) for n in lengths]
         for of_run in values:
-            of_run["a"], of_run["b"] = self.rng.integers(0, 99, (2, len(of_run)))
-            of_run["in"]["q"] = self.rng.integers(0, 99, (len(of_run), 2))
+            of_run["a"], of_run["b"] = self.rng.integers(0, 99, (2, *of_run.shape))
+            of_run["in"]["q"] = self.rng.integers(0, 99, (*of_run.shape, 2))
         path = self.dataset("t", values)
         if kind == "nested":
             return f"{path}/in/q", [of_run["in"]["q"] for of_run in values]
@@ -62,7 +63,7 @@ class Chain:
             return self.leaf()
         maker = self.rng.choice(["part", "ragged", *([] if self.path else ["joined"])])
         if maker == "joined":
-            inner = Chain(self.file, self.rng, "run_*/")
+            inner = Chain(self.file, self.rng, "run_*/", is_reversed=self.is_reversed)
             inner.count = self.count + 10
             column, rows = inner.draw(depth - 1)
             self.count = inner.count + 10
@@ -102,7 +103,7 @@ class Chain:
         if how == "joined":
             self.count += 1
             for i, piece in enumerate(np.split(pairs[0], [1, 3])):
-                self.file[f"pairs{self.count}_{i}"] = piece
+                self.file[f"pairs{self.count}_{i}"] = piece.T if self.is_reversed else piece
             return ragged(column, bounds=joined(f"pairs{self.count}_*")), made
         table = [np.zeros(len(of_run), [("stop", "<i8"), ("start", "<u4")]) for of_run in pairs]
         for of_run, pair in zip(table, pairs, strict=True):
@@ -126,16 +127,16 @@ def rows_of(dataset, name):
 
 
 @few(60)
-@given(seed=st.integers(0, 2**32))
-def test_random_chains_equal_numpy(tmp_path_factory, seed):
+@given(seed=st.integers(0, 2**32), axes=st.sampled_from(["stored", "reversed"]))
+def test_random_chains_equal_numpy(tmp_path_factory, seed, axes):
     rng = np.random.default_rng(seed)
     path = tmp_path_factory.mktemp("makers") / "a.h5"
     with h5py.File(path, "w") as file:
-        column, rows = Chain(file, rng, "").draw(int(rng.integers(1, 5)))
+        column, rows = Chain(file, rng, "", is_reversed=axes == "reversed").draw(int(rng.integers(1, 5)))
     (expected,) = rows
     if isinstance(column, str) or not len(expected):
         return
-    dataset = H5Dataset(path, [column])
+    dataset = H5Dataset(path, [column], axes=axes)
     assert_rows(rows_of(dataset, column.name), expected)
     chosen = rng.integers(0, len(expected), 6).tolist()
     assert_rows(dataset[chosen][column.name], [expected[i] for i in chosen])

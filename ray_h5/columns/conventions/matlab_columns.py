@@ -83,10 +83,16 @@ def reversed_values(stored: ColumnLayout, matlab_class: str) -> Decoded:
         if all(part.kind in "fiu" for part in parts):
             is_single = all(part.kind == "f" and part.itemsize <= 4 for part in parts)
             kind, dtype = "number", np.dtype(np.complex64 if is_single else np.complex128)
+    return rearranged(reversed_axes(stored), kind, dtype, lambda row_shape: () if is_one else row_shape)
+
+
+def reversed_axes(stored: ColumnLayout) -> Stored:
+    """Return the values of a dataset with its axes in the opposite order; those of one axis as they are stored."""
+    if len(stored.shape) < 2:
+        return Stored.of(stored)
     plain = replace(stored, chunk_shape=None, offset=None, fill=None, direct=False, enum=())
     rows = Take(stored.name, (len(stored.shape) - 1,), is_reversed=True)
-    values = Stored(replace(plain, shape=shape), rows)
-    return rearranged(values, kind, dtype, lambda row_shape: () if is_one else row_shape)
+    return Stored(replace(plain, shape=stored.shape[::-1]), rows)
 
 
 def referred_values(path: str, name: str, table: GroupTable, *, is_reversed: bool) -> Values:
