@@ -68,11 +68,19 @@ class Scope:
     @classmethod
     def of(cls, source: Source, storage: Storage = LOCAL, threads: int = 1) -> Scope:
         """Return the scope for what a user says; raise an OptionError for options that have no meaning together."""
-        rows, windows, columns = source.rows, source.windows, source.made
+        rows: RowKind | None = source.rows
+        windows, columns = source.windows, source.made
         decode_cf, axes = source.decode_cf, source.axes
         if windows is not None:
             check_episodes(rows, windows)
-        has_groups, ranges = isinstance(rows, Groups), [column for column in columns if is_range(column)]
+        if isinstance(rows, Groups) and rows.by is not None and windows is not None:  # steps of rows of equal values
+            windows = windows.of_episode(rows.by)
+            rows = None
+            check_episodes(rows, windows)
+        has_groups, ranges = (
+            rows is not None and rows.has_groups and not rows.is_block,
+            [column for column in columns if is_range(column)],
+        )
         if rows is not None and rows.is_block and (ranges or axes == "reversed"):
             option = f"columns: {ranges[0]}" if ranges else "axes='reversed'"
             raise OptionError(
@@ -85,7 +93,7 @@ class Scope:
                 f"columns: {ranges[0]} has a row for each index of an axis; with rows={rows} a row is a whole "
                 f"{rows.episode}, and would be rows of rows. Leave it out; or pass windows=, whose rows are steps of a "
                 f"{rows.episode}; or leave rows= out"
-                + (" and pass group= of one group" if rows.episode == "group" else "")
+                + (" and pass group= of one group" if has_groups else "")
                 + ", to read the rows in it."
             )
         require(isinstance(decode_cf, (bool, np.bool_)), "decode_cf", decode_cf, "True or False")
@@ -112,6 +120,11 @@ class Scope:
     def by_axis(self) -> bool:
         """Whether rows lie along the first axis."""
         return self.rows is None and self.windows is None
+
+    @property
+    def has_ranges(self) -> bool:
+        """Whether rows may be ranges of longer arrays."""
+        return self.by_axis or (isinstance(self.rows, Groups) and self.rows.by is not None)
 
     def unread(self, names: Iterable[str], columns: Iterable[str]) -> set[str]:
         """Return those of `names` that are no datasets that some columns are read from, as far as names say so."""

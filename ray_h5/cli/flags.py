@@ -162,6 +162,7 @@ def _row_flags() -> list[click.Parameter]:
     return [
         flag("groups", groups, "GLOB", multiple=True),
         flag("exclude", "groups that are left out of these, such as 'meta*'", "GLOB", multiple=True),
+        flag("by", "rows that follow each other and have one value in this column", "COLUMN"),
         flag("each_file", "each file", is_flag=True),
         flag("key", "a column with the path of the group, or the name of the file", "NAME"),
         flag("patches", "a block of arrays, or with --groups of each", "ARRAY=SHAPE ...", type=shapes),
@@ -207,7 +208,7 @@ def _rows(arguments: Mapping[str, Any], options: dict[str, Any]) -> Any:
     from ray_h5.rows.patches_option import Patches
     from ray_h5.rows.row_kind_options import Files, Grid, Groups
 
-    kinds = [_flag(name) for name in ("groups", "grid", "each_file", "patches") if arguments[name]]
+    kinds = [_flag(name) for name in ("groups", "by", "grid", "each_file", "patches") if arguments[name]]
     if len(kinds) > 1 and kinds != ["--groups", "--patches"]:
         raise OptionError(f"{' and '.join(kinds)}: a row is one or the other")
     if arguments["key"] and not {*kinds} & {"--groups", "--each-file", "--patches"}:
@@ -228,6 +229,8 @@ def _rows(arguments: Mapping[str, Any], options: dict[str, Any]) -> Any:
         return Patches(shapes, stride=stride, per_file=arguments["per_file"], key=key, groups=groups, exclude=exclude)
     if groups is not None:
         return Groups(groups, attrs=tuple(options.pop("attrs", ())), key=key, exclude=exclude)
+    if arguments["by"]:
+        return Groups(by=arguments["by"])
     if arguments["each_file"]:
         return Files(key=key)
     return None if arguments["grid"] is None else Grid(arguments["grid"])

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ray_h5.columns.ragged.bounds import RUNS, Bounds
+from ray_h5.manifest.partition import Partition
 from ray_h5.merged_facts import Facts
 
 if TYPE_CHECKING:
-    from ray_h5.columns.ragged.bounds import Bounds, ChunkedBy
+    from ray_h5.columns.ragged.bounds import ChunkedBy
     from ray_h5.columns.schema import ColumnSpec
     from ray_h5.manifest.joined_arrays import GroupTable
-    from ray_h5.manifest.partition import Partition
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,7 +73,7 @@ class RowTable(Facts):
     groups : GroupTable, optional
         The groups that are rows, or episodes.
     episode_lengths : numpy.ndarray, optional
-        int64: the steps of each episode.
+        int64: the steps of each episode; or the entries of each row of equal values.
     num_steps : int
         With windows: steps of all episodes.
     bounds : mapping of str to Bounds
@@ -121,6 +122,15 @@ class RowTable(Facts):
         bounds += sum(array.nbytes for array in self.joined.values())
         bounds += sum(time.nbytes for time in self.times.values())
         return bounds + self.lengths.nbytes + (0 if self.groups is None else self.groups.nbytes)
+
+    def ranges_of(self, name: str) -> tuple[Bounds, int] | None:
+        """Return the bounds of the rows of a column, and the chunk size of what they are ranges of; None for others."""
+        if (chunked := self.chunked_by.get(name)) is None:
+            return None
+        bounds = self.bounds.get(chunked.key)
+        if chunked.key == RUNS:
+            bounds = Bounds.of(Partition.of(self.lengths))
+        return None if bounds is None else (bounds, chunked.size)
 
     @property
     def lengths(self) -> np.ndarray:

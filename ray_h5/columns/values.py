@@ -337,7 +337,17 @@ def read_units(reader: FileReader, values: Values, count: int | None = None, fir
     shape = (count, *array.row_shape)
     reader.check_claim([array], count * max(math.prod(array.row_shape) * value_bytes, ROW_BYTES))
     out = empty(shape, array.dtype, array.where)
-    if count:
-        reading = values.reading(Request.range(first, 0, count), out)
-        reader.run(FileRead(reader, reading.parts, reading.finish))
+    return read_into(reader, values, Request.range(first, 0, count), out) if count else out
+
+
+def read_at(reader: FileReader, values: Values, units: np.ndarray) -> np.ndarray:
+    """Return the values of some units, for planning."""
+    out = empty((len(units), *values.array.row_shape), values.array.dtype, values.array.where)
+    return read_into(reader, values, request_of(units), out) if len(units) else out
+
+
+def read_into(reader: FileReader, values: Values, units: Request, out: np.ndarray) -> np.ndarray:
+    """Read units into an array, and return it."""
+    reading = values.reading(units, out)
+    reader.run(FileRead(reader, reading.parts, reading.finish))
     return out

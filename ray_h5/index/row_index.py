@@ -170,7 +170,7 @@ class RowIndex(ComparedByContent):
     @property
     def _has_ranges(self) -> bool:
         """Whether rows of a column are ranges of a longer array; tables know of other columns, too."""
-        chunked = [table.chunked_by.keys() for table in self.tables if table is not None and self.scope.by_axis]
+        chunked = [table.chunked_by.keys() for table in self.tables if table is not None and self.scope.has_ranges]
         return any(not self.columns.keys().isdisjoint(names) for names in chunked)
 
     def chunk_group_starts(self, chunks: int) -> np.ndarray | None:
@@ -193,13 +193,9 @@ class RowIndex(ComparedByContent):
 
         None if the rows of a file are no ranges.
         """
-        ranges = []
-        for table in self.tables:
-            chunked = None if table is None else table.chunked_by.get(name)
-            if table is None or chunked is None or chunked.key not in table.bounds:
-                return None
-            ranges.append((table.bounds[chunked.key], chunked.size))
-        return ranges
+        ranges = [None if table is None else table.ranges_of(name) for table in self.tables]
+        known = [of_file for of_file in ranges if of_file is not None]
+        return known if len(known) == len(ranges) else None
 
     def rows_of_files(self) -> tuple[np.ndarray, Partition]:
         """Return the number that each row has among the rows of all files, and those of each file.

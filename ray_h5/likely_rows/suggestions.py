@@ -22,6 +22,7 @@ from ray_h5.likely_rows.usual_names import (
     EPISODE_LENGTHS,
     EPISODE_STARTS,
     EPISODES,
+    EVENTS,
     FLAGS,
     OFFSETS,
     STARTS,
@@ -252,6 +253,13 @@ def _episodes(tree: FileTree) -> Iterator[Suggestion]:
         said = f"{', '.join(columns)}: rows may be steps of episodes"
         windows = f"windows=ray_h5.Windows({{{step!r}: {WINDOW}}}, {option}){chosen}"
         yield Suggestion(said, "for windows of an episode", windows, more=UNPADDED.format(step))
+    others = [name for name, column in tree.columns.items() if column.rows == steps and last(name) not in EVENTS]
+    if others and (events := sorted(name for name in of_steps if last(name) in EVENTS)):
+        chosen = (
+            f", columns={sorted([events[0], *others])!r}" if len(tree.lengths) > 1 and len(others) < MAX_COPIED else ""
+        )
+        said = f"{events[0]}: rows may be entries of events"
+        yield Suggestion(said, "for a row an event", f"rows=ray_h5.Groups(by={events[0]!r}){chosen}")
     if tree.of_cf:
         said = f"{few(tree.of_cf, FEW)}: stored as packed numbers or times, as the CF conventions say"
         yield Suggestion(said, "for their values", "decode_cf=True")

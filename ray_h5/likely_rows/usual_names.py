@@ -67,6 +67,9 @@ EPISODE_LENGTHS = _words_of(
 FLAGS = _words_of("terminals timeouts terminal done dones truncations terminations is_last")
 EPISODES = _words_of("episode_id episode_index episode traj_id trajectory_id")
 
+EVENTS = _words_of("event_id event_index event_number eventid event_no evt_id evtid frame_id sample_id sample_index")
+"""What says which entries belong together, of samples that are several entries: hits of an event."""
+
 
 def words(name: str) -> list[str]:
     """Return the words of a name, in lower case; those that are known in the singular."""

@@ -40,7 +40,7 @@ def _of_shapes(index: RowIndex, name: str) -> np.ndarray | None:
     is_window = windows is not None and windows.at is None and name in {column.name for column in windows.columns}
     if spec.kind not in {"ragged", "list"} or spec.row_shape or is_window:
         return None
-    row_lengths = _range_lengths(index, name) if index.scope.by_axis else None
+    row_lengths = _range_lengths(index, name) if index.scope.has_ranges else None
     if row_lengths is not None:
         return row_lengths
     lengths = virtual_name(name, Length())

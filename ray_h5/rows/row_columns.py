@@ -161,7 +161,7 @@ def sparse_spans(spans: Ranges) -> Decoded:
         return ragged_layout(
             spans.name,
             replace(spans.content.array, kind="number", dense=False),
-            spans.bounds.stops * int(spec.ragged_shape[0] or 0),
+            (spans.bounds.stops - spans.bounds.starts) * int(spec.ragged_shape[0] or 0),
             (None, *spec.ragged_shape),
         )
 

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from ray_h5.rows.windows_option import Windows
 
 
+NUM_SAMPLES = "num_samples"
+"""An attribute with the number of steps of a group, as robomimic writes it; with `by`, how many entries a row has."""
+
+
 class RowKind:
     """What a row is."""
 
@@ -88,8 +92,10 @@ def group_pattern(pattern: Any, **how: Any) -> GroupPattern:
 
 def shown(kind: Any) -> str:
     """Return a row kind as text, without the globs of what is no row if it has none: index files are named by it."""
-    names = [one.name for one in fields(kind) if one.repr and (one.name != "exclude" or kind.exclude)]
-    return f"{type(kind).__name__}({', '.join(f'{name}={getattr(kind, name)!r}' for name in names)})"
+    shown_if_given = {"exclude", "by"} if getattr(kind, "by", None) is None else {one.name for one in fields(kind)}
+    of = {one.name: (getattr(kind, one.name), one.default) for one in fields(kind) if one.repr}
+    names = [name for name, (value, default) in of.items() if name not in shown_if_given or value != default]
+    return f"{type(kind).__name__}({', '.join(f'{name}={of[name][0]!r}' for name in names)})"
 
 
 def as_globs(option: str, globs: Any, expected: str) -> tuple[str, ...]:
@@ -108,21 +114,25 @@ def as_excluded(option: str, exclude: Any) -> tuple[str, ...]:
 @names_options
 @dataclass(frozen=True, slots=True)
 class Groups(RowKind):
-    """Each HDF5 group that matches a pattern is a row, or each dataset that does.
+    """Each HDF5 group that matches a pattern is a row, or each dataset that does; or rows of equal values together.
 
     The datasets of a group are its columns: ``actions``, ``obs/eef``. Rows may differ in length. If datasets match,
     they are one column. Datasets with the same name in several groups are columns of one row with a mapping of
     patterns: ``Groups({"image": "images/*", "mask": "masks/*"})``.
 
+    With ``Groups(by="event_id")``, indices of the first axis that follow each other and have one value in that column
+    are a row. It has this value, and of each column of the same length, what it has there.
+
     Parameters
     ----------
-    pattern : str, sequence of str, or mapping of str to str
+    pattern : str, sequence of str, or mapping of str to str; or None with `by`
         A glob over paths in the file, below `group`: ``*`` stands for any text in one name, ``**`` for any number of
         groups. Or several: what matches one of them is a row, once. Or columns, each with a glob of its datasets: a row
         has one dataset of each, in which ``*`` stands for the same text.
     attrs : sequence of str
         Attributes of the groups, or datasets, that are columns: each holds numbers or one text. ``"../magnitude"`` is
-        one of the group above; so is a name that only the groups above have.
+        one of the group above; so is a name that only the groups above have. With `by`, ``"num_samples"`` is how many
+        entries a row has.
     key : str, optional
         Name of a column with the path of the group.
     order : {"name", "creation"}
@@ -138,6 +148,9 @@ class Groups(RowKind):
         Globs of what is no row, and of groups in which nothing is one: ``"meta*"``. A glob without a slash is of a name
         at any level, others are of paths, as those of `pattern`. With columns, a row is left out whose name, or a
         dataset of which, matches.
+    by : str, optional
+        Instead of a pattern: a column with one number or text an entry, of which equal ones follow each other. It is
+        read while planning. Datasets of another length, unless they have a single value, are no columns.
 
     Raises
     ------
@@ -154,16 +167,18 @@ class Groups(RowKind):
 
     episode = "group"
 
-    pattern: str | Sequence[str] | Mapping[str, str]
+    pattern: str | Sequence[str] | Mapping[str, str] | None = None
     attrs: Sequence[str] = ()
     key: str | None = None
     order: Literal["name", "creation"] = "name"
     name: str = "value"
     missing: Literal["error", "null"] = "error"
     exclude: str | Sequence[str] = field(default=(), kw_only=True)
+    by: str | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "pattern", as_pattern("Groups: pattern", self.pattern))
+        if self.by is None:
+            object.__setattr__(self, "pattern", as_pattern("Groups: pattern", self.pattern))
         object.__setattr__(self, "exclude", as_excluded("Groups: exclude", self.exclude))
         attrs: Any = self.attrs
         object.__setattr__(self, "attrs", () if attrs is None else tuple(as_names(attrs, "Groups: attrs")))
@@ -178,16 +193,29 @@ class Groups(RowKind):
             )
         require(isinstance(self.name, str) and self.name, "Groups: name", self.name, "the name of a column")
         require(self.missing in ("error", "null"), "Groups: missing", self.missing, "'error' or 'null'")
+        self._check_by()
+
+    def _check_by(self) -> None:
+        if self.by is None:
+            return
+        require(isinstance(self.by, str) and self.by.strip("/"), "Groups: by", self.by, "the name of a column")
+        others = [one.name for one in fields(self) if one.name not in {"by", "attrs", "missing"}]
+        if given := [name for name in others if getattr(self, name) != self.__dataclass_fields__[name].default]:
+            raise OptionError(
+                f"Groups: by={self.by!r} and {given[0]}={getattr(self, given[0])!r}: rows are of equal values of a "
+                f"column, or groups; leave one of both out. The column {self.by!r} has the value of each row."
+            )
+        require({*self.attrs} <= {NUM_SAMPLES}, "Groups: by=, attrs", self.attrs, f"[{NUM_SAMPLES!r}], or none")
 
     def __hash__(self) -> int:
-        return hash((self.in_file, self.key))
+        return hash((self.by, tuple(self.attrs)) if self.by is not None else (self.in_file, self.key))
 
     def __repr__(self) -> str:
         return shown(self)
 
     @property
     def has_groups(self) -> bool:
-        return True
+        return self.by is None
 
     @property
     def in_file(self) -> GroupPattern:

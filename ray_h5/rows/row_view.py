@@ -31,6 +31,7 @@ from ray_h5.read.columns_of_files import JobsOfRows
 from ray_h5.read.read_parts import FileRead, outputs
 from ray_h5.read.reader import FileReader
 from ray_h5.rows.group_columns import GroupColumns
+from ray_h5.rows.kinds.equal_value_rows import EqualValueRows
 from ray_h5.rows.kinds.first_axis_rows import AxisRows
 from ray_h5.rows.kinds.grid_rows import GridRows
 from ray_h5.rows.kinds.group_and_file_rows import WholeRows
@@ -437,6 +438,8 @@ def _rows_of_kind(
     if isinstance(kind, Patches):
         return PatchRows(Blocks(columns, kind, None if table is None else table.chosen), table, name)
     rows: Episodes
+    if isinstance(kind, Groups) and kind.by is not None:
+        return EqualValueRows(columns, kind, table)
     if isinstance(kind, Groups):
         rows = WholeRows(GroupColumns(columns, kind, table, of_steps=windows is not None), kind, windows)
     elif isinstance(kind, Grid):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -209,6 +210,13 @@ class Windows:
             per_step=self.per_step,
             constants=self.constants,
         )
+
+    def of_episode(self, name: str) -> Windows:
+        """Return the same windows of episodes that are equal values of a column; raise if episodes are said already."""
+        made = copy.copy(self)
+        made.episode = name
+        made._check_episodes()
+        return made
 
     def times_of(self, column: str) -> str | tuple[float, float]:
         """Return the dataset with the times of a column, beside it or in the file; or its rate and first time."""

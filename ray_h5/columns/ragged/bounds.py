@@ -12,6 +12,7 @@ from ray_h5.errors import CorruptFileError, SchemaMismatchError
 
 if TYPE_CHECKING:
     from ray_h5.columns.derived_columns import BoundsLike, Ragged
+    from ray_h5.manifest.partition import Partition
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,6 +28,11 @@ class Bounds:
     starts: np.ndarray
     stops: np.ndarray
 
+    @classmethod
+    def of(cls, rows: Partition) -> Bounds:
+        """Return the bounds of rows that follow each other."""
+        return cls(rows.firsts, rows.starts[1:])
+
     def __len__(self) -> int:
         return len(self.starts)
 
@@ -34,6 +40,10 @@ class Bounds:
     def total(self) -> int:
         """Values of all rows."""
         return int((self.stops - self.starts).sum())
+
+
+RUNS = "runs of equal values"
+"""The key of the bounds of rows of equal values: a table has their lengths."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,6 @@ from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.predicates.evaluate import check_not_drawn
 from ray_h5.predicates.virtual_names import Length, RowMask, parse_virtual, read_for
 from ray_h5.read.reader import OBJECT_BYTES, FileReader
-from ray_h5.rows.row_kind_options import Groups
 from ray_h5.rows.row_view import AnyReader
 from ray_h5.scope import Scope
 from ray_h5.storage.byte_source import Identity
@@ -182,7 +181,7 @@ def _learn_attributes(facts: FileFacts, reader: AnyReader, names: Sequence[str],
     try:
         by_name = reader.base.attributes(names)
     except SchemaMismatchError as exc:
-        if not isinstance(scope.rows, Groups):
+        if scope.rows is None or not scope.rows.has_groups:
             raise
         raise SchemaMismatchError(f"{exc} Attributes of groups are read with rows=Groups(..., attrs=[...]).") from None
     for name, value in by_name.items():

@@ -12,9 +12,9 @@ from ray_h5.columns.file_columns import FileColumns
 from ray_h5.columns.ragged.bounds import Bounds, bounds_in, check_inside, episodes_key, integers_in
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.values import read_units
-from ray_h5.errors import CorruptFileError, SchemaMismatchError, UnsupportedColumnError
-from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.errors import CorruptFileError, SchemaMismatchError
 from ray_h5.manifest.partition import Partition
+from ray_h5.rows.kinds.equal_value_rows import lengths_of_runs, names_of_runs, scalar_of_rows
 from ray_h5.rows.row_columns import Episodes, RowColumn
 from ray_h5.rows.windows_option import Windows
 
@@ -69,7 +69,7 @@ class AxisRows(Episodes):
     def _lengths(self, num_rows: int) -> np.ndarray:
         assert self._windows is not None
         if self._windows.episode is not None:
-            return self._runs(self._windows.episode, num_rows)
+            return lengths_of_runs(self.columns, self._windows.episode, num_rows, "Windows(episode=...)")
         if self._windows.episode_flags:
             return self._flags(self._windows.episode_flags, num_rows)
         if self._windows.episode_bounds is not None:
@@ -89,39 +89,11 @@ class AxisRows(Episodes):
             known[key] = bounds_in({"bounds": pairs}, f"{self.columns.path}: {name!r}")
         return known[key]
 
-    def _runs(self, name: str, num_rows: int) -> np.ndarray:
-        """Return the lengths of runs of equal values of a column."""
-        layout = self._scalar(name, num_rows)
-        if layout.kind == "bool":
-            raise UnsupportedColumnError(
-                f"{layout.where} is boolean; Windows(episode=...) expects a column with one value an episode, such as "
-                f"its number. For a flag that is true in the last step of an episode, pass episode_flags={[name]}."
-            )
-        values = self._read(name)
-        is_missing = [value is None for value in values] if values.dtype == object else values != values  # NaN
-        if (missing := np.flatnonzero(is_missing)).size:
-            raise SchemaMismatchError(
-                f"{layout.where}: expected the episode of each row, found a missing value in row {missing[0]}"
-            )
-        starts = np.flatnonzero(np.append(True, values[1:] != values[:-1])[:num_rows])
-        first: dict[object, int] = {}
-        for start, value in zip(starts.tolist(), values[starts].tolist(), strict=True):
-            if value in first:
-                advice = "Rows of an episode must follow each other; sort the file by it."
-                if layout.kind == "number" and np.isin(values, [0, 1]).all():
-                    advice = f"If 1 stands for the last step of an episode, pass episode_flags={[name]}."
-                raise SchemaMismatchError(
-                    f"{layout.where}: value {value!r} is in row {first[value]} and again in row {start}, with other "
-                    f"values between them. {advice}"
-                )
-            first[value] = start
-        return np.diff(starts, append=num_rows)
-
     def _flags(self, names: Sequence[str], num_rows: int) -> np.ndarray:
         """Return the lengths of episodes that end where a column is true."""
         is_last = np.zeros(1, bool)  # one for each step, once the first of them was read
         for name in names:
-            layout = self._scalar(name, num_rows)
+            layout = scalar_of_rows(self.columns, name, num_rows)
             if layout.kind not in {"number", "bool"}:
                 raise SchemaMismatchError(
                     f"{layout.where}: expected a boolean for each step, found {layout.kind} values"
@@ -138,7 +110,7 @@ class AxisRows(Episodes):
 
     def _follow_each_other(self, option: str, name: str, num_rows: int) -> np.ndarray:
         """Return the lengths of episodes that follow each other, of which a dataset has the ends, starts or lengths."""
-        layout = self._scalar(name)
+        layout = scalar_of_rows(self.columns, name)
         how = {"episode_ends": "ends", "episode_starts": "offsets", "episode_lengths": "counts"}[option]
         try:
             values = integers_in(self._read(name), layout.where)
@@ -157,20 +129,6 @@ class AxisRows(Episodes):
                 "dataset of the first row of each, and the row after its last one."
             )
         return bounds.stops - bounds.starts
-
-    def _scalar(self, name: str, num_rows: int | None = None) -> ColumnLayout:
-        """Return a column that says where episodes are: one value for each of `num_rows` steps, or for each episode."""
-        layout = self.columns.values(name).array
-        is_one = all(length == 1 for length in layout.row_shape)  # libraries write flags of shape (steps, 1)
-        if not is_one or layout.kind not in {"number", "bool", "string", "category", "optional"}:
-            raise UnsupportedColumnError(
-                f"{layout.where} has values of shape {layout.row_shape}; expected one number or text for each step"
-            )
-        if num_rows is not None and layout.num_rows != num_rows:
-            raise SchemaMismatchError(
-                f"{layout.where}: expected {num_rows} values, one for each step, found {layout.num_rows}"
-            )
-        return layout
 
     def _read(self, name: str) -> np.ndarray:
         values = read_units(self.columns.reader, self.columns.values(name))
@@ -209,10 +167,4 @@ class AxisRows(Episodes):
         lengths = self._known if self._known is not None else np.zeros(int(self._is_timed))
         if self._windows is None or self._windows.episode is None:
             return objects(str(i).encode() for i in range(len(lengths)))
-        name = self._windows.episode
-
-        def names() -> np.ndarray:
-            firsts = self._read(name)[self._starts(lengths)].tolist()
-            return objects(value if isinstance(value, bytes) else str(value).encode() for value in firsts)
-
-        return self.columns.reader.fact(f"{name}: episodes", names)
+        return names_of_runs(self.columns, self._windows.episode, self._starts(lengths))

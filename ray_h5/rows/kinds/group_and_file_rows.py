@@ -22,14 +22,11 @@ from ray_h5.rows.group_columns import GroupColumns
 from ray_h5.rows.kinds.clock import has_steps
 from ray_h5.rows.patches_option import Patches
 from ray_h5.rows.row_columns import Episodes, RowColumn, with_single_values
-from ray_h5.rows.row_kind_options import Files, Groups
+from ray_h5.rows.row_kind_options import NUM_SAMPLES, Files, Groups
 from ray_h5.rows.windows_option import Windows
 
 _OF_ROWS = {"list", "ragged", "sparse"}
 """Kinds of columns whose values are arrays of varying length already."""
-
-_LENGTH = "num_samples"
-"""An attribute with the number of steps of a group, as robomimic writes it."""
 
 
 class WholeRows(Episodes):
@@ -148,7 +145,7 @@ class WholeRows(Episodes):
         """Raise unless groups have the number of steps that an attribute says, if it is one integer in each."""
         assert self._windows is not None
         known = self.columns.known.attributes if isinstance(self.columns, GroupColumns) else {}
-        said, has_several = known.get(_LENGTH), ENDS + _LENGTH in known
+        said, has_several = known.get(NUM_SAMPLES), ENDS + NUM_SAMPLES in known
         if not isinstance(said, np.ndarray) or said.dtype.kind not in "iu" or has_several or said.ndim > 1:
             return
         if self._windows.episode_length == "min":
@@ -157,7 +154,7 @@ class WholeRows(Episodes):
         if len(differ):
             at = int(differ[0])
             raise SchemaMismatchError(
-                f"{self.columns.where(at)}: attribute {_LENGTH!r} says {said[at]} steps, and {name!r} has "
+                f"{self.columns.where(at)}: attribute {NUM_SAMPLES!r} says {said[at]} steps, and {name!r} has "
                 f"{lengths[at]}. Pass episode_length='min' to go by the columns."
             )
 
