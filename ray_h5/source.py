@@ -53,7 +53,7 @@ class Source:
     windows : Windows, optional
         A row is a step of an episode, with the values at some offsets from it; see `ray_h5.Windows`.
     sidecar : Sidecar, or sequence of them, optional
-        Tables in CSV or Parquet beside the files, whose columns join the rows; see `ray_h5.Sidecar`.
+        Tables in CSV, Parquet or HDF5 beside the files, whose columns join the rows; see `ray_h5.Sidecar`.
     attrs : sequence of str, or mapping of str to str, optional
         Attributes of each file, or of `group` in it, that are columns: each holds one number or one text. A mapping
         gives the attribute of each column: ``{"rate": "fs"}`` is a column ``rate`` of the attribute ``fs``. Attributes

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from ray_h5.columns.schema import Cast, ColumnSpec, is_text
 from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.index.facts.file_facts import Question
+from ray_h5.index.files_beside import FilesBeside
 from ray_h5.index.row_index import RowIndex, build_index, columns_beside
 from ray_h5.index.scan_files import Lookup
 from ray_h5.manifest.partition import Partition
@@ -23,6 +24,7 @@ from ray_h5.options import as_names, require
 from ray_h5.rows.row_view import GROUP
 from ray_h5.tables.keys import LENGTH, RowKeys, Slices, lines_of, slices_of
 from ray_h5.tables.sidecar import Sidecar
+from ray_h5.tables.table_bytes import TableFiles
 from ray_h5.tables.table_columns import Lines, TableColumn, TableColumns, one_array, spec_of
 from ray_h5.tables.table_files import Table, open_table
 
@@ -50,7 +52,10 @@ class _Beside:
 
     @classmethod
     def of(cls, sidecar: Sidecar, paths: Sequence[str], lookup: Lookup, wanted: Sequence[str] | None) -> _Beside:
-        table = open_table(sidecar, lookup.scope.storage, paths)
+        found = TableFiles.of(sidecar, lookup.scope.storage, paths) if sidecar.paths else None
+        if found is not None and found.are_hdf5:
+            return cls._of_hdf5(sidecar, FilesBeside.open(sidecar, found, lookup, wanted), wanted)
+        table = open_table(sidecar, found)
         columns, left_out = dict[str, tuple[str, ColumnSpec]](), []
         # The files have such a key under the same name; pandas writes an index without a name.
         same = {"", *(key for key, on in zip(sidecar.keys, sidecar.row_keys, strict=True) if key == on)}
@@ -72,10 +77,22 @@ class _Beside:
         keys = {name for name, (stored, _) in columns.items() if stored in sidecar.keys}
         return cls(sidecar, table, columns, keys.difference(wanted or ()), slices_of(sidecar, table))
 
+    @classmethod
+    def _of_hdf5(cls, sidecar: Sidecar, files: FilesBeside, wanted: Sequence[str] | None) -> _Beside:
+        same = {key for key, on in zip(sidecar.keys, sidecar.row_keys, strict=True) if key == on}
+        named = {sidecar.prefix + stored: stored for stored in files.specs if stored not in same}
+        columns = {name: (stored, replace(files.specs[stored], name=name)) for name, stored in named.items()}
+        # Of what nobody asks for, the columns of the files themselves go before.
+        asked = {name for name in columns if name in wanted} if wanted is not None else {*columns}
+        keys = {name for name, (stored, _) in columns.items() if stored in sidecar.keys and name not in (wanted or ())}
+        return cls(sidecar, files, columns, {*columns} - asked | keys, None)
+
     @property
     def defaults(self) -> list[str]:
         """The columns that are delivered by default: those with one value a line, except the key."""
         others = {name: spec for name, (stored, spec) in self.columns.items() if stored not in self.sidecar.keys}
+        if self.table.is_in_files:
+            return [*others]
         return [name for name, spec in others.items() if spec.is_scalar and not spec.as_bytes]
 
 
@@ -112,6 +129,7 @@ def index_with_tables(
         of_files = [] if wanted is None else [name for name in wanted if name not in named] or keys[:1]
         index = build_index(paths, of_files or None, lookup, cast)
     except UnknownColumnError as exc:
+        named += [name for table in tables if table.table.is_in_files for name in table.columns if name not in named]
         raise UnknownColumnError(f"{exc}{columns_beside(named, wanted or ())}") from None
     except SchemaMismatchError:
         for table in tables:
@@ -194,7 +212,7 @@ def _lines(index: RowIndex, sidecar: Sidecar, table: Table) -> Lines:
         rows, in_files = (index.every_row(), files.rows) if first == "row_id" else index.rows_of_files()
         if table.part_of is not None:
             return _lines_in_order(index, table, rows, in_files)
-        count = len(table.column(next(iter(table.types))))
+        count = int(table.lengths().sum())
         if first != "row_id" and len(files) > 1:
             raise UnknownColumnError(
                 f"{table.name}: no column {first!r}, and there are {len(files)} files. Pass on=['path', {first!r}] and "
@@ -209,11 +227,14 @@ def _lines(index: RowIndex, sidecar: Sidecar, table: Table) -> Lines:
             )
         return Lines(rows)
     parts = [_row_keys(index, name) for name in sidecar.row_keys]
-    keys, names = [one_array(table.column(name)) for name in sidecar.keys], sidecar.keys
     if sidecar.match == "tail":
         parts = [replace(part, by_tail=is_text(part.values.type)) for part in parts]
         texts = [part.by_tail for part in parts]
         require(any(texts), "Sidecar: match", "tail", f"a key of text, found {[part.values.type for part in parts]}")
+    keys, names = [one_array(table.column(name)) for name in sidecar.keys], sidecar.keys
+    if isinstance(table, FilesBeside) and "path" in names and "path" not in table.specs:
+        at = names.index("path")
+        keys[at], parts[at] = table.paths_as(parts[at]), replace(parts[at], by_tail=False)
     if (part_of := table.part_of) is not None:  # the table of a file is a part of the key of its rows
         paths, counts = pa.array([str(file) for file, _ in table.parts], pa.large_string()), table.lengths()
         of_files = pa.array([part_of.get(path) for path in files.all_paths()], pa.int64())
@@ -333,10 +354,11 @@ def _check_missing(index: RowIndex, sidecar: Sidecar, table: Table, lines: Lines
             f"{table.name}: none of the {count} {what} has a line. Keys of the {what}: {few(keys)}. Keys of the table: "
             f"{few([_shown(column) for column in zip(*columns, strict=True)])}."
         )
+    first_one = "" if lines.by_file else f"; the first is {index.files.where(int(first[0]))}"
     among = f"{len(keys)} of their keys" if len(keys) == _MAX_LISTED else "their keys"
     raise SchemaMismatchError(
-        f"{table.name}: {count} of {total} {what} have no line; {among}: {few(keys)}. Add lines for them; or "
-        "pass Sidecar(..., missing='drop') to leave these rows out, or missing='null' for rows without values."
+        f"{table.name}: {count} of {total} {what} have no line; {among}: {few(keys)}{first_one}. Add lines for them; "
+        "or pass Sidecar(..., missing='drop') to leave these rows out, or missing='null' for rows without values."
     )
 
 

@@ -134,6 +134,10 @@ class RowSource:
         self._cached = PerProcess(_CachedRows)
         self._held = HeldChunks()
         self._kept_chunk_bytes, self._epochs, self._rows_read = 0, 0, 0
+        own = None if self._kept_bytes is None else self._kept_bytes // (1 + len(plan.files_beside))
+        self._beside = [RowSource(rows.plan, own, kept_rows, processes=processes) for rows in plan.files_beside]
+        """What reads rows of other files; they share `kept_bytes`."""
+        self._own_bytes = own
         of_ranges = [spec for spec in plan.columns if spec.kind in {"sparse", "ragged"}]
         is_block = plan.scope.rows is not None and plan.scope.rows.is_block
         self.has_ranges = any(plan.chunk_rows.get(spec.name, 1) > 1 for spec in of_ranges)
@@ -195,7 +199,7 @@ class RowSource:
 
     def new_arrays(self, count: int) -> dict[str, np.ndarray]:
         """Return uninitialised arrays for `count` rows of each column of the files."""
-        return {column.name: empty((count, *column.row_shape), column.dtype) for column in self.plan.of_files}
+        return {column.name: empty((count, *column.row_shape), column.dtype) for column in self.plan.as_arrays}
 
     def read_into(self, out: Mapping[str, np.ndarray], indices: np.ndarray) -> None:
         """Read rows into arrays, row i at place i, each file by one call.
@@ -227,6 +231,12 @@ class RowSource:
         self._read_checked(arrays, row_ids, None)
         return BlockRows(row_ids, arrays)
 
+    def columns_of(self, row_ids: np.ndarray) -> dict[str, np.ndarray]:
+        """Return all columns of some rows of files that are beside others."""
+        arrays = self.new_arrays(len(row_ids))
+        self.read_into(arrays, row_ids)
+        return arrays
+
     def _read_checked(self, out: Mapping[str, np.ndarray], row_ids: np.ndarray, draws: np.ndarray | None) -> None:
         plan = self.plan
         touched = sorted({*plan.files.files_of(row_ids).tolist()})  # np.unique would import numpy.ma
@@ -235,6 +245,11 @@ class RowSource:
                 for name in plan.beside.columns.keys() & out.keys():
                     out[name][:] = plan.beside.array(name, plan.files, row_ids)
                 out = {name: array for name, array in out.items() if name not in plan.beside.columns}
+            for rows, source in zip(plan.files_beside, self._beside, strict=True):
+                if mine := {name: out[name] for name in rows.names if name in out}:
+                    source.ranks = self.ranks
+                    rows.fill(mine, plan.files, row_ids, source.columns_of)
+                    out = {name: array for name, array in out.items() if name not in mine}
             self.row_cache.read_through(out, row_ids, partial(self._read_files, draws=draws))
         finally:  # a file that changed before or meanwhile is another one now; that says more than what it led to
             self._check_files(touched)
@@ -257,7 +272,10 @@ class RowSource:
         self._epochs += 1
         self._bound_chunks()
         try:
-            yield
+            with contextlib.ExitStack() as stack:
+                for source in self._beside:
+                    stack.enter_context(source.sharing_chunks())
+                yield
         finally:
             self._epochs -= 1
             self._held.resize(self._kept_chunk_bytes)
@@ -274,6 +292,8 @@ class RowSource:
         self._states.clear()
         self._held.clear()
         self._cached.renew()
+        for source in self._beside:
+            source.close()
 
     @property
     def row_cache(self) -> RowCache:
@@ -286,7 +306,7 @@ class RowSource:
             return cached.row_cache
 
     def _new_row_cache(self) -> RowCache:
-        num_rows, max_bytes = self.plan.files.num_rows, self._kept_bytes
+        num_rows, max_bytes = self.plan.files.num_rows, self._own_bytes
         if max_bytes is None:
             max_bytes = min(KEPT_BYTES_A_FILE * len(self.plan.files), MOST_KEPT_BYTES) // self.ranks
         max_bytes //= self._processes()

@@ -55,13 +55,17 @@ def read_rows(plan: ReadPlan, row_ids: np.ndarray, draws: np.ndarray | None = No
     StaleIndexError, MissingSourceError
         If a file, or a source of its columns or of the selection, changed since the plan was made.
     """
-    arrays = {file.name: empty((len(row_ids), *file.row_shape), file.dtype) for file in plan.of_files}
+    every = {column.name: empty((len(row_ids), *column.row_shape), column.dtype) for column in plan.as_arrays}
+    for rows in plan.files_beside:
+        mine = {name: every[name] for name in rows.names if name in every}
+        rows.fill(mine, plan.files, row_ids, partial(_columns_of, rows.only(mine)))
+    arrays = {column.name: every[column.name] for column in plan.of_files}
     keys = None if plan.scope.windows is None else np.empty(len(row_ids), np.int64)
     if not arrays and keys is None:
         for file, _ in by_file(plan.files, row_ids) if plan.selection is not None else ():
             # Nothing is read of it, but its values may decide the selection.
             plan.state(file).check_now(plan.files.path(file), plan.scope.storage)
-        return BlockRows(row_ids, arrays)
+        return BlockRows(row_ids, every)
 
     def planned(file: int, places: np.ndarray) -> FileRead:
         reader, rows = plan.open(file), row_ids[places] - plan.files.starts[file]
@@ -71,7 +75,11 @@ def read_rows(plan: ReadPlan, row_ids: np.ndarray, draws: np.ndarray | None = No
         return reader.planned(arrays, rows, places, **plan.read_options, **drawn)
 
     stats = run_reads([partial(planned, *part) for part in by_file(plan.files, row_ids)])
-    return BlockRows(row_ids, arrays, stats, keys)
+    return BlockRows(row_ids, every, stats, keys)
+
+
+def _columns_of(plan: ReadPlan, row_ids: np.ndarray) -> Mapping[str, np.ndarray]:
+    return read_rows(plan, row_ids).arrays
 
 
 def by_file(files: FileTable, row_ids: np.ndarray) -> list[tuple[int, np.ndarray]]:

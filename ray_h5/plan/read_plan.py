@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ray_h5.columns.schema import Cast, ColumnSpec
 from ray_h5.content_equality import ComparedByContent
-from ray_h5.errors import OptionError, StaleIndexError
+from ray_h5.errors import OptionError, SchemaMismatchError, StaleIndexError
 from ray_h5.index.facts.file_facts import SourceTable
 from ray_h5.index.facts.scan_file import wrong_index
+from ray_h5.index.files_beside import FilesBeside
 from ray_h5.index.row_index import RowIndex
 from ray_h5.manifest.file_state import FileState
 from ray_h5.manifest.file_table import FileTable
@@ -27,12 +29,76 @@ from ray_h5.plan.order_of_files import make_order
 from ray_h5.rows.kinds.clock import Clock
 from ray_h5.rows.windows_option import WindowColumn
 from ray_h5.scope import Scope
-from ray_h5.tables.table_columns import TableColumns
+from ray_h5.tables.table_columns import Lines, TableColumns
 
 if TYPE_CHECKING:
     from ray_h5.columns.row_table import RowTable
     from ray_h5.manifest.file_manifest import Manifest
     from ray_h5.rows.row_view import AnyReader
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RowsBeside(ComparedByContent):
+    """Rows of files beside the files, which rows take by number.
+
+    Rows 0, 1, 2 and 3 of these lines have the values of rows 5, 2 and 5 there, and none::
+
+        lines 5 2 5 -1  ->  reads 2 5  ->  columns 5 2 5 None
+
+    Attributes
+    ----------
+    plan : ReadPlan
+        The columns that are delivered, by their names there; all rows are selected.
+    names : mapping of str to str
+        The name there of each column.
+    lines : Lines
+        The row there of each row.
+    """
+
+    plan: ReadPlan
+    names: Mapping[str, str]
+    lines: Lines
+
+    def fill(
+        self,
+        out: Mapping[str, np.ndarray],
+        files: FileTable,
+        row_ids: np.ndarray,
+        read: Callable[[np.ndarray], Mapping[str, np.ndarray]],
+    ) -> None:
+        """Fill arrays of columns with the values of some rows of `files`.
+
+        `read` returns the columns of some rows of the other files, each of which it gets once, ascending.
+        """
+        lines = self.lines.of(files, row_ids)
+        has_line = lines >= 0
+        numbers, places = np.unique(lines[has_line], return_inverse=True)
+        values = read(numbers)
+        for name, array in out.items():
+            array[has_line] = values[self.names[name]][places]
+            if not has_line.all():
+                array[~has_line] = self.no_value(name, lambda: files.where(int(row_ids[int(np.argmin(has_line))])))
+
+    def only(self, names: Collection[str]) -> ReadPlan:
+        """Return the plan of some of the columns."""
+        stored = {self.names[name] for name in names}
+        return replace(self.plan, columns=tuple(spec for spec in self.plan.columns if spec.name in stored))
+
+    def no_value(self, name: str, where: Callable[[], str]) -> Any:
+        """Return what stands for no value in the array of a column; raise a SchemaMismatchError if nothing can."""
+        stored = self.names[name]
+        spec = next(spec for spec in self.plan.columns if spec.name == stored)
+        if (classes := {label.name: label for label in self.plan.scope.labels}.get(stored)) is not None:
+            return classes.of(np.array([None], object), lambda _: where())[0]
+        if spec.dtype.hasobject:
+            return None
+        if spec.dtype.kind in "fcmM":
+            return np.array("NaT", spec.dtype) if spec.dtype.kind in "mM" else np.nan
+        raise SchemaMismatchError(
+            f"{where()}: column {name!r} of {self.plan.files.path(0)} has no row for this row, and {spec} cannot say "
+            f"so. To go on, leave rows without one out with missing='drop', or pass dtypes={{{name!r}: 'float64'}}, "
+            "which has NaN."
+        )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -63,6 +129,8 @@ class ReadPlan(ComparedByContent):
         What is known of the rows of each file; empty if they lie along the first axis.
     beside : TableColumns
         The columns that come from tables beside the files.
+    files_beside : tuple of RowsBeside
+        Those that come from rows of other files.
     known : tuple of Manifest
         What is known of each file, so that remote ones are read without libhdf5; empty if all are local.
     data : mapping of str to str
@@ -84,6 +152,7 @@ class ReadPlan(ComparedByContent):
     cast: frozenset[str] = frozenset()
     tables: tuple[RowTable | None, ...] = field(default=(), compare=False)
     beside: TableColumns = field(default_factory=TableColumns)
+    files_beside: tuple[RowsBeside, ...] = ()
     known: tuple[Manifest, ...] = field(default=(), compare=False, repr=False)
     data: Mapping[str, str] = field(default_factory=dict, repr=False)
     chunk_rows: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)
@@ -92,6 +161,14 @@ class ReadPlan(ComparedByContent):
     @property
     def of_files(self) -> tuple[ColumnSpec, ...]:
         """The columns that are read from the files."""
+        if not self.files_beside:
+            return self.as_arrays
+        beside = {name for rows in self.files_beside for name in rows.names}
+        return tuple(column for column in self.as_arrays if column.name not in beside)
+
+    @property
+    def as_arrays(self) -> tuple[ColumnSpec, ...]:
+        """The columns that are read: of the files, and of files beside them."""
         beside = self.beside.columns
         return tuple(column for column in self.columns if column.name not in beside) if beside else self.columns
 
@@ -261,11 +338,35 @@ def make_plan(
         frozenset(cast),
         index.tables,
         beside,
+        _files_beside(index, columns, selection),
         known,
         data_of_rows(index),
         chunk_rows,
         index.chunk_group_rows,
     )
+
+
+def _files_beside(
+    index: RowIndex, columns: Sequence[ColumnSpec], selection: np.ndarray | None
+) -> tuple[RowsBeside, ...]:
+    """Return the rows of other files that columns come from; raise for rows without one, if arrays cannot say so."""
+    beside, planned = index.beside.columns, []
+    wanted = [spec for spec in columns if spec.name in beside and beside[spec.name].table.is_in_files]
+    for table in {id(beside[spec.name].table): beside[spec.name].table for spec in wanted}.values():
+        assert isinstance(table, FilesBeside)
+        mine = {spec.name: spec for spec in wanted if beside[spec.name].table is table}
+        names = {name: beside[name].stored for name in mine}
+        labels = tuple(replace(label, name=names[label.name]) for label in index.labels if label.name in names)
+        specs = [replace(spec, name=names[name]) for name, spec in mine.items()]
+        lines = beside[next(iter(names))].lines
+        rows = RowsBeside(make_plan(replace(table.index, labels=labels), specs), names, lines)
+        numbers = lines.of(index.files, selection)
+        if len(alone := np.flatnonzero(numbers < 0)):
+            row = int(alone[0] if selection is None else selection[alone[0]])
+            for name in names:
+                rows.no_value(name, partial(index.files.where, row))
+        planned.append(rows)
+    return tuple(planned)
 
 
 def block_rows_of(
@@ -328,4 +429,5 @@ def steps_plan(plan: ReadPlan, names: Collection[str]) -> ReadPlan:
         selection=steps,
         order=Order(len(steps)),
         beside=TableColumns(),
+        files_beside=(),
     )

@@ -24,11 +24,12 @@ _PLACES = {"{stem}": r"([^/]*?)(\.[^./]*)?$", "{folder}": r"([^/]*)/[^/]*$"}
 @names_options
 @dataclass(frozen=True, slots=True)
 class Sidecar:
-    """A table in CSV or Parquet beside the files. Its columns join the rows by a key, while planning.
+    """A table in CSV, Parquet or HDF5 beside the files. Its columns join the rows by a key, while planning.
 
     Predicates, `kfold` and weights may name its columns, and rows are delivered with them. By default these are the
     columns with one value a line, except the key; of Parquet, other columns stay unread unless they are named. Columns
-    with an array a line are delivered if ``columns=[...]`` names them.
+    with an array a line are delivered if ``columns=[...]`` names them. Of HDF5, all columns are delivered, and values
+    are read with the rows.
 
     Parameters
     ----------
@@ -46,6 +47,8 @@ class Sidecar:
     key : str or sequence of str, optional
         The column of the table that has the key of each line; by default it has the name `on`. A table without a column
         ``row_id``, ``row`` or ``step`` has a line for each row, in order; for each step of the file by the last two.
+        Of HDF5, ``"row_id"`` is the number of a row in all files of the table, ``"row"`` in one, and ``"path"`` a file:
+        ``on="image_idx", key="row_id"`` takes rows by number.
     missing : {"error", "null", "drop"}
         What happens to rows whose key is not in the table: an error, no values, or the rows are left out.
     match : {"whole", "tail"}
@@ -66,7 +69,7 @@ class Sidecar:
     max_bytes : int or str
         The most bytes that the columns which are read may take in memory, such as ``"8GiB"``. A small file can hold
         much more: CSV may be compressed, and Parquet stores equal values once. A larger table is an error before it is
-        taken into memory.
+        taken into memory. HDF5 is not bounded: only keys, and what planning names, are held.
 
     Raises
     ------

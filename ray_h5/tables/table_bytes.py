@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from ray_h5.errors import StaleIndexError, TableError
+from ray_h5.errors import NotFoundError, StaleIndexError, TableError
+from ray_h5.hdf5.files.opening import HEAD_BYTES
+from ray_h5.hdf5.format.object_headers import SIGNATURE
 from ray_h5.manifest.file_state import compare
 from ray_h5.messages import few
 from ray_h5.per_process import cached_property
 from ray_h5.storage.addresses import is_url, without_secrets
 from ray_h5.storage.byte_source import FileObject, Identity
-from ray_h5.storage.find_files import find_files, list_paths
+from ray_h5.storage.find_files import FoundFiles, find_files
 from ray_h5.storage.hub import on_hub
 from ray_h5.storage.local import LOCAL, PathLike, absolute_path
 from ray_h5.storage.storage_of_path import Storage, storage_of
+from ray_h5.tables.sidecar import Sidecar
 
 _EXTENSIONS = ("csv", "tsv", "csv.gz", "tsv.gz", "parquet", "pq")
 _PART_BYTES = 8 << 20
@@ -118,27 +122,56 @@ class TableBudget:
             )
 
 
-def find_tables(path: Any, storage: Storage) -> list[TableFile]:
-    """Return the files of a table; `storage` is that of files with a URL."""
-    return _found([*list_paths(path)], storage, None)
+@dataclass(frozen=True)
+class TableFiles:
+    """The files of a table.
 
-
-def tables_of_files(
-    by_file: Mapping[str, str], storage: Storage, *, is_whole: bool
-) -> tuple[list[TableFile], dict[str, int]]:
-    """Return the tables that files have, and the number of that of each file.
-
-    `by_file` are their paths; `is_whole` says that each must exist.
+    Attributes
+    ----------
+    files : list of TableFile
+        The files.
+    part_of : mapping of str to int, optional
+        Where data files have a table each: the number of that of each data file.
     """
-    tables = _found([*dict.fromkeys(by_file.values())], storage, None if is_whole else True)
-    numbers = {table.path: number for number, table in enumerate(tables)}
-    names = {file: without_secrets(path)[0] if is_url(path) else absolute_path(path) for file, path in by_file.items()}
-    return tables, {file: numbers[name] for file, name in names.items() if name in numbers}
+
+    files: list[TableFile]
+    part_of: Mapping[str, int] | None = None
+
+    @classmethod
+    def of(cls, sidecar: Sidecar, storage: Storage, paths: Sequence[str] = ()) -> TableFiles:
+        """Find the files of a table that is not in memory.
+
+        `storage` is that of files with a URL; `paths` are the data files that may have a table each.
+        """
+        if not sidecar.is_by_file:
+            return cls(_found(sidecar.paths, storage, None))
+        by_file = {path: sidecar.path_for(path) for path in paths}
+        named = [*dict.fromkeys(by_file.values())]
+        files = _found(named, storage, None if sidecar.missing == "error" else True)
+        numbers = {file.path: number for number, file in enumerate(files)}
+        full = {path: without_secrets(one)[0] if is_url(one) else absolute_path(one) for path, one in by_file.items()}
+        return cls(files, {path: numbers[one] for path, one in full.items() if one in numbers})
+
+    @property
+    def are_hdf5(self) -> bool:
+        """Whether the first one is a file of HDF5. Its signature may follow a user block."""
+        return SIGNATURE in self.files[0].opened().read(HEAD_BYTES + len(SIGNATURE))
 
 
 def _found(named: Sequence[PathLike], storage: Storage, ignore_missing_paths: bool | None) -> list[TableFile]:
     paths = [on_hub(path, listed=True) for path in named]
-    files = find_files(paths, _EXTENSIONS, ignore_missing_paths=ignore_missing_paths, storage=storage)
+    try:
+        files = find_files(paths, _EXTENSIONS, ignore_missing_paths=ignore_missing_paths, storage=storage)
+    except NotFoundError:
+        with contextlib.suppress(
+            NotFoundError
+        ):  # a folder, or a glob, may be of HDF5; the first error says what is not there
+            return _with_states(find_files(paths, ignore_missing_paths=ignore_missing_paths, storage=storage), storage)
+        raise
+    return _with_states(files, storage)
+
+
+def _with_states(files: FoundFiles, storage: Storage) -> list[TableFile]:
     tables = []
     for table_path in files.paths:
         place = storage_of(table_path, storage)

@@ -187,8 +187,12 @@ class TableColumns(ComparedByContent):
     def digest(self, name: str) -> str:
         """Return a digest of the values that rows, or files, have of a column."""
         if name not in self._digests:
-            hasher, values, lines = hashlib.blake2b(digest_size=8), self.columns[name].values, self.columns[name].lines
-            for first in range(0, len(lines.numbers), _HASHED_AT_ONCE):
+            column, lines = self.columns[name], self.columns[name].lines
+            hasher = hashlib.blake2b(column.table.said(column.stored).encode("utf-8", "surrogateescape"), digest_size=8)
+            values = None if column.table.is_in_files else column.values
+            if values is None:
+                hasher.update(lines.numbers.astype(np.int64).data)
+            for first in range(0, len(lines.numbers), _HASHED_AT_ONCE) if values is not None else ():
                 for buffer in filter(None, _taken(values, lines.numbers[first : first + _HASHED_AT_ONCE]).buffers()):
                     hasher.update(buffer)
             self._digests[name] = hasher.hexdigest()
@@ -200,8 +204,9 @@ class TableColumns(ComparedByContent):
         """Return the columns that a plan delivers."""
         numbered, used = {label.name: label for label in labels}, dict[int, tuple[Lines, np.ndarray]]()
         columns = {}
-        for name, wanted in ((spec.name, spec) for spec in specs if spec.name in self.columns):
-            column = self.columns[name]
+        in_memory = {name: column for name, column in self.columns.items() if not column.table.is_in_files}
+        for name, wanted in ((spec.name, spec) for spec in specs if spec.name in in_memory):
+            column = in_memory[name]
             spec, values = column.spec if name in numbered else wanted, column.values
             if id(column.lines) not in used:
                 used[id(column.lines)] = column.lines.used(files, selection, len(values))

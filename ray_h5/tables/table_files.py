@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,10 +16,9 @@ from ray_h5.columns.schema import is_text
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import TableError, UnknownColumnError
 from ray_h5.messages import few, near_names
-from ray_h5.storage.storage_of_path import Storage
 from ray_h5.tables.csv_files import read_csv, without_words
 from ray_h5.tables.sidecar import Sidecar
-from ray_h5.tables.table_bytes import TableBudget, TableFile, check_names, find_tables, tables_of_files
+from ray_h5.tables.table_bytes import TableBudget, TableFile, TableFiles, check_names
 
 _PARQUET = b"PAR1"
 _BATCH_ROWS = 1 << 16
@@ -51,6 +50,9 @@ class Table(ComparedByContent):
     part_of: Mapping[str, int] | None = None
     _read: dict[str, pa.ChunkedArray] = field(default_factory=dict, compare=False, repr=False)
 
+    is_in_files: ClassVar[bool] = False
+    """Whether values stay in files when a plan is made."""
+
     @classmethod
     def of(cls, name: str, columns: Mapping[str, pa.ChunkedArray]) -> Table:
         """Return a table of some columns in memory."""
@@ -61,6 +63,10 @@ class Table(ComparedByContent):
     def types(self) -> dict[str, pa.DataType]:
         """The types of its columns."""
         return {field.name: field.type for field in self.schema}
+
+    def said(self, name: str) -> str:  # noqa: ARG002  an overriding method needs it
+        """Return what says which values a column has, beside the values in memory; an empty text if they do."""
+        return ""
 
     def lengths(self) -> np.ndarray:
         """Return the number of lines of each part: int64."""
@@ -97,10 +103,10 @@ def _decoded_type(kind: pa.DataType) -> pa.DataType:
     return pa.large_string() if pa.types.is_null(kind) or pa.types.is_string_view(kind) else large_type(kind)
 
 
-def open_table(sidecar: Sidecar, storage: Storage, paths: Sequence[str] = ()) -> Table:
+def open_table(sidecar: Sidecar, found: TableFiles | None) -> Table:
     """Return a table: of Parquet the schema, of CSV everything. Key columns of CSV are read as text.
 
-    `storage` is that of tables with a URL; `paths` are the files that may have a table each.
+    `found` are its files; None stands for a table in memory.
 
     Raises
     ------
@@ -111,15 +117,11 @@ def open_table(sidecar: Sidecar, storage: Storage, paths: Sequence[str] = ()) ->
     UnknownColumnError
         If it lacks a key column.
     """
-    if isinstance(sidecar.path, pa.Table):
+    if found is None:
         table = _in_memory(sidecar)
         _check_keys(table, sidecar)
         return table
-    if sidecar.is_by_file:
-        by_file = {path: sidecar.path_for(path) for path in paths}
-        files, part_of = tables_of_files(by_file, storage, is_whole=sidecar.missing == "error")
-    else:
-        files, part_of = find_tables(sidecar.path, storage), None
+    files = found.files
     name = str(files[0]) if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
     assert isinstance(sidecar.max_bytes, int)
     budget = TableBudget(sidecar.max_rows, sidecar.max_bytes)
@@ -145,7 +147,7 @@ def open_table(sidecar: Sidecar, storage: Storage, paths: Sequence[str] = ()) ->
         common = pa.unify_schemas([schema.remove_metadata() for schema in schemas], promote_options="permissive")
     except pa.ArrowException as exc:
         raise TableError(f"{name}: the types of a column differ from table to table: {exc}") from exc
-    table = Table(name, common, tuple(parts), budget.max_bytes, part_of)
+    table = Table(name, common, tuple(parts), budget.max_bytes, found.part_of)
     _check_keys(table, sidecar)
     return table
 

@@ -50,6 +50,12 @@ def made(tmp_path_factory):
     write_parts(folder)
     write_molecules(folder)
     write_waveforms(folder)
+    (folder / "clevr").mkdir()
+    with h5py.File(folder / "clevr" / "features.h5", "w") as file:
+        file["features"] = np.zeros((12, 8, 2, 2), "f4")
+        file["scene"] = [("indoor", "outdoor")[i % 2] for i in range(12)]
+    with h5py.File(folder / "clevr" / "questions.h5", "w") as file:
+        file["question"], file["image_idx"] = np.zeros((50, 6), "i4"), np.arange(50) % 12
     patients = range(ROWS * 4 // 10)
     lines = [f"patient_{number:04d},{('benign', 'malignant')[number % 2]}" for number in patients]
     (folder / "labels.csv").write_text("\n".join(["patient,diagnosis", *lines, ""]))

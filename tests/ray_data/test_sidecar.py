@@ -85,3 +85,65 @@ def test_folds_by_an_attribute(made):
         patients = [{row["patient"] for row in ds.filter(expr=each).take_all()} for each in (train, valid)]
         assert [len(each) for each in patients] == [2, 1]
         assert not patients[0] & patients[1]
+
+
+@pytest.fixture(scope="module")
+def joined(tmp_path_factory):
+    """Questions of images: a column has the number of the image in another file, whose chunks hold three."""
+    folder = tmp_path_factory.mktemp("joined")
+    of = np.random.default_rng(0).integers(0, 12, 40)
+    with h5py.File(folder / "features.h5", "w") as file:
+        file.create_dataset("features", data=np.arange(24.0).reshape(12, 2), chunks=(3, 2))
+        file["name"], file["level"] = [f"n{i}" for i in range(12)], np.arange(12) % 3
+        points = file.create_dataset("points", (12,), h5py.vlen_dtype("i4"))
+        for i in range(12):
+            points[i] = np.arange(i % 4)
+    for part, rows in enumerate(np.split(np.arange(40), [15])):
+        with h5py.File(folder / f"q{part}.h5", "w") as file:
+            file["q"], file["image"] = rows, of[rows]
+    return folder, of
+
+
+def test_rows_of_another_file_in_tasks_and_workers(joined):
+    folder, of = joined
+    options = {"sidecar": Sidecar(folder / "features.h5", on="image", key="row_id"), "columns": ["q", *IMAGE]}
+    ds = ray_h5.read_h5(str(folder / "q*.h5"), shuffle=ray_h5.Shuffle(seed=1), block_rows=8, **options)
+    order = check_images(ds.iter_rows(), of)
+    assert sorted(order) == [*range(40)]
+    assert order != sorted(order)
+    chosen = check_images(ds.filter(expr=where(level=1)).iter_rows(), of)
+    assert sorted(chosen) == [q for q in range(40) if of[q] % 3 == 1]
+    assert sorted(row["name"] for row in ds.select_columns(["name"]).iter_rows()) == sorted(f"n{i}" for i in of)
+    batches = ray_h5.torch_data.loader(ds, 8, drop_last=False)
+    assert sorted(q for batch in batches for q in batch["q"].tolist()) == sorted(order)
+    shards = ray_h5.data_config(reading="workers").configure({"train": ds}, 2, None, None)
+    read = [batch for shard in shards for batch in shard["train"].iter_batches(batch_size=8, batch_format="numpy")]
+    rows = [{name: batch[name][i] for name in batch} for batch in read for i in range(len(batch["q"]))]
+    assert sorted(check_images(rows, of)) == [*range(40)]
+
+
+IMAGE = ["features", "name", "points", "level"]
+
+
+def check_images(rows, of):
+    """Compare rows with the images that they are of; return the questions."""
+    questions = []
+    for row in rows:
+        image = int(of[int(row["q"])])
+        assert row["features"].tolist() == [2 * image, 2 * image + 1]
+        assert (row["name"], int(row["level"])) == (f"n{image}", image % 3)
+        assert np.asarray(row["points"]).tolist() == [*range(image % 4)]
+        questions.append(int(row["q"]))
+    return questions
+
+
+def test_rows_without_a_row_there_are_null(joined, tmp_path):
+    with h5py.File(tmp_path / "q.h5", "w") as file:
+        file["q"], file["image"] = np.arange(3), [5, 12, 0]
+    table = Sidecar(joined[0] / "features.h5", on="image", key="row_id", missing="null")
+    rows = ray_h5.read_h5(tmp_path / "q.h5", columns=["q", "name", "features", "points"], sidecar=table).take_all()
+    assert [row["name"] for row in rows] == ["n5", None, "n0"]
+    assert [np.isnan(row["features"]).all() for row in rows] == [False, True, False]
+    assert [row["points"] is None for row in rows] == [False, True, False]
+    with pytest.raises(SchemaMismatchError, match=r"q\.h5, row 1: column 'level'"):
+        ray_h5.read_h5(tmp_path / "q.h5", columns=["level"], sidecar=table).schema()

@@ -3,6 +3,7 @@
 import gzip
 import pickle
 
+import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,6 +14,7 @@ import ray_h5
 from ray_h5.errors import NotFoundError, StaleIndexError, TableError, TransientIOError
 from ray_h5.storage.stores.object_store import ObjectStorage
 from ray_h5.storage.stores.options import StoreOptions
+from ray_h5.tables.table_bytes import TableFiles
 from ray_h5.tables.table_files import open_table
 from ray_h5.torch_data import H5Dataset, Sidecar, where
 from tests.remote.kit import ROWS, options_of
@@ -74,6 +76,30 @@ def test_a_table_for_each_file(server, bucket):
     assert found["label"].tolist() == [0] * ROWS + [1] * ROWS
 
 
+@pytest.mark.parametrize("place", ["s3://bkt/beside/f_*.h5", "beside on the disk"])
+def test_rows_of_files_in_a_store(server, bucket, tmp_path, place):
+    """Planning reads the keys; then no metadata is asked for, and rows that no row takes are not fetched."""
+    folder = bucket / "beside" if "://" in place else tmp_path / place
+    folder.mkdir()
+    ids, rng = np.random.default_rng(0).permutation(2 * ROWS), np.random.default_rng(1)
+    for part, rows in enumerate(np.split(ids, 2)):
+        with h5py.File(folder / f"f_{part}.h5", "w") as file:
+            file["id"] = rows
+            noise = rng.integers(0, 256, (len(rows), 4096), np.uint8)
+            noise[:, 0] = rows % 200
+            file.create_dataset("vector", data=noise, chunks=(1, 4096))
+    sidecar = Sidecar(place if "://" in place else folder, on="id")
+    samples = H5Dataset(URL, ["id", "vector"], sidecar=sidecar, storage_options=options_of(server))
+    server.forget()
+    rows = [5, 3, 7, 5]
+    found = samples[rows]
+    assert found["vector"][:, 0].tolist() == [int(each) % 200 for each in found["id"]]
+    if "://" in place:
+        asked = [each for part in (0, 1) for each in server.requests(f"/bkt/beside/f_{part}.h5")]
+        sizes = [each.span(1 << 40) for each in asked]
+        assert 0 < sum(stop - start for start, stop in sizes) <= 3 * 4096
+
+
 @pytest.mark.usefixtures("ray_local")
 def test_ray_reads_what_a_table_selects(server, bucket):
     table = Sidecar(write_table(bucket, "t.parquet"), on="id")
@@ -84,7 +110,8 @@ def test_ray_reads_what_a_table_selects(server, bucket):
 
 def test_a_table_that_changes_before_its_columns_are_read(server, bucket):
     url = write_table(bucket, "t.parquet")
-    table = open_table(Sidecar(url, on="id"), ObjectStorage(StoreOptions.of(options_of(server), [url])))
+    sidecar, storage = Sidecar(url, on="id"), ObjectStorage(StoreOptions.of(options_of(server), [url]))
+    table = open_table(sidecar, TableFiles.of(sidecar, storage))
     other = pickle.loads(pickle.dumps(table))
     write_table(bucket, "t.parquet")
     for each in (table, other):

@@ -29,6 +29,7 @@ from ray_h5.index.file_options import FileOptions
 from ray_h5.storage.local import LOCAL
 from ray_h5.tables import table_files
 from ray_h5.tables.keys import RowKeys, lines_of
+from ray_h5.tables.table_bytes import TableFiles
 from ray_h5.torch_data import Groups, H5Dataset, Shuffle, Sidecar, Windows, balance, kfold, loader, where
 from tests.kit.files import save
 
@@ -796,7 +797,8 @@ def test_keys_may_be_views_of_text(files):
 def test_threads_read_other_columns_of_one_table(tmp_path):
     numbers = range(1000)
     pq.write_table(pa.table({"x": [1], **{f"c{number}": [number] for number in numbers}}), tmp_path / "labels.parquet")
-    table = table_files.open_table(Sidecar(tmp_path / "labels.parquet", on="x"), LOCAL)
+    sidecar = Sidecar(tmp_path / "labels.parquet", on="x")
+    table = table_files.open_table(sidecar, TableFiles.of(sidecar, LOCAL))
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:

@@ -95,7 +95,7 @@ def test_a_bucket_with_rows_that_have_no_line(seisbench):
     text = [line for line in path.read_text().splitlines() if "bucket1$3" not in line]
     path.write_text("\n".join([*text, ""]))
     columns = ["data/bucket1", "source_magnitude"]
-    with pytest.raises(SchemaMismatchError, match=r"1 of 5 rows have no line; their keys: 3\."):
+    with pytest.raises(SchemaMismatchError, match="1 of 5 rows have no line; their keys: 3; the first is"):
         H5Dataset(str(folder / "waveforms.hdf5"), columns, sidecar=Sidecar(str(path), on="trace_name"))
     path.write_text("\n".join([*text, text[1], ""]))
     with pytest.raises(SchemaMismatchError, match=r"1 keys \('trace_name', 'row'\) are in more than one line"):

@@ -76,7 +76,7 @@ def may_be_null(field: pa.Field) -> bool:
 
 def schema_of(plan: ReadPlan, names: Sequence[str]) -> pa.Schema:
     """Return the schema of the blocks, which is the schema of an empty one."""
-    arrays = {spec.name: np.empty((0, *spec.row_shape), spec.dtype) for spec in plan.of_files}
+    arrays = {spec.name: np.empty((0, *spec.row_shape), spec.dtype) for spec in plan.as_arrays}
     nothing = np.empty(0, np.int64)
     return to_table(plan, Block(BlockRows(nothing, arrays), nothing, 0), names).schema
 

@@ -56,7 +56,7 @@ _INSTEAD = "It works on tasks of Ray: data_config(reading='tasks')."
 
 def _columns(plan: ReadPlan, block: Block, names: tuple[str, ...]) -> Batch:
     """Return columns of a block: as arrays if all are plain numbers, otherwise as the table of a task."""
-    specs, origin = {spec.name: spec for spec in plan.of_files}, Origin.of(plan, block)
+    specs, origin = {spec.name: spec for spec in plan.as_arrays}, Origin.of(plan, block)
     columns: dict[str, np.ndarray] = {}
     for name in names:
         spec, values = specs.get(name), None

@@ -1,0 +1,121 @@
+"""HDF5 files as a table beside the files: their rows are its lines."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ray_h5.arrow_arrays import large_type
+from ray_h5.columns.schema import ColumnSpec
+from ray_h5.errors import RayH5Error, UnknownColumnError
+from ray_h5.index.row_index import RowIndex, build_index
+from ray_h5.index.scan_files import Lookup
+from ray_h5.manifest.file_state import FileState
+from ray_h5.manifest.file_table import digest_of
+from ray_h5.messages import near_names
+from ray_h5.scope import Scope
+from ray_h5.storage.byte_source import ObjectIdentity
+from ray_h5.tables.keys import RowKeys
+from ray_h5.tables.sidecar import Sidecar
+from ray_h5.tables.table_bytes import TableFiles
+from ray_h5.tables.table_files import Table
+
+_PLACES = ("row_id", "row", "path")
+"""Keys of rows that need no column: the number in all files and in its file, and the file."""
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class FilesBeside(Table):
+    """HDF5 files as a table. Values stay in the files; what has one value a line is read whole if planning names it.
+
+    Attributes
+    ----------
+    index : RowIndex
+        The files, with the columns that are asked for.
+    specs : mapping of str to ColumnSpec
+        All columns that the rows have, by their names in the files.
+    """
+
+    index: RowIndex
+    specs: Mapping[str, ColumnSpec] = field(default_factory=dict)
+
+    is_in_files = True
+
+    @classmethod
+    def open(cls, sidecar: Sidecar, found: TableFiles, lookup: Lookup, wanted: Sequence[str] | None) -> FilesBeside:
+        """Return the table; raise errors as `build_index` does, and an UnknownColumnError for an absent key."""
+        files, part_of, scope = found.files, found.part_of, lookup.scope
+        paths = [file.path for file in files]
+        scope = Scope(allow_external=scope.allow_external, threads=scope.threads, storage=scope.storage)
+        states = {file.path: file.state for file in files if isinstance(file.state, ObjectIdentity)}
+        lookup = replace(lookup, scope=scope, states=states, leaves_out=False)
+        with scope.open(paths[0], FileState(states[paths[0]]) if paths[0] in states else None) as reader:
+            layouts = dict(reader.layout.columns)
+        places = []
+        for key, on in zip(sidecar.keys, sidecar.row_keys, strict=True):
+            if key in _PLACES and key not in layouts:
+                places.append(key)
+            elif key not in layouts:
+                raise UnknownColumnError(
+                    f"{paths[0]}: no column {key!r}.{near_names(key, layouts)} If {on!r} has the numbers of the rows "
+                    "there, pass Sidecar(..., key='row_id'); if their column has another name, pass it as key=."
+                )
+        keys = [key for key in sidecar.keys if key not in places]
+        rows = layouts[keys[0]].num_rows if keys else None
+        alike = [name for name, layout in layouts.items() if rows in (None, layout.num_rows)]
+        asked = [name for name in alike if wanted is None] or [
+            name for name in layouts if sidecar.prefix + name in (wanted or ())
+        ]
+        index = build_index(paths, [*dict.fromkeys([*keys, *asked])] or alike[:1] or None, lookup)
+        specs = dict(index.columns)
+        for name in alike:  # others are looked up once something names them
+            with contextlib.suppress(RayH5Error):
+                specs.setdefault(name, ColumnSpec.of(layouts[name]))
+        kinds = {name: spec.kept_type for name, spec in specs.items() if spec.has_one_value}
+        if len(places) > 1 or sidecar.keys != sidecar.row_keys:  # otherwise rows join in order
+            kinds |= {place: pa.large_string() if place == "path" else pa.int64() for place in places}
+        numbers = {path: number for number, path in enumerate(index.files.all_paths())}
+        of_files = None
+        if part_of is not None:
+            of_files = {path: numbers[paths[part]] for path, part in part_of.items() if paths[part] in numbers}
+        parts = tuple((file, None) for file in files if file.path in numbers)
+        name = paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
+        return cls(name, pa.schema(kinds), parts, 0, of_files, index=index, specs=specs)
+
+    def lengths(self) -> np.ndarray:
+        return self.index.files.rows.lengths
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        files = self.index.files
+        if name not in _PLACES or name in self.specs:
+            values = self.index.values([name], stored=True)[name]
+            return values.cast(large_type(values.type))
+        if name == "path":
+            return pa.chunked_array([self._paths().take(pa.array(files.rows.spread(np.arange(len(files)))))])
+        rows = self.index.every_row()
+        return pa.chunked_array([pa.array(rows if name == "row_id" else files.rows.local(rows)[1])])
+
+    def _paths(self) -> pa.Array:
+        texts = [path.decode("utf-8", "backslashreplace") for path in self.index.files.paths.to_pylist()]
+        return pa.array(texts, pa.large_string())
+
+    def paths_as(self, part: RowKeys) -> pa.Array:
+        """Return the key ``path`` of each line as rows have it: they may name files by the last parts of the path."""
+        texts, paths = part.values.unique().drop_null().cast(pa.large_string()), self._paths()
+        found = RowKeys("path", paths, "path", part.by_tail).found_in(paths, texts, self.name)
+        named = pa.chunked_array([texts, paths]).combine_chunks()
+        numbers = np.where(found >= 0, found, len(texts) + np.arange(len(paths)))
+        files = self.index.files
+        return named.take(pa.array(numbers)).take(pa.array(files.rows.spread(np.arange(len(files)))))
+
+    def said(self, name: str) -> str:
+        files, spec = self.index.files, self.index.cast(self.specs[name])
+        return f"{name!r} {spec} of {files.names_digest}, rows {digest_of(files.starts.tobytes())}"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_read": {}}
