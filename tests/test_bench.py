@@ -5,6 +5,7 @@ import json
 import math
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -129,10 +130,20 @@ def test_a_quick_bench_runs(name, tmp_path, capsys):
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", LONG)
 def test_a_long_bench_runs(name, tmp_path):
+    check_long(name, tmp_path)
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(find_spec("stable_worldmodel") is None, reason="needs stable-worldmodel")
+def test_bench_worldmodel_runs(tmp_path):
+    check_long("worldmodel", tmp_path)
+
+
+def check_long(name, tmp_path):
     # A process of its own: some start Ray, and other tests may have one.
     command = [sys.executable, "-m", "tests.bench", name, *TINY, tmp_path]
     check_results(name, subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=600).stdout)
 
 
 def test_all_benches_are_tried():
-    assert sorted([*QUICK, *LONG, "gpu"]) == sorted(BENCHES)
+    assert sorted([*QUICK, *LONG, "gpu", "worldmodel"]) == sorted(BENCHES)

@@ -44,6 +44,7 @@ _MODULES = {
     "reading": "cold read",
     "rows_and_columns": "groups patches sparse windows",
     "stores_and_writing": "remote",
+    "worldmodel": "worldmodel",
 }
 BENCHES = {name: module for module, names in _MODULES.items() for name in names.split()}
 """The benches, and the module of each, as ``python -m tests.bench NAME`` runs them."""

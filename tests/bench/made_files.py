@@ -35,7 +35,7 @@ def make_demos(folder: str | None, size: float, *, gzip: bool) -> str:
             group = file.create_group(f"data/demo_{number}")
             group.attrs["num_samples"] = steps
             values: dict[str, Any] = {
-                "obs/image": _scene(rng, steps),
+                "obs/image": scene(rng, steps),
                 "obs/eef": rng.standard_normal((steps, 7), dtype=np.float32),
                 "actions": rng.standard_normal((steps, 7)),
             }
@@ -46,13 +46,17 @@ def make_demos(folder: str | None, size: float, *, gzip: bool) -> str:
     return one_file(folder, f"demos-v2-{'gzip' if gzip else 'contiguous'}-{count}", write)
 
 
-def _scene(rng: np.random.Generator, steps: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Return images (84, 84, 3): patches of one colour, of which the lower half has texture, and something moves."""
-    patches = np.repeat(np.repeat(rng.integers(0, 200, (7, 7, 3), dtype=np.uint8), 12, axis=0), 12, axis=1)
+def scene(rng: np.random.Generator, steps: int, side: int = 84) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Return images: patches of one colour, of which the lower half has texture, and something moves.
+
+    They have the shape (side, side, 3); a patch is a seventh of the side, a multiple of 7.
+    """
+    patch, half = side // 7, side // 2
+    patches = np.repeat(np.repeat(rng.integers(0, 200, (7, 7, 3), dtype=np.uint8), patch, axis=0), patch, axis=1)
     images = np.repeat(patches[None], steps, axis=0)
-    images[:, 42:] += rng.integers(0, 4, (steps, 42, 84, 3), dtype=np.uint8)
-    for step, (row, column) in enumerate(rng.integers(0, 72, (steps, 2)).tolist()):
-        images[step, row : row + 12, column : column + 12] += np.uint8(50)
+    images[:, half:] += rng.integers(0, 4, (steps, side - half, side, 3), dtype=np.uint8)
+    for step, (row, column) in enumerate(rng.integers(0, side - patch, (steps, 2)).tolist()):
+        images[step, row : row + patch, column : column + patch] += np.uint8(50)
     return images
 
 
