@@ -9,10 +9,11 @@ from ray_h5.order.remaining_blocks import layout_of
 from ray_h5.plan.blocks import read_block, start_of
 from ray_h5.plan.read_plan import make_plan
 from ray_h5.torch_data import loader
-from tests.golden.__main__ import API, DRAWS, FOLDER, TASKS, difference, layout_text
+from tests.golden.__main__ import API, DRAWS, FOLDER, MAKERS, TASKS, difference, layout_text
 from tests.golden.api import names_text
 from tests.golden.draws import DRAWN
 from tests.golden.layouts import LAYOUTS
+from tests.golden.makers import files, table_of
 from tests.golden.orders import dataset_of, ids_of, long, rows_of_files, short, shuffles, values_of
 from tests.golden.tasks import PINNED, delivered, ranks_of, read_tasks
 
@@ -38,6 +39,26 @@ def test_draws(name, tmp_path):
 
 def test_public_names():
     assert_pinned(API, names_text())
+
+
+def assert_cells(lines):
+    """Compare cells with those that are pinned; one that is wrong is never pinned."""
+    known = dict(line.rsplit(" | ", 1) for line in (FOLDER / MAKERS).read_text().splitlines())
+    found = dict(line.rsplit(" | ", 1) for line in lines)
+    moved = {cell: said for cell, said in found.items() if said != known.get(cell) or said.startswith("WRONG")}
+    assert not moved, f"{moved}{HINT}"
+
+
+def test_makers_of_makers_a_part():
+    """Each 13th cell: other row kinds of each column, and other columns of each row kind."""
+    with files() as (folder, held):
+        assert_cells(table_of(folder, held, slice(0, None, 13)))
+
+
+@pytest.mark.nightly
+def test_makers_of_makers_all():
+    with files() as (folder, held):
+        assert_cells(table_of(folder, held))
 
 
 def test_nothing_is_pinned_that_is_not_compared():

@@ -1,0 +1,434 @@
+"""Makers of makers x row kinds: each cell is equal to numpy, or refused; `pinned/makers.txt` is the whole table.
+
+A cell that gives other values than numpy, or raises what is no error of the package, is never pinned: it fails.
+"""
+
+import contextlib
+import itertools
+import re
+import tempfile
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import h5py
+import numpy as np
+import torch
+
+from ray_h5 import Files, Grid, Groups, H5Dataset, RayH5Error, Windows, csr, fields, joined, part, ragged
+
+LENGTHS = (4, 3)
+"""Rows of each file, and of each group."""
+
+WIDTH = 6
+COMPOUND = np.dtype([("u", "<i4"), ("v", "<f8"), ("p", "<f4", (2,)), ("in", [("q", "<i2"), ("r", "<i2")])])
+SHOWN = 7
+"""Words of a refusal that are pinned, without what names a place."""
+
+
+# What a file, or each of its groups, has ------------------------------------------------------------
+
+
+def write(group, rng, n):
+    """Write datasets of n rows, and return them as numpy has them."""
+    d = SimpleNamespace(n=n)
+
+    def put(name, values, **how):
+        setattr(d, name, values)
+        group.create_dataset(name, data=values, **how)
+
+    put("x", rng.integers(0, 99, (n, 3)).astype(">i4"), chunks=(2, 3), compression="gzip")
+    put("cube", rng.integers(0, 99, (n, 3, 2)).astype("i2"))
+    put("s", rng.integers(0, 99, n))
+    put("f", rng.integers(0, 99, n).astype("f4") / 4)
+    put("t", np.array([f"é{i}" for i in rng.integers(0, 9, n)], object), dtype=h5py.string_dtype())
+    put("tm", np.arange(n, dtype="f8"))
+    put("grid", rng.integers(0, 99, (n, 2)))
+    put("c", _compound(rng, n))
+    put("cj", _compound(rng, (n, 6)))
+    put("vlen", _vlen(rng, n), dtype=h5py.vlen_dtype("i4"))
+    d.cat, d.ni = _encoded(group, "cat", rng, n), _nullable(group, "ni", rng, n)
+    for name, values, said in (
+        ("cfx", rng.integers(0, 9, (n, 3)).astype("i2"), {"scale_factor": np.float32(0.5), "_FillValue": np.int16(8)}),
+        ("cft", rng.integers(0, 99, n), {"units": "hours since 2000-01-01"}),
+        ("cfch", np.array([[*f"c{i:03d}"] for i in rng.integers(0, 999, n)], "S1"), {}),
+    ):
+        group[name] = values
+        group[name].attrs.update(said)
+        setattr(d, name, values)
+    d.cfx = np.where(d.cfx == 8, np.nan, d.cfx * 0.5).astype("f4")
+    d.cft = (np.datetime64("2000-01-01", "h") + d.cft).astype("M8[ns]").astype("i8")
+    d.cfch = [b"".join(row).decode() for row in d.cfch]
+    d.ref = [rng.integers(0, 9, 1 + i) for i in range(n)]
+    for i, values in enumerate(d.ref):
+        group[f"cells/{i}"] = values
+    group["ref"] = np.array([group[f"cells/{i}"].ref for i in range(n)], h5py.ref_dtype)
+    _end_to_end(group, rng, d)
+    _longer(group, rng, d)
+    d.X = _sparse(group, "X", rng, n)
+    group["genes"] = np.array([f"g{i}" for i in range(WIDTH)], "S2")
+    return d
+
+
+def _compound(rng, shape):
+    values = np.zeros(shape, COMPOUND)
+    for name in ("u", "v"):
+        values[name] = rng.integers(0, 99, values.shape)
+    values["p"], values["in"]["q"] = rng.integers(0, 9, (*values.shape, 2)), rng.integers(0, 9, values.shape)
+    return values
+
+
+def _vlen(rng, n):
+    values = np.empty(n, object)
+    values[:] = [rng.integers(0, 99, 2 + i % 3).astype("i4") for i in range(n)]
+    return values
+
+
+def _encoded(group, name, rng, n):
+    known, codes = [f"k{i}" for i in rng.permutation(3)], rng.integers(-1, 3, n)
+    group[f"{name}/codes"], group[f"{name}/categories"] = codes.astype("i1"), np.array(known, "S2")
+    group[name].attrs.update({"encoding-type": "categorical", "encoding-version": "0.2.0", "ordered": False})
+    return [None if code < 0 else known[code] for code in codes]
+
+
+def _nullable(group, name, rng, n):
+    values, mask = rng.integers(0, 9, n), rng.random(n) < 0.4
+    group[f"{name}/values"], group[f"{name}/mask"] = values, mask
+    group[name].attrs.update({"encoding-type": "nullable-integer", "encoding-version": "0.1.0"})
+    return [None if is_missing else int(value) for value, is_missing in zip(values, mask, strict=True)]
+
+
+def _sparse(group, name, rng, n):
+    dense = (rng.integers(1, 9, (n, WIDTH)) * (rng.random((n, WIDTH)) < 0.5)).astype("f4")
+    at, matrix = np.nonzero(dense), group.create_group(name)
+    matrix["data"], matrix["indices"] = dense[at], at[1].astype("i4")
+    matrix["indptr"] = np.concatenate([[0], np.cumsum((dense != 0).sum(1))])
+    matrix.attrs.update({"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": dense.shape})
+    return dense
+
+
+def _end_to_end(group, rng, d):
+    """Write columns in two datasets, or groups, each: ``jx_0`` and ``jx_1`` have the rows of ``x``."""
+    cuts = [slice(0, d.n // 2), slice(d.n // 2, d.n)]
+    for name in ("x", "s", "t", "c", "vlen"):
+        for i, cut in enumerate(cuts):
+            group.create_dataset(f"j{name}_{i}", data=getattr(d, name)[cut], dtype=group[name].dtype)
+    d.jcat, d.jni, d.jX, d.jr = [], [], [], []
+    for i, cut in enumerate(cuts):
+        count = cut.stop - cut.start
+        d.jcat += _encoded(group, f"jcat_{i}", rng, count)
+        d.jni += _nullable(group, f"jni_{i}", rng, count)
+        d.jX += [*_sparse(group, f"jX_{i}", rng, count)]
+        bounds = np.sort(rng.integers(0, 6, count - 1))
+        group[f"run_{i}/x"] = values = rng.integers(0, 99, (5, 2))
+        group[f"run_{i}/o"] = offsets = np.array([0, *np.minimum(bounds, 5), 5])
+        d.jr += [values[a:b] for a, b in itertools.pairwise(offsets)]
+
+
+def _longer(group, rng, d):
+    """Write longer arrays, of which rows are ranges."""
+    counts = rng.integers(1, 4, d.n)
+    d.o, m = np.concatenate([[0], np.cumsum(counts)]), int(counts.sum())
+    group["ro"], group["re"], group["rn"], group["rs"] = d.o, d.o[1:], counts, d.o[:-1]
+    group["rb"] = np.stack([d.o[:-1], d.o[1:]], -1)
+    group["rtab"] = np.array(list(zip(d.o[:-1], d.o[1:], strict=True)), [("start", "i8"), ("stop", "i8")])
+    for i, cut in enumerate([slice(0, 1), slice(1, d.n)]):
+        group[f"rbj_{i}"] = group["rb"][cut]
+    d.rx, d.rc = rng.integers(0, 99, (m, 2)), _compound(rng, m)
+    group["rx"], group["rc"] = d.rx, d.rc
+    for i, cut in enumerate([slice(0, 2), slice(2, m)]):
+        group[f"rxj_{i}"] = d.rx[cut]
+    d.rt = [f"t{i}" for i in range(m)]
+    group["rt"] = np.array(d.rt, "S3")
+    d.rcat, d.rni, d.rX = _encoded(group, "rcat", rng, m), _nullable(group, "rni", rng, m), _sparse(group, "rX", rng, m)
+    group["rcf"], d.rcf = np.arange(m, dtype="i2"), np.arange(m) * 0.5
+    group["rcf"].attrs["scale_factor"] = np.float32(0.5)
+    d.rvlen = _vlen(rng, m)
+    group.create_dataset("rvlen", data=d.rvlen, dtype=h5py.vlen_dtype("i4"))
+    inner = np.concatenate([[0], np.cumsum(rng.integers(1, 3, m))])
+    d.rr = [rng.integers(0, 99, b - a) for a, b in itertools.pairwise(inner)]
+    group["rry"], group["rri"] = np.concatenate(d.rr), inner
+
+
+def ranges(d, values):
+    return [values[a:b] for a, b in itertools.pairwise(d.o.tolist())]
+
+
+# Columns --------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Spec:
+    """A column: how a user writes it, and its rows as numpy has them."""
+
+    column: Any
+    rows: Callable[[Any], Any]
+    options: dict = field(default_factory=dict)
+    is_part: bool = False  # of a row: of whole datasets, it is another part
+    draws: int = 0
+
+    @property
+    def name(self):
+        return self.column if isinstance(self.column, str) else self.column.name
+
+
+def _taken(rows, *at):
+    return [np.asarray(row)[at] for row in rows]
+
+
+def _stacked(values, *names):
+    return np.stack([values[name].astype("f8") for name in names], -1)
+
+
+R, CF, REV = {"offsets": "ro"}, {"decode_cf": True}, {"axes": "reversed"}
+
+SPECS = {
+    "plain of numbers": Spec("x", lambda d: d.x),
+    "plain of scalar": Spec("s", lambda d: d.s),
+    "plain of text": Spec("t", lambda d: d.t),
+    "plain of compound": Spec("c", lambda d: d.c),
+    "field path of compound": Spec("c/v", lambda d: d.c["v"]),
+    "field path of compound (array field)": Spec("c/p", lambda d: d.c["p"]),
+    "field path of compound (n,6)": Spec("cj/u", lambda d: d.cj["u"]),
+    "plain of vlen": Spec("vlen", lambda d: d.vlen),
+    "category of text": Spec("cat", lambda d: d.cat),
+    "nullable of integer": Spec("ni", lambda d: d.ni),
+    "references of vectors": Spec("ref", lambda d: d.ref),
+    "decode_cf of packed": Spec("cfx", lambda d: d.cfx, CF),
+    "decode_cf of times": Spec("cft", lambda d: d.cft, CF),
+    "decode_cf of characters": Spec("cfch", lambda d: d.cfch, CF),
+    "fields of compound": Spec(fields("c", ["v", "u"]), lambda d: _stacked(d.c, "v", "u")),
+    "fields of compound (n,6)": Spec(fields("cj", ["v", "u"]), lambda d: _stacked(d.cj, "v", "u")),
+    "fields of field path": Spec(fields("c/in", ["r", "q"]), lambda d: _stacked(d.c["in"], "r", "q")),
+    "joined of numbers": Spec(joined("jx_*"), lambda d: d.x),
+    "joined of scalar": Spec(joined("js_*"), lambda d: d.s),
+    "joined of text": Spec(joined("jt_*"), lambda d: d.t),
+    "joined of compound": Spec(joined("jc_*"), lambda d: d.c),
+    "joined of vlen": Spec(joined("jvlen_*"), lambda d: d.vlen),
+    "joined of field path": Spec(joined("jc_*/v"), lambda d: d.c["v"]),
+    "joined of fields": Spec(joined(fields("jc_*", ["v", "u"])), lambda d: _stacked(d.c, "v", "u")),
+    "joined of part": Spec(joined(part("jx_*", {0: [2, 0]})), lambda d: d.x[:, [2, 0]], is_part=True),
+    "joined of category": Spec(joined("jcat_*"), lambda d: d.jcat),
+    "joined of nullable": Spec(joined("jni_*"), lambda d: d.jni),
+    "joined of csr": Spec(joined("jX_*"), lambda d: d.jX),
+    "joined of ragged": Spec(joined(ragged("run_*/x", offsets="run_*/o")), lambda d: d.jr),
+    "ragged of numbers (offsets)": Spec(ragged("rx", **R), lambda d: ranges(d, d.rx)),
+    "ragged of numbers (ends)": Spec(ragged("rx", ends="re"), lambda d: ranges(d, d.rx)),
+    "ragged of numbers (bounds)": Spec(ragged("rx", bounds="rb"), lambda d: ranges(d, d.rx)),
+    "ragged of numbers (counts)": Spec(ragged("rx", counts="rn"), lambda d: ranges(d, d.rx)),
+    "ragged of numbers (starts, counts)": Spec(ragged("rx", starts="rs", counts="rn"), lambda d: ranges(d, d.rx)),
+    "ragged of numbers (field bounds)": Spec(
+        ragged("rx", starts="rtab/start", ends="rtab/stop"), lambda d: ranges(d, d.rx)
+    ),
+    "ragged of bounds: fields": Spec(ragged("rx", bounds=fields("rtab", ["start", "stop"])), lambda d: ranges(d, d.rx)),
+    "ragged of bounds: joined": Spec(ragged("rx", bounds=joined("rbj_*")), lambda d: ranges(d, d.rx)),
+    "ragged of compound": Spec(ragged("rc", **R), lambda d: ranges(d, d.rc)),
+    "ragged of field path": Spec(ragged("rc/v", **R), lambda d: ranges(d, d.rc["v"])),
+    "ragged of text": Spec(ragged("rt", **R), lambda d: ranges(d, d.rt)),
+    "ragged of fields": Spec(ragged(fields("rc", ["v", "u"]), **R), lambda d: ranges(d, _stacked(d.rc, "v", "u"))),
+    "fields of ragged": Spec(fields(ragged("rc", **R), ["v", "u"]), lambda d: ranges(d, _stacked(d.rc, "v", "u"))),
+    "ragged of decode_cf": Spec(ragged("rcf", **R), lambda d: ranges(d, d.rcf), CF),
+    "ragged of category": Spec(ragged("rcat", **R), lambda d: ranges(d, d.rcat)),
+    "ragged of nullable": Spec(ragged("rni", **R), lambda d: ranges(d, d.rni)),
+    "ragged of joined": Spec(ragged(joined("rxj_*"), **R), lambda d: ranges(d, d.rx)),
+    "ragged of part": Spec(ragged(part("rx", {0: [1]}), **R), lambda d: ranges(d, d.rx[:, [1]])),
+    "ragged of ragged": Spec(ragged(ragged("rry", offsets="rri"), **R), lambda d: ranges(d, d.rr)),
+    "ragged of vlen": Spec(ragged("rvlen", **R), lambda d: ranges(d, d.rvlen)),
+    "ragged of csr": Spec(ragged("rX", **R), lambda d: ranges(d, d.rX)),
+    "csr of sparse": Spec(csr("X"), lambda d: d.X),
+    "csr of by path": Spec("X", lambda d: d.X),
+    "csr of dense=False": Spec(csr("X", dense=False), lambda d: d.X),
+    "csr of take": Spec(csr("X", take=[4, 1]), lambda d: d.X[:, [4, 1]]),
+    "csr of take names": Spec(csr("X", take=["g5", "g0"], names="genes"), lambda d: d.X[:, [5, 0]]),
+    "csr of joined": Spec(csr(joined("jX_*"), take=[4, 1]), lambda d: _taken(d.jX, [4, 1])),
+    "part of numbers": Spec(part("x", {0: [2, 0]}), lambda d: d.x[:, [2, 0]], is_part=True),
+    "part of numbers, slice": Spec(part("x", {0: slice(1, None)}), lambda d: d.x[:, 1:], is_part=True),
+    "part of numbers, axis 1": Spec(part("cube", {1: [1]}), lambda d: d.cube[..., [1]], is_part=True),
+    "part of part": Spec(
+        part(part("cube", {0: [2, 0]}), {0: slice(None, None, -1), 1: [1]}),
+        lambda d: d.cube[:, [0, 2]][..., [1]],
+        is_part=True,
+    ),
+    "part of random=": Spec(part("x", random=2), lambda d: d.x, is_part=True, draws=2),
+    "part of field path (array)": Spec(part("c/p", {0: [1]}), lambda d: d.c["p"][:, [1]], is_part=True),
+    "part of fields": Spec(
+        part(fields("cj", ["v", "u"]), {0: [5, 2]}), lambda d: _stacked(d.cj, "v", "u")[:, [5, 2]], is_part=True
+    ),
+    "part of joined": Spec(part(joined("jx_*"), {0: [2, 0]}), lambda d: d.x[:, [2, 0]], is_part=True),
+    "part of ragged": Spec(
+        part(ragged("rx", **R), {0: slice(0, 2)}), lambda d: [row[:2] for row in ranges(d, d.rx)], is_part=True
+    ),
+    "part of ragged (step -1)": Spec(
+        part(ragged("rx", **R), {0: slice(None, None, -1)}), lambda d: [row[::-1] for row in ranges(d, d.rx)]
+    ),
+    "part of ragged, random=": Spec(part(ragged("rx", **R), random=2), lambda d: ranges(d, d.rx), draws=2),
+    "part of joined ragged": Spec(
+        part(joined(ragged("run_*/x", offsets="run_*/o")), {1: [1]}), lambda d: [row[:, [1]] for row in d.jr]
+    ),
+    "part of csr": Spec(part(csr("X"), {0: [4, 1]}), lambda d: d.X[:, [4, 1]]),
+    "part of csr by path": Spec(part("X", {0: slice(0, 3)}), lambda d: d.X[:, :3]),
+    "part of vlen": Spec(part("vlen", {0: [1, 0]}), lambda d: _taken(d.vlen, [1, 0]), is_part=True),
+    "part of vlen, slice": Spec(part("vlen", {0: slice(1, None)}), lambda d: [row[1:] for row in d.vlen], is_part=True),
+    "part of vlen, random=": Spec(part("vlen", random=2), lambda d: d.vlen, is_part=True, draws=2),
+    "part of category": Spec(part("cat", {0: [0]}), lambda d: d.cat, is_part=True),
+    "part of references": Spec(part("ref", {0: [0]}), lambda d: _taken(d.ref, [0]), is_part=True),
+    "part of decode_cf": Spec(part("cfx", {0: [2, 0]}), lambda d: d.cfx[:, [2, 0]], CF, is_part=True),
+    "reversed of numbers": Spec("x", lambda d: d.x, REV),
+    "reversed of numbers 3-d": Spec("cube", lambda d: d.cube, REV),
+    "reversed of scalar": Spec("s", lambda d: d.s, REV),
+    "part of reversed": Spec(part("x", {0: [2, 0]}), lambda d: d.x[:, [2, 0]], REV, is_part=True),
+    "fields of reversed": Spec(fields("cj", ["v", "u"]), lambda d: _stacked(d.cj, "v", "u"), REV),
+    "field path of reversed": Spec("cj/u", lambda d: d.cj["u"], REV),
+    "joined of reversed": Spec(joined("jx_*"), lambda d: d.x, REV),
+    "ragged of reversed": Spec(ragged("rx", **R), lambda d: ranges(d, d.rx), REV),
+    "ragged of reversed (bounds)": Spec(ragged("rx", bounds="rb"), lambda d: ranges(d, d.rx), REV),
+    "csr of reversed": Spec(csr("X"), lambda d: d.X, REV),
+    "category of reversed": Spec("cat", lambda d: d.cat, REV),
+    "reversed of decode_cf": Spec("cfx", lambda d: d.cfx, REV | CF),
+}
+
+
+# Row kinds: what a user passes, and the rows, given those of each file or group. -------------------------------------
+
+
+def _shifted(units, *offsets):
+    at = np.arange(len(units))
+    return [[units[max(0, min(len(units) - 1, i + offset))] for offset in offsets] for i in at]
+
+
+KINDS: dict[str, Callable[[Spec], tuple[dict, Callable[[Any], list] | None]]] = {
+    "first axis": lambda _: ({}, list),
+    "renamed": lambda _: ({}, list),
+    "Groups": lambda spec: ({"rows": Groups("g_*")}, None if spec.is_part else lambda units: [units]),
+    "Files": lambda spec: ({"rows": Files()}, None if spec.is_part else lambda units: [units]),
+    "Grid of=(0,)": lambda spec: (
+        {"rows": Grid(2, of={spec.name: (0,), "grid": (0, 1)})},
+        lambda units: [unit for unit in units for _ in range(2)],
+    ),
+    "Windows": lambda spec: ({"windows": Windows({spec.name: [-1, 0, 2]})}, lambda units: _shifted(units, -1, 0, 2)),
+    "Windows, no offsets": lambda _: ({"windows": Windows({"tm": [0, 1]})}, list),
+    "Windows Groups": lambda spec: (
+        {"rows": Groups("g_*"), "windows": Windows({spec.name: [-1, 0, 2]})},
+        lambda units: _shifted(units, -1, 0, 2),
+    ),
+    "at= list": lambda spec: (
+        {"windows": Windows({spec.name: [-1.0, 0.0]}, at={spec.name: "tm"})},
+        lambda units: _shifted(units, -1, 0),
+    ),
+    "at= slice": lambda spec: (
+        {"windows": Windows({"s": [0.0], "v": (spec.name, slice(-1.5, 0.5))}, at={"s": "tm", spec.name: "tm"})},
+        lambda units: [units[max(0, i - 1) : i + 1] for i in range(len(units))],
+    ),
+}
+
+
+def write_files(folder):
+    """Write the files of all cells, and return what they hold: of files and of groups, plain and reversed."""
+    held = {}
+    for kind in ("files", "groups"):
+        (folder / kind).mkdir()
+        (folder / f"reversed {kind}").mkdir()
+        rng = np.random.default_rng(7)
+        for i, n in enumerate(LENGTHS):
+            path = folder / kind / (f"{i}.h5" if kind == "files" else "a.h5")
+            with h5py.File(path, "a") as file:
+                group = file if kind == "files" else file.create_group(f"g_{i}")
+                held.setdefault(kind, []).append(write(group, rng, n))
+        for path in (folder / kind).iterdir():
+            _reverse(path, folder / f"reversed {kind}" / path.name)
+    return held
+
+
+def _reverse(path, to):
+    """Copy a file with the axes of its datasets in the opposite order."""
+    with h5py.File(path) as source, h5py.File(to, "w") as file:
+
+        def copy(name, item):
+            if isinstance(item, h5py.Group):
+                file.require_group(name).attrs.update(item.attrs)
+            elif item.dtype != h5py.ref_dtype:
+                file.create_dataset(name, data=item[()].T, dtype=item.dtype)
+                file[name].attrs.update(item.attrs)
+
+        source.visititems(copy)
+
+
+def plain(value):
+    """Return a value as lists, numbers and texts: of torch, of numpy, or as h5py reads it."""
+    if isinstance(value, torch.Tensor):
+        value = (value.to_dense() if value.layout is not torch.strided else value).numpy()
+    if isinstance(value, (np.datetime64, np.ndarray)) and value.dtype.kind == "M":
+        value = value.astype("M8[ns]").astype("i8")
+    if isinstance(value, (np.ndarray, np.generic)):
+        value = value.tolist()
+    if isinstance(value, dict):
+        value = [*value.values()]
+    if isinstance(value, (list, tuple)):
+        return [plain(each) for each in value]
+    if isinstance(value, bytes):
+        return value.decode()
+    if hasattr(value, "isoformat"):
+        return plain(np.datetime64(value, "ns"))
+    return None if isinstance(value, float) and value != value else value
+
+
+def _is_drawn(found, unit, draws):
+    """Return whether a value has so many of the entries of a unit, in their order."""
+    entries = iter(unit)
+    return len(found) == min(draws, len(unit)) and all(any(one == other for other in entries) for one in found)
+
+
+def is_same(found, expected, draws, *, are_steps):
+    """Return whether rows are those of numpy; of drawn ones, entries of these."""
+    if not draws:
+        return found == expected
+    pairs = [*zip(found, expected, strict=True)] if len(found) == len(expected) else [([None], [])]
+    pairs = [each for pair in pairs for each in zip(*pair, strict=True)] if are_steps else pairs
+    return all(_is_drawn(one, unit, draws) for one, unit in pairs)
+
+
+def cell(spec, kind, folder, held):
+    """Return what a cell is: "ok", "WRONG ...", or the error."""
+    options, rows_of = KINDS[kind](spec)
+    if rows_of is None:
+        return ""
+    of = "groups" if "Groups" in kind else "files"
+    columns = {"new": spec.column} if kind == "renamed" else [spec.column]
+    name = {"renamed": "new", "at= slice": "v"}.get(kind, spec.name)
+    others = {"Windows, no offsets": ["tm"], "at= slice": ["s"], "Grid of=(0,)": ["grid"]}.get(kind, [])
+    if isinstance(columns, list):
+        columns = [*columns, *(other for other in others if other != spec.name)]
+        columns += ["v"] if kind == "at= slice" else []
+    where = folder / (f"reversed {of}" if spec.options.get("axes") else of)
+    try:
+        dataset = H5Dataset(where, columns, **options, **spec.options)
+        found = [plain(dataset[i][name]) for i in range(len(dataset))]
+    except RayH5Error as error:
+        said = re.sub(r"^.*?\.h5(: group '[^']*')?:? ", "", str(error).replace(repr(spec.column), "..."))
+        return f"{type(error).__name__}: {' '.join(said.split()[:SHOWN])}"
+    expected = [plain(row) for d in held[of] for row in rows_of([*spec.rows(d)])]
+    if is_same(found, expected, spec.draws, are_steps=kind in {"Windows", "Windows Groups", "at= list"}):
+        return "ok"
+    return f"WRONG {str(found)[:60]}, expected {str(expected)[:60]}"
+
+
+@contextlib.contextmanager
+def files():
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield Path(folder), write_files(Path(folder))
+
+
+def table_of(folder, held, part=slice(None)):
+    """Return a part of the cells, a line each."""
+    cells = [(spec, kind) for spec in SPECS for kind in KINDS][part]
+    found = ((spec, kind, cell(SPECS[spec], kind, folder, held)) for spec, kind in cells)
+    return [" | ".join(line) for line in found if line[-1]]
+
+
+def makers_text():
+    with files() as (folder, held):
+        return "\n".join(table_of(folder, held)) + "\n"
