@@ -66,7 +66,8 @@ class ColumnSpec:
     dense : bool
         For rows of a sparse matrix: whether batches of tensors are dense.
     nullable : bool
-        For lists: whether a value of a list may be missing, which is None.
+        For lists: whether a value of a list may be missing, which is None. For rows of varying shape: whether there
+        are rows without a value.
     drawn : bool
         Whether values are drawn: each epoch has others of the same row.
     """

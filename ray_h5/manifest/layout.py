@@ -105,7 +105,8 @@ class ColumnLayout(ComparedByContent):
     dense : bool
         For rows of a sparse matrix: whether batches of tensors are dense.
     nullable : bool
-        For lists: whether a value of a list may be missing, which is None.
+        For lists: whether a value of a list may be missing, which is None. For rows of varying shape: whether the file
+        has rows without a value, which are None.
     drawn : bool
         Whether values are drawn: each epoch has others of the same row.
     path : str

@@ -114,7 +114,8 @@ class Steps(Take):
                 f"{self.path}: column {self.name!r}: {differ if shape else lacks}. Choose other columns with "
                 "columns=[...]."
             )
-        return ragged_layout(self.name, array, shapes.prod(axis=1, dtype=np.float64), shape)
+        rows = ragged_layout(self.name, array, shapes.prod(axis=1, dtype=np.float64), shape)
+        return replace(rows, nullable=not joined.is_there.all())
 
     def datasets_of(self, rows: np.ndarray) -> np.ndarray:
         return self.episodes_of(rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -261,7 +261,9 @@ def spec_of(name: str, kind: pa.DataType) -> ColumnSpec | None:
         return ColumnSpec(name, "number", np.dtype(kind.value_type.to_pandas_dtype()), (kind.list_size,))
     if (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and is_number(kind.value_type):
         element = np.dtype(kind.value_type.to_pandas_dtype())
-        return ColumnSpec(name, "ragged", np.dtype(object), (), element, ragged_shape=(None,), mean_bytes=1 << 10)
+        # A line may be missing, or its entry empty.
+        of_lists = ColumnSpec(name, "ragged", np.dtype(object), (), element, ragged_shape=(None,), mean_bytes=1 << 10)
+        return replace(of_lists, nullable=True)
     return None
 
 

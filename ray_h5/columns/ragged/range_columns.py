@@ -264,7 +264,8 @@ class Ranges(Take):
                 f"{self.path}: column {self.name!r}: datasets of arrays of varying length, one dataset a group, are "
                 "lists of lists. Choose other columns with columns=[...]."
             )
-        return ragged_layout(self.name, replace(array, path=self.path), shapes.prod(axis=1, dtype=np.float64), shape)
+        rows = ragged_layout(self.name, replace(array, path=self.path), shapes.prod(axis=1, dtype=np.float64), shape)
+        return replace(rows, nullable=rows.nullable or (lacks and rows.kind == "ragged"))
 
     def _count_of_all(self, entries: RowEntries, lengths: np.ndarray) -> int | None:
         """Return how many entries each value has; None if they differ, or may do so."""

@@ -72,7 +72,14 @@ def common_columns(
     names = list(dict.fromkeys(name for one in schemas for name in one)) if columns is None else columns
     for name in names:
         _check_delivered_enums(name, agreed[name], firsts, cast)
-    return {name: _common(list(agreed[name].values())) for name in names}
+    common = {name: _common(list(agreed[name].values())) for name in names}
+    return {name: replace(spec, nullable=spec.nullable or _lacks_rows(spec, chosen)) for name, spec in common.items()}
+
+
+def _lacks_rows(spec: ColumnSpec, chosen: Sequence[Mapping[str, ColumnFacts]]) -> bool:
+    """Return whether rows of varying shape are missing somewhere: all blocks have one type, also those with all."""
+    of_files = (columns.get(spec.name) for columns in chosen)
+    return spec.kind == "ragged" and any(column is None or column.spec.nullable for column in of_files)
 
 
 def check_known(facts: Sequence[FileFacts], columns: Iterable[str], scope: Scope) -> None:

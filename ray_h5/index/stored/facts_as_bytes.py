@@ -37,7 +37,7 @@ _MARKS = {number: Ext(number, b"") for number in (*range(len(_CLASSES)), _ARRAY,
 _KEPT = ("columns", "sources", "listing", "left_out", "sought", "table", "known")
 """The facts that files may be alike in."""
 
-VERSION = zlib.crc32(repr(["Arrow, CF", *((class_.__name__, names) for class_, names in _FIELDS.items())]).encode())
+VERSION = zlib.crc32(repr(["Arrow, None", *((class_.__name__, names) for class_, names in _FIELDS.items())]).encode())
 """Another version of the package has other classes or fields."""
 
 FOREIGN = (

@@ -25,6 +25,7 @@ from ray_h5.manifest.partition import Partition
 from ray_h5.plan.blocks import Block
 from ray_h5.plan.execute_plan import BlockRows
 from ray_h5.plan.read_plan import ReadPlan
+from ray_h5.ray_data.arrow.nullable_tensors import NullableTensorType
 
 _MAY_BE_NULL = b"ray_h5.may_be_null"
 _SHAPE = b"ray_h5.ragged_shape"
@@ -134,10 +135,11 @@ def ragged_array(rows: np.ndarray, spec: ColumnSpec, where: Callable[[int], str]
     flat = as_real(whole).reshape(-1)
     offsets = Partition.of(shapes.prod(axis=1)).starts
     data = pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(flat))
-    starts = pa.array(np.arange(0, (len(rows) + 1) * axes, axes, dtype=np.int32))
-    shape = pa.ListArray.from_arrays(starts, pa.array(shapes.reshape(-1)))
-    storage = pa.StructArray.from_arrays([data, shape], ["data", "shape"], mask=pa.array(missing))
-    return ArrowVariableShapedTensorType(pa.from_numpy_dtype(element), axes).wrap_array(storage)
+    starts, null = pa.array(np.arange(0, (len(rows) + 1) * axes, axes, dtype=np.int32)), pa.array(missing)
+    shape = pa.ListArray.from_arrays(starts, pa.array(shapes.reshape(-1)), mask=null if spec.nullable else None)
+    storage = pa.StructArray.from_arrays([data, shape], ["data", "shape"], mask=null)
+    type_ = NullableTensorType if spec.nullable else ArrowVariableShapedTensorType
+    return type_(pa.from_numpy_dtype(element), axes).wrap_array(storage)
 
 
 def _common_base(rows: Sequence[np.ndarray], element: np.dtype) -> np.ndarray | None:

@@ -193,7 +193,8 @@ def _of_arrays(name: str, table: GroupTable, ends: np.ndarray) -> InMemory:
 
     mean = max(1, round(values.nbytes / max(len(ends), 1)))
     array = ColumnLayout(name, "ragged", (1,), np.dtype(object), "contiguous", item_bytes=mean, direct=True)
-    return InMemory(replace(array, element=values.dtype, ragged_shape=(None,)), values_of)
+    array = replace(array, element=values.dtype, ragged_shape=(None,), nullable=bool(lacks.any()))
+    return InMemory(array, values_of)
 
 
 def name_column(
