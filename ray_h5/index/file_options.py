@@ -219,6 +219,11 @@ class FileOptions:
         else:
             index = build_index(self.paths, names, lookup, self.cast)
         find_cast(index, [*self.cast.dtypes])
+        if scope.zipped and source.zip_files is not None:
+            from ray_h5.index.zipped_ids import check_ids  # few files are zipped
+
+            listed = [os.fspath(path) for path in list_paths(source.zip_files)]
+            check_ids(index.files.all_paths(), scope, repr(listed[0] if len(listed) == 1 else listed))
         return _with_labels(index, source.classes, of_some=columns is not None)
 
 

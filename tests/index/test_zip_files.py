@@ -1,13 +1,14 @@
 """zip_files=: files that are read together by row."""
 
 import logging
+import re
 
 import h5py
 import numpy as np
 import pytest
 
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, StaleIndexError, UnsupportedColumnError
-from ray_h5.torch_data import Files, Grid, H5Dataset, Shuffle, Windows, loader, where
+from ray_h5.torch_data import Files, Grid, H5Dataset, Shuffle, Sidecar, Windows, loader, where
 from tests.kit.files import save
 
 COUNTS = [5, 3, 0, 7, 2, 4, 1, 6, 2, 3, 5]
@@ -158,3 +159,40 @@ def test_encoded_columns_are_those_of_either_file(tmp_path, is_first, names):
     assert list(batch["obs/kind"]) == ["NK", "B", "B"]
     np.testing.assert_array_equal(batch["x"], [3, 0, 2])
     assert len(H5Dataset(path, names, zip_files=other, predicate=where(**{"obs/kind": "B"}))) == 2
+
+
+IDS = np.arange(12) * 7 % 12
+ORDERS = {
+    "reversed": (IDS[::-1], "error"),
+    "same": (IDS, ""),
+    "last": (np.r_[IDS[:-1], 99], "row 11 has 105 and 199"),
+    "others": (IDS + 50, "row 0 has 100 and 150"),
+    "repeated": (IDS // 2, "row 1 has 107 and 103"),
+}
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("columns", [None, ["x", "y"]])
+def test_ids_that_differ_say_how_rows_were_joined(tmp_path, caplog, order, as_text, columns):
+    """Two pairs of files; the ids of the second pair differ."""
+    ids, said = ORDERS[order]
+    for number, others in enumerate((IDS, ids)):
+        for name, values in (("x", IDS), ("y", others)):
+            stored = values + 100 * number
+            own = stored if not as_text else [f"{value}" for value in stored]
+            save(tmp_path / f"{name}_{number}.h5", {name: stored * 2.0, "id": np.array(own, "S4" if as_text else None)})
+    given = {"paths": str(tmp_path / "x_*.h5"), "columns": columns}
+    if said != "error":
+        assert len(H5Dataset(**given, zip_files=str(tmp_path / "y_*.h5"))) == 24
+        text = re.sub(r"(\d+) and (\d+)$", r"'\1' and '\2'", said) if as_text else said
+        assert text in caplog.text
+        assert ("joins" in caplog.text) == bool(said)
+        return
+    with pytest.raises(SchemaMismatchError, match=r"x_1\.h5.*'id' differs: row 0 has '?100'? and '?105'?") as caught:
+        H5Dataset(**given, zip_files=str(tmp_path / "y_*.h5"))
+    printed = re.search(r"sidecar=(Sidecar\(.*?, on='id'\))", str(caught.value))[1]
+    joined = H5Dataset(given["paths"], ["x", "y"], sidecar=eval(printed, {"Sidecar": Sidecar}))[:]
+    assert joined["x"].tolist() == joined["y"].tolist()
+    joined = H5Dataset(given["paths"], ["x", "y"], sidecar=Sidecar(str(tmp_path / "y_*.h5"), on="row_id"))[:]
+    assert joined["y"].tolist()[12:] == joined["x"].tolist()[12:][::-1]
