@@ -20,13 +20,14 @@ from ray_h5.manifest.layout import ColumnLayout, Kind
 from ray_h5.manifest.row_requests import Request, request_of
 from ray_h5.manifest.takes import Take
 from ray_h5.messages import near_names
+from ray_h5.per_process import cached_property
 from ray_h5.read.read_parts import ColumnAddress, Part
 
 _ITEM = re.compile(r"(?P<field>.+)\[(?P<at>\d{1,9})\]")
 _KINDS: dict[str, Kind] = {"S": "string", "O": "string", "b": "bool", "M": "time", "m": "time", "V": "binary"}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Stored(Values):
     """Values as they are stored: those of a dataset, of many, of fields of compound values, or parts of them.
 
@@ -115,7 +116,9 @@ class Stored(Values):
         return replace(self, layout=flattened, address=rows)
 
     def take(self, taken: Indices) -> Values:
-        if self._rows.is_reversed or len(taken) > len(self.layout.row_shape):
+        rows, is_of_fields = self._rows, len(taken) > len(self.layout.row_shape)
+        is_cut = bool(rows.shape) and any(at is not None for axis, at in enumerate(taken) if axis in rows.axes)
+        if is_of_fields or is_cut:
             return Taken(self, taken)
         return replace(self, taken=composed(self.taken, taken))
 
@@ -129,17 +132,18 @@ class Stored(Values):
         return replace(self, layout=address.layout(self.layout), address=address)
 
     def reading(self, units: Request, out: np.ndarray) -> Reading:
+        part = self._part
+        if part is not None and (not self.fields or self.is_one or part.dtype is None or part.dtype.names is None):
+            return Reading([Part(part, units, out)])
         if not (self.fields or self.taken):
             return Reading([Part(self.address, units, out)])
-        wanted, address, names, taken = units.listed(), self._taken_address, self.fields, self.taken
+        wanted, names, taken = units.listed(), self.fields, self.taken
         shape, dtype = self.layout.row_shape, self.layout.dtype
-        if address is not None and address.dtype is not None:
-            if not names or self.is_one or address.dtype.names is None:
-                return Reading([Part(address, units, out)])
+        if part is not None and part.dtype is not None:
             # Fields of several types are read side by side. Of groups, the type of a unit is in native byte order, and
-            # that of the address as it is stored.
-            shape, dtype = tuple(lengths_of(shape, taken)), address.dtype
-            names, taken = address.dtype.names, ()
+            # that of the part as it is stored.
+            shape, dtype = tuple(lengths_of(shape, taken)), part.dtype
+            names, taken = part.dtype.names or (), ()
         elif isinstance(self.address, JoinedArray) and self.address.unit_shape is None:
             shape = out.shape[1 : out.ndim - len(self._type[1])]
         values = empty((len(wanted), *shape), dtype, self.layout.where)
@@ -147,33 +151,44 @@ class Stored(Values):
         def finish() -> None:
             out[wanted.places] = picked(self._fields_of(values, names), taken)
 
-        part = Part(self.address if address is None else address, request_of(wanted.rows), values)
-        return Reading([part], [finish])
+        return Reading([Part(part or self.address, request_of(wanted.rows), values)], [finish])
 
     @property
     def _rows(self) -> Take:
         """What rows are of a dataset, or of many, if whole values are read."""
         return self.address if isinstance(self.address, Take) else Take(self.address)
 
-    @property
-    def _taken_address(self) -> Take | None:
-        """The parts alone, where this package decodes the datasets itself; None if whole values are read."""
+    @cached_property
+    def _part(self) -> Take | None:
+        """The fields and indices alone, where they can be read so; None if whole values are read.
+
+        Fields can where the stored bytes are the values, and indices where this package decodes these; for those of a
+        virtual dataset, its sources are asked.
+        """
         many = self.address if isinstance(self.address, JoinedArray) else None
         of = (self.layout,) if many is None else many.layouts
-        is_decoded = (many is None or not many.single) and all(
-            layout.direct and layout.storage in {"contiguous", "chunked"} for layout in of
-        )
-        is_alike, rows = len({(layout.stored_dtype, layout.row_shape) for layout in of}) == 1, self._rows
-        if not (is_decoded and is_alike) or rows.is_reversed:
+        if not (self.fields or self.taken) or (many is not None and many.single):
             return None
-        dtype = of[0].stored_dtype  # that of many datasets of other chunks is not as they are stored
+        is_alike = len({(layout.stored_dtype, layout.row_shape) for layout in of}) == 1
+        is_stored = is_alike and all(layout.storage in {"contiguous", "chunked"} for layout in of)
+        if is_stored and all(layout.direct for layout in of):
+            # The type of `layout`, of many datasets of other chunks, is not as they are stored.
+            rows = self._of_fields(of[0].stored_dtype)
+        elif not self.fields and ((is_stored and of[0].is_decoded) or of[0].storage == "virtual"):
+            rows = self._rows
+        else:
+            return None
+        return rows.part(self.taken, len(self.layout.row_shape)) if self.taken else rows
+
+    def _of_fields(self, dtype: np.dtype) -> Take:
+        """Return the bytes of the fields of whole values, which are stored as `dtype`."""
         members = [field_of(dtype, name) for name in self.fields]
-        if members:
-            is_alike = len({member for member, _ in members}) == 1
-            dtype = split_array(members[0][0])[0] if is_alike else np.dtype([("", member) for member, _ in members])
-        of_value = np.array([(at, member.itemsize) for member, at in members], np.int64)
-        rows = replace(rows, of_value=Along.of_runs(of_value) if members else None, dtype=dtype)
-        return rows.part(self.taken, len(rows.axes) + len(self.layout.row_shape)) if self.taken else rows
+        if not members:
+            return self._rows
+        is_alike = len({member for member, _ in members}) == 1
+        dtype = split_array(members[0][0])[0] if is_alike else np.dtype([("", member) for member, _ in members])
+        fields = np.array([(at, member.itemsize) for member, at in members], np.int64)
+        return replace(self._rows, of_value=Along.of_runs(fields), dtype=dtype)
 
     def _fields_of(self, values: np.ndarray, names: Sequence[str]) -> np.ndarray:
         """Return fields of compound values, in their order, as one array; whole values if there are no names."""

@@ -59,8 +59,9 @@ class Take:
         is_whole = self.of_value is None and self.dtype is None and all(at is None for at in self.taken)
         return is_whole and not (self.shape or self.is_reversed) and self.axes == tuple(range(len(self.axes)))
 
-    def part(self, taken: Indices, ndim: int) -> Take:
-        """Return a part of each row of an array of `ndim` axes: indices along its axes, of which boxes cut none."""
+    def part(self, taken: Indices, row_ndim: int) -> Take:
+        """Return a part of each row, which has so many axes: indices along them, none of which boxes cut."""
+        ndim = row_ndim + (0 if self.shape else len(self.axes))
         own = [axis for axis in range(ndim) if self.shape or axis not in self.axes]
         if self.is_reversed:
             own.reverse()

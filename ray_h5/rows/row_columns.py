@@ -11,9 +11,9 @@ import numpy as np
 from ray_h5.columns.column_resolver import Columns, Parts
 from ray_h5.columns.file_columns import is_of_single_value
 from ray_h5.columns.ragged.range_columns import (
+    OfUnits,
     Ranges,
     Runs,
-    Take,
     common_shape,
     element_of_lists,
     layout_of_rows,
@@ -75,7 +75,7 @@ class RowColumn:
 
 
 @dataclass(frozen=True, eq=False)
-class Steps(Take):
+class Steps(OfUnits):
     """Values that are units at some places, such as the steps at offsets from one of an episode; or one unit.
 
     Attributes

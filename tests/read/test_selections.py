@@ -24,7 +24,7 @@ COMPOUND = np.dtype([("a", "<f4"), ("b", ">i8"), ("c", "<f4"), ("v", "<i2", (3,)
 
 def taken_of(taken, fields, dtype):
     """Return a part of each row: indices along its axes, and the first byte and the size of fields."""
-    return Take("x", dtype=dtype, of_value=Along.of_runs(np.array(fields))).part(taken, 1 + len(taken))
+    return Take("x", dtype=dtype, of_value=Along.of_runs(np.array(fields))).part(taken, len(taken))
 
 
 def read(path, parts):

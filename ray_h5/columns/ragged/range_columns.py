@@ -134,8 +134,8 @@ class Runs:
 
 
 @dataclass(frozen=True, eq=False)
-class Take(Values, ABC):
-    """Values of which each is one or several units of others, which may be takes themselves.
+class OfUnits(Values, ABC):
+    """Values of which each is one or several units of others, which may be units of others themselves.
 
     Attributes
     ----------
@@ -204,7 +204,7 @@ class Take(Values, ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class Ranges(Take):
+class Ranges(OfUnits):
     """Values of which each is consecutive units: a range of a longer array, a whole dataset, a span of time.
 
     Attributes

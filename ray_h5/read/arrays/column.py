@@ -12,6 +12,7 @@ import numpy as np
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.hdf5.files.metadata_replay import HeldBytes, replay
 from ray_h5.manifest.chunk_index import ChunkIndex
+from ray_h5.manifest.indices import picked
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.partition import Partition
@@ -62,7 +63,7 @@ class Column:
                 source = replace(source, layout=layout)
             if layout is not None and source.grid.chunk_shape[1:] == layout.row_shape:  # chunks hold whole rows
                 return source
-        return BoxPlanner(self.source, take)
+        return BoxPlanner(self.source, replace(take, taken=take.taken[: len(source.layout.shape)]))
 
     def as_row(self) -> Column:
         """Return the same array as one row of an array with one more axis."""
@@ -95,6 +96,8 @@ class Column:
             values = values if pick is None else pick(values)
             if self.items is not None:
                 values = self.items.values(values, read_at, part, self._where)
+                of_items = self.take.taken[len(self.source.layout.shape) :]
+                values = picked(values, (*[None] * (values.ndim - 1 - len(self.items.shape)), *of_items))
             out[index_of(part)] = values.reshape(part.num_rows, *out.shape[1:])
 
         at_once = max(1, _MOST_BYTES // max(1, planner.row_bytes))
