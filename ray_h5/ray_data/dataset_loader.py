@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
 from typing import Any, TypeAlias
 
+import torch
 from ray.data import Dataset
 
 from ray_h5.columns.ragged.padding import PadLike
 from ray_h5.errors import OptionError
 from ray_h5.loading.cursor import Begun, Counted
+from ray_h5.loading.device import as_device, can_pin, to_device
 from ray_h5.loading.rank_shares import Share
 from ray_h5.options import as_integer
 from ray_h5.order.block_layout import Tail
@@ -20,13 +22,13 @@ from ray_h5.order.position import Position, PositionLike
 from ray_h5.plan.blocks import start_of
 from ray_h5.ray_data.epochs import warn_of_lost_rows
 from ray_h5.ray_data.training.collate import TorchCollate
-from ray_h5.ray_data.training.device import can_pin
 from ray_h5.ray_data.training.worker_shard import WorkerShard, read_by_workers
 
 Ranks: TypeAlias = Callable[..., tuple[int, int]]
 """Returns the rank and the number of ranks at this time; ``begins=cursor`` is for an epoch of it that begins."""
 
 
+@dataclass(eq=False, repr=False)
 class DatasetLoader:
     """The batches of a dataset of `read_h5`, read in this process; made by `loader`.
 
@@ -35,11 +37,12 @@ class DatasetLoader:
     with a loader of files; with `drop_last` they are left out.
     """
 
-    def __init__(
-        self, shard: WorkerShard, ranks: Ranks, batch_size: int, collate: TorchCollate, *, drop_last: bool
-    ) -> None:
-        self._shard, self._ranks, self._collate = shard, ranks, collate
-        self.batch_size, self._drop_last = batch_size, drop_last
+    _shard: WorkerShard
+    _ranks: Ranks
+    batch_size: int
+    _drop_last: bool
+    _collate: TorchCollate
+    _device: torch.device
 
     def __len__(self) -> int:
         """Return the batches of an epoch."""
@@ -57,7 +60,8 @@ class DatasetLoader:
         start = self._shard.cursor.begin(partial(self._whole, world_size), self.batch_size)
         if not start.has_begun:
             warn_of_lost_rows("loader", Share.of(self._shard.plan, start).layout.num_rows, world_size)
-        return start, self._shard.read(start, rank, self.batch_size, self._drop_last, self._collate)
+        batches = self._shard.read(start, rank, self.batch_size, self._drop_last, self._collate)
+        return start, to_device(batches, self._device)
 
     def _whole(self, world_size: int, epoch: int) -> Position:
         """Return where a whole epoch begins."""
@@ -93,6 +97,7 @@ def loader_of_dataset(
     collate_fn: Any = None,
     drop_last: bool = False,
     pin_memory: bool = False,
+    device: Any = None,
     pad: PadLike = None,
     transforms_ahead: bool = False,  # noqa: ARG001  functions of this package repeat wherever they run
     **options: Any,
@@ -119,7 +124,8 @@ def loader_of_dataset(
             "loop."
         )
     source, functions = read
-    collate = TorchCollate(pin_memory=pin_memory and can_pin(), padding=pad)
+    target = as_device("cpu" if device is None else device)
+    collate = TorchCollate(pin_memory=(pin_memory or target.type == "cuda") and can_pin(), padding=pad)
     threads = as_integer("threads", threads, 0)
     shard = WorkerShard("loader", source.plan(), source.names, functions, source.epochs.for_workers(1), 0, 1, threads)
-    return DatasetLoader(shard, partial(ranks, rank, world_size), batch_size, collate, drop_last=drop_last)
+    return DatasetLoader(shard, partial(ranks, rank, world_size), batch_size, drop_last, collate, target)

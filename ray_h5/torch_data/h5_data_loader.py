@@ -17,6 +17,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from ray_h5.errors import OptionError
 from ray_h5.loading.cursor import Begun
+from ray_h5.loading.device import as_device, to_device
 from ray_h5.loading.loader_registry import loader_of
 from ray_h5.loading.prefetch_threads import ahead, nbytes_of
 from ray_h5.loading.read_calls import Call, Calls, Task, finished
@@ -117,6 +118,10 @@ class H5DataLoader(DataLoader[Any]):
         Leave out the last batch if it is smaller than the others.
     pin_memory : bool
         Read into pinned memory.
+    device : device, str or int, optional
+        Where batches go, such as ``"cuda"``; ``"auto"`` is the accelerator that torch finds. They are read into pinned
+        memory, and their copies to a GPU run ahead; where functions of a user make batches in the thread that asks,
+        each copy begins there, and goes on while the GPU computes. By default batches stay where they are made.
     collate_fn : callable, optional
         Makes a batch of a list of samples.
     timeout : float
@@ -143,12 +148,14 @@ class H5DataLoader(DataLoader[Any]):
         collate_fn: Callable[[Sequence[Any]], Any] | None = None,
         timeout: float = 0,
         transforms_ahead: bool = False,
+        device: str | int | torch.device | None = None,
     ) -> None:
         threads, workers = as_integer("threads", threads, 0), as_integer("workers", workers, 0)
         if workers and batch_size is None and batch_sampler is None:
             raise OptionError(f"workers={workers}: they make batches; expected a batch_size, found None")
         if prefetch_factor is not None:
             prefetch_factor = as_integer("prefetch_factor", prefetch_factor, 1, instead=", or None")
+        target = None if device is None else as_device(device)
         super().__init__(
             as_h5(dataset),
             batch_size=batch_size,
@@ -157,13 +164,14 @@ class H5DataLoader(DataLoader[Any]):
             batch_sampler=batch_sampler,
             generator=generator,
             drop_last=drop_last,
-            pin_memory=pin_memory,
+            pin_memory=pin_memory or (target is not None and target.type == "cuda"),
             collate_fn=collate_fn,
             timeout=timeout,
         )
         for name in vars(self).keys() & vars(H5DataLoader).keys():
             delattr(self, name)  # options of `DataLoader` that this class does not take
         self.threads, self.workers, self.transforms_ahead = threads, workers, transforms_ahead
+        self.device = target
         self._processes = Workers()
         self.prefetch_factor = prefetch_factor
         self._collates = collate_fn is None
@@ -192,7 +200,8 @@ class H5DataLoader(DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         if self.batch_sampler is None:
-            return (self._delivered(self.collate_fn(self.dataset[item])) for item in self.sampler)
+            one_by_one = (self._delivered(self.collate_fn(self.dataset[item])) for item in self.sampler)
+            return one_by_one if self.device is None else to_device(one_by_one, self.device, in_thread=False)
         ordered, (decoders, _) = self._ordered, steps_of(self.dataset.transform)
         if ordered is not None and ordered.world_size > 1 and any(decoder.on_error == "skip" for decoder in decoders):
             raise OptionError(
@@ -248,13 +257,17 @@ class H5DataLoader(DataLoader[Any]):
             read = partial(_read, batcher, self._decoded_bytes, from_arrays if is_made else None)
             reads = self._calls(tasks, stop).read(read)
             if is_made:
-                return finished(reads, lambda made: made)
+                return self._moved(finished(reads, lambda made: made), in_thread=self.threads > 0)
             # Transforms of this package draw no numbers from global generators.
             is_own = all(type(step).__module__.startswith("ray_h5.") for step in steps)
             if self.transforms_ahead or (self._collates and is_own):
                 finish, is_ahead = from_arrays, self.threads > 0
         made = finished(reads, lambda item: item if item[1] is NOTHING else (item[0], finish(*item)))
-        return ahead(made, stop) if is_ahead else made
+        made = ahead(made, stop) if is_ahead else made
+        return self._moved(made, in_thread=self.workers > 0 or (self.threads > 0 and finish is not by_user))
+
+    def _moved(self, made: Iterator[_Made], *, in_thread: bool) -> Iterator[_Made]:
+        return made if self.device is None else to_device(made, self.device, in_thread=in_thread)
 
     def __len__(self) -> int:
         if self._ordered is None:
@@ -371,6 +384,7 @@ def loader(
     threads: int | None = None,
     workers: int = 0,
     pin_memory: bool = False,
+    device: str | int | torch.device | None = None,
     collate_fn: Callable[[Sequence[Any]], Any] | None = None,
     transforms_ahead: bool = False,
     **options: Unpack[LoaderOptions],
@@ -398,6 +412,8 @@ def loader(
         `H5DataLoader`.
     pin_memory : bool
         Read into pinned memory, if there is a CUDA device.
+    device : device, str or int, optional
+        Where batches go, such as ``"cuda"`` or ``"auto"``; copies to a GPU run ahead; see `H5DataLoader`.
     collate_fn : callable, optional
         Makes a batch of a list of samples.
     transforms_ahead : bool
@@ -423,7 +439,7 @@ def loader(
     hint = f". Columns are an option by name: loader(paths, columns={batch_size!r})" if names else ""
     batch_size = as_integer("batch_size", batch_size, 1, instead=hint)
     order: dict[str, Any] = {"shuffle": shuffle, "seed": seed, "rank": rank, "world_size": world_size}
-    how: dict[str, Any] = {"workers": workers, "pin_memory": pin_memory, "collate_fn": collate_fn}
+    how: dict[str, Any] = {"workers": workers, "pin_memory": pin_memory, "collate_fn": collate_fn, "device": device}
     how |= {"drop_last": drop_last, "transforms_ahead": transforms_ahead}
     threads = min(2, cpu_count()) if threads is None else threads
     if (of_ray := loader_of(source, batch_size, resolve_rank, threads=threads, **order, **how, **options)) is not None:

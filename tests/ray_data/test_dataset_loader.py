@@ -83,7 +83,14 @@ def test_what_it_cannot_read_says_so(ds):
     for other in (ds.map_batches(lambda batch: batch), ds.union(ds), ds.limit(3), ray.data.range(8)):
         with pytest.raises(OptionError, match=r"cannot be read without tasks of Ray: .*Write ds\."):
             loader(other, 8)
-    for options in ({"shuffle": False}, {"seed": 3}, {"workers": 2}, {"collate_fn": torch.stack}, {"columns": ["x"]}):
+    for options in (
+        {"shuffle": False},
+        {"seed": 3},
+        {"workers": 2},
+        {"collate_fn": torch.stack},
+        {"columns": ["x"]},
+        {"device": "nowhere"},
+    ):
         with pytest.raises(OptionError):
             loader(ds, 8, **options)
 

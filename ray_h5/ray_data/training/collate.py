@@ -18,6 +18,7 @@ from ray.data.collate_fn import ArrowBatchCollateFn
 from ray_h5.columns.ragged.padding import Padding, PadLike, check_length_name, lengths_of, pad_rows
 from ray_h5.columns.schema import LENGTH
 from ray_h5.errors import CastError, OptionError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.loading.device import can_pin
 from ray_h5.messages import no_column
 from ray_h5.options import names_options
 from ray_h5.ray_data.arrow.blocks import (
@@ -30,7 +31,6 @@ from ray_h5.ray_data.arrow.blocks import (
     may_be_null,
     to_batch,
 )
-from ray_h5.ray_data.training.device import can_pin
 from ray_h5.read.casting import UNSAFE, Casting, as_casting, lost
 from ray_h5.transforms.sparse_tensors import csr_tensor
 

@@ -11,6 +11,7 @@ from ray.data import DataIterator, Dataset
 
 from ray_h5.columns.ragged.padding import PadLike
 from ray_h5.errors import OptionError, PositionError
+from ray_h5.loading.device import to_device
 from ray_h5.options import as_integer, names_options
 from ray_h5.order.position import Position, PositionLike
 from ray_h5.ray_data.arguments import as_flag
@@ -18,7 +19,7 @@ from ray_h5.ray_data.epochs import RunningEpoch, as_setting, ask_for, running_ep
 from ray_h5.ray_data.ray_internals import own_error, world_rank
 from ray_h5.ray_data.training.collate import Dtype, TorchCollate
 from ray_h5.ray_data.training.data_config import shard_of_one
-from ray_h5.ray_data.training.device import as_device, to_device
+from ray_h5.ray_data.training.device import as_device
 from ray_h5.read.casting import Casting
 
 

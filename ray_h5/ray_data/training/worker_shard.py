@@ -181,8 +181,9 @@ class WorkerShard(DataIterator):
 
         Columns that torch has no tensor for stay numpy arrays, as with `TorchCollate`.
         """
+        from ray_h5.loading.device import can_pin, to_device
         from ray_h5.ray_data.training.collate import TorchCollate
-        from ray_h5.ray_data.training.device import as_device, can_pin, to_device
+        from ray_h5.ray_data.training.device import as_device
 
         _check_buffer(local_shuffle_buffer_size)
         if collate_fn is not None and dtypes is not None:

@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 import torch
 
-from ray_h5.ray_data.training import device
+from ray_h5.loading import device
+from ray_h5.loading.device import can_pin, to_device
 from ray_h5.ray_data.training.collate import TorchCollate
-from ray_h5.ray_data.training.device import can_pin, to_device
 from ray_h5.transforms.sparse_tensors import csr_tensor
 
 
@@ -24,7 +24,7 @@ class Streams:
         monkeypatch.setattr(torch.cuda, "current_stream", lambda _: current)
         self.recorded = recorded = []
         monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, _: recorded.append(tensor))
-        monkeypatch.setattr(device, "_moved", lambda batch, *_, **__: dict(batch))
+        monkeypatch.setattr(device, "mapped", lambda batch, *_: batch)
 
     def _record(self):
         self.copies += 1
@@ -57,10 +57,10 @@ def test_each_tensor_of_a_batch_is_recorded_for_the_stream_that_uses_it(monkeypa
 def test_only_copies_to_cuda_go_on_while_the_program_does(monkeypatch):
     """MPS reads the memory later, when the batch may be gone (pytorch/pytorch#189690)."""
     asked = []
-    monkeypatch.setattr(torch.Tensor, "to", lambda _, device, non_blocking: asked.append((device, non_blocking)))
+    monkeypatch.setattr(torch.Tensor, "to", lambda _, *where, **how: asked.append((where, how)))
     mps = torch.device("mps")
     list(to_device([{"x": torch.zeros(1), "rows": [torch.zeros(1)]}], mps))
-    assert asked == [(mps, False)] * 2
+    assert asked == [((mps,), {})] * 2
 
 
 @pytest.mark.parametrize(("kind", "pins"), [("cuda", True), ("xpu", True), ("mps", False), (None, False)])

@@ -1,6 +1,7 @@
 import collections
 import copy
 import pickle
+import threading
 
 import h5py
 import numpy as np
@@ -8,7 +9,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from ray_h5.torch_data import H5Dataset, Sample, create_optimized_dataloader, loader
+from ray_h5.errors import OptionError
+from ray_h5.torch_data import H5DataLoader, H5Dataset, Sample, create_optimized_dataloader, loader
+from tests.ray_data.training.test_device import Streams
 
 META = torch.device("meta")
 
@@ -117,3 +120,41 @@ def test_a_dtype_is_that_of_floats_as_in_a_module(path):
     for moved in (batch.to(torch.float16), batch.to("cpu", torch.float16), batch.to(dtype=torch.float16)):
         assert (moved.x.dtype, moved.y.dtype) == (torch.float16, torch.int64)
     assert torch.equal(batch.to().x, batch.x)
+
+
+def test_a_loader_moves_its_batches(path, monkeypatch):
+    monkeypatch.setattr("ray_h5.torch_data.h5_data_loader.as_device", torch.device)
+    dataset = H5Dataset(path)
+    for options in ({}, {"threads": 0}, {"workers": 1}, {"transform": lambda sample: sample}):
+        transform = options.pop("transform", None)
+        made = loader(H5Dataset(path, transform=transform) if transform else dataset, 8, device="meta", **options)
+        batches = list(made)
+        assert [len(batch.x) for batch in batches] == [8, 8, 4]
+        assert {batch[name].device for batch in batches for name in "xy"} == {META}
+        assert all(type(batch) is Sample and type(batch.name) is list for batch in batches)
+        next(iter(made))
+        assert made.state_dict()["rows"] == 8  # and not those that are on their way
+    collated = loader(dataset, 8, device="meta", collate_fn=lambda samples: (len(samples), samples[0].x))
+    assert [(count, x.device) for count, x in collated] == [(8, META), (8, META), (4, META)]
+    assert next(iter(H5DataLoader(dataset, None, device="meta"))).x.device == META
+
+
+def test_functions_of_a_user_run_where_batches_are_asked_for(path, monkeypatch):
+    """Also where copies run ahead: they draw from the generators that the training loop draws from."""
+    monkeypatch.setattr("ray_h5.torch_data.h5_data_loader.as_device", torch.device)
+    streams, threads = Streams(monkeypatch), set()
+    dataset = H5Dataset(path, transform=lambda sample: threads.add(threading.get_ident()) or sample)
+    for batch in loader(dataset, 8, device="cuda"):
+        streams.seen.append(("step", len(batch.x)))
+    assert threads == {threading.get_ident()}
+    assert streams.copies == 3
+    assert len(streams.recorded) == 6
+
+
+def test_a_device_that_is_not_there_is_named(path):
+    with pytest.raises(OptionError, match=r"device='nowhere': .*Expected 'auto', the accelerator that torch finds"):
+        loader(path, 4, device="nowhere")
+    with pytest.raises(OptionError, match="device='meta': it holds no values"):
+        loader(path, 4, device="meta")
+    expected = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
+    assert next(iter(loader(path, 4, device="auto"))).x.device.type == expected.type
