@@ -62,7 +62,7 @@ def test_makers_of_makers_all():
 
 
 def test_nothing_is_pinned_that_is_not_compared():
-    assert {path.name for path in FOLDER.iterdir()} == {API, DRAWS, TASKS, *(f"{name}.json" for name in LAYOUTS)}
+    assert {path.name for path in FOLDER.iterdir()} == {API, DRAWS, MAKERS, TASKS, *(f"{name}.json" for name in LAYOUTS)}
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
