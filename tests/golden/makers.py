@@ -18,7 +18,7 @@ import h5py
 import numpy as np
 import torch
 
-from ray_h5 import Files, Grid, Groups, H5Dataset, RayH5Error, Windows, csr, fields, joined, part, ragged
+from ray_h5 import Files, Grid, Groups, H5Dataset, RayH5Error, Windows, csr, fields, joined, part, ragged, read_h5
 
 LENGTHS = (4, 3)
 """Rows of each file, and of each group."""
@@ -299,30 +299,52 @@ def _shifted(units, *offsets):
     return [[units[max(0, min(len(units) - 1, i + offset))] for offset in offsets] for i in at]
 
 
-KINDS: dict[str, Callable[[Spec], tuple[dict, Callable[[Any], list] | None]]] = {
-    "first axis": lambda _: ({}, list),
-    "renamed": lambda _: ({}, list),
-    "Groups": lambda spec: ({"rows": Groups("g_*")}, None if spec.is_part else lambda units: [units]),
-    "Files": lambda spec: ({"rows": Files()}, None if spec.is_part else lambda units: [units]),
-    "Grid of=(0,)": lambda spec: (
-        {"rows": Grid(2, of={spec.name: (0,), "grid": (0, 1)})},
+@dataclass
+class Kind:
+    """A row kind: what a user passes, given the names of columns, and rows, given the units of a file or a group."""
+
+    options: Callable[..., dict]
+    rows: Callable[[list], list] = list
+    of: str = "files"
+    is_whole: bool = False
+    others: tuple[str, ...] = ()
+    are_steps: bool = False
+
+
+KINDS = {
+    "first axis": Kind(lambda *_: {}),
+    "renamed": Kind(lambda *_: {}),
+    "Groups": Kind(lambda *_: {"rows": Groups("g_*")}, lambda units: [units], "groups", is_whole=True),
+    "Files": Kind(lambda *_: {"rows": Files()}, lambda units: [units], is_whole=True),
+    "Grid of=(0,)": Kind(
+        lambda *names: {"rows": Grid(2, of={"grid": (0, 1)} | dict.fromkeys(names, (0,)))},
         lambda units: [unit for unit in units for _ in range(2)],
+        others=("grid",),
     ),
-    "Windows": lambda spec: ({"windows": Windows({spec.name: [-1, 0, 2]})}, lambda units: _shifted(units, -1, 0, 2)),
-    "Windows, no offsets": lambda _: ({"windows": Windows({"tm": [0, 1]})}, list),
-    "Windows Groups": lambda spec: (
-        {"rows": Groups("g_*"), "windows": Windows({spec.name: [-1, 0, 2]})},
-        lambda units: _shifted(units, -1, 0, 2),
+    "Windows": Kind(
+        lambda *names: {"windows": Windows(dict.fromkeys(names, range(-1, 2)))},
+        lambda units: _shifted(units, -1, 0, 1),
+        are_steps=True,
     ),
-    "at= list": lambda spec: (
-        {"windows": Windows({spec.name: [-1.0, 0.0]}, at={spec.name: "tm"})},
+    "Windows, no offsets": Kind(lambda *_: {"windows": Windows({"tm": [0, 1]})}, others=("tm",)),
+    "Windows Groups": Kind(
+        lambda *names: {"rows": Groups("g_*"), "windows": Windows(dict.fromkeys(names, range(-1, 2)))},
+        lambda units: _shifted(units, -1, 0, 1),
+        "groups",
+        are_steps=True,
+    ),
+    "at= list": Kind(
+        lambda *names: {"windows": Windows(dict.fromkeys(names, (-1.0, 0.0)), at=dict.fromkeys(names, "tm"))},
         lambda units: _shifted(units, -1, 0),
+        are_steps=True,
     ),
-    "at= slice": lambda spec: (
-        {"windows": Windows({"s": [0.0], "v": (spec.name, slice(-1.5, 0.5))}, at={"s": "tm", spec.name: "tm"})},
+    "at= slice": Kind(
+        lambda name: {"windows": Windows({"s": [0.0], "v": (name, slice(-1.5, 0.5))}, at={"s": "tm", name: "tm"})},
         lambda units: [units[max(0, i - 1) : i + 1] for i in range(len(units))],
+        others=("s", "v"),
     ),
 }
+IN_RAY = ("first axis", "Groups", "Files", "Windows", "Windows Groups")
 
 
 def write_files(folder):
@@ -364,6 +386,8 @@ def plain(value):
         value = value.astype("M8[ns]").astype("i8")
     if isinstance(value, (np.ndarray, np.generic)):
         value = value.tolist()
+    if isinstance(value, dict) and "indices" in value:  # rows of sparse matrices travel through Ray as their entries
+        value = _dense(*map(plain, value.values()))
     if isinstance(value, dict):
         value = [*value.values()]
     if isinstance(value, (list, tuple)):
@@ -373,6 +397,12 @@ def plain(value):
     if hasattr(value, "isoformat"):
         return plain(np.datetime64(value, "ns"))
     return None if isinstance(value, float) and value != value else value
+
+
+def _dense(indices, data, width, steps=1):
+    rows = np.zeros(width)
+    rows[indices] = data
+    return plain(rows.reshape(steps, -1) if steps > 1 else rows)
 
 
 def _is_drawn(found, unit, draws):
@@ -390,29 +420,43 @@ def is_same(found, expected, draws, *, are_steps):
     return all(_is_drawn(one, unit, draws) for one, unit in pairs)
 
 
-def cell(spec, kind, folder, held):
+def expected_rows(spec, kind, held):
+    return [plain(row) for d in held[kind.of] for row in kind.rows([*spec.rows(d)])]
+
+
+def cell(spec, kind_name, folder, held):
     """Return what a cell is: "ok", "WRONG ...", or the error."""
-    options, rows_of = KINDS[kind](spec)
-    if rows_of is None:
+    kind, is_renamed = KINDS[kind_name], kind_name == "renamed"
+    if kind.is_whole and spec.is_part:
         return ""
-    of = "groups" if "Groups" in kind else "files"
-    columns = {"new": spec.column} if kind == "renamed" else [spec.column]
-    name = {"renamed": "new", "at= slice": "v"}.get(kind, spec.name)
-    others = {"Windows, no offsets": ["tm"], "at= slice": ["s"], "Grid of=(0,)": ["grid"]}.get(kind, [])
-    if isinstance(columns, list):
-        columns = [*columns, *(other for other in others if other != spec.name)]
-        columns += ["v"] if kind == "at= slice" else []
-    where = folder / (f"reversed {of}" if spec.options.get("axes") else of)
+    name = "new" if is_renamed else "v" if "v" in kind.others else spec.name
+    others = [other for other in kind.others if other != spec.name]
+    columns = {"new": spec.column} if is_renamed else [spec.column, *others]
+    where = folder / (f"reversed {kind.of}" if spec.options.get("axes") else kind.of)
     try:
-        dataset = H5Dataset(where, columns, **options, **spec.options)
+        dataset = H5Dataset(where, columns, **kind.options(spec.name), **spec.options)
         found = [plain(dataset[i][name]) for i in range(len(dataset))]
     except RayH5Error as error:
         said = re.sub(r"^.*?\.h5(: group '[^']*')?:? ", "", str(error).replace(repr(spec.column), "..."))
         return f"{type(error).__name__}: {' '.join(said.split()[:SHOWN])}"
-    expected = [plain(row) for d in held[of] for row in rows_of([*spec.rows(d)])]
-    if is_same(found, expected, spec.draws, are_steps=kind in {"Windows", "Windows Groups", "at= list"}):
+    expected = expected_rows(spec, kind, held)
+    if is_same(found, expected, spec.draws, are_steps=kind.are_steps):
         return "ok"
     return f"WRONG {str(found)[:60]}, expected {str(expected)[:60]}"
+
+
+def wrong_in_ray(kind_name, options, names, folder, held):
+    """Read columns at once with Ray, under other names, and return those whose rows are not those of numpy."""
+    kind, specs = KINDS[kind_name], {f"c{i}": SPECS[name] for i, name in enumerate(names)}
+    columns = {name: spec.column for name, spec in specs.items()} | {other: other for other in kind.others}
+    where = folder / (f"reversed {kind.of}" if options.get("axes") else kind.of)
+    rows = read_h5(where, columns=columns, **kind.options(*specs), **options).take_all()
+    found = {name: [plain(row[name]) for row in rows] for name in specs}
+    return {
+        str(spec.column): str(found[name])[:99]
+        for name, spec in specs.items()
+        if not is_same(found[name], expected_rows(spec, kind, held), spec.draws, are_steps=kind.are_steps)
+    }
 
 
 @contextlib.contextmanager

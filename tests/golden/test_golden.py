@@ -13,7 +13,7 @@ from tests.golden.__main__ import API, DRAWS, FOLDER, MAKERS, TASKS, difference,
 from tests.golden.api import names_text
 from tests.golden.draws import DRAWN
 from tests.golden.layouts import LAYOUTS
-from tests.golden.makers import files, table_of
+from tests.golden.makers import CF, IN_RAY, REV, SPECS, files, table_of, wrong_in_ray
 from tests.golden.orders import dataset_of, ids_of, long, rows_of_files, short, shuffles, values_of
 from tests.golden.tasks import PINNED, delivered, ranks_of, read_tasks
 
@@ -55,6 +55,28 @@ def test_makers_of_makers_a_part():
         assert_cells(table_of(folder, held, slice(0, None, 13)))
 
 
+def assert_right_in_ray(kind):
+    """Read all columns whose cell is "ok", those with the same options at once."""
+    cells = (line.split(" | ") for line in (FOLDER / MAKERS).read_text().splitlines())
+    names = [name for name, of, said in cells if (of, said) == (kind, "ok") and "dense=False" not in name]
+    with files() as (folder, held):
+        for options in ({}, CF, REV):
+            chosen = [name for name in names if SPECS[name].options == options]
+            assert not chosen or wrong_in_ray(kind, options, chosen, folder, held) == {}
+
+
+@pytest.mark.usefixtures("ray_local")
+def test_makers_of_makers_in_ray():
+    assert_right_in_ray("first axis")
+
+
+@pytest.mark.nightly
+@pytest.mark.usefixtures("ray_local")
+@pytest.mark.parametrize("kind", IN_RAY)
+def test_makers_of_makers_in_ray_by_row_kind(kind):
+    assert_right_in_ray(kind)
+
+
 @pytest.mark.nightly
 def test_makers_of_makers_all():
     with files() as (folder, held):
@@ -62,7 +84,13 @@ def test_makers_of_makers_all():
 
 
 def test_nothing_is_pinned_that_is_not_compared():
-    assert {path.name for path in FOLDER.iterdir()} == {API, DRAWS, MAKERS, TASKS, *(f"{name}.json" for name in LAYOUTS)}
+    assert {path.name for path in FOLDER.iterdir()} == {
+        API,
+        DRAWS,
+        MAKERS,
+        TASKS,
+        *(f"{name}.json" for name in LAYOUTS),
+    }
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
