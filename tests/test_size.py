@@ -38,10 +38,10 @@ class Size(NamedTuple):
     """Functions with six or more parameters, public ones apart."""
 
 
-LIMITS = Size(lines=60_500, modules=306, hidden_imports=40, lone_protocols=0, single_use=48, wide_functions=27)
+LIMITS = Size(lines=62_000, modules=308, hidden_imports=40, lone_protocols=0, single_use=48, wide_functions=27)
 """Of all packages together."""
 
-TEST_LINES = 63_500
+TEST_LINES = 66_000
 """Of all modules in tests/."""
 
 COMMENTS = 1.31
