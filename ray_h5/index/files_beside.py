@@ -12,12 +12,12 @@ import pyarrow as pa
 
 from ray_h5.arrow_arrays import large_type
 from ray_h5.columns.schema import ColumnSpec
-from ray_h5.errors import RayH5Error, UnknownColumnError
+from ray_h5.errors import RayH5Error, SchemaMismatchError, UnknownColumnError
 from ray_h5.index.row_index import RowIndex, build_index
 from ray_h5.index.scan_files import Lookup
 from ray_h5.manifest.file_state import FileState
 from ray_h5.manifest.file_table import digest_of
-from ray_h5.messages import near_names
+from ray_h5.messages import few, near_names
 from ray_h5.scope import Scope
 from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.tables.keys import RowKeys
@@ -37,11 +37,14 @@ class FilesBeside(Table):
     ----------
     index : RowIndex
         The files, with the columns that are asked for.
+    sidecar : Sidecar
+        What the user says.
     specs : mapping of str to ColumnSpec
         All columns that the rows have, by their names in the files.
     """
 
     index: RowIndex
+    sidecar: Sidecar
     specs: Mapping[str, ColumnSpec] = field(default_factory=dict)
 
     is_in_files = True
@@ -54,6 +57,7 @@ class FilesBeside(Table):
         scope = Scope(allow_external=scope.allow_external, threads=scope.threads, storage=scope.storage)
         states = {file.path: file.state for file in files if isinstance(file.state, ObjectIdentity)}
         lookup = replace(lookup, scope=scope, states=states, leaves_out=False)
+        sidecar.check_no_csv(f"HDF5, {paths[0]}")
         with scope.open(paths[0], FileState(states[paths[0]]) if paths[0] in states else None) as reader:
             layouts = dict(reader.layout.columns)
         places = []
@@ -66,12 +70,23 @@ class FilesBeside(Table):
                     "there, pass Sidecar(..., key='row_id'); if their column has another name, pass it as key=."
                 )
         keys = [key for key in sidecar.keys if key not in places]
+        if several := [key for key in keys if not ColumnSpec.of(layouts[key]).has_one_value]:
+            raise SchemaMismatchError(
+                f"{layouts[several[0]].where}: a key has one value a row, and this column several"
+            )
         rows = layouts[keys[0]].num_rows if keys else None
         alike = [name for name, layout in layouts.items() if rows in (None, layout.num_rows)]
         asked = [name for name in alike if wanted is None] or [
             name for name in layouts if sidecar.prefix + name in (wanted or ())
         ]
-        index = build_index(paths, [*dict.fromkeys([*keys, *asked])] or alike[:1] or None, lookup)
+        named = [*dict.fromkeys([*keys, *asked])] or alike[:1] or None
+        try:
+            index = build_index(paths, named, lookup)
+        except SchemaMismatchError as exc:
+            raise SchemaMismatchError(
+                f"sidecar: {exc}\nThe columns {few(named or [])} are asked of these files; Sidecar(..., prefix='of/') "
+                "gives all columns of the table other names, such as 'of/...'."
+            ) from exc
         specs = dict(index.columns)
         for name in alike:  # others are looked up once something names them
             with contextlib.suppress(RayH5Error):
@@ -85,7 +100,14 @@ class FilesBeside(Table):
             of_files = {path: numbers[paths[part]] for path, part in part_of.items() if paths[part] in numbers}
         parts = tuple((file, None) for file in files if file.path in numbers)
         name = paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
-        return cls(name, pa.schema(kinds), parts, 0, of_files, index=index, specs=specs)
+        return cls(name, pa.schema(kinds), parts, 0, of_files, index=index, sidecar=sidecar, specs=specs)
+
+    @property
+    def is_by_number(self) -> bool:
+        """Whether the key of a line is its number, and nothing else."""
+        keys = self.sidecar.keys
+        alone = self.part_of is None and (keys == ("row_id",) or (keys == ("row",) and len(self.index.files) == 1))
+        return alone and keys[0] in self.types and keys[0] not in self.specs
 
     def lengths(self) -> np.ndarray:
         return self.index.files.rows.lengths

@@ -22,7 +22,7 @@ from ray_h5.manifest.partition import Partition
 from ray_h5.messages import counted, few
 from ray_h5.options import as_names, require
 from ray_h5.rows.row_view import GROUP
-from ray_h5.tables.keys import LENGTH, RowKeys, Slices, lines_of, slices_of
+from ray_h5.tables.keys import LENGTH, RowKeys, Slices, lines_by_number, lines_of, slices_of
 from ray_h5.tables.sidecar import Sidecar
 from ray_h5.tables.table_bytes import TableFiles
 from ray_h5.tables.table_columns import Lines, TableColumn, TableColumns, one_array, spec_of
@@ -231,6 +231,8 @@ def _lines(index: RowIndex, sidecar: Sidecar, table: Table) -> Lines:
         parts = [replace(part, by_tail=is_text(part.values.type)) for part in parts]
         texts = [part.by_tail for part in parts]
         require(any(texts), "Sidecar: match", "tail", f"a key of text, found {[part.values.type for part in parts]}")
+    if isinstance(table, FilesBeside) and table.is_by_number:  # without a list of all rows there
+        return Lines(lines_by_number(_of_rows(parts, files.rows)[0], table.index.num_rows, table.name))
     keys, names = [one_array(table.column(name)) for name in sidecar.keys], sidecar.keys
     if isinstance(table, FilesBeside) and "path" in names and "path" not in table.specs:
         at = names.index("path")

@@ -73,7 +73,7 @@ class RowsBeside(ComparedByContent):
         lines = self.lines.of(files, row_ids)
         has_line = lines >= 0
         numbers, places = np.unique(lines[has_line], return_inverse=True)
-        values = read(numbers)
+        values = read(numbers.astype(np.int64))
         for name, array in out.items():
             array[has_line] = values[self.names[name]][places]
             if not has_line.all():
@@ -359,7 +359,9 @@ def _files_beside(
         labels = tuple(replace(label, name=names[label.name]) for label in index.labels if label.name in names)
         specs = [replace(spec, name=names[name]) for name, spec in mine.items()]
         lines = beside[next(iter(names))].lines
-        rows = RowsBeside(make_plan(replace(table.index, labels=labels), specs), names, lines)
+        small = lines.numbers.astype(np.min_scalar_type(-max(1, table.index.num_rows)))
+        plan = make_plan(replace(table.index, labels=labels), specs)
+        rows = RowsBeside(plan, names, replace(lines, numbers=small))
         numbers = lines.of(index.files, selection)
         if len(alone := np.flatnonzero(numbers < 0)):
             row = int(alone[0] if selection is None else selection[alone[0]])

@@ -99,6 +99,12 @@ def lines_of(parts: Sequence[RowKeys], keys: Sequence[pa.Array], names: Sequence
     return numbers
 
 
+def lines_by_number(part: RowKeys, count: int, table: str) -> np.ndarray:
+    """Return the line of each row whose key is its number, of `count` lines; -1 where there is none such."""
+    numbers = _as_rows_have(part, pa.array([], pa.int64()), "row_id", table)[0].cast(pa.int64())
+    return _as_numbers(pc.if_else(pc.and_(pc.greater_equal(numbers, 0), pc.less(numbers, count)), numbers, None))
+
+
 def _as_numbers(numbers: pa.Array) -> np.ndarray:
     return numbers.fill_null(-1).to_numpy()
 

@@ -98,8 +98,7 @@ class Sidecar:
     def __post_init__(self) -> None:
         if (table := _in_memory(self.path)) is not None:
             object.__setattr__(self, "path", table)
-            of_csv = [name for name in ("types", "delimiter", "names") if getattr(self, name) is not None]
-            require(not of_csv, "Sidecar", of_csv, "no options of CSV with a table in memory")
+            self.check_no_csv("a table in memory")
         paths = [self.path] if isinstance(self.path, (str, os.PathLike)) else self.path
         paths = ["in memory"] if table is not None else paths
         if not (isinstance(paths, Sequence) and paths and all(isinstance(p, (str, os.PathLike)) and p for p in paths)):
@@ -122,6 +121,11 @@ class Sidecar:
             object.__setattr__(self, "names", _names("names", self.names))
         object.__setattr__(self, "max_rows", as_integer("Sidecar: max_rows", self.max_rows, 1))
         object.__setattr__(self, "max_bytes", as_bytes("Sidecar: max_bytes", self.max_bytes))
+
+    def check_no_csv(self, table: str) -> None:
+        """Raise an `OptionError` for options of CSV; `table` says what is none."""
+        if of_csv := [name for name in ("types", "delimiter", "names") if getattr(self, name) is not None]:
+            raise OptionError(f"Sidecar: {of_csv[0]}=: expected no options of CSV with {table}; leave it out")
 
     @property
     def paths(self) -> list[PathLike]:

@@ -264,7 +264,7 @@ def test_what_cannot_be_joined_is_refused(folder):
         opened(folder, ["q"], {"on": "key", "key": "guid"})
     with pytest.raises(SchemaMismatchError, match="keys 'quality' are in more than one line"):
         opened(folder, ["q"], {"on": "image", "key": "quality"})
-    with pytest.raises(PredicateError, match="features"):
+    with pytest.raises(SchemaMismatchError, match="'features': a key has one value a row"):
         opened(folder, ["q"], {"on": "image", "key": "features"})
     with pytest.raises(SchemaMismatchError, match="rows"):
         opened(folder, ["q", "image/others"])
@@ -287,6 +287,24 @@ def test_a_file_beside_that_changes_is_noticed(folder, columns):
     with pytest.raises(StaleIndexError, match=r"features\.h5"):
         samples[1]
     assert int(opened(folder, ["image/number"])[1]["image/number"]) == OF[1]
+
+
+def test_a_row_number_needs_no_list_of_the_rows_there(folder):
+    """A file may claim rows that were never written; rows of the same file are taken, too."""
+    with h5py.File(folder / "questions.h5", "r+") as file:
+        file.create_dataset("features", (1 << 40,), "f4", chunks=(1 << 16,), fillvalue=7)
+        file["features"][3] = 5
+    taken = {"on": "image", "key": "row_id", "prefix": "other/"}
+    samples = opened(folder, ["q", "other/features"], taken, path="questions.h5")
+    assert samples[:]["other/features"].tolist() == np.where(OF == 3, 5, 7).tolist()
+    with pytest.raises(SchemaMismatchError, match=r"(?s)sidecar: .*found 2 lengths.*prefix="):
+        opened(folder, ["q", "features"], taken | {"prefix": ""}, path="questions.h5")
+    with h5py.File(folder / "questions.h5", "r+") as file:
+        file["image"][5] = -1
+    with pytest.raises(SchemaMismatchError, match="their keys: -1; the first is"):
+        opened(folder, ["q", "other/features"], taken, path="questions.h5")
+    with pytest.raises(OptionError, match="delimiter=: expected no options of CSV"):
+        opened(folder, ["q"], taken | {"delimiter": ";"})
 
 
 def test_index_files_know_files_beside(folder, tmp_path):
