@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from ray_h5.columns.derived_columns import MadeColumn, is_range, joined_in
+from ray_h5.columns.derived_columns import MadeColumn, RowPart, is_range, joined_in
 from ray_h5.columns.labels import Classes
 from ray_h5.columns.row_table import RowTable
 from ray_h5.errors import OptionError
@@ -98,8 +98,10 @@ class Scope:
             )
         require(isinstance(decode_cf, (bool, np.bool_)), "decode_cf", decode_cf, "True or False")
         require(axes in ("stored", "reversed"), "axes", axes, "'stored' or 'reversed'")
-        if axes == "reversed" and (has_groups or decode_cf):
-            other = rows if has_groups else "decode_cf=True"
+        # Columns that are more than parts of the rows of a dataset.
+        others = [column for column in columns if not isinstance(column, RowPart) or not isinstance(column.of, str)]
+        if axes == "reversed" and (decode_cf or (has_groups and others)):
+            other = "decode_cf=True" if decode_cf else f"{others[0]} or rows={rows}"
             raise OptionError(f"axes='reversed': rows lie along the last axis; leave it out, or {other}")
         if source.missing == "null" and (windows is not None or (rows is not None and not rows.episode)):
             other = f"rows={rows}" if windows is None else "windows="

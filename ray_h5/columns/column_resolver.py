@@ -10,9 +10,17 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ray_h5.columns.conventions.cf_columns import cf_values
+from ray_h5.columns.conventions.cf_columns import CF_ATTRIBUTES, cf_values
 from ray_h5.columns.conventions.coded_columns import category, optional
-from ray_h5.columns.conventions.matlab_columns import referred_values, reversed_axes, reversed_values, texts_of_letters
+from ray_h5.columns.conventions.matlab_columns import (
+    MATLAB_CLASS,
+    MATLAB_EMPTY,
+    referred_values,
+    reversed_axes,
+    reversed_groups,
+    reversed_values,
+    texts_of_letters,
+)
 from ray_h5.columns.conventions.tables_of_programs import OF_ROWS, awkward_lists, listed_names, pandas_values
 from ray_h5.columns.derived_columns import (
     ColumnLike,
@@ -50,9 +58,7 @@ from ray_h5.manifest.partition import Partition
 from ray_h5.messages import near_names
 from ray_h5.read.reader import FileReader
 
-_CLASS = "MATLAB_class"
-_EMPTY = "MATLAB_empty"
-"""Attribute that MATLAB writes: what values are."""
+_OF_MATLAB = (MATLAB_CLASS, MATLAB_EMPTY)
 
 _COMPOUND_CATEGORIES = "uns/{}_categories"
 """Where AnnData before 0.7 has the categories of a field of ``obs``."""
@@ -170,8 +176,8 @@ class Columns(ABC):
         """Return what is encoded at a path, which is the same in each part; None if it is plain, or not there."""
 
     @abstractmethod
-    def attributes(self, source: Source) -> tuple[Sequence[Mapping[str, Any]], np.ndarray]:
-        """Return the attributes that datasets have by the CF conventions, and which of them each dataset has."""
+    def attributes(self, source: Source, names: Sequence[str]) -> tuple[Sequence[Mapping[str, Any]], np.ndarray]:
+        """Return what attributes of these names say of datasets, and which of that each dataset has."""
 
     @abstractmethod
     def joined(self, values: Values) -> JoinedArray:
@@ -247,9 +253,14 @@ class Columns(ABC):
 
     def _compound_values(self, source: Source) -> Stored:
         """Return whole compound values, of which fields are taken."""
-        if self.is_reversed and isinstance(source, ColumnLayout):
+        if not self.is_reversed:
+            return Stored.of(source)
+        if isinstance(source, ColumnLayout):
             return reversed_axes(source)
-        return Stored.of(source)
+        raise UnsupportedColumnError(
+            f"{source.unit.where}: fields are not read with axes='reversed' and rows=Groups(...): leave axes= out, or "
+            "rows= and pass group= of one group"
+        )
 
     # Columns end to end -----------------------------------------------------------------------------
 
@@ -350,16 +361,13 @@ class Columns(ABC):
     def decoded(self, source: Source, stored: Stored | None = None) -> Values:
         """Return the values of datasets, `stored` in some way; the attributes of each say what its values mean."""
         stored = Stored.of(source) if stored is None else stored
-        if not self.is_reversed or not isinstance(source, ColumnLayout):
-            return cf_values(stored, *self.attributes(source)) if self.decode_cf else stored
-        said = self.reader.values_of_attributes(source.name, [_CLASS, _EMPTY])
-        if len(source.shape) > 1:
-            return reversed_values(source, str(said.get(_CLASS, "")))
-        if _EMPTY in said:
-            raise UnsupportedColumnError(
-                f"{source.where} is an empty array of MATLAB: the file holds its shape, and it has no rows"
-            )
-        return stored
+        if not self.is_reversed:
+            return cf_values(stored, *self.attributes(source, CF_ATTRIBUTES)) if self.decode_cf else stored
+        if isinstance(source, ColumnLayout):
+            return reversed_values(source, self.reader.values_of_attributes(source.name, _OF_MATLAB))
+        if source.single or source.shapes.shape[1] < 1:
+            return stored
+        return reversed_groups(source, *self.attributes(source, _OF_MATLAB))
 
     def _encoded(self, path: str, encoding: Encoding, name: str) -> Values:
         """Return the values of what is encoded in several datasets."""

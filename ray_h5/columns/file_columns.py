@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ray_h5.columns.column_resolver import Columns, Source
-from ray_h5.columns.conventions.cf_columns import CF_ATTRIBUTES, attributes_of_text, text_of_attributes
+from ray_h5.columns.conventions.cf_columns import attributes_of_text, text_of_attributes
 from ray_h5.columns.conventions.tables_of_programs import check_tables, listed_names
 from ray_h5.columns.derived_columns import MadeColumn
 from ray_h5.columns.row_table import Listing, RowTable
@@ -174,9 +174,9 @@ class FileColumns(Columns):
         is_read = not self.is_reversed or encoding is None or encoding.kind == "references"
         return encoding if is_read else None
 
-    def attributes(self, source: Source) -> tuple[Sequence[Mapping[str, Any]], np.ndarray]:
+    def attributes(self, source: Source, names: Sequence[str]) -> tuple[Sequence[Mapping[str, Any]], np.ndarray]:
         paths = [source.name] if isinstance(source, ColumnLayout) else source.paths
-        texts = [text_of_attributes(self.reader.values_of_attributes(path, CF_ATTRIBUTES)) for path in paths]
+        texts = [text_of_attributes(self.reader.values_of_attributes(path, names)) for path in paths]
         said, class_of = np.unique(texts, return_inverse=True)
         return [attributes_of_text(text) for text in said], class_of
 

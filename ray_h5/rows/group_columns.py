@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ray_h5.columns.column_resolver import Columns, Parts, Source, key_of_units
-from ray_h5.columns.conventions.cf_columns import CF_ATTRIBUTES, attributes_of_text, text_of_attributes
+from ray_h5.columns.conventions.cf_columns import attributes_of_text, text_of_attributes
 from ray_h5.columns.derived_columns import ColumnLike, Csr, Fields, MadeColumn, Ragged
 from ray_h5.columns.ragged.csr_groups import SPARSE
 from ray_h5.columns.ragged.range_columns import OfParts
@@ -48,7 +48,8 @@ class GroupColumns(Columns):
     """
 
     def __init__(self, of_file: Columns, kind: Groups, table: RowTable | None, *, of_steps: bool) -> None:
-        super().__init__(of_file.reader, of_file.made.values(), table, decode_cf=of_file.decode_cf)
+        options = {"decode_cf": of_file.decode_cf, "is_reversed": of_file.is_reversed}
+        super().__init__(of_file.reader, of_file.made.values(), table, **options)
         self._pattern = kind.in_file
         self._of_steps = of_steps
         self.own = [*([] if kind.key is None else [kind.key]), *kind.attrs]
@@ -175,7 +176,8 @@ class GroupColumns(Columns):
 
     def plain(self, path: str) -> JoinedArray | None:
         self.look_at([path])
-        joined = self.known.columns.get(path)
+        known = self.known.columns
+        joined = known.get(_as_stored(path)) or known.get(path)
         if joined is None or joined.name != path:
             return None
         if not (path in self._compared or joined.is_there.all()):
@@ -212,6 +214,8 @@ class GroupColumns(Columns):
         """Return what a member of each group encodes; its parts are below it."""
         if self._has_references(path):
             return Encoding("references", "references")
+        if self.is_reversed:
+            return None
         if (known := self.known.columns.get(path)) is not None:  # it was compared in all groups
             kinds = (kind for kind, (part, _) in _PARTS.items() if known.name == f"{path}/{part}")
             return next((_encoding(kind, kind, path) for kind in kinds), None)
@@ -259,8 +263,11 @@ class GroupColumns(Columns):
 
     def _note(self, name: str, joined: JoinedArray) -> None:
         """Know the datasets that a column is read from by its name, too."""
-        if self.known.columns.get(name) is not joined:
-            self._groups = replace(self.known, columns={**self.known.columns, name: joined})
+        known = self.known.columns
+        if known.get(name) is joined:
+            return
+        stored = {_as_stored(name): known[name]} if self.is_reversed and name in known else {}
+        self._groups = replace(self.known, columns={**stored, **known, name: joined})
 
     # References in groups -------------------------------------------------------------------------
 
@@ -269,6 +276,12 @@ class GroupColumns(Columns):
 
     def referred(self, path: str) -> Values:
         """Return the single values that a dataset of each group is, or refers to, one group after the other."""
+        if self.is_reversed:
+            raise UnsupportedColumnError(
+                f"{self.path}: column {path!r} has references in each group {self._pattern.said}, such as cells of "
+                "MATLAB; with axes='reversed' they are read along the first axis. Leave rows= out and pass group= of "
+                "one group, or leave the column out with columns=[...]."
+            )
         table = self._referred(_followed(path), replace(self._pattern, attrs=(), name=path, follows=True))
         joined = table.columns[path]
         self.check_one_shape(path, joined, "and a row joins several")
@@ -286,14 +299,16 @@ class GroupColumns(Columns):
         class_of = np.where(lacks, MISSING, 0).astype(np.int32)
         return JoinedArray(stored.name, groups, (layout,), class_of, shapes, np.full(len(ends), UNALLOCATED))
 
-    def attributes(self, source: Source) -> tuple[Sequence[Mapping[str, Any]], np.ndarray]:
+    def attributes(self, source: Source, names: Sequence[str]) -> tuple[Sequence[Mapping[str, Any]], np.ndarray]:
         assert isinstance(source, JoinedArray)
         there = np.flatnonzero(source.is_there).tolist()
-        key = f"decode_cf {source.paths[there[0]] if there else ''}"
+        key = f"{names[0]} {source.paths[there[0]] if there else ''}"
         if key not in self.known.attributes:
             texts, class_of = dict[bytes, int](), np.zeros(len(source), np.int64)
+            if self.reader.is_fetched and self.is_reversed:  # datasets are read one by one, and a manifest has them
+                self.reader.find([source.paths[group] for group in there])
             for group in there:
-                text = text_of_attributes(self.reader.values_of_attributes(source.paths[group], CF_ATTRIBUTES))
+                text = text_of_attributes(self.reader.values_of_attributes(source.paths[group], names))
                 class_of[group] = texts.setdefault(text, len(texts))
             known = self.known.attributes
             self._groups = replace(self.known, attributes={**known, key: Texts.of([*texts]), f"{key} of": class_of})
@@ -305,6 +320,8 @@ class GroupColumns(Columns):
     # Units of columns -----------------------------------------------------------------------------
 
     def joined(self, values: Values) -> JoinedArray:
+        if isinstance(values, OfParts) and values.joined is not None:
+            return values.joined
         whole = values.parts[0] if isinstance(values, OfParts) else values
         stored = whole.values if isinstance(whole, Decoded) else whole
         assert isinstance(stored, Stored)
@@ -332,6 +349,11 @@ class GroupColumns(Columns):
             _, joined = self.datasets(name)
             self.check_one_shape(name, joined, f"and {part} takes the same of each", "take the part in a transform")
         return super().parts(name)
+
+
+def _as_stored(path: str) -> str:
+    """Return the key of datasets as they are stored, whose axes are in the opposite order in the column of the path."""
+    return f"stored {path}"
 
 
 def _followed(path: str) -> str:

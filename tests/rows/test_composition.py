@@ -1,6 +1,6 @@
 """Each form of a column with each row kind, with windows and without: equal to numpy, h5py, scipy, anndata and xarray.
 
-`REFUSED` lists what has no meaning. Any other refusal fails the test.
+`ROWS_OF_ROWS` lists what has no meaning. Any other refusal fails the test.
 """
 
 import math
@@ -268,12 +268,6 @@ PARTS = {
 }
 """What is taken of the axes of a step."""
 
-REFUSED = {
-    ("groups", "part of reversed"): "rows lie along the last axis",
-    ("groups", "reversed"): "rows lie along the last axis",
-}
-"""What has no meaning, with windows or without, and what the error says of it."""
-
 ROWS_OF_ROWS = {"ragged": "rows of rows", "sparse": "rows of rows"}
 """What has no meaning for rows that are whole groups or files. With windows over them, rows are steps."""
 
@@ -400,9 +394,7 @@ def test_every_form_with_every_row_kind(tmp_path_factory, server, kind, form, ha
         predicate, expected = where(t=between(1, 101)), chosen
     path = f"s3://bkt/{name}" if is_remote else str(folder / name)
     path = path.replace(".h5", "_*.h5") if kind == "files" else path
-    refused = REFUSED.get((kind, form))
-    if refused is None and windows is None and kind in WHOLE:
-        refused = ROWS_OF_ROWS.get(form)
+    refused = ROWS_OF_ROWS.get(form) if windows is None and kind in WHOLE else None
     if refused is None and windows is None and form == "images" and kind in WHOLE:
         refused = "are lists of lists" if kind == "groups" else "rows of rows"
     if refused is not None:

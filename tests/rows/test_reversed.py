@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_h5.errors import OptionError, SchemaMismatchError, UnsupportedColumnError
-from ray_h5.torch_data import Groups, H5Dataset, where
+from ray_h5.torch_data import Groups, H5Dataset, Windows, part, where
 from tests.properties import few
 
 ROWS = 12
@@ -139,8 +139,8 @@ def test_what_cannot_be_used(tmp_path):
         H5Dataset(path, ["v"], axes="reversed")
     with pytest.raises(OptionError, match="axes='back'"):
         H5Dataset(path, axes="back")
-    with pytest.raises(OptionError, match=r"rows lie along the last axis; leave it out, or Groups"):
-        H5Dataset(path, axes="reversed", rows=Groups("*"))
+    with pytest.raises(OptionError, match=r"rows lie along the last axis; leave it out, or decode_cf=True"):
+        H5Dataset(path, axes="reversed", decode_cf=True)
 
 
 def test_reversed_axes_are_not_advised_where_they_are_passed(matlab):
@@ -151,3 +151,104 @@ def test_reversed_axes_are_not_advised_where_they_are_passed(matlab):
         H5Dataset(path, axes="reversed", file_extensions=["mat"])
     assert "axes=" not in str(caught.value)
     assert f"columns={sorted(arrays)!r}" in str(caught.value)  # it is tried with reversed axes
+
+
+def structs(path, lengths, rng):
+    """Write a struct for each trial, as MATLAB does, and return what MATLAB has in each."""
+    trials = []
+    with h5py.File(path, "w") as file:
+        for i, n in enumerate(lengths):
+            trial = {
+                "signal": rng.standard_normal((n, 3)),
+                "video": rng.integers(0, 99, (n, 2, 1 + i % 2)).astype("u1"),
+                "pressed": rng.integers(0, 2, (n, 1)).astype(bool),
+                "wave": rng.standard_normal((n, 1)) + 1j * rng.standard_normal((n, 1)),
+                "gain": np.full((1, 1), float(i)),
+                "side": ["left", "right", "é"][i % 3],
+                "notes": [f"{k:03d}" for k in range(n)],
+            }
+            for name, values in trial.items():
+                lines = [values] if isinstance(values, str) else values if isinstance(values, list) else None
+                kind = "char" if lines else {"b": "logical"}.get(values.dtype.kind, "double")
+                stored = (np.array([[*map(ord, line)] for line in lines], "u2") if lines else values).T
+                if name == "wave":
+                    pairs = np.zeros(stored.shape, [("real", "f8"), ("imag", "f8")])
+                    pairs["real"], pairs["imag"] = stored.real, stored.imag
+                    stored = pairs
+                dataset = file.create_dataset(
+                    f"trial_{i}/{name}", data=stored.astype("u1") if kind == "logical" else stored
+                )
+                dataset.attrs["MATLAB_class"] = np.bytes_(kind)
+            trials.append({name: of_matlab(values) for name, values in trial.items()})
+    return trials
+
+
+def of_matlab(values):
+    """Return a value of MATLAB: vectors have one axis, and text is one."""
+    if not hasattr(values, "shape"):
+        return values
+    values = np.asarray(values)
+    return (values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values).tolist()
+
+
+def plain(value):
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+@few(2)
+@given(st.lists(st.integers(2, 5), min_size=2, max_size=4), st.integers(0, 99), st.booleans())
+def test_groups_are_structs_of_matlab(tmp_path_factory, lengths, seed, is_planned):
+    path = tmp_path_factory.mktemp("structs") / "a.mat"
+    trials = structs(path, lengths, np.random.default_rng(seed))
+    names = ["signal", "video", "pressed", "wave", "gain", "side", "notes"]
+    options = {"rows": Groups("trial_*"), "axes": "reversed", "index_dir": path.parent / "index"}
+    columns = names if is_planned else None
+    whole = H5Dataset(path, columns, **options)
+    assert {*whole.columns} == {*names}
+    for row, trial in zip(whole, trials, strict=True):
+        assert {name: plain(row[name]) for name in names} == trial
+    chosen = H5Dataset(path, ["signal", "side"], where(gain=1.0), **options)
+    assert [plain(row["side"]) for row in chosen] == [trial["side"] for trial in trials if trial["gain"] == [1.0]]
+    parts = {"x": part("signal", {1: [2, 0]}), "y": "pressed"}
+    for row, trial in zip(H5Dataset(path, parts, **options), trials, strict=True):
+        assert (plain(row["x"]), plain(row["y"])) == ([[r[2], r[0]] for r in trial["signal"]], trial["pressed"])
+    # Steps of trials are rows of MATLAB, and what has one value is a constant of its trial.
+    windows = Windows(
+        {"signal": [-1, 0, 1], "notes": [0]}, pad="edge", constants=["gain"], per_step=["video", "pressed"]
+    )
+    steps = [*H5Dataset(path, ["signal", "notes", "pressed", "video", "gain", "side"], windows=windows, **options)]
+    at = iter(steps)
+    for trial, n in zip(trials, lengths, strict=True):
+        for t in range(n):
+            row, near = next(at), [min(max(t + k, 0), n - 1) for k in (-1, 0, 1)]
+            assert plain(row["signal"]) == [trial["signal"][k] for k in near]
+            assert plain(row["notes"]) == [trial["notes"][t]]
+            assert plain(row["pressed"]) == trial["pressed"][t]
+            assert plain(row["video"]) == trial["video"][t]
+            assert (plain(row["gain"]), row["side"]) == (trial["gain"], trial["side"])
+    assert len(steps) == sum(lengths)
+
+
+def test_groups_of_matlab_that_lack_a_field_or_differ(tmp_path):
+    with h5py.File(tmp_path / "a.mat", "w") as file:
+        for i in range(3):
+            file[f"t{i}/x"] = np.arange(6.0).reshape(2, 3) + i
+            file[f"t{i}/kind"] = np.array([[104], [105]], "u2")
+            file[f"t{i}/kind"].attrs["MATLAB_class"] = np.bytes_("char" if i else "uint16")
+            cells = file.create_dataset(f"t{i}/cells", (2, 1), h5py.ref_dtype)
+            cells[:] = file[f"t{i}/x"].ref
+        del file["t1/x"]
+    rows = H5Dataset(tmp_path / "a.mat", ["x"], rows=Groups("t*", missing="null"), axes="reversed")
+    expected = np.arange(6.0).reshape(2, 3).T
+    assert [None if row["x"] is None else row["x"].tolist() for row in rows] == [
+        expected.tolist(),
+        None,
+        (expected + 2).tolist(),
+    ]
+    options = {"rows": Groups("t*", missing="null"), "axes": "reversed"}
+    with pytest.raises(
+        SchemaMismatchError, match="MATLAB says number values in 't0/kind', and string values in 't1/kind'"
+    ):
+        H5Dataset(tmp_path / "a.mat", ["kind"], **options)
+    with pytest.raises(UnsupportedColumnError, match="'cells' has references in each group"):
+        H5Dataset(tmp_path / "a.mat", ["cells"], **options)

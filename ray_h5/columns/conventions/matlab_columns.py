@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ray_h5.buffers import objects
-from ray_h5.columns.ragged.range_columns import Ranges
+from ray_h5.columns.ragged.range_columns import OfParts, Ranges
 from ray_h5.columns.stored_values import Stored
 from ray_h5.columns.values import Decoded, Values, reshaped
-from ray_h5.errors import UnsupportedColumnError
+from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
 from ray_h5.hdf5.groups.matching_groups import OF_VALUES
-from ray_h5.manifest.joined_arrays import GroupTable, Texts
+from ray_h5.manifest.joined_arrays import MISSING, GroupTable, JoinedArray, Texts
 from ray_h5.manifest.layout import ColumnLayout, Kind
 from ray_h5.manifest.takes import Take
+
+MATLAB_CLASS = "MATLAB_class"
+MATLAB_EMPTY = "MATLAB_empty"
+"""Attributes that MATLAB writes: what values are, and whether an array is empty, so that its values are its shape."""
 
 _COMPLEX = (("real", "imag"), ("r", "i"))
 
@@ -58,22 +62,32 @@ def texts_of(values: np.ndarray) -> np.ndarray:
     return texts
 
 
-def reversed_values(stored: ColumnLayout, matlab_class: str) -> Decoded:
-    """Return the values of a dataset, given what MATLAB says of its type.
+def reversed_values(stored: ColumnLayout, said: Mapping[str, Any], *, is_vector: bool | None = None) -> Values:
+    """Return the values of a dataset with the axes in the opposite order, given what MATLAB says of its type.
+
+    Those of one axis are as they are stored. MATLAB has no such arrays: its vectors have a second one, which rows lack;
+    `is_vector` says so of datasets that are read as one column.
 
     Raises
     ------
     UnsupportedColumnError
-        If its values are of varying length.
+        If its values are of varying length, or there are none.
     """
+    matlab_class = str(said.get(MATLAB_CLASS, ""))
+    if len(stored.shape) < 2:
+        if MATLAB_EMPTY in said:
+            raise UnsupportedColumnError(
+                f"{stored.where} is an empty array of MATLAB: the file holds its shape, and it has no rows"
+            )
+        return Stored.of(stored)
     if stored.stored_dtype.hasobject or stored.kind == "list":
         raise UnsupportedColumnError(
             f"{stored.where} has values of varying length along several axes, which no row has"
         )
     shape, kind, dtype = stored.shape[::-1], stored.kind, stored.dtype
     is_text = matlab_class == "char" and dtype.kind == "u" and dtype.itemsize <= 2
-    # MATLAB has no arrays of one axis: vectors have a second one.
-    is_one = is_text or (len(shape) == 2 and shape[1] == 1 and bool(matlab_class))
+    is_vector = len(shape) == 2 and shape[1] == 1 and bool(matlab_class) if is_vector is None else is_vector
+    is_one = is_text or is_vector
     if is_text:
         kind, dtype = "string", np.dtype(object)
     elif matlab_class == "logical" and dtype.kind in "iu":
@@ -93,6 +107,55 @@ def reversed_axes(stored: ColumnLayout) -> Stored:
     plain = replace(stored, chunk_shape=None, offset=None, fill=None, direct=False, enum=())
     rows = Take(stored.name, (len(stored.shape) - 1,), is_reversed=True)
     return Stored(replace(plain, shape=stored.shape[::-1]), rows)
+
+
+def reversed_groups(joined: JoinedArray, said: Sequence[Mapping[str, Any]], class_of: np.ndarray) -> OfParts:
+    """Return the values of datasets, one a group, each with its axes in the opposite order.
+
+    Parameters
+    ----------
+    joined : JoinedArray
+        The datasets as they are stored.
+    said : sequence of mapping
+        What MATLAB says of them.
+    class_of : numpy.ndarray
+        int64: which of these each dataset has.
+
+    Raises
+    ------
+    UnsupportedColumnError, SchemaMismatchError
+        As `reversed_values` does; and if groups hold values of several kinds.
+    """
+    there, shapes = np.flatnonzero(joined.is_there), joined.shapes[:, ::-1]
+    are_columns = shapes.shape[1] == 2 and bool((shapes[there, 1] == 1).all())
+    is_vector = are_columns and all(MATLAB_CLASS in one for one in said)
+
+    def of(group: int) -> Values:
+        shape, known = tuple(joined.shapes[group].tolist()), joined.layouts[joined.class_of[group]]
+        layout = replace(known, name=joined.paths[group], shape=shape, chunk_shape=None, offset=None, fill=None)
+        return reversed_values(layout, said[class_of[group]], is_vector=is_vector)
+
+    alike = np.stack([joined.class_of[there], class_of[there]])
+    firsts = there[np.unique(alike, axis=1, return_index=True)[1]].tolist()
+    parts = tuple(map(of, firsts))
+    arrays = {part.array.kind: group for part, group in zip(parts, firsts, strict=True)}
+    if len(arrays) > 1:
+        (kind, group), (other, at), *_ = arrays.items()
+        raise SchemaMismatchError(
+            f"{joined.unit.path}: column {joined.name!r}: MATLAB says {kind} values in {joined.paths[group]!r}, and "
+            f"{other} values in {joined.paths[at]!r}. Choose groups that agree with the pattern, or leave it out with "
+            "columns=[...]."
+        )
+    # What is left of the axes: vectors have one, and a row of characters is one text.
+    array, num_axes = parts[0].array, 1 + len(parts[0].array.row_shape)
+    is_single = array.kind == "string" and bool((shapes[there, 0] == 1).all())
+    shapes = shapes[:, : 0 if is_single else num_axes]
+    units, of_shape = np.unique(shapes[there, 1:], axis=0, return_inverse=True)
+    of_group = np.full(len(joined), MISSING, np.int32)
+    of_group[there] = of_shape.reshape(-1)
+    layouts = tuple(reshaped(array, *unit) for unit in units.tolist())
+    whole = replace(joined, layouts=layouts, class_of=of_group, shapes=shapes, single=is_single, chunks=None)
+    return OfParts(joined.name, parts, whole.units.local, of, joined=whole)
 
 
 def referred_values(path: str, name: str, table: GroupTable, *, is_reversed: bool) -> Values:

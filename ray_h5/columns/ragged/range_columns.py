@@ -353,6 +353,8 @@ class OfParts(Values):
         Returns the part of each unit, and its number among the units of that part.
     of : callable, optional
         Returns the values of a part, which are made when they are read.
+    joined : JoinedArray, optional
+        The shapes of these parts, if each is a whole dataset with other axes than are stored.
     units : Partition, optional
         The units of each part, if those of one follow those of the one before.
     """
@@ -361,7 +363,7 @@ class OfParts(Values):
     parts: tuple[Values, ...]
     part_of: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
     of: Callable[[int], Values] | None = None
-
+    joined: JoinedArray | None = None
     units: Partition | None = None
 
     @classmethod
