@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import logging
 import os
@@ -24,6 +23,7 @@ from ray_h5.index.facts.file_facts import Question
 from ray_h5.index.row_index import RowIndex, build_index, find_cast
 from ray_h5.index.scan_files import UNREADABLE, Lookup, Spread, read_ahead
 from ray_h5.index.stored.index_files import check_index_dir
+from ray_h5.likely_rows.arguments import value_of
 from ray_h5.likely_rows.suggestions import Suggestion
 from ray_h5.lru import first_time
 from ray_h5.manifest.file_state import FileState
@@ -54,7 +54,7 @@ _MAX_ROW_BYTES = 64 << 20
 """A column with larger rows is planned and not read."""
 
 _MAKERS: Mapping[str, Callable[..., Any]] = {
-    maker.__name__: maker for maker in (Files, Grid, Groups, Patches, Windows, csr, joined, ragged, range)
+    maker.__name__: maker for maker in (Files, Grid, Groups, Patches, Windows, csr, joined, ragged)
 }
 
 
@@ -158,21 +158,20 @@ class FileOptions:
         """
         chosen = [*dict.fromkeys(paths)]
         for suggestion in suggestions:
-            if not suggestion.options or self._runs(suggestion, chosen):
+            if not suggestion.arguments or self._runs(suggestion, chosen):
                 yield suggestion
                 continue
             # Single values are no columns, which a guess is made from; a pattern may match their groups all the same.
             narrower = suggestion.beside_others(self._single_values(chosen[0])) if suggestion.samples else None
-            if narrower is not None and (not narrower.options or self._runs(narrower, chosen)):
+            if narrower is not None and (not narrower.arguments or self._runs(narrower, chosen)):
                 yield narrower
 
     def _runs(self, suggestion: Suggestion, paths: Sequence[str]) -> bool:
         """Return whether the call of a suggestion reads these files."""
         kept = {name: getattr(self.source, name) for name in _KEPT}
-        call = ast.parse(f"read_h5({suggestion.options})", mode="eval").body
-        assert isinstance(call, ast.Call)
         try:
-            source = Source(paths, **{**kept, **_arguments_of(call)})
+            arguments = {name: value_of(value, _MAKERS) for name, value in suggestion.arguments.items()}
+            source = Source(paths, **{**kept, **arguments})
             scope = replace(Scope.of(source, self.scope.storage), zipped=self.scope.zipped)
             tried = replace(self, source=source, paths=paths, scope=scope, index_dir=None, cast=source.cast)
             _read_ends(tried.plan())
@@ -326,29 +325,6 @@ def _of_files(index: RowIndex, asked: Classes) -> Classes:
 
 
 # Suggested calls are run before they are printed -----------------------------------------------------------------
-
-
-def _arguments_of(call: ast.Call) -> dict[str, Any]:
-    return {str(keyword.arg): _value_of(keyword.value) for keyword in call.keywords}
-
-
-def _value_of(node: ast.expr) -> Any:
-    """Return what an expression stands for: values, row kinds, windows and columns that are made.
-
-    Raises
-    ------
-    ValueError, KeyError
-        If it has anything else.
-    """
-    if isinstance(node, ast.Call):
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else ast.unparse(node.func)
-        return _MAKERS[name](*map(_value_of, node.args), **_arguments_of(node))
-    if isinstance(node, ast.List):
-        return [*map(_value_of, node.elts)]
-    if isinstance(node, ast.Dict):
-        keys = [ast.literal_eval(key) for key in node.keys if key is not None]
-        return dict(zip(keys, map(_value_of, node.values), strict=True))
-    return ast.literal_eval(node)
 
 
 def _read_ends(index: RowIndex) -> None:

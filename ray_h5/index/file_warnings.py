@@ -96,7 +96,7 @@ def _of_rows(files: FileOptions, index: RowIndex) -> str:
     said = next(files.that_run(surprises, [index.files.path(0), index.files.path(len(index.files) - 1)]), None)
     if said is None:
         return ""
-    without = "Without it, first" if said.options else "First"
+    without = "Without it, first" if said.arguments else "First"
     return (
         f"{index.files.path(0)}: {said.as_advice} {without} axes are read as {counted(index.num_rows, 'row')}; "
         "docs/rows.md says more. If that is right, name the columns with columns=[...], and this is not said."

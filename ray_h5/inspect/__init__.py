@@ -39,5 +39,5 @@ def run(arguments: Mapping[str, Any], options: Mapping[str, Any]) -> int:
         Path(page).write_text(to_html(report, files, arguments["paths"], options), encoding="utf-8")
         print(f"ray-h5: the page is in {printable(os.path.abspath(page))}", file=sys.stderr)
     is_read = report.ok or (files.source.ignore_unreadable_files and report.problem is None)
-    suggests = not report.unreadable and any(suggestion.options for suggestion in report.suggestions)
+    suggests = not report.unreadable and any(suggestion.arguments for suggestion in report.suggestions)
     return 0 if is_read or (files.source.names is None and suggests) else 1

@@ -12,8 +12,10 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ray_h5.globs import is_at_or_below
+from ray_h5.likely_rows.arguments import made
 from ray_h5.likely_rows.tree import MAX_DEPTH, Seen
 from ray_h5.likely_rows.usual_names import AXES, PARTS, SAMPLES, SPLITS, words
 from ray_h5.messages import common_pattern, printable
@@ -84,14 +86,13 @@ class Alike:
         return replace(self, pattern=pattern, exclude=(*self.exclude, *exclude), beside=beside[foreign[0]])
 
     @property
-    def options(self) -> str:
-        """The arguments that make rows of them, if a pattern does."""
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of `read_h5` that make rows of them; none without a pattern."""
         if not self.pattern:
-            return ""
-        columns = f", columns={list(self.columns)!r}" if self.columns else ""
+            return {}
         globs = self.exclude[0] if len(self.exclude) == 1 else [*self.exclude]
-        exclude = f", exclude={globs!r}" if globs else ""
-        return f"rows=ray_h5.Groups({self.pattern!r}{exclude}){columns}"
+        rows = made("Groups", self.pattern, **({"exclude": globs} if globs else {}))
+        return {"rows": rows, **({"columns": [*self.columns]} if self.columns else {})}
 
     @property
     def without_pattern(self) -> str:

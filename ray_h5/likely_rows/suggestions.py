@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ray_h5.likely_rows.alike import Alike, likely_samples, pattern_of
+from ray_h5.likely_rows.arguments import Arguments, Made, made, written
 from ray_h5.likely_rows.shapes import along_last_axis, block_of, is_bag, is_image, is_one_array, main_columns, time_axis
 from ray_h5.likely_rows.tree import FileTree, Seen
 from ray_h5.likely_rows.usual_names import (
@@ -38,7 +39,7 @@ MAX_COPIED = 40
 """Names that are listed, and columns of a call."""
 _MANY_FILES = 8
 """This many files with one square array each are no chance."""
-_MAX_ALIKE, WINDOW, UNPADDED = 2, "range(0, 16)", "leave the steps of '{}_is_pad' out of the loss"
+_MAX_ALIKE, WINDOW, UNPADDED = 2, range(16), "leave the steps of '{}_is_pad' out of the loss"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +52,8 @@ class Suggestion:
         What was seen.
     when : str
         When the options are right: ``if each is a sample``. Empty if there are no options.
-    options : str
-        The arguments of `read_h5`, as they are written.
+    arguments : mapping of str to object
+        The arguments of `read_h5`.
     is_surprise : bool
         Whether what is read without them is probably not what is meant.
     more : str
@@ -63,21 +64,28 @@ class Suggestion:
 
     found: str
     when: str = ""
-    options: str = ""
+    arguments: Arguments = field(default_factory=dict)
     is_surprise: bool = False
     more: str = ""
     samples: Alike | None = None
 
+    @property
+    def options(self) -> str:
+        """The arguments as they are written."""
+        return written(self.arguments)
+
     def beside_others(self, names: Iterable[str]) -> Suggestion | None:
         """Return it for files in which other groups or datasets are beside the samples; None if it is the same."""
         alike = None if self.samples is None else self.samples.beside_others(names)
-        return None if alike is None else replace(self, options=alike.options, more=alike.without_pattern or self.more)
+        return (
+            None if alike is None else replace(self, arguments=alike.arguments, more=alike.without_pattern or self.more)
+        )
 
     @property
     def as_call(self) -> str:
         """A sentence with a call, for a report."""
         said = f". {_capital(self.when)}, write read_h5(paths, {self.options})" if self.options else ""
-        page = ": see docs/files.md" if "axes=" in self.options else ": see docs/rows.md"
+        page = ": see docs/files.md" if "axes" in self.arguments else ": see docs/rows.md"
         return f"{self.found}{said}" + (f"; {self.more}" if self.more else "") + (page if self.options else "")
 
     @property
@@ -100,8 +108,8 @@ def suggestions(tree: FileTree) -> list[Suggestion]:
         return pairs
     rules = (_sparse, _other_axes, _ragged, partial(_files, likely), partial(_main, likely), _episodes)
     listed = [*samples(tree, likely), *(suggestion for rule in rules for suggestion in islice(rule(tree), FEW))]
-    whole = "rows=ray_h5.Files()"
-    if len(tree.lengths) > 1 and not any(suggestion.options == whole for suggestion in listed):
+    whole = {"rows": made("Files")}
+    if len(tree.lengths) > 1 and not any(suggestion.arguments == whole for suggestion in listed):
         said = f"first axes of {counted(len(tree.lengths), 'length')}"
         listed.append(Suggestion(said, "if each file is one sample, a bag of features or a volume", whole))
     return listed
@@ -114,7 +122,8 @@ def _single_values(tree: FileTree) -> Iterator[Suggestion]:
     for alike in likely_samples(columns)[:1]:
         said = str(alike).replace(" columns alike", " single values alike")
         more = "encoded images are decoded by ray_h5.DecodeImage('value')"
-        yield Suggestion(said, "if each is a sample", f"{alike.options[:-1]}, key='name')", True, more)
+        keyed = made("Groups", alike.pattern, **{**alike.arguments["rows"].options, "key": "name"})
+        yield Suggestion(said, "if each is a sample", {**alike.arguments, "rows": keyed}, True, more)
 
 
 def _sparse(tree: FileTree) -> Iterator[Suggestion]:
@@ -124,7 +133,7 @@ def _sparse(tree: FileTree) -> Iterator[Suggestion]:
     if not groups:
         return
     group, said = groups[0], f"{few(list(map(repr, groups)), FEW)} holds a sparse matrix"
-    rows, shape = tree.columns[f"{group}/indptr"].rows - 1, ""
+    rows, options = tree.columns[f"{group}/indptr"].rows - 1, dict[str, Any]()
     if f"{group}/shape" not in tree.columns and not tree.is_sparse(group):
         # Names of the other axis, such as those of genes.
         parts = {f"{group}/{index}" for index in ("data", "indices", "indptr")}
@@ -137,10 +146,9 @@ def _sparse(tree: FileTree) -> Iterator[Suggestion]:
             more = f"it has no shape, and nothing says how many columns there are: csr({group!r}, shape=({rows}, ...))"
             yield Suggestion(said, is_surprise=True, more=more)
             return
-        shape = f", shape={(rows if tree.files < 2 else None, lengths.pop())!r}"
-    beside = [repr(name) for name, column in tree.columns.items() if column.rows == rows]
-    columns = ", ".join([f"ray_h5.csr({group!r}{shape})", *beside])
-    yield Suggestion(said, "for its rows", f"columns=[{columns}]", True)
+        options = {"shape": (rows if tree.files < 2 else None, lengths.pop())}
+    beside = [name for name, column in tree.columns.items() if column.rows == rows]
+    yield Suggestion(said, "for its rows", {"columns": [made("csr", group, **options), *beside]}, True)
 
 
 def _other_axes(tree: FileTree) -> Iterator[Suggestion]:
@@ -148,14 +156,14 @@ def _other_axes(tree: FileTree) -> Iterator[Suggestion]:
     if (of_time := time_axis(tree.columns)) is not None:
         name, time = of_time
         said = f"{name} of {tree.columns[name].shape}: the second axis is as long as {time!r}"
-        yield Suggestion(said, "if each of its steps is a sample", "rows=ray_h5.Grid(2)")
+        yield Suggestion(said, "if each of its steps is a sample", {"rows": made("Grid", 2)})
     along_last = along_last_axis(tree.columns, any_of=tree.of_matlab) if len(tree.lengths) > 1 else None
     if along_last is not None:
         rows, names = along_last
-        columns = f", columns={sorted(names)!r}" if len(names) < len(tree.columns) else ""
+        columns = {"columns": sorted(names)} if len(names) < len(tree.columns) else {}
         said = f"{few(names, FEW)}: the last axes have one length, {rows}, and the first ones several"
         said = "MATLAB wrote this file, and its axes are reversed in HDF5. " * tree.of_matlab + said
-        yield Suggestion(said, "if rows lie along the last axis", f"axes='reversed'{columns}", True)
+        yield Suggestion(said, "if rows lie along the last axis", {"axes": "reversed", **columns}, True)
 
 
 def _ragged(tree: FileTree) -> Iterator[Suggestion]:
@@ -179,8 +187,8 @@ def _ragged(tree: FileTree) -> Iterator[Suggestion]:
         taken = {*indexed, *(f"{name}_index" for name in indexed)}
         plain = [name for name in columns if name not in taken and (_group(name), columns[name].rows) == (group, rows)]
         said = f"{first}_index has the end of each row of {first}, of {counted(columns[first].rows, 'value')}"
-        listed = [*(f"ray_h5.ragged({name!r}, ends={name + '_index'!r})" for name in indexed), *map(repr, plain)]
-        yield Suggestion(said, when, f"columns=[{', '.join(listed)}]", True)
+        listed = [*(made("ragged", name, ends=f"{name}_index") for name in indexed), *plain]
+        yield Suggestion(said, when, {"columns": listed}, True)
         return
     known, places = [*_bounds(columns)], _Places(columns)
     of_bounds = {name for bounds in known for name in bounds.names}
@@ -189,11 +197,11 @@ def _ragged(tree: FileTree) -> Iterator[Suggestion]:
         if not content:
             continue
         length, names = main_columns(content)
-        ragged = [f"ray_h5.ragged({name!r}, {bounds.option})" for name in sorted(names)]
-        beside = sorted(map(repr, {*places.by_rows[bounds.rows]} - of_bounds))
+        ragged = [made("ragged", name, **bounds.options) for name in sorted(names)]
+        beside = sorted({*places.by_rows[bounds.rows]} - of_bounds, key=repr)
         rows_of = counted(bounds.rows, "row")
         said = f"{' and '.join(bounds.names)}: these may say where each of {rows_of} is among {length} values"
-        yield Suggestion(said, when, f"columns=[{', '.join([*ragged, *beside])}]", True)
+        yield Suggestion(said, when, {"columns": [*ragged, *beside]}, True)
 
 
 def _files(likely: Sequence[Alike], tree: FileTree) -> Iterator[Suggestion]:
@@ -213,11 +221,11 @@ def _files(likely: Sequence[Alike], tree: FileTree) -> Iterator[Suggestion]:
     elif several and tree.single_values and not likely:
         said, surprise = "each file has single values beside its columns", False
     if said:
-        yield Suggestion(said, "if each file is a sample", "rows=ray_h5.Files()", surprise)
+        yield Suggestion(said, "if each file is a sample", {"rows": made("Files")}, surprise)
     if blocks:
         name = next(iter(blocks))
         said = f"{name} of {tree.columns[name].shape} looks like a volume"
-        yield Suggestion(said, "if blocks of it are samples", f"rows=ray_h5.Patches({blocks!r})", True)
+        yield Suggestion(said, "if blocks of it are samples", {"rows": made("Patches", blocks)}, True)
 
 
 def _main(likely: Sequence[Alike], tree: FileTree) -> Iterator[Suggestion]:
@@ -227,7 +235,7 @@ def _main(likely: Sequence[Alike], tree: FileTree) -> Iterator[Suggestion]:
     rows, names = main_columns(tree.columns)
     if len(names) <= MAX_COPIED and not likely:
         said = f"{few(sorted(names), FEW)}: they agree on {counted(rows, 'row')}, and have the most values"
-        yield Suggestion(said, "for these rows", f"columns={sorted(names)!r}")
+        yield Suggestion(said, "for these rows", {"columns": sorted(names)})
 
 
 def _episodes(tree: FileTree) -> Iterator[Suggestion]:
@@ -243,26 +251,26 @@ def _episodes(tree: FileTree) -> Iterator[Suggestion]:
     ]
     of_steps = {name for name, rows in numbers.items() if rows == steps}
     episode_names.append((sorted(name for name in of_steps if last(name) in EPISODES), "episode"))
-    columns, option = next(((names, f"{option}={names[0]!r}") for names, option in episode_names if names), ([], ""))
+    nothing: tuple[list[str], dict[str, Any]] = ([], {})
+    columns, given = next(((names, {option: names[0]}) for names, option in episode_names if names), nothing)
     if not columns:
         columns = [name for name in numbers if last(name) in FLAGS and "/" not in name and name in of_steps]
-        option = f"episode_flags={columns!r}"
+        given = {"episode_flags": columns}
     if columns:
         others = sorted(name for name, column in tree.columns.items() if column.rows == steps)
-        chosen = f", columns={others!r}" if len(tree.lengths) > 1 and len(others) <= MAX_COPIED else ""
+        chosen = {"columns": others} if len(tree.lengths) > 1 and len(others) <= MAX_COPIED else {}
         said = f"{', '.join(columns)}: rows may be steps of episodes"
-        windows = f"windows=ray_h5.Windows({{{step!r}: {WINDOW}}}, {option}){chosen}"
+        windows = {"windows": made("Windows", {step: WINDOW}, **given), **chosen}
         yield Suggestion(said, "for windows of an episode", windows, more=UNPADDED.format(step))
     others = [name for name, column in tree.columns.items() if column.rows == steps and last(name) not in EVENTS]
     if others and (events := sorted(name for name in of_steps if last(name) in EVENTS)):
-        chosen = (
-            f", columns={sorted([events[0], *others])!r}" if len(tree.lengths) > 1 and len(others) < MAX_COPIED else ""
-        )
+        is_few = len(tree.lengths) > 1 and len(others) < MAX_COPIED
+        chosen = {"columns": sorted([events[0], *others])} if is_few else {}
         said = f"{events[0]}: rows may be entries of events"
-        yield Suggestion(said, "for a row an event", f"rows=ray_h5.Groups(by={events[0]!r}){chosen}")
+        yield Suggestion(said, "for a row an event", {"rows": made("Groups", by=events[0]), **chosen})
     if tree.of_cf:
         said = f"{few(tree.of_cf, FEW)}: stored as packed numbers or times, as the CF conventions say"
-        yield Suggestion(said, "for their values", "decode_cf=True")
+        yield Suggestion(said, "for their values", {"decode_cf": True})
 
 
 # Groups and datasets that are samples: each a row, or what has one name a row ---------------------
@@ -286,8 +294,8 @@ def side_by_side(likely: Sequence[Alike]) -> Iterator[Suggestion]:
         first = min(names, key=natural_key)
         said = f"{few([f'{parent}/{first}' for parent in parents])}: {len(names)} names, each in {len(parents)} groups"
         patterns = {parent.rpartition("/")[2]: f"{parent}/{pattern}" for parent in parents}
-        options = f"rows=ray_h5.Groups({patterns!r}, key='name')"
-        yield Suggestion(said, "if what has one name is one sample", options, True)
+        rows = made("Groups", patterns, key="name")
+        yield Suggestion(said, "if what has one name is one sample", {"rows": rows}, True)
 
 
 def samples(tree: FileTree, likely: Sequence[Alike] | None = None) -> Iterator[Suggestion]:
@@ -303,7 +311,7 @@ def samples(tree: FileTree, likely: Sequence[Alike] | None = None) -> Iterator[S
         first = {name[len(group) :]: column for name, column in columns.items() if name.startswith(group)}
         step, more = _of_steps(first) if alike.are_groups else "value", []
         if time_axis(first) is None:  # otherwise steps are along another axis than the first
-            windows = f"windows=ray_h5.Windows({_offsets_of_steps(first, step)})"
+            windows = written({"windows": _windows_of_steps(first, step)})
             more.append(f"if each is an episode, add {windows}, and {UNPADDED.format(step)}")
         if names := [] if tree.attributes_of is None else list(tree.attributes_of(alike.paths[0])):
             more.append(
@@ -312,16 +320,16 @@ def samples(tree: FileTree, likely: Sequence[Alike] | None = None) -> Iterator[S
         if left := _left_out(columns, alike):
             more.append(f"this leaves out {few(left, FEW)}")
         said = alike.without_pattern or "; ".join(more)
-        yield Suggestion(str(alike), "if each is a sample", alike.options, True, said, alike)
+        yield Suggestion(str(alike), "if each is a sample", alike.arguments, True, said, alike)
 
 
-def _offsets_of_steps(columns: Mapping[str, Seen], step: str) -> str:
-    """Return the offsets of windows of an episode: T + 1 observations beside T actions have one after each step."""
+def _windows_of_steps(columns: Mapping[str, Seen], step: str) -> Made:
+    """Return windows of an episode: T + 1 observations beside T actions have one after each step."""
     steps = columns[step].rows if step in columns else 0
     longer = [name for name, column in columns.items() if steps and column.rows == steps + 1]
     if not longer or len(longer) > MAX_COPIED:
-        return f"{{{step!r}: {WINDOW}}}"
-    return f"{{{step!r}: {WINDOW}, {', '.join(f'{name!r}: [0, 1]' for name in longer)}}}, episode_length='min'"
+        return made("Windows", {step: WINDOW})
+    return made("Windows", {step: WINDOW, **{name: [0, 1] for name in longer}}, episode_length="min")
 
 
 def _left_out(columns: Iterable[str], alike: Alike) -> list[str]:
@@ -344,10 +352,10 @@ def _of_steps(columns: Mapping[str, Seen]) -> str:
 
 
 class _Bounds(NamedTuple):
-    """Datasets with the bounds of each row, the option that names them, and how many rows there are."""
+    """Datasets with the bounds of each row, the options that name them, and how many rows there are."""
 
     names: tuple[str, ...]
-    option: str
+    options: dict[str, str]
     rows: int
 
 
@@ -388,12 +396,12 @@ def _bounds(columns: Mapping[str, Seen]) -> Iterator[_Bounds]:
     for name, column in columns.items():
         said = {*words(last(name))}
         if said & OFFSETS and _is_integer(column, 1):
-            yield _Bounds((name,), f"offsets={name!r}", column.rows - 1)
+            yield _Bounds((name,), {"offsets": name}, column.rows - 1)
         if said & BOUNDS and _is_integer(column, 2) and column.shape[1] == 2:
-            yield _Bounds((name,), f"bounds={name!r}", column.rows)
+            yield _Bounds((name,), {"bounds": name}, column.rows)
         if said & STARTS and _is_integer(column, 1):
             for other in counts[_group(name), column.rows][:FEW]:
-                yield _Bounds((name, other), f"starts={name!r}, counts={other!r}", column.rows)
+                yield _Bounds((name, other), {"starts": name, "counts": other}, column.rows)
 
 
 def _group(name: str) -> str:

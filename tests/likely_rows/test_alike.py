@@ -1,6 +1,5 @@
 """Which layouts are taken for samples that became columns, and which are not."""
 
-import ast
 import fnmatch
 import sys
 
@@ -8,7 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import ray_h5
+from ray_h5.index.file_options import _MAKERS as MAKERS
 from ray_h5.likely_rows.alike import likely_samples, pattern_of
+from ray_h5.likely_rows.arguments import value_of, written
 from ray_h5.likely_rows.suggestions import suggestions
 from ray_h5.likely_rows.tree import FileTree, Seen
 
@@ -156,12 +158,12 @@ def test_a_pattern_leaves_out_what_is_beside_samples(samples, beside, pattern, t
     alike = likely(found)
     pattern, _, exclude = pattern.partition(" but ")
     assert (alike.pattern, ", ".join(alike.exclude), len(alike.paths)) == (pattern, exclude, taken)
-    assert bool(alike.options) == bool(pattern)
-    assert f"exclude={exclude!r})" in alike.options or ", " in exclude or not exclude
+    assert bool(alike.arguments) == bool(pattern)
+    assert f"exclude={exclude!r})" in written(alike.arguments) or ", " in exclude or not exclude
     # The same for what is no column, once it is known.
     if taken == len(samples):
         later = likely(groups(samples, "x", "y", "z")).beside_others(beside)
-        assert (later.options, later.paths) == (alike.options, alike.paths)
+        assert (later.arguments, later.paths) == (alike.arguments, alike.paths)
         assert alike.beside_others(beside) is None
 
 
@@ -237,7 +239,8 @@ PARTS = st.sampled_from(
 def test_what_is_suggested_for_any_names_is_a_call_and_its_pattern_matches(found):
     tree = FileTree({name: Seen("float32", (7, 40, 40)[: axes + 1] or (7,)) for name, axes in found.items()}, files=2)
     for each in suggestions(tree):
-        assert not each.options or ast.parse(f"read_h5(paths, {each.options})")
+        read = eval(f"dict({each.options})", {"ray_h5": ray_h5})
+        assert repr(read) == repr({name: value_of(value, MAKERS) for name, value in each.arguments.items()})
         assert each.as_call
         assert each.as_advice.endswith(".")
     for alike in likely_samples(tree.columns):

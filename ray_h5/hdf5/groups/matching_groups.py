@@ -36,6 +36,7 @@ from ray_h5.hdf5.tree.encodings import encoding_of
 from ray_h5.hdf5.tree.tree import FROM_ROOT, H5Tree, Root, in_both
 from ray_h5.hdf5.tree.walker import OF_MATLAB, Found, hard_links, names_in, not_utf8, walk
 from ray_h5.likely_rows.alike import pattern_of
+from ray_h5.likely_rows.arguments import made
 from ray_h5.likely_rows.suggestions import Suggestion
 from ray_h5.manifest.joined_arrays import ENDS, LACKS, GroupTable, JoinedArray, Paths, Texts
 from ray_h5.messages import few, near_names
@@ -643,8 +644,8 @@ class _Walk:
         names = [name for name, _, group in below if isinstance(group.get(name.rpartition("/")[2]), h5py.Dataset)]
         if len({name.count("/") for name in names}) == 1:
             said = "'**' matches groups of every depth, and no dataset"
-            options = f"rows=ray_h5.Groups({pattern_of(names)!r})"
-            yield Suggestion(said, "if each dataset is a sample", options)
+            rows = made("Groups", pattern_of(names))
+            yield Suggestion(said, "if each dataset is a sample", {"rows": rows})
 
     def refuse(self, column: str, error: RayH5Error) -> None:
         """Leave out a column; raise the error of one that is asked for by its name."""

@@ -17,6 +17,7 @@ from ray_h5.errors import SchemaMismatchError
 from ray_h5.hdf5.format.value_types import as_dtype
 from ray_h5.index.facts.file_facts import ColumnFacts, FileFacts
 from ray_h5.likely_rows.alike import pattern_of
+from ray_h5.likely_rows.arguments import made
 from ray_h5.likely_rows.suggestions import Suggestion, samples
 from ray_h5.likely_rows.tree import FileTree, Seen
 from ray_h5.messages import common_pattern, few
@@ -336,8 +337,8 @@ def _groups_of_files(schemas: Sequence[_Schema]) -> Iterator[Suggestion]:
     groups = {glob.rpartition("/")[0] for glob in globs}
     if len(groups) != 1 or "*" not in groups.pop() or any("*" in glob.rpartition("/")[2] for glob in globs):
         return
-    columns = ", ".join(f"ray_h5.joined({glob!r}, name={glob.rpartition('/')[2]!r})" for glob in globs)
-    yield Suggestion("Each file has a group of its own", "for the rows of all of them", f"columns=[{columns}]")
+    columns = [made("joined", glob, name=glob.rpartition("/")[2]) for glob in globs]
+    yield Suggestion("Each file has a group of its own", "for the rows of all of them", {"columns": columns})
 
 
 def _pairs(facts: Sequence[FileFacts], schemas: Sequence[_Schema], columns: Sequence[str] | None) -> str:
