@@ -550,12 +550,16 @@ class Columns(ABC):
             return positions
         names = self.path_of(made.names)
         where = f"{self.path}: {what}, names={names!r}"
+        key = (
+            f"{what} {names} {at}" if reader.is_fetched else f"{at} in {names} of {length}: {type(self.in_file(names))}"
+        )
+        return reader.fact(
+            key, lambda: positions_of_names(reader, where, at, length, self.in_file(names)), of_file=True
+        )
 
-        def column() -> Values:  # a dataset of the file, also for groups
-            return self.at(names) if self.groups is None else Stored.of(reader.column(names))
-
-        key = f"{what} {names} {at}" if reader.is_fetched else f"{at} in {names} of {length}: {type(column())}"
-        return reader.fact(key, lambda: positions_of_names(reader, where, at, length, column()), of_file=True)
+    def in_file(self, path: str) -> Values:
+        """Return the values of what is at a path of the file, also where its groups are parts."""
+        return self.at(path)
 
     # Rows that are ranges -------------------------------------------------------------------------
 

@@ -50,6 +50,7 @@ class GroupColumns(Columns):
     def __init__(self, of_file: Columns, kind: Groups, table: RowTable | None, *, of_steps: bool) -> None:
         options = {"decode_cf": of_file.decode_cf, "is_reversed": of_file.is_reversed}
         super().__init__(of_file.reader, of_file.made.values(), table, **options)
+        self._of_file = of_file
         self._pattern = kind.in_file
         self._of_steps = of_steps
         self.own = [*([] if kind.key is None else [kind.key]), *kind.attrs]
@@ -151,6 +152,9 @@ class GroupColumns(Columns):
             content = self._datasets_of(of.argument, key_of_units(of.argument))
         bounds = of.given.values() if isinstance(of, Ragged) and name not in self.rows else ()
         return [*content, *(path for bound in bounds for path in self._datasets_of(bound, key_of_units(bound)))]
+
+    def in_file(self, path: str) -> Values:
+        return self._of_file.in_file(path)
 
     # What the groups say --------------------------------------------------------------------------
 

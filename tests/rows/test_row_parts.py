@@ -9,6 +9,7 @@ from ray_h5 import fields as of_fields
 from ray_h5.errors import CastError, OptionError, RayH5Error
 from ray_h5.index.file_options import FileOptions
 from ray_h5.torch_data import H5Dataset
+from tests.golden.layouts import encoded
 from tests.kit.files import save
 
 
@@ -142,6 +143,26 @@ def test_names_are_aligned_over_files(tmp_path):
     assert np.array_equal(read(tmp_path, column).numpy(), np.concatenate(expected))
     with pytest.raises(RayH5Error, match=r"1 of 2 names are not there, such as 'g77'\. There is: g0, g1"):
         read(tmp_path, part("X", {0: ["g1", "g77"]}, names="var/_index"))
+
+
+@pytest.mark.parametrize("names", ["plain", "compound/id", "coded", "characters"])
+@pytest.mark.parametrize("windows", [None, Windows({"y": [0]})])
+def test_names_of_groups_are_any_column_of_the_file(tmp_path, names, windows):
+    values = [np.arange(3.0 * n).reshape(n, 3) for n in (2, 4)]
+    known = np.array([b"A", b"B", b"C"])
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for i, each in enumerate(values):
+            file[f"g{i}/y"] = each
+        file["plain"] = known
+        file["compound"] = np.array([(each, 0) for each in known], [("id", "S1"), ("k", "i4")])
+        encoded(file, "coded", "categorical", codes=np.array([2, 0, 1], "i1"), categories=np.array([b"B", b"C", b"A"]))
+        file["characters"] = known[:, None]
+    options = {"rows": Groups("g*"), "windows": windows, "decode_cf": names == "characters"}
+    found = H5Dataset(tmp_path / "a.h5", [part("y", {0 if windows else 1: ["C", "A"]}, names=names)], **options)
+    rows = values if windows is None else [step[None] for each in values for step in each]
+    assert [row["y"].tolist() for row in found] == [row[:, [2, 0]].tolist() for row in rows]
+    with pytest.raises(RayH5Error, match=f"names='{names}': 1 of 1 names are not there, such as 'D'"):
+        H5Dataset(tmp_path / "a.h5", [part("y", {1: ["D"]}, names=names)], **options | {"windows": None})
 
 
 def test_names_are_read_once(fields):

@@ -342,8 +342,8 @@ def _no_group(path: str, target: Any, column: str, below: Sequence[str]) -> RayH
         what, type_id = f"{what}/{name}", fields[name]
     field = "".join(f"[{name!r}]" for name in below)
     error = UnsupportedColumnError(
-        f"{path}: {what!r} is a field of compound values. read_h5, H5Dataset and loader read it "
-        f"as a column; RowReader does not: RowReader.read([{column!r}])[{column!r}]{field}"
+        f"{path}: {what!r} is a field of compound values, and no dataset. read_h5, H5Dataset and loader read it as a "
+        f"column; with RowReader, it is RowReader.read([{column!r}])[{column!r}]{field}"
     )
     error.is_encoded = True
     return error

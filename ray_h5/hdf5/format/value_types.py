@@ -274,8 +274,8 @@ def kind_of(dtype: np.dtype, where: str) -> Kind:
         return "binary"
     elif refers is h5py.Reference:
         error = UnsupportedColumnError(
-            f"{where} has references to other objects. read_h5, H5Dataset and loader read what they refer to, as rows; "
-            "RowReader does not."
+            f"{where} has references to other objects, and no values. read_h5, H5Dataset and loader read what they "
+            "refer to, as rows."
         )
         error.is_encoded = True
         raise error

@@ -229,8 +229,8 @@ class H5Tree:
         if encoding is None or encoding.kind == "frame":
             raise UnsupportedColumnError(f"{self.path}: {name!r} is a group, not a column; its columns are below it")
         error = UnsupportedColumnError(
-            f"{self.path}: {name!r} is a group that encodes a column ({encoding.said}). read_h5, H5Dataset and loader "
-            "read it, where rows lie along the first axis; RowReader does not."
+            f"{self.path}: {name!r} is a group that encodes a column ({encoding.said}), and no dataset. read_h5, "
+            "H5Dataset and loader read such columns, where rows lie along the first axis."
         )
         error.is_encoded = True
         raise error
