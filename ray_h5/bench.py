@@ -1,4 +1,4 @@
-"""How fast are these files: h5py row by row, `loader` with several threads, and Ray, on a user's own files.
+"""How fast are these files: a DataLoader over h5py, `loader` with several threads, and Ray, on a user's own files.
 
 Each way reads shuffled rows for a fixed time, in turn, and nothing stays decoded in memory between the turns. So the
 lines compare ways to read, on this machine and with these files.
@@ -6,10 +6,12 @@ lines compare ways to read, on this machine and with these files.
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import h5py
@@ -18,14 +20,16 @@ from joblib import cpu_count
 
 import ray_h5
 from ray_h5.errors import OptionError
-from ray_h5.messages import counted
+from ray_h5.messages import counted, few
 from ray_h5.options import require
 from ray_h5.read.native.build import loop_line
+from ray_h5.storage.addresses import is_url
 from ray_h5.torch_data import H5Dataset, loader
+from ray_h5.torch_data.h5_data_loader import plain_batches
 
 _TURNS = 3
-_ROWS_OF_H5PY = 20_000
-"""h5py reads at most this many different rows: enough for seconds, and a short list to shuffle."""
+_WORKERS = 2
+"""Processes of a DataLoader over h5py; it is measured without them, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +46,15 @@ class Line:
         Seconds of CPU that this process used per second, in the median turn; None where other processes read.
     first_batch
         Seconds until the first batch, the median of the turns.
+    note
+        What makes the way look faster than it is with other files.
     """
 
     name: str
     rates: tuple[float, ...]
     cpu: float | None
     first_batch: float
+    note: str = ""
 
     @property
     def rate(self) -> float:
@@ -76,7 +83,8 @@ def measure(
     Returns
     -------
     list of Line
-        h5py first, if the rows are indices of the first axis of files on a disk; then `loader` by threads; then Ray.
+        A DataLoader over h5py first, without workers and with two, if the rows are indices of the first axis of files
+        on a disk; then `loader` by threads; then Ray.
 
     Raises
     ------
@@ -88,8 +96,14 @@ def measure(
     if not len(dataset):
         raise OptionError(f"{dataset!r} has no rows: there is nothing to measure")
     ways: dict[str, Callable[[], Iterable[int]]] = {}
-    if _is_plain(dataset, options):
-        ways["h5py, row by row"] = lambda: _h5py_rows(dataset, options.get("group") or "/")
+    note = ""
+    has_other_rows = any(options.get(name) is not None for name in ("rows", "windows"))
+    group = options.get("group") or "/"
+    if not has_other_rows and H5pyRows.can_read(_paths(dataset), dataset.columns, group):
+        for workers, name in ((0, "h5py, DataLoader"), (_WORKERS, f"h5py, DataLoader, {_WORKERS} workers")):
+            plain = H5pyRows(_paths(dataset), dataset.columns, group)
+            note = note or plain.held_in_cache()
+            ways[name] = _rows_of(plain_batches(plain, batch_size, workers))
     for threads in sorted({1, 2, min(8, max(2, cpu_count()))}):
         ways[f"loader, {counted(threads, 'thread')}"] = _rows_of(loader(dataset, batch_size, threads=threads))
     if with_ray:
@@ -97,7 +111,8 @@ def measure(
         ds = ray_h5.read_h5(paths, shuffle=True, **options)
         batches = ds.iter_torch_batches(batch_size=batch_size, collate_fn=ray_h5.TorchCollate())
         ways["read_h5, iter_torch_batches"] = _rows_of(batches)
-    return _in_turn(ways, seconds)
+    first, *others = _in_turn(ways, seconds)
+    return [replace(first, note=note), *others]
 
 
 def to_text(lines: list[Line]) -> str:
@@ -116,17 +131,7 @@ def to_text(lines: list[Line]) -> str:
         else f"{best.name} is limited by decoding and copying: it uses {cpu:.1f} CPUs. "
         "`ray-h5 inspect` names the arrays that are slow to read."
     )
-    return "\n".join([*rows, limit, loop_line()])
-
-
-def _is_plain(dataset: H5Dataset, options: dict[str, Any]) -> bool:
-    """Return whether h5py reads the same rows by ``file[column][row]``."""
-    paths = _paths(dataset)
-    if any(options.get(name) is not None for name in ("rows", "windows")) or any("://" in path for path in paths):
-        return False
-    with h5py.File(paths[0], "r") as file:
-        parent = file[options.get("group") or "/"]
-        return all(isinstance(parent.get(name), h5py.Dataset) for name in dataset.columns)
+    return "\n".join([*rows, *filter(None, [base.note]), limit, loop_line()])
 
 
 def _paths(dataset: H5Dataset) -> list[str]:
@@ -134,22 +139,72 @@ def _paths(dataset: H5Dataset) -> list[str]:
     return [files.path(number) for number in range(len(files))]
 
 
-def _h5py_rows(dataset: H5Dataset, group: str) -> Iterator[int]:
-    """Read random rows as a plain Dataset over h5py does: each column of each row by one call."""
-    files = [h5py.File(path, "r") for path in _paths(dataset)]
-    try:
-        columns = [[file[group][name] for name in dataset.columns] for file in files]
-        ends = np.cumsum([len(datasets[0]) for datasets in columns])
-        rng = np.random.default_rng(0)
-        for row in rng.integers(0, ends[-1], _ROWS_OF_H5PY):
-            number = int(np.searchsorted(ends, row, "right"))
-            local = int(row - (ends[number - 1] if number else 0))
-            for column in columns[number]:
-                column[local]
-            yield 1
-    finally:
-        for file in files:
-            file.close()
+class H5pyRows:
+    """A plain Dataset over h5py: each column of each row by one call.
+
+    Parameters
+    ----------
+    paths, columns, group
+        The files, and which of their datasets.
+    """
+
+    def __init__(self, paths: Sequence[str], columns: Sequence[str], group: str) -> None:
+        self.paths, self.columns, self.group = paths, columns, group
+        lengths = []
+        # Closed again: workers are forked, and libhdf5's handles are of one process.
+        for path in paths:
+            with h5py.File(path, "r") as file:
+                lengths.append(len(file[group][columns[0]]))
+        self.ends = np.cumsum(lengths)
+
+    @staticmethod
+    def can_read(paths: Sequence[str], columns: Sequence[str], group: str) -> bool:
+        """Return whether h5py reads the same rows by ``file[column][row]``, as far as the first file says so."""
+        if any(is_url(path) for path in paths):
+            return False
+        with h5py.File(paths[0], "r") as file:
+            return all(isinstance(file[group].get(name), h5py.Dataset) for name in columns)
+
+    # On first use, so that each process opens the files itself.
+    @cached_property
+    def datasets(self) -> list[dict[str, h5py.Dataset]]:
+        """The datasets of each file, by column."""
+        groups = [h5py.File(path, "r")[self.group] for path in self.paths]
+        return [{name: group[name] for name in self.columns} for group in groups]
+
+    def __len__(self) -> int:
+        return int(self.ends[-1])
+
+    def __getitem__(self, row: int) -> dict[str, Any]:
+        number = int(np.searchsorted(self.ends, row, "right"))
+        local = row - (int(self.ends[number - 1]) if number else 0)
+        return {name: column[local] for name, column in self.datasets[number].items()}
+
+    def held_in_cache(self) -> str:
+        """Return which columns h5py decodes once, as its chunk cache holds all of their chunks; nothing if it has none.
+
+        A cache is of one dataset, so that many small files are held as a large one is not.
+        """
+        held, size = set(self.columns), 0
+        for path in self.paths:
+            with h5py.File(path, "r") as file:
+                for name in [*held]:
+                    dataset = file[self.group][name]
+                    size = dataset.id.get_access_plist().get_chunk_cache()[1]
+                    if dataset.chunks is None or _decoded_bytes(dataset) > size:
+                        held.remove(name)
+        if not held:
+            return ""
+        return (
+            f"h5py decodes {few(sorted(held))} once, and not for each row: its chunk cache of {size / 2**20:.0f} MiB "
+            "holds all chunks of a file. With larger files of this kind h5py is slower."
+        )
+
+
+def _decoded_bytes(dataset: h5py.Dataset) -> int:
+    """Return the bytes of all chunks of a dataset, decoded."""
+    counts = (-(-length // chunk) for length, chunk in zip(dataset.shape, dataset.chunks, strict=True))
+    return math.prod(counts) * math.prod(dataset.chunks) * dataset.dtype.itemsize
 
 
 def _rows_of(batches: Iterable[Any]) -> Callable[[], Iterator[int]]:
@@ -169,7 +224,9 @@ def _in_turn(ways: dict[str, Callable[[], Iterable[int]]], seconds: float) -> li
         Line(
             name,
             tuple(rate for rate, _, _ in figures),
-            None if name.startswith("read_h5") else statistics.median(cpu for _, cpu, _ in figures),
+            None
+            if name.startswith("read_h5") or name.endswith("workers")
+            else statistics.median(cpu for _, cpu, _ in figures),
             statistics.median(first for _, _, first in figures),
         )
         for name, figures in turns.items()

@@ -76,9 +76,21 @@ def test_bench_compares_the_ways_to_read_the_files(tmp_path, capsys, monkeypatch
     assert main(["bench", *arguments]) == 0
     head, *lines, limit, loop = capsys.readouterr().out.splitlines()
     assert head.split()[:3] == ["shuffled", "rows", "rows/s"]
-    assert [line.split("  ")[0] for line in lines][:3] == ["h5py, row by row", "loader, 1 thread", "loader, 2 threads"]
+    ways = ["h5py, DataLoader", "h5py, DataLoader, 2 workers", "loader, 1 thread", "loader, 2 threads"]
+    assert [line.split("  ")[0] for line in lines][:4] == ways
     assert "waits for the disk" in limit or "is limited by decoding" in limit
     assert loop == "compiled loop: yes" or os.environ.get("RAY_H5_COMPILED") == "0"
+
+
+@pytest.mark.parametrize(("rows", "held"), [((1, 1), True), ((1, 1200), False)])
+def test_bench_says_what_h5py_holds_in_its_chunk_cache(tmp_path, capsys, rows, held):
+    """A cache is of one dataset of one file: what a larger one does not hold is not said to be held."""
+    for i, many in enumerate(rows):
+        with h5py.File(tmp_path / f"{i}.h5", "w") as file:
+            file.create_dataset("x", data=np.zeros((many, 2048)), chunks=(1, 2048), compression="gzip")
+            file["plain"] = np.zeros((many, 2))
+    assert main(["bench", str(tmp_path), "--seconds", "0.01", "--no-ray"]) == 0
+    assert ("h5py decodes x once, and not for each row" in capsys.readouterr().out) == held
 
 
 def test_bench_of_a_name_says_where_the_benches_of_the_project_are(capsys):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch
 from joblib import cpu_count
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, default_collate
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from ray_h5.errors import OptionError
@@ -478,3 +478,21 @@ def _read(batcher: Batcher, decoded: list[int], make: Callable[[Task, Any], Any]
         batch = arrays if is_skipped or make is None else make(task, arrays)
         made.append((task, NOTHING if is_skipped else batch))
     return made
+
+
+def plain_batches(rows: Any, batch_size: int, workers: int) -> DataLoader[Any]:
+    """Return shuffled batches of a Dataset of dicts, as torch alone makes them; what it cannot stack stays a list."""
+
+    def collated(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        batch: dict[str, Any] = {}
+        for name in samples[0]:
+            values = [sample[name] for sample in samples]
+            try:
+                batch[name] = default_collate(values)
+            except (TypeError, RuntimeError):
+                batch[name] = values
+        return batch
+
+    # They live on: of a small dataset, the start of processes would be measured at each epoch.
+    options: dict[str, Any] = {"num_workers": workers, "persistent_workers": workers > 0}
+    return DataLoader(rows, batch_size, shuffle=True, collate_fn=collated, **options)

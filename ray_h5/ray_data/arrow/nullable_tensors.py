@@ -63,6 +63,7 @@ class NullableTensorArray(ArrowVariableShapedTensorArray):
         """Return views of the tensors as an array of objects, with None for those that are missing."""
         if not self.null_count:
             return super().to_numpy(zero_copy_only=zero_copy_only)
+        # Ray's type makes a view of each shape, and a missing tensor has none: it gets one of no values meanwhile.
         data, shapes = self.storage.field("data"), self.storage.field("shape").fill_null([0] * self.type.ndim)
         there = pa.StructArray.from_arrays([data, shapes], ["data", "shape"])
         rows = ArrowVariableShapedTensorType(self.type.value_type, self.type.ndim).wrap_array(there).to_numpy()
@@ -85,6 +86,7 @@ class _NullableTensorDtype(TensorDtype):
         if not array.null_count:
             return super().__from_arrow__(array)
         chunks = array.chunks if isinstance(array, pa.ChunkedArray) else [array]
+        # TensorArray refuses None, and PythonObjectArray stacks tensors that are equally large.
         values = np.concatenate([chunk.to_numpy() for chunk in chunks])
         return values[np.newaxis]  # as pandas keeps columns of objects
 
