@@ -18,7 +18,8 @@ from ray_h5.manifest.file_manifest import Manifest
 from ray_h5.manifest.file_state import FileState
 from ray_h5.options import require
 from ray_h5.read.reader import FileReader
-from ray_h5.rows.row_kind_options import Grid, Groups, RowKind, check_episodes
+from ray_h5.rows.frames_option import Frames, with_episodes
+from ray_h5.rows.row_kind_options import Grid, Groups, RowKind
 from ray_h5.rows.row_view import AnyReader, RowView
 from ray_h5.rows.windows_option import Windows
 from ray_h5.source import Source
@@ -68,15 +69,9 @@ class Scope:
     @classmethod
     def of(cls, source: Source, storage: Storage = LOCAL, threads: int = 1) -> Scope:
         """Return the scope for what a user says; raise an OptionError for options that have no meaning together."""
-        rows: RowKind | None = source.rows
-        windows, columns = source.windows, source.made
+        rows, windows, columns = source.rows, source.windows, source.made
         decode_cf, axes = source.decode_cf, source.axes
-        if windows is not None:
-            check_episodes(rows, windows)
-        if isinstance(rows, Groups) and rows.by is not None and windows is not None:  # steps of rows of equal values
-            windows = windows.of_episode(rows.by)
-            rows = None
-            check_episodes(rows, windows)
+        rows, windows = with_episodes(rows, windows)
         has_groups, ranges = (
             rows is not None and rows.has_groups and not rows.is_block,
             [column for column in columns if is_range(column)],
@@ -184,6 +179,7 @@ class Scope:
             labels=self.labels,
             name=name,
             is_planned=is_planned,
+            open_file=replace(self, rows=self.rows.files, labels=()).open if isinstance(self.rows, Frames) else None,
         )
 
 

@@ -24,6 +24,7 @@ from ray_h5.manifest.indices import Indices, composed, lengths_of, picked
 from ray_h5.manifest.layout import ColumnLayout, Kind
 from ray_h5.manifest.row_requests import Request, request_of
 from ray_h5.manifest.takes import rows_in_order
+from ray_h5.read.file_reads import run_reads
 from ray_h5.read.read_parts import FileRead, Part
 from ray_h5.read.reader import OBJECT_BYTES, FileReader
 
@@ -338,6 +339,11 @@ def read_units(reader: FileReader, values: Values, count: int | None = None, fir
     reader.check_claim([array], count * max(math.prod(array.row_shape) * value_bytes, ROW_BYTES))
     out = empty(shape, array.dtype, array.where)
     return read_into(reader, values, Request.range(first, 0, count), out) if count else out
+
+
+def run_readings(reads: Sequence[Callable[[], FileRead]]) -> None:
+    """Run the reads of several files."""
+    run_reads(reads)
 
 
 def read_at(reader: FileReader, values: Values, units: np.ndarray) -> np.ndarray:

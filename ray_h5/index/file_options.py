@@ -29,8 +29,9 @@ from ray_h5.lru import first_time
 from ray_h5.manifest.file_state import FileState
 from ray_h5.messages import ensure_handler, few, near_names, no_column
 from ray_h5.predicates.virtual_names import FirstSeen, virtual_name
+from ray_h5.rows.frames_option import Frames
 from ray_h5.rows.patches_option import Patches
-from ray_h5.rows.row_kind_options import Files, Grid, Groups, naming_files
+from ray_h5.rows.row_kind_options import Files, Grid, Groups, RowKind, naming_files
 from ray_h5.rows.windows_option import Windows
 from ray_h5.scope import Scope
 from ray_h5.source import Source, SourceOptions
@@ -109,7 +110,10 @@ class FileOptions:
             folder = check_index_dir(source.index_dir, in_store=in_store)
         how = source.file_extensions, source.ignore_missing_paths, filesystem, storage
         files = find_files(named, *how)
-        scope = scope if scope.rows is None else replace(scope, rows=naming_files(scope.rows, files.paths))
+        if scope.rows is not None:
+            rows = scope.rows
+            kind: RowKind = rows.of_files(files.paths) if isinstance(rows, Frames) else naming_files(rows, files.paths)
+            scope = replace(scope, rows=kind)
         if beside:
             scope = replace(scope, zipped=_zipped(files.paths, find_files(beside, *how).paths))
         local_only = is_local_only([*named, *beside])

@@ -16,6 +16,7 @@ from ray_h5.likely_rows.suggestions import suggestions
 from ray_h5.likely_rows.tree import FileTree, Seen
 from ray_h5.lru import first_time
 from ray_h5.messages import counted, few, printable
+from ray_h5.rows.frames_option import Frames
 from ray_h5.rows.windows_option import IS_PAD
 from ray_h5.storage.storage_of_path import storage_of
 
@@ -55,7 +56,8 @@ def warn_of_surprises(index: RowIndex, files: FileOptions) -> None:
 
 def _of_no_rows(index: RowIndex) -> str:
     """Return what to say of files without rows, unless that is what the user asks for."""
-    if index.scope.windows is not None or getattr(index.scope.rows, "where_any", None) is not None:
+    rows = index.scope.rows
+    if index.scope.windows is not None or isinstance(rows, Frames) or getattr(rows, "where_any", None) is not None:
         return ""
     empty = [index.files.path(number) for number in np.flatnonzero(index.files.rows.lengths == 0).tolist()]
     return f"{len(empty)} of {len(index.files)} files have no rows: {few(empty)}" if empty else ""

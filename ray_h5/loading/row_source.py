@@ -239,7 +239,7 @@ class RowSource:
 
     def _read_checked(self, out: Mapping[str, np.ndarray], row_ids: np.ndarray, draws: np.ndarray | None) -> None:
         plan = self.plan
-        touched = sorted({*plan.files.files_of(row_ids).tolist()})  # np.unique would import numpy.ma
+        touched = sorted(plan.files_read(row_ids))  # np.unique would import numpy.ma
         try:
             if plan.beside.columns:
                 for name in plan.beside.columns.keys() & out.keys():

@@ -74,7 +74,11 @@ def read_rows(plan: ReadPlan, row_ids: np.ndarray, draws: np.ndarray | None = No
         drawn = {} if draws is None else {"draws": draws[places]}
         return reader.planned(arrays, rows, places, **plan.read_options, **drawn)
 
-    stats = run_reads([partial(planned, *part) for part in by_file(plan.files, row_ids)])
+    own = by_file(plan.files, row_ids)
+    stats = run_reads([partial(planned, *part) for part in own])
+    # The others were opened without the state that the plan has of them.
+    for file in plan.files_read(row_ids) - {number for number, _ in own}:
+        plan.state(file).check_now(plan.files.path(file), plan.scope.storage)
     return BlockRows(row_ids, every, stats, keys)
 
 

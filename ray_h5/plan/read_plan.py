@@ -26,6 +26,7 @@ from ray_h5.order.fingerprint import Fingerprint, fingerprint
 from ray_h5.per_process import cached_property
 from ray_h5.plan.data_of_rows import data_of_rows
 from ray_h5.plan.order_of_files import make_order
+from ray_h5.rows.frames_option import Frames
 from ray_h5.rows.kinds.clock import Clock
 from ray_h5.rows.windows_option import WindowColumn
 from ray_h5.scope import Scope
@@ -201,6 +202,18 @@ class ReadPlan(ComparedByContent):
     def state(self, file: int) -> FileState:
         """Return the state of a file when the plan was made."""
         return FileState(self.files.identity(file), self.sources.of_file(file))
+
+    def files_read(self, row_ids: np.ndarray) -> set[int]:
+        """Return the files that rows are read from: their own, and those of their windows."""
+        touched, rows = {*self.files.files_of(row_ids).tolist()}, self.scope.rows
+        if not isinstance(rows, Frames):
+            return touched
+        paths = {path for file in touched for path in rows.neighbours(self.files.path(file))}
+        return touched | {self._numbers[path] for path in paths & self._numbers.keys()}
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {path: number for number, path in enumerate(self.files.all_paths())}
 
     def open(self, file: int) -> AnyReader:
         """Open a file. Raise if it, or a source of its columns, changed since the plan was made."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from ray_h5.errors import OptionError
 from ray_h5.options import as_integer, as_names, is_integer, names_options, require
@@ -42,7 +42,10 @@ class RowKind:
         return False
 
 
-def naming_files(kind: RowKind, paths: Sequence[str]) -> RowKind:
+_Kind = TypeVar("_Kind", bound=RowKind)
+
+
+def naming_files(kind: _Kind, paths: Sequence[str]) -> _Kind:
     """Return the kind whose column with the names of files has as many folders before each as tell these apart."""
     if (key := getattr(kind, "key", None)) is None or kind.has_groups:
         return kind
@@ -341,6 +344,8 @@ def check_episodes(rows: RowKind | None, windows: Windows | None) -> None:
     """Raise `OptionError` for an option of windows that means nothing for these rows."""
     if windows is None:
         return
+    if isinstance(windows.episode, Mapping):
+        raise OptionError(f"Windows: episode={{file: episode}} is for rows=Files(); with rows={rows}, name a column")
     if rows is not None and rows.is_block:
         raise OptionError("windows=: are of steps of episodes, and rows=Patches(...) are blocks; leave one of both out")
     if rows is not None and windows.at is not None and not rows.episode:

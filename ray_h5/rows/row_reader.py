@@ -10,7 +10,8 @@ from typing import Any
 from ray_h5.errors import NotFoundError
 from ray_h5.options import names_options
 from ray_h5.read.reader import FileReader
-from ray_h5.rows.row_kind_options import RowKind, as_kind, check_episodes
+from ray_h5.rows.frames_option import with_episodes
+from ray_h5.rows.row_kind_options import RowKind, as_kind
 from ray_h5.rows.row_view import RowView
 from ray_h5.rows.windows_option import Windows, as_windows
 
@@ -78,8 +79,7 @@ class RowReader(FileReader):
             )
         if rows is None and windows is None:
             return super().__new__(cls)
-        kind, over = as_kind(rows), as_windows(windows)
-        check_episodes(kind, over)
+        kind, over = with_episodes(as_kind(rows), as_windows(windows))
         return RowView(cls(*args, **options), kind, over)
 
     def __init__(self, *args: Any, rows: None = None, windows: None = None, **options: Any) -> None:  # noqa: ARG002

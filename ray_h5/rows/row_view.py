@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -30,11 +30,12 @@ from ray_h5.read.casting import Casting, LostValue
 from ray_h5.read.columns_of_files import JobsOfRows
 from ray_h5.read.read_parts import FileRead, outputs
 from ray_h5.read.reader import FileReader
+from ray_h5.rows.frames_option import Frames
 from ray_h5.rows.group_columns import GroupColumns
 from ray_h5.rows.kinds.equal_value_rows import EqualValueRows
 from ray_h5.rows.kinds.first_axis_rows import AxisRows
 from ray_h5.rows.kinds.grid_rows import GridRows
-from ray_h5.rows.kinds.group_and_file_rows import WholeRows
+from ray_h5.rows.kinds.group_and_file_rows import FrameRows, WholeRows
 from ray_h5.rows.kinds.patch_positions import Blocks
 from ray_h5.rows.kinds.patch_rows import PatchRows
 from ray_h5.rows.kinds.window_rows import WindowRows
@@ -78,6 +79,8 @@ class RowView:
         The name of the file, which draws depend on; by default the last part of its path.
     is_planned : bool
         Whether a plan says what is read, so that its names were compared with those of the file.
+    open_file : callable, optional
+        Opens other files as rows, of whose values windows are.
     """
 
     def __init__(
@@ -93,10 +96,11 @@ class RowView:
         labels: Sequence[Classes] = (),
         name: str = "",
         is_planned: bool = False,
+        open_file: Callable[[str], Any] | None = None,
     ) -> None:
         columns_of_file = FileColumns(reader, columns, table, decode_cf=decode_cf, is_reversed=is_reversed)
         options: dict[str, Any] = {"decode_cf": decode_cf, "is_reversed": is_reversed, "labels": labels, "name": name}
-        options |= {"is_planned": is_planned}
+        options |= {"is_planned": is_planned, "open_file": open_file}
         self._made_of = functools.partial(RowView, reader, kind, windows, table, columns, **options)
         self._is_planned = is_planned
         self._name = name or reader.path.rpartition("/")[2]
@@ -105,7 +109,11 @@ class RowView:
         self._layouts: dict[str, ColumnLayout] = {}
         self._columns: dict[str, tuple[RowColumn, ColumnLayout]] = {}  # with layouts before values become classes
         self._whole: dict[tuple[str, ...], JobsOfRows | None] = {}
-        self._rows: RowsOfKind = _rows_of_kind(columns_of_file, kind, windows, table, self._name)
+        self._rows: RowsOfKind
+        if isinstance(kind, Frames):
+            self._rows = FrameRows(WholeRows(columns_of_file, kind.files, None), kind, open_file or _alone)
+        else:
+            self._rows = _rows_of_kind(columns_of_file, kind, windows, table, self._name)
         self._steps = self._rows if isinstance(self._rows, WindowRows) else None
         self._kind = RowKind() if kind is None else kind
         lacking = RowTable() if table is None else table
@@ -191,7 +199,7 @@ class RowView:
         """Return the group or episode of each row; in the column of this name, after the path of the file."""
         if not (self._kind.has_groups or self._kind.episode or self.has_windows):
             raise UnknownColumnError(f"{self.path}: no column {EPISODE!r}; it is for Groups, Files and Windows")
-        before = f"{self.path}:".encode() if name == EPISODE else b""
+        before = f"{self.path}:".encode() if name == EPISODE and not isinstance(self._kind, Frames) else b""
         texts = objects(before + episode for episode in self._rows.episode_names())
         return RowColumn(name, InMemory.of(name, texts.take, object), self._rows.episodes_of)
 
@@ -420,6 +428,10 @@ class RowView:
         self.close()
 
 
+def _alone(path: str) -> Any:
+    raise AssertionError(f"{path}: episodes of several files are known where these are listed")
+
+
 def _takes_arrays(out: object, layout: ColumnLayout) -> bool:
     """Return whether an array takes rows of numbers or booleans, or their steps, as arrays of their own."""
     if layout.kind not in TENSOR_KINDS or not isinstance(out, np.ndarray) or out.dtype != object:
@@ -432,7 +444,11 @@ AnyReader: TypeAlias = FileReader | RowView
 
 
 def _rows_of_kind(
-    columns: FileColumns, kind: RowKind | None, windows: Windows | None, table: RowTable | None, name: str
+    columns: FileColumns,
+    kind: RowKind | None,
+    windows: Windows | None,
+    table: RowTable | None,
+    name: str,
 ) -> RowsOfKind:
     """Return the rows of a file as a row kind defines them; `name` is that of the file, which draws depend on."""
     if isinstance(kind, Patches):

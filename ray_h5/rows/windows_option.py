@@ -61,8 +61,10 @@ class Windows:
         What stands for steps before and after an episode: its first or last step, zeros, or nothing, where windows that
         do not fit are no rows. A pair is for the beginning and the end. With ``"edge"`` and ``"zero"``, the boolean
         column ``<column>_is_pad`` says which steps are padding.
-    episode : str, optional
-        A column with one value an episode, such as its number. Rows of an episode follow each other.
+    episode : str, or mapping of str to object, optional
+        A column with one value an episode, such as its number. Rows of an episode follow each other. With
+        ``rows=Files()``, ``"folder"``: each file is a step, and the files of a folder are an episode, in natural order
+        of their names (``t_2`` before ``t_10``); or ``{file: episode}`` with names of files, without extension.
     episode_ends : str, optional
         A dataset with the row after the last one of each episode, ascending.
     episode_flags : str or sequence of str, optional
@@ -113,7 +115,7 @@ class Windows:
         *,
         stride: int = 1,
         pad: Pad | tuple[Pad, Pad] = "edge",
-        episode: str | None = None,
+        episode: str | Mapping[str, Any] | None = None,
         episode_ends: str | None = None,
         episode_flags: str | Sequence[str] | None = None,
         episode_starts: str | None = None,
@@ -134,7 +136,8 @@ class Windows:
         expected = "'edge', 'zero' or 'drop', or a pair of them for the beginning and the end"
         require(are_pads, "Windows: pad", pad, expected)
         self.pad = cast("tuple[Pad, Pad]", pads)
-        self.episode, self.episode_ends, self.episode_bounds = episode, episode_ends, episode_bounds
+        self.episode = dict(episode) if isinstance(episode, Mapping) else episode
+        self.episode_ends, self.episode_bounds = episode_ends, episode_bounds
         self.episode_starts, self.episode_lengths = episode_starts, episode_lengths
         flags = [episode_flags] if isinstance(episode_flags, str) else episode_flags
         self.episode_flags = () if flags is None else _as_names("episode_flags", flags)
@@ -157,7 +160,7 @@ class Windows:
 
     def _check_episodes(self) -> None:
         for option, value in self.episodes.items():
-            is_name = option == "episode_flags" or isinstance(value, str)
+            is_name = option == "episode_flags" or isinstance(value, str) or (self.of_files and option == "episode")
             require(is_name, f"Windows: {option}", value, "the name of a column")
         if len(options := [*self.episodes]) > 1:
             raise OptionError(f"Windows: {' and '.join(options)} both say where episodes end; pass one of them")
@@ -197,6 +200,11 @@ class Windows:
         return {option: value for option, value in options_given.items() if value is not None}
 
     @property
+    def of_files(self) -> bool:
+        """Whether episodes are several files, if files are rows: those of a folder, or as a mapping says."""
+        return self.episode == "folder" or isinstance(self.episode, Mapping)
+
+    @property
     def marks_padding(self) -> bool:
         """Whether there are columns ``<column>_is_pad``."""
         return self.pad != ("drop", "drop")
@@ -211,8 +219,8 @@ class Windows:
             constants=self.constants,
         )
 
-    def of_episode(self, name: str) -> Windows:
-        """Return the same windows of episodes that are equal values of a column; raise if episodes are said already."""
+    def of_episode(self, name: str | None) -> Windows:
+        """Return the same windows of episodes that are equal values of a column; None for episodes that rows are."""
         made = copy.copy(self)
         made.episode = name
         made._check_episodes()

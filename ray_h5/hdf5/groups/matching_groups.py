@@ -710,6 +710,7 @@ def _side_by_side(walks: Sequence[_Walk], kind: GroupPattern) -> GroupTable:
             levels, key = path.split("/"), tuple(texts_of(path, pattern) or ())
             datasets.setdefault(key, {})[column] = path, parent
             names.setdefault(key, "/".join(levels[place] for place in places))
+    # A row is excluded as a whole: one without its mask would be an error.
     keys = [
         key for key, of in datasets.items() if not any(map(kind.excludes, [names[key], *(p for p, _ in of.values())]))
     ]

@@ -100,6 +100,7 @@ class EqualValueRows(RowsOfKind):
         self._columns.chunked[name] = ChunkedBy(RUNS, values.array.chunk_rows)
         if values.array.kind == "sparse":
             return RowColumn(name, sparse_spans(ranges))
+        # Letters stay letters: `of_units` makes texts of their ranges, as `ragged` does.
         whole = self._columns.part(name) is None
         return RowColumn(name, ranges if whole else self._columns.of_units(name, ranges), chunk_rows=None)
 
@@ -151,6 +152,7 @@ def lengths_of_runs(columns: Columns, name: str, num_rows: int, option: str) -> 
         starts.append(at := first + np.flatnonzero(is_start))
         firsts.append(values[at - first])
         before = values[-1]
+    # What was read is gone by now: of each run, its first row and value are left.
     begins = np.concatenate(starts)
     if firsts:
         _check_once(np.concatenate(firsts), begins, layout, name)

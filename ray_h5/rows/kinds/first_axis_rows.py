@@ -69,7 +69,7 @@ class AxisRows(Episodes):
     def _lengths(self, num_rows: int) -> np.ndarray:
         assert self._windows is not None
         if self._windows.episode is not None:
-            return lengths_of_runs(self.columns, self._windows.episode, num_rows, "Windows(episode=...)")
+            return lengths_of_runs(self.columns, str(self._windows.episode), num_rows, "Windows(episode=...)")
         if self._windows.episode_flags:
             return self._flags(self._windows.episode_flags, num_rows)
         if self._windows.episode_bounds is not None:
@@ -167,4 +167,4 @@ class AxisRows(Episodes):
         lengths = self._known if self._known is not None else np.zeros(int(self._is_timed))
         if self._windows is None or self._windows.episode is None:
             return objects(str(i).encode() for i in range(len(lengths)))
-        return names_of_runs(self.columns, self._windows.episode, self._starts(lengths))
+        return names_of_runs(self.columns, str(self._windows.episode), self._starts(lengths))

@@ -1,29 +1,34 @@
-"""Rows that are whole: each group of a file, or each file; with windows, they are episodes."""
+"""Rows that are whole groups or files: with windows, they are episodes, or files are steps of episodes of several."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import PurePosixPath
+from typing import Any
 
 import numpy as np
 
-from ray_h5.buffers import objects
+from ray_h5.buffers import empty, objects
 from ray_h5.columns.column_resolver import Parts, are_single_values
 from ray_h5.columns.conventions.matlab_columns import texts_of_characters
 from ray_h5.columns.file_columns import THE_FILE, FileColumns
-from ray_h5.columns.ragged.range_columns import Ranges
+from ray_h5.columns.ragged.range_columns import Ranges, layout_of_rows
 from ray_h5.columns.row_table import Listing, RowTable
-from ray_h5.columns.values import InMemory
+from ray_h5.columns.values import InMemory, Reading, Values, read_dtype, run_readings
 from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import ENDS, LACKS, GroupTable, Texts
 from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.row_requests import Request
+from ray_h5.per_process import cached_property
+from ray_h5.rows.frames_option import Frames
 from ray_h5.rows.group_columns import GroupColumns
 from ray_h5.rows.kinds.clock import has_steps
 from ray_h5.rows.patches_option import Patches
-from ray_h5.rows.row_columns import Episodes, RowColumn, with_single_values
+from ray_h5.rows.row_columns import Episodes, RowColumn, RowsOfKind, with_single_values
 from ray_h5.rows.row_kind_options import NUM_SAMPLES, Files, Groups
-from ray_h5.rows.windows_option import Windows
+from ray_h5.rows.windows_option import IS_PAD, WindowColumn, Windows
 
 _OF_ROWS = {"list", "ragged", "sparse"}
 """Kinds of columns whose values are arrays of varying length already."""
@@ -178,6 +183,118 @@ class WholeRows(Episodes):
     def episode_names(self) -> np.ndarray:
         groups = self.columns.groups
         return objects([b""]) if groups is None else groups.groups.take(np.arange(len(groups)))
+
+
+# Files that are steps ------------------------------------------------------------------------------
+
+
+class FrameRows(RowsOfKind):
+    """The row of one file: a window of each column with offsets, and the values of this file of the others.
+
+    Parameters
+    ----------
+    own : WholeRows
+        The file as a row.
+    kind : Frames
+        The windows, and the episodes of files.
+    open_file : callable
+        Opens a file of the episode as a row.
+    """
+
+    def __init__(self, own: WholeRows, kind: Frames, open_file: Callable[[str], Any]) -> None:
+        self._own, self._kind, self._open, self._path = own, kind, open_file, own.columns.path
+        self._by_name = {column.name: column for column in kind.windows.columns}
+
+    @property
+    def num_rows(self) -> int:
+        return int(self._kind.has_row(self._path))
+
+    @property
+    def table(self) -> RowTable:
+        return self._own.table
+
+    def listing(self) -> Listing:
+        listing = self._own.listing()
+        marks = [name + IS_PAD for name in self._by_name] if self._kind.windows.marks_padding else []
+        return replace(listing, names=tuple(dict.fromkeys([*listing.names, *self._by_name, *marks])))
+
+    def adds(self, name: str) -> str | None:
+        window = self._by_name.get(name)
+        if (window is not None and window.name != window.source) or (window is None and self._padded(name) is not None):
+            return "Windows adds. Name the windows otherwise, such as {'window': ('u', range(0, 4))}"
+        return self._own.adds(name) if window is None else None
+
+    def has(self, name: str) -> bool:
+        return self._own.has(name)
+
+    def _padded(self, name: str) -> WindowColumn | None:
+        """Return the window whose padding a column marks."""
+        marks = self._kind.windows.marks_padding and name.endswith(IS_PAD)
+        return self._by_name.get(name.removesuffix(IS_PAD)) if marks else None
+
+    def column(self, name: str) -> RowColumn:
+        if (window := self._by_name.get(name)) is not None:
+            own = self._own.column(window.source)
+            return RowColumn(name, _Stack(window, self._path, own, self._kind, self._open), np.zeros_like)
+        if (of := self._padded(name)) is not None:
+            side = self._kind.window(self._path, of)[1]
+            return RowColumn(name, InMemory.of(name, lambda rows: np.tile(side != 0, (len(rows), 1)), bool, side.shape))
+        return self._own.column(name)
+
+    def episode_names(self) -> np.ndarray:
+        return objects([self._kind.episode_of(self._path).encode("utf-8", "surrogateescape")])
+
+    def episodes_of(self, rows: np.ndarray) -> np.ndarray:
+        return np.zeros_like(rows)
+
+
+@dataclass(frozen=True, eq=False)
+class _Stack(Values):
+    """A window of one file: the values of this and of other files, one after the other."""
+
+    window: WindowColumn
+    path: str
+    own: RowColumn
+    kind: Frames
+    open_file: Callable[[str], Any]
+
+    @cached_property
+    def array(self) -> ColumnLayout:
+        one = self.own.layout(1, self.path)
+        if one.kind in {"list", "ragged", "sparse"}:
+            raise UnsupportedColumnError(
+                f"{one.where} has rows of {one.kind} values: with a file a step, windows are of arrays of one shape. "
+                "Leave it out of the offsets."
+            )
+        return layout_of_rows(self.window.name, one, (1, len(self.window.offsets), *one.row_shape), 1, self.path)
+
+    def reading(self, units: Request, out: np.ndarray) -> Reading:
+        places, array = units.listed().places, self.array
+        files, side = self.kind.window(self.path, self.window)
+        at = {path: np.flatnonzero([path == other for other in files]) for path in files}
+        before, after = (pad == "zero" for pad in self.kind.windows.pad)
+
+        # Once the file of the row was read: its reader has one file, and few files are open at a time.
+        def finish() -> None:
+            window = empty(array.row_shape, read_dtype(array, out.dtype), array.where)
+            run_readings([partial(self._planned, path, window, steps) for path, steps in at.items()])
+            for step in np.flatnonzero((before & (side < 0)) | (after & (side > 0))).tolist():
+                window[step] = self.own.values.blank(window.dtype)
+            for place in places.tolist():
+                out[place] = window
+
+        return Reading([], [finish])
+
+    def _planned(self, path: str, window: np.ndarray, steps: np.ndarray) -> Any:
+        """Return the read of the value of one file into these steps of a window."""
+        reader, own = self.open_file(path), self.own.layout(1, self.path)
+        layout = reader.column(source := self.window.source)
+        if (layout.kind, layout.row_shape, layout.dtype) != (own.kind, own.row_shape, own.dtype):
+            raise SchemaMismatchError(
+                f"{path}: column {source!r} holds {layout.dtype} of shape {layout.row_shape}, and {self.path} of the "
+                f"same window {own.dtype} of shape {own.row_shape}. Windows are of files that agree in it."
+            )
+        return reader.planned({source: window}, np.zeros_like(steps), steps)
 
 
 def _of_arrays(name: str, table: GroupTable, ends: np.ndarray) -> InMemory:

@@ -1,0 +1,144 @@
+"""Windows over files: each file is a step, and an episode is several files."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ray_h5.errors import OptionError
+from ray_h5.rows.row_kind_options import Files, RowKind, check_episodes, naming_files
+from ray_h5.rows.windows_option import WindowColumn, Windows
+
+FOLDER = "folder"
+"""Files in one folder are an episode."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frames(RowKind):
+    """Each file is a step of an episode of files, and a row is a window around it.
+
+    A row belongs to the file of its step: its index, number and columns without offsets are those of `Files`.
+
+    Attributes
+    ----------
+    files : Files
+        The row kind of a file alone.
+    windows : Windows
+        The windows.
+    episodes : str or mapping of str to object
+        What files are an episode: those in one ``"folder"``, or with one value in a mapping.
+    """
+
+    files: Files
+    windows: Windows
+    episodes: str | Mapping[str, Any] = field(repr=False, compare=False)
+    _known: str = field(default="", init=False)  # of all files: other neighbours make other windows
+    _episodes: Mapping[str, tuple[str, tuple[str, ...], int]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    episode: ClassVar[str] = "file"
+
+    @property
+    def missing(self) -> str:
+        """The option of `Files`."""
+        return self.files.missing
+
+    def of_files(self, paths: Sequence[str]) -> Frames:
+        """Return the kind that knows the episodes of files, given these in the order of their steps."""
+        folders = {path: path.rpartition("/")[0] for path in paths}
+        names = folders if self.episodes == FOLDER else self._named(paths)
+        in_episodes: dict[str, list[str]] = {}
+        for path in paths:
+            in_episodes.setdefault(names[path], []).append(path)
+        episodes = {
+            path: (name, files, at)
+            for name, listed in in_episodes.items()
+            for files in [tuple(listed)]
+            for at, path in enumerate(files)
+        }
+        # Text of all episodes: an index of files that had other neighbours says nothing of these rows.
+        kind, said = replace(self, files=naming_files(self.files, paths)), repr(sorted(episodes.items()))
+        object.__setattr__(kind, "_episodes", episodes)
+        object.__setattr__(kind, "_known", f"{zlib.crc32(said.encode('utf-8', 'surrogateescape')):08x}")
+        return kind
+
+    def _named(self, paths: Sequence[str]) -> dict[str, str]:
+        """Return the episode of each file, as a mapping of paths, names or names without extension says."""
+        of: Any = self.episodes
+        named = {}
+        for path in paths:
+            there = PurePosixPath(path)
+            found = [of[key] for key in (path, there.name, there.stem) if key in of]
+            if not found:
+                raise OptionError(
+                    f"Windows: episode= has no entry for {path}, which has the name {there.stem!r}; expected "
+                    "{file: episode} for all files"
+                )
+            named[path] = str(found[0])
+        return named
+
+    def episode_of(self, path: str) -> str:
+        """Return the name of the episode of a file."""
+        return self._at(path)[0]
+
+    def _at(self, path: str) -> tuple[str, tuple[str, ...], int]:
+        if path not in self._episodes:
+            raise OptionError(
+                f"{path}: windows=Windows(..., episode=...) are of several files, and this is one "
+                "of them alone; pass all of them to H5Dataset, loader or read_h5"
+            )
+        return self._episodes[path]
+
+    def has_row(self, path: str) -> bool:
+        """Return whether there is a window around a file."""
+        _, files, at = self._at(path)
+        low = min(column.ends[0] for column in self.windows.columns)
+        high = max(column.ends[1] for column in self.windows.columns)
+        before, after = self.windows.pad
+        # Steps that fit, and of these each `stride`-th, counted in the episode: as windows in one file are.
+        first = max(0, -low) if before == "drop" else 0
+        last = len(files) - 1 - (max(0, high) if after == "drop" else 0)
+        return first <= at <= last and (at - first) % self.windows.stride == 0
+
+    def window(self, path: str, column: WindowColumn) -> tuple[list[str], np.ndarray]:
+        """Return the files of a window around a file, and which are before (-1) or after (1) the episode: int64."""
+        _, files, at = self._at(path)
+        steps = at + np.array(column.offsets, np.int64)
+        side = (steps >= len(files)).astype(np.int64) - (steps < 0)
+        return [files[step] for step in np.clip(steps, 0, len(files) - 1).tolist()], side
+
+    def neighbours(self, path: str) -> set[str]:
+        """Return the files that the row of a file is read from."""
+        return {file for column in self.windows.columns for file in self.window(path, column)[0]}
+
+
+def with_episodes(rows: RowKind | None, windows: Windows | None) -> tuple[RowKind | None, Windows | None]:
+    """Return rows and windows as files are opened with them: steps of rows of equal values, or of several files.
+
+    Raises
+    ------
+    OptionError
+        For an option of windows that means nothing for these rows.
+    """
+    if windows is None:
+        return rows, windows
+    if isinstance(rows, Files) and windows.of_files:
+        for name in ("per_step", "constants", "episode_length"):
+            if value := getattr(windows, name):
+                raise OptionError(f"Windows: {name}={value!r}: with a file a step, each column has one value a step")
+        if (of := windows.episode) != FOLDER and not (of and all(isinstance(file, str) for file in of or ())):
+            raise OptionError(f"Windows: episode={of!r}: expected 'folder', or {{file: episode}}")
+        # The rows are those of `Files`: nobody above needs to know of windows.
+        return Frames(rows, windows.of_episode(None), windows.episode or FOLDER), None
+    check_episodes(rows, windows)
+    if (by := getattr(rows, "by", None)) is None:
+        return rows, windows
+    windows = windows.of_episode(by)
+    check_episodes(None, windows)
+    return None, windows

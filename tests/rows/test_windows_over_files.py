@@ -1,0 +1,122 @@
+"""Windows over files, each of which is a step of an episode: as NumPy stacks them."""
+
+import os
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ray_h5
+from ray_h5 import Files, RowReader, Shuffle, Windows, kfold, where
+from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError
+from ray_h5.torch_data import H5Dataset, loader
+from tests.kit.files import save
+
+FRAMES = {"1999": 5, "2000": 3, "2010": 12}
+LAST_THREE = Windows({"image": range(-2, 1), "later": ("wind", [1, 2])}, episode="folder")
+
+
+def frame(year, number):
+    return np.full((4, 6), int(year) * 100 + number, "f4")
+
+
+@pytest.fixture
+def typhoons(tmp_path):
+    """A folder a typhoon, a file a frame: t_2 is before t_10."""
+    for year, count in FRAMES.items():
+        (tmp_path / "frames" / year).mkdir(parents=True)
+        for number in range(1, count + 1):
+            columns = {"image": frame(year, number), "wind": float(number), "name": f"{year}-{number}"}
+            save(tmp_path / "frames" / year / f"t_{number}.h5", columns)
+    return tmp_path / "frames"
+
+
+@given(
+    offsets=st.lists(st.integers(-4, 4), min_size=1, max_size=4),
+    pad=st.tuples(*[st.sampled_from(["edge", "zero", "drop"])] * 2),
+    stride=st.integers(1, 3),
+    lengths=st.lists(st.integers(1, 7), min_size=1, max_size=3),
+)
+def test_windows_equal_numpy(tmp_path_factory, offsets, pad, stride, lengths):
+    folder = tmp_path_factory.mktemp("frames")
+    for episode, length in enumerate(lengths):
+        (folder / f"e{episode}").mkdir()
+        for step in range(length):
+            save(folder / f"e{episode}" / f"{step}.h5", {"x": np.array([episode, step]), "t": step})
+    windows = Windows({"x": offsets}, pad=pad, stride=stride, episode="folder")
+    expected = []
+    for episode, length in enumerate(lengths):
+        first = max(0, -min(offsets)) if pad[0] == "drop" else 0
+        stop = length - max(0, *offsets) if pad[1] == "drop" else length
+        for step in range(first, stop, stride):
+            at = [step + offset for offset in offsets]
+            is_blank = [(n < 0 and pad[0] == "zero") or (n >= length and pad[1] == "zero") for n in at]
+            inside = [min(max(n, 0), length - 1) for n in at]
+            values = [[0, 0] if blank else [episode, n] for n, blank in zip(inside, is_blank, strict=True)]
+            expected.append((step, values, [not 0 <= n < length for n in at]))
+    if not expected:
+        with pytest.raises((RayH5Error, IndexError)):
+            H5Dataset(folder, rows=Files(), windows=windows)[0]
+        return
+    rows = [*H5Dataset(folder, rows=Files(), windows=windows)]
+    marks = [row["x_is_pad"].tolist() if "x_is_pad" in row else [False] * len(offsets) for row in rows]
+    found = zip((int(row["t"]) for row in rows), (row["x"].tolist() for row in rows), marks, strict=True)
+    assert [*found] == expected
+
+
+def test_they_compose(typhoons, tmp_path):
+    options = {"rows": Files(key="frame"), "windows": LAST_THREE}
+    for _ in range(2):  # the second reads the index file
+        rows = H5Dataset(typhoons, index_dir=tmp_path / "index", **options)
+        assert len(rows) == 20
+        assert [row["frame"] for row in rows][8:11] == ["2010/t_1", "2010/t_2", "2010/t_3"]
+    tenth = rows[17]
+    assert (tenth["frame"], tenth["name"], tenth["later"].tolist()) == ("2010/t_10", "2010-10", [11.0, 12.0])
+    assert tenth["image"].tolist() == [frame("2010", n).tolist() for n in (8, 9, 10)]
+    strong = H5Dataset(typhoons, ["image", "frame"], where(wind=[5.0, 12.0]), dtypes={"image": "float64"}, **options)
+    assert strong[0]["image"].dtype == torch.float64
+    assert [row["frame"] for row in strong] == ["1999/t_5", "2010/t_5", "2010/t_12"]
+    folds = kfold(typhoons, 3, group="episode", stratify=None, **options)
+    held = [{row["frame"][:4] for row in H5Dataset(typhoons, ["frame"], own, **options)} for _, own in folds]
+    assert sorted(map(sorted, held)) == [["1999"], ["2000"], ["2010"]]
+    options |= {"columns": ["image", "frame"], "shuffle": Shuffle(seed=3)}
+    batches, resumed = loader(typhoons, 3, **options), loader(typhoons, 3, **options)
+    epoch = iter(batches)
+    next(epoch)
+    resumed.load_state_dict(pickle.loads(pickle.dumps(batches.state_dict())))
+    assert [batch["frame"] for batch in resumed] == [batch["frame"] for batch in epoch]
+    of_table = Windows({"wind": [-1, 0]}, episode={f"t_{n}": n % 2 for n in range(13)})
+    flat = H5Dataset(typhoons / "2010", rows=Files(), windows=of_table)
+    assert [row["wind"].tolist() for row in flat][:4] == [[1.0, 1.0], [2.0, 2.0], [1.0, 3.0], [2.0, 4.0]]
+
+
+@pytest.mark.usefixtures("ray_local")
+def test_ray(typhoons):
+    rows = ray_h5.read_h5(str(typhoons), columns=["image", "frame"], rows=Files(key="frame"), windows=LAST_THREE)
+    found = {row["frame"]: row["image"] for row in rows.take_all()}
+    assert len(found) == 20
+    assert np.array_equal(found["2010/t_10"], [frame("2010", n) for n in (8, 9, 10)])
+
+
+def test_what_is_refused(typhoons):
+    path = str(typhoons / "2000" / "t_2.h5")
+    with pytest.raises(OptionError, match="are of several files, and this is one of them alone"):
+        RowReader(path, rows=Files(), windows=LAST_THREE).read(["image"])
+    with pytest.raises(OptionError, match=r"has no entry for .*t_2\.h5"):
+        H5Dataset(path, rows=Files(), windows=Windows({"wind": [0]}, episode={"other": 1}))
+    with pytest.raises(OptionError, match="is for rows=Files"):
+        H5Dataset(path, windows=Windows({"image": [0]}, episode={"t_2": 1}))
+    with pytest.raises(OptionError, match=r"per_step=.*: with a file a step"):
+        H5Dataset(path, rows=Files(), windows=Windows({"image": [0]}, episode="folder", per_step=["wind"]))
+    rows = H5Dataset(typhoons, ["image", "wind"], rows=Files(), windows=LAST_THREE)
+    rows[7]
+    os.remove(path)
+    save(path, {"image": frame("2000", 9), "wind": 9.0, "name": "a file that has changed"})
+    with pytest.raises(RayH5Error, match=r"t_2\.h5.* changed"):
+        rows[7]
+    save(path, {"image": np.zeros((2, 2), "f4"), "wind": 9.0, "name": "x"})
+    with pytest.raises(SchemaMismatchError, match=r"image"):
+        H5Dataset(typhoons, ["image"], rows=Files(), windows=LAST_THREE)[7]
