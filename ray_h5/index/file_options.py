@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow.compute as pc
@@ -43,6 +43,8 @@ from ray_h5.storage.storage_of_path import Storage, storage_for
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from ray_h5.index.files_beside import FilesBeside
 
 
 logger = logging.getLogger(__name__)
@@ -303,6 +305,9 @@ def _with_labels(index: RowIndex, labels: Iterable[Classes], *, of_some: bool) -
 def _of_files(index: RowIndex, asked: Classes) -> Classes:
     """Return the classes that the files have: their categories, or else the values of all rows."""
     name = asked.name
+    if (column := index.beside.columns.get(name)) is not None and column.table.is_in_files:
+        files = cast("FilesBeside", column.table)
+        return replace(_of_files(files.index, replace(asked, name=column.stored)), name=name)
     if name in index.columns:
         answers = index.lookup.ask(index.files.all_paths(), Question(tuple(index.columns)))
         columns = [facts.columns[name] for facts in answers if name in facts.columns]

@@ -42,6 +42,7 @@ from ray_h5.predicates.evaluate import check_names, evaluate
 from ray_h5.predicates.virtual_names import (
     AnyEqual,
     Fold,
+    Length,
     RowMask,
     columns_of,
     parse_virtual,
@@ -57,7 +58,7 @@ from ray_h5.scope import Scope
 from ray_h5.storage.byte_source import Identity
 from ray_h5.storage.request_pool import each_waiting
 from ray_h5.storage.storage_of_path import storage_of
-from ray_h5.tables.table_columns import TableColumns
+from ray_h5.tables.table_columns import TableColumn, TableColumns
 
 logger = logging.getLogger(__name__)
 
@@ -284,17 +285,37 @@ class RowIndex(ComparedByContent):
         absent = dict.fromkeys(spec for spec in columns.values() if spec not in self.found.values)
         for spec in absent:
             _, criterion = parse_virtual(spec.name)
-            column = self.beside.columns.get(spec.name)
+            column = self._beside(spec)
             if column is not None or isinstance(criterion, Fold):
                 self.check_claim()
             if column is not None:
-                values[spec] = pa.chunked_array([column.cast(spec, column.of(self.files, None))])
+                of_rows = column.cast(spec, column.of(self.files, None))
+                nothing = False if spec.kind == "bool" else 0  # of a row without a line: no occurrence, and no length
+                values[spec] = pa.chunked_array([of_rows if criterion is None else of_rows.fill_null(nothing)])
             elif isinstance(criterion, Fold):
                 values[spec] = pa.chunked_array([self._in_fold(criterion)])
         if of_files := [spec for spec in absent if spec not in values]:  # each file checks its own claim
             values |= self._of_files(of_files)
         self.found.add(values=values)
         return {name: self.found.values[spec] for name, spec in columns.items()}
+
+    def _beside(self, spec: ColumnSpec) -> TableColumn | None:
+        """Return a column of a table, or what is computed of one whose values stay in files; None for others."""
+        name, criterion = parse_virtual(spec.name)
+        column, known = self.beside.columns.get(name), self.beside.columns
+        if column is None or criterion is None:
+            return column
+        if not column.table.is_in_files or not isinstance(criterion, (AnyEqual, Length)):
+            return None
+        if isinstance(criterion, AnyEqual):
+            valid = None if criterion.valid is None else known.get(criterion.valid)
+            if criterion.valid is not None and (valid is None or valid.table is not column.table):
+                raise PredicateError(
+                    f"any_equal: column {name!r} is of {column.table.name}; expected valid={criterion.valid!r} of it"
+                )
+            casts = tuple((known[one].stored, dtype, how) for one, dtype, how in criterion.casts if one in known)
+            criterion = replace(criterion, valid=None if valid is None else valid.stored, casts=casts)
+        return replace(column, stored=virtual_name(column.stored, criterion), spec=spec)
 
     def select(
         self, predicate: pc.Expression, added: Mapping[str, pa.Array] | None = None, *, stored: bool = False

@@ -30,7 +30,7 @@ def lengths_of(index: RowIndex, selection: np.ndarray | None, by_length: str | n
 def _of_shapes(index: RowIndex, name: str) -> np.ndarray | None:
     """Return the lengths of all rows of a column of varying shape; None for other columns."""
     spec, rows, windows = index.find([name])[name], index.scope.rows, index.scope.windows
-    if windows is None and rows is not None and rows.episode and not spec.is_scalar:
+    if windows is None and rows is not None and rows.episode and not spec.is_scalar and name in index.columns:
         row_lengths = _dataset_lengths(index, name)
         if row_lengths is None:  # it is not read: its shapes are not known yet
             row_lengths = _dataset_lengths(build_index(index.files.all_paths(), [name], index.lookup, index.cast), name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import OptionError, SchemaMismatchError, StaleIndexError
 from ray_h5.index.facts.file_facts import SourceTable
 from ray_h5.index.facts.scan_file import wrong_index
-from ray_h5.index.files_beside import FilesBeside
 from ray_h5.index.row_index import RowIndex
 from ray_h5.manifest.file_state import FileState
 from ray_h5.manifest.file_table import FileTable
@@ -34,6 +33,7 @@ from ray_h5.tables.table_columns import Lines, TableColumns
 
 if TYPE_CHECKING:
     from ray_h5.columns.row_table import RowTable
+    from ray_h5.index.files_beside import FilesBeside  # it imports readers of tables, which take long
     from ray_h5.manifest.file_manifest import Manifest
     from ray_h5.rows.row_view import AnyReader
 
@@ -365,8 +365,8 @@ def _files_beside(
     """Return the rows of other files that columns come from; raise for rows without one, if arrays cannot say so."""
     beside, planned = index.beside.columns, []
     wanted = [spec for spec in columns if spec.name in beside and beside[spec.name].table.is_in_files]
-    for table in {id(beside[spec.name].table): beside[spec.name].table for spec in wanted}.values():
-        assert isinstance(table, FilesBeside)
+    for of_files in {id(beside[spec.name].table): beside[spec.name].table for spec in wanted}.values():
+        table = cast("FilesBeside", of_files)
         mine = {spec.name: spec for spec in wanted if beside[spec.name].table is table}
         names = {name: beside[name].stored for name in mine}
         labels = tuple(replace(label, name=names[label.name]) for label in index.labels if label.name in names)

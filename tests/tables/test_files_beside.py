@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from ray_h5 import any_equal
 from ray_h5.errors import (
     OptionError,
     PositionError,
@@ -42,6 +43,7 @@ def write_features(path, rows=range(IMAGES)):
             points[place] = np.arange(row % 4)
         file["site"] = rows.astype(h5py.enum_dtype({"a": 0, "b": 1})) % 2
         file["when"] = rows * 1000
+        file["steps"] = rows[:, None] % 5 + np.arange(3)
         file["others"] = np.arange(7)
 
 
@@ -163,8 +165,20 @@ def test_folds_and_labels_by_columns_of_another_file(folder):
         seen += images[1]
     assert sorted(seen) == sorted({*OF.tolist()})
     samples = opened(folder, ["q", "image/name"], labels={"image/name": "auto"})
-    classes = sorted({f"n{image}" for image in OF})
+    classes = sorted(f"n{image}" for image in range(IMAGES))  # also of images without a question
     assert [classes[i] for i in samples[:]["image/name"].tolist()] == [f"n{image}" for image in OF]
+
+
+def test_what_is_computed_of_lists_of_another_file(folder):
+    has_two = opened(folder, ["q"], predicate=where(**{"image/steps": any_equal(2)}))
+    assert has_two[:]["q"].tolist() == np.flatnonzero(OF % 5 < 3).tolist()
+    with pytest.raises(PredicateError, match="expected valid='q' of it"):
+        opened(folder, ["q"], predicate=where(**{"image/steps": any_equal(2, valid="q")}))
+    samples = opened(folder, ["q", "image/points"])
+    shuffle = Shuffle(by_length="image/points", run_rows=QUESTIONS)
+    lengths = [len(each) for batch in loader(samples, 10, shuffle=shuffle) for each in batch["image/points"]]
+    assert sorted(lengths) == sorted((OF % 4).tolist())
+    assert max(np.ptp(lengths[at : at + 10]) for at in range(0, QUESTIONS, 10)) <= 2
 
 
 def test_several_files_beside_are_one_table(folder):
@@ -275,7 +289,7 @@ def test_what_cannot_be_joined_is_refused(folder):
     # What is not asked for may have the name of a column of the files; by default all columns are delivered.
     assert opened(folder, ["q", "features"], BY["integers"] | {"prefix": ""})[5]["features"][0, 0] == OF[5]
     assert {*opened(folder, None).columns} == {"q", "image", "key", "guid", "name", *(f"image/{name}" for name in
-            (*NAMES, "number", "guid"))}  # fmt: skip
+            (*NAMES, "number", "guid", "steps"))}  # fmt: skip
 
 
 @pytest.mark.parametrize("columns", [["q", "image/features"], ["q", "image/number"]])
