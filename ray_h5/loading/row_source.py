@@ -21,10 +21,11 @@ from ray_h5.order.block_layout import MAX_BLOCK_BYTES
 from ray_h5.per_process import PerProcess, cached_property
 from ray_h5.plan.execute_plan import BlockRows, by_file
 from ray_h5.plan.read_plan import ReadPlan
+from ray_h5.read.file_caches import MAX_INDEX_BYTES, max_open
 from ray_h5.read.file_reads import run_reads
 from ray_h5.read.held_chunks import HeldChunks
 from ray_h5.read.native.job_table import new_times
-from ray_h5.read.open_file import MAX_INDEX_BYTES, forget, max_open
+from ray_h5.read.open_files import forget
 from ray_h5.read.read_parts import FileRead
 from ray_h5.read.reader import FileReader
 from ray_h5.storage.byte_source import Identity

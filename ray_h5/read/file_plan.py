@@ -12,8 +12,9 @@ from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.takes import Take
 from ray_h5.read.arrays.column import Column, shared_jobs
 from ray_h5.read.arrays.plan_boxes import BoxPlanner
+from ray_h5.read.file_caches import JOINT_COLUMNS, MAX_OTHERS, max_open
 from ray_h5.read.jobs import Job, planned_later
-from ray_h5.read.open_file import JOINT_COLUMNS, MAX_OTHERS, OpenFile, max_open
+from ray_h5.read.open_file import OpenFile
 from ray_h5.read.read_parts import FileRead, Part
 from ray_h5.read.virtual_columns import VirtualColumn
 
@@ -90,7 +91,7 @@ def _virtual_jobs(
 ) -> list[Job]:
     """Return the work of a part of a virtual dataset; what it reads of other files is added to these instead."""
     most, layout = max_open(MAX_OTHERS), virtual.layout
-    if file.held is None and isinstance(part.address, str) and not part.where:
+    if not file.is_pinned and isinstance(part.address, str) and not part.where:
         if len(layout.sources) <= most:
             if (joint := JOINT_COLUMNS.get(virtual)) is None:
                 joint = [column for column in [virtual.joint()] if column is not None]

@@ -1,24 +1,25 @@
 """One open file: its bytes, its manifest, libhdf5's view of it, and the readers of its columns.
 
 An open file belongs to the process that opened it: after a fork the caches of the child are empty, and a
-pickled `FileReader` opens its own.
+pickled `FileReader` opens its own. `file_caches` says what stays in memory.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from ray_h5.errors import OptionError, RayH5Error, StaleIndexError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.errors import RayH5Error, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.columns.chunk_lists import build_chunk_index, listed_in_tree
 from ray_h5.hdf5.files.links import as_object
-from ray_h5.hdf5.files.metadata_replay import HeldBytes, has_missed, trim
+from ray_h5.hdf5.files.metadata_replay import HeldBytes
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.files.other_files import OtherFiles
 from ray_h5.hdf5.format.file_bytes import gather
@@ -26,36 +27,24 @@ from ray_h5.hdf5.groups.matching_groups import GroupPattern, read_group_table, r
 from ray_h5.hdf5.tree.attributes import attributes_of, names_of_values, notes_of, short_attributes
 from ray_h5.hdf5.tree.known_headers import KNOWN_NOTES, FormatError, KnownHeaders, PlainBytes
 from ray_h5.hdf5.tree.tree import H5Tree, now
-from ray_h5.lru import LRU
 from ray_h5.manifest.chunk_index import ChunkIndex
 from ray_h5.manifest.file_manifest import Manifest
-from ray_h5.manifest.file_state import FileState, SourceStates, are_same_sources, check_same, check_sources, compare
+from ray_h5.manifest.file_state import SourceStates
 from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray
 from ray_h5.manifest.known_columns import KnownColumn, OtherColumn, PackedIndex, Redirect
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, Encoding, FileLayout, Form
 from ray_h5.manifest.takes import Take
 from ray_h5.read.arrays.chunk_source import ChunkSource, RawFiles, joined_indexes
 from ray_h5.read.arrays.column import Column, JoinedColumn, no_places
+from ray_h5.read.file_caches import FILES, OTHERS
 from ray_h5.read.native.chunk_lister import list_chunks
 from ray_h5.read.read_parts import ColumnAddress
 from ray_h5.read.stored_items import StoredItems
-from ray_h5.storage.byte_source import ByteSource, Identity, ObjectIdentity
-from ray_h5.storage.local import identity_now
-from ray_h5.system import max_open_files
+from ray_h5.storage.byte_source import ByteSource, Identity
 
 if TYPE_CHECKING:
     from ray_h5.hdf5.files.external_policy import Access
     from ray_h5.hdf5.files.links import Sources
-
-MAX_OPEN_FILES = 64
-"""Most files in the cache. Each needs a descriptor, of which a process usually has 1024; the cache takes at most a
-quarter of them."""
-
-MAX_OTHERS = 256
-"""Most local files in the cache that values of other files come from."""
-
-MAX_INDEX_BYTES = 256 << 20
-"""Most bytes of the chunk indexes of the cached files; a chunk takes 28. The file used last stays in any case."""
 
 Result = TypeVar("Result")
 
@@ -63,18 +52,8 @@ SourcesRead: TypeAlias = "Mapping[str, tuple[str, Identity | None]]"
 NO_SOURCES: SourcesRead = {}
 
 
-def max_open(most: int | None = None) -> int:
-    """Return how many files a cache may hold: at most a quarter of the descriptors of this process."""
-    most = MAX_OPEN_FILES if most is None else most
-    limit = max_open_files()
-    return most if limit is None else max(1, min(most, limit // 4))
-
-
-class OpenFile:
-    """One file, on a disk or in a store: its bytes, what is known of it, and readers of its columns.
-
-    Of a file in a store, bytes are held in memory, which libhdf5 parses; a pass that misses some is made again. Each
-    request says which state of the file it wants.
+class OpenFile(ABC):
+    """One file: its bytes, what is known of it, and readers of its columns. `open_files` has its two kinds.
 
     With `swmr`, a writer may have it open and add rows. The columns stay as they were when they were
     described. Size and times then change all the time, so the inode alone identifies the file.
@@ -83,35 +62,35 @@ class OpenFile:
     ----------
     access : Access
         How it is opened.
-    state : Identity
-        The state of a file in a store.
-    others : OtherFiles, optional
-        The other files in the store that columns come from. A file that one of these leads to shares them.
+    byte_source : ByteSource
+        Its bytes.
+    identity : Identity
+        The state that they are of.
+    held : HeldBytes, optional
+        What is in memory of a file in a store.
 
     Attributes
     ----------
-    byte_source, identity
-        Its bytes, and the state that they are of.
-    held : HeldBytes, optional
-        What is in memory of a file in a store.
     manifest : Manifest
         What is known of it.
     readers : dict of (str, ColumnAddress) to Column
         The readers of datasets that were read, with the column that leads to each, if one does.
     joined_columns : mapping of JoinedArray to JoinedColumn
         The readers of many datasets.
+    others : OtherFiles, optional
+        The other files in the store that columns come from.
     """
 
-    def __init__(self, access: Access, state: Identity, others: OtherFiles | None = None) -> None:
-        self.path = access.path
-        self.access = access
-        self._is_local = not access.storage.is_fetched
-        if access.swmr and not self._is_local:
-            raise OptionError(f"{self.path}: swmr=True: nobody adds rows to an object in a store; leave it out")
-        # A descriptor of our own: that of libhdf5 holds its lock.
-        self.byte_source: ByteSource = access.storage.open(self.path, state)
-        self.identity: Identity = self.byte_source.identity() if self._is_local else state
-        self.held = None if self._is_local else HeldBytes(self.byte_source)
+    is_pinned: ClassVar[bool]
+    """Whether each request for bytes says which state it wants: what was found out stays true, also that nothing is
+    there. Bytes are held in memory then, which libhdf5 parses, and a pass that misses some is made again."""
+
+    def __init__(
+        self, access: Access, byte_source: ByteSource, identity: Identity, held: HeldBytes | None = None
+    ) -> None:
+        self.path, self.access = access.path, access
+        self.byte_source, self.identity, self.held = byte_source, identity, held
+        self.others: OtherFiles | None = None
         self._lock = threading.RLock()
         self.manifest = Manifest()
         self._headers: KnownHeaders | None = None
@@ -120,15 +99,59 @@ class OpenFile:
         self._listed: tuple[str, ...] = ()
         self._refused: dict[str, RayH5Error] | None = None
         self._sought: Sources = {}
+        self._states: dict[str, Identity] = {}
         self.readers: dict[tuple[str, ColumnAddress], Column] = {}
         self.joined_columns: WeakKeyDictionary[JoinedArray, JoinedColumn] = WeakKeyDictionary()
         self._indexes: dict[str, ChunkIndex] = {}
         self.virtual: dict[str, Any] = {}
         self._index_bytes = 0
-        self._counted_sizes = (0, 0, 0)
-        self._states: dict[str, Identity] = {}
-        self._owns_others = others is None
-        self.others = others or (None if self._is_local else OtherFiles(self, OpenFile))
+
+    # What differs between files on disks and in stores ----------------------------------------
+
+    @abstractmethod
+    def _plain_bytes(self) -> PlainBytes:
+        """Return what reads headers without libhdf5; raise a `FormatError` if it must be asked."""
+
+    @abstractmethod
+    def _is_same(self) -> bool:
+        """Return whether the bytes that were parsed are those of the file, and all were there."""
+
+    @abstractmethod
+    def _expect(self, sources: SourceStates) -> None:
+        """Take the states of other files in a plan for those of files that were not looked at."""
+
+    @abstractmethod
+    def _other_file(self, path: str, group: str = "/") -> OpenFile:
+        """Return another file that values come from, opened with a group."""
+
+    @abstractmethod
+    def check_sources(self, name: str, expected: SourceStates) -> None:
+        """Raise unless the sources of a column have the expected states.
+
+        Their states are those at the time when the column was described, or now if it was not described yet.
+        """
+
+    @abstractmethod
+    def check_unchanged(self, sources: SourcesRead = NO_SOURCES) -> None:
+        """Raise if the file has changed since it was described, or a file that rows of a column come from.
+
+        Files in which only the ctime differs are described again.
+        """
+
+    @abstractmethod
+    def is_current(self, planned: Iterable[SourceStates] | None = None) -> bool:
+        """Return whether the other files that columns come from are unchanged; in a store, as they are `planned`."""
+
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes that the file holds in memory: what is known of it, chunk indexes, and parts of one in a store."""
+        return self.manifest.nbytes + self._index_bytes
+
+    @abstractmethod
+    def trim(self) -> None:
+        """Drop what is held of a file in a store if it is much, and let the caches count the rest, if there is more."""
+
+    # --------------------------------------------------------------------------------------------
 
     def library(self) -> H5Tree:
         """Return libhdf5's view of the file in this thread. Blocks in a block share it, and the outermost closes it."""
@@ -141,7 +164,7 @@ class OpenFile:
         """Find out now whether it is HDF5."""
         if not self._is_hdf5 and self.headers() is None:
             with self.library() as library:
-                library.file if self.held is None else library.root  # noqa: B018  opens it
+                library.root if self.is_pinned else library.file  # noqa: B018  opens it
             self._is_hdf5 = True
 
     def forget(self) -> None:
@@ -153,22 +176,11 @@ class OpenFile:
     def headers(self) -> KnownHeaders | None:
         """Return what describes the datasets of the file without libhdf5; None if it must be asked."""
         if self._headers is None and not self._asks_library:
-            descriptor = self.byte_source.descriptor
             try:
-                if self.held is not None:
-                    plain = PlainBytes(self.held.read_on, self.held.size)
-                elif descriptor is not None:
-                    plain = PlainBytes.on_disk(descriptor, self.identity.size)
-                else:
-                    raise FormatError  # noqa: TRY301  as what is not known of a file
-                self._headers = KnownHeaders(self.path, self.access.group, plain)
+                self._headers = KnownHeaders(self.path, self.access.group, self._plain_bytes())
             except FormatError:
                 self._asks_library = True
         return self._headers
-
-    def _is_same(self) -> bool:
-        """Return whether the bytes that were parsed are those of the file, and all were there."""
-        return self.byte_source.identity() == self.identity if self.held is None else not has_missed()
 
     # What is known ---------------------------------------------------------------------------
 
@@ -271,7 +283,7 @@ class OpenFile:
 
     def _note_absent(self, name: str) -> None:
         # On a disk, a file that a link leads to may have it later.
-        if self.held is not None and self._is_same():
+        if self.is_pinned and self._is_same():
             self.manifest.absent[name] = None
 
     def encoding(self, name: str) -> Encoding | None:
@@ -354,7 +366,7 @@ class OpenFile:
             with self._lock:
                 # Groups that were asked for as columns encode these in several datasets: each is opened once.
                 self.manifest.encodings.update(library.encodings)
-            if self.held is None:
+            if not self.is_pinned:
                 return table, refused
             known = dict(zip(table.columns, gather(self._with_chunks, table.columns.values()), strict=True))
         return replace(table, columns=known), refused
@@ -397,7 +409,7 @@ class OpenFile:
             with self.library() as library, translated(self.path, f"reading the attributes of column {column!r}"):
                 values = short_attributes(library.dataset(column), names)
             known = {**known, **{name: values.get(name) for name in names}}
-            if self.held is not None:
+            if self.is_pinned:
                 self.manifest.attributes[column] = known
         return {name: value for name in names if (value := known[name]) is not None}
 
@@ -455,150 +467,6 @@ class OpenFile:
         self._expect(sources)
         return self._other_file(next((path for path, _ in sources), self.path), self.access.group)
 
-    def _expect(self, sources: SourceStates) -> None:
-        """Take the states of other files in a plan for those of files that were not looked at."""
-        if self.others is not None:
-            self.others.expect(sources)
-            return
-        for path, state in sources:
-            if state is not None:
-                self._states.setdefault(path, state)
-
-    def _other_file(self, path: str, group: str = "/") -> OpenFile:
-        """Return another file that values come from, opened with a group."""
-        if self.others is not None:
-            return self.others.file(path, group)
-        access = replace(self.access, path=path, group=group, beside="")
-        known = self.identity if path == self.path else self._states.get(path)
-        opened = OTHERS.get(access)
-        if opened is not None and opened.identity == known and opened.is_current():
-            return opened  # its name is looked at once it is read
-        identity = access.storage.check(path)
-        if opened is None or opened.identity != identity or not opened.is_current():
-            opened = OpenFile(access, identity)
-            OTHERS.max_items = max_open(MAX_OTHERS)
-            OTHERS.put(access, opened)
-        # It was opened by its name, which may lead to another file by now.
-        check_same(f"{self.path}: a column leads to {path}", known, opened.identity, leads=True)
-        return opened
-
-    # States ----------------------------------------------------------------------------------
-
-    def check_sources(self, name: str, expected: SourceStates) -> None:
-        """Raise unless the sources of a column have the expected states.
-
-        Their states are those at the time when the column was described, or now if it was not described yet.
-        """
-        known, look = self.manifest.columns.get(name), self.access.storage.identity
-        if known is not None or self.others is None:
-            found = None if known is None else known.layout.sources
-            check_sources(self.path, name, expected, found, swmr=self.access.swmr, look=look)
-        else:  # each request says which state it wants
-            self.others.expect(expected)
-
-    def check_unchanged(self, sources: SourcesRead = NO_SOURCES) -> None:
-        """Raise if the file has changed since it was described, or a file that rows of a column come from.
-
-        Files in which only the ctime differs are described again.
-        """
-        swmr, found = self.access.swmr, self.byte_source.identity()
-        if found != self.identity and check_same(self.path, self.identity, found, swmr=swmr).kind == "ctime":
-            self.look_again(found)
-        if self.others is not None:
-            for file in self.others.opened(sources):
-                check_same(file.path, file.identity, file.byte_source.identity())
-            return
-        for path, (name, state) in sources.items():
-            leads, now = f"{self.path}: column {name!r} leads to {path}", identity_now(path)
-            if now != state and check_same(leads, state, now, leads=True, swmr=swmr).kind == "ctime":
-                assert now is not None
-                for file in OTHERS.values():
-                    if file.path == path and compare(file.identity, now).kind == "ctime":
-                        file.look_again(now)
-                for file in (self, *OTHERS.values()):
-                    file._take_state(path, now)
-
-    def look_again(self, identity: Identity, *, is_planned: bool = True) -> None:
-        """Describe the file again, as only its ctime differs.
-
-        If its columns and chunks are as before, it stays open. Otherwise it changed, which is an error if a plan was
-        made for the file as it was.
-        """
-        again = OpenFile(self.access, identity)
-        with self._lock, again.library():
-            described = {name: (known, again.column(name)) for name, known in dict(self.manifest.columns).items()}
-            is_same = compare(identity, again.identity).is_none and all(  # it may be touched once more meanwhile
-                known.layout == replace(now, sources=known.layout.sources)
-                and are_same_sources(known.layout.sources, now.sources)
-                for known, now in described.values()
-            )
-            if is_same and all(again.index_of(name) == index for name, index in self._indexes.items()):
-                self.identity, self._headers = again.identity, None
-                self._states.update(again._states)
-                self.manifest.columns.update(
-                    (name, replace(known, layout=now)) for name, (known, now) in described.items()
-                )
-                # They were made of what is not compared.
-                self.readers.clear()
-                self.joined_columns.clear()
-            elif is_planned:
-                for name, (known, now) in described.items():  # says which other file changed
-                    check_sources(self.path, name, known.layout.sources, now.sources)
-                raise StaleIndexError(
-                    f"{self.path}: the file changed between planning and reading: its size and mtime are the same, and "
-                    "its columns or their chunks are not. Make the dataset again."
-                )
-
-    def _take_state(self, path: str, state: Identity) -> None:
-        """Take over the state of another file, if only its ctime differs from the known one."""
-
-        def taken(sources: Iterable[tuple[str, Identity | None]]) -> SourceStates:
-            return tuple(
-                (other, state if other == path and compare(known, state).kind == "ctime" else known)
-                for other, known in sources
-            )
-
-        with self._lock:
-            self._states.update((other, known) for other, known in taken(self._states.items()) if known is not None)
-            self._sought.update(taken(self._sought.items()))
-            for name, known in dict(self.manifest.columns).items():
-                if any(other == path for other, _ in known.layout.sources):
-                    layout = replace(known.layout, sources=taken(known.layout.sources))
-                    self.manifest.columns[name] = replace(known, layout=layout)
-
-    def is_current(self, planned: Iterable[SourceStates] | None = None) -> bool:
-        """Return whether the other files that columns come from are unchanged; in a store, as they are `planned`."""
-        if self.others is not None:
-            return self.others.are_current(planned)
-        with self._lock:
-            columns = (source for known in [*self.manifest.columns.values()] for source in known.layout.sources)
-            sources = {*self._sought.items(), *columns, *self._states.items()}
-        try:
-            return all(identity_now(path) == known for path, known in sources)
-        except RayH5Error:
-            return False  # the file is opened again, and reports the error for the columns concerned
-
-    # Memory ----------------------------------------------------------------------------------
-
-    @property
-    def cached_bytes(self) -> int:
-        """Bytes that the file holds in memory: what is known of it, chunk indexes, and parts of one in a store."""
-        others = 0 if self.others is None or not self._owns_others else self.others.cached_bytes
-        return self.manifest.nbytes + self._index_bytes + others + (0 if self.held is None else self.held.nbytes)
-
-    def trim(self) -> None:
-        """Drop what is held of a file in a store if it is much, and let the caches count the rest, if there is more."""
-        assert self.held is not None
-        assert self.others is not None
-        held = [self.held, *self.others.held]
-        trim(held)
-        # To count is to look at each column that is known, of which there may be thousands.
-        sizes = sum(part.nbytes for part in held), len(self.manifest.columns), len(self.manifest.values)
-        if sizes != self._counted_sizes:
-            self._counted_sizes = sizes
-            for cache in (FILES, OTHERS):
-                cache.measure(self.access, self)
-
     def _counted(self, index: ChunkIndex) -> ChunkIndex:
         self._index_bytes += index.nbytes
         for cache in (FILES, OTHERS):
@@ -633,7 +501,7 @@ class OpenFile:
         if known is not None and known.index is not None:
             return known.chunks(self.path, self.byte_source.size)
         layout = self.column(name)
-        found = None if self.held is None else self._by_headers(lambda headers: headers.chunk_index(name, layout))
+        found = self._by_headers(lambda headers: headers.chunk_index(name, layout)) if self.is_pinned else None
         if found is not None:
             return found
         with self.library() as library:
@@ -696,60 +564,3 @@ def _fresh(error: RayH5Error) -> RayH5Error:
     fresh = type(error)(*error.args)
     fresh.__dict__.update(error.__dict__)
     return fresh
-
-
-FILES: LRU[OpenFile] = LRU(MAX_OPEN_FILES, MAX_INDEX_BYTES, lambda opened: opened.cached_bytes, keeps_last=True)
-"""The open files of this process that were asked for."""
-
-OTHERS: LRU[OpenFile] = LRU(MAX_OTHERS, MAX_INDEX_BYTES, lambda opened: opened.cached_bytes, keeps_last=True)
-"""Those that values of other files come from."""
-
-
-def _share(columns: Sequence[Column]) -> int:
-    """Return the bytes of the index of a joint column, or its share of the descriptors, if that is more."""
-    of_file = MAX_INDEX_BYTES // max_open(MAX_OTHERS)
-    return max([column.source.nbytes + len(column.source.parts or ()) * of_file for column in columns], default=0)
-
-
-JOINT_COLUMNS: LRU[Sequence[Column]] = LRU(64, 256 << 20, _share, keeps_last=True)
-"""Of virtual datasets, in all files, whose sources are read as one column: that, or nothing."""
-
-
-def open_file(access: Access, expect: FileState | None = None) -> OpenFile:
-    """Return an open file, from the cache if the file has not changed; otherwise a new one.
-
-    Of a remote file in an expected state, nothing is asked: each request says which state it wants.
-    """
-    planned, sources = (None, None) if expect is None else (expect.identity, expect.sources.values())
-    # With swmr too: a reader made after rows were added finds them.
-    identity = planned if isinstance(planned, ObjectIdentity) else access.storage.check(access.path)
-    opened = FILES.get(access)
-    # The cache is not locked here: a source may be on a mount that does not answer.
-    if opened is not None and compare(opened.identity, identity).kind == "ctime":
-        opened.look_again(identity, is_planned=planned is not None and compare(planned, identity).kind == "ctime")
-    if opened is None or opened.identity != identity or not opened.is_current(sources):
-        opened = OpenFile(access, identity)
-    FILES.max_items = max_open()
-    # Readers that still hold an evicted file keep it open.
-    FILES.put(access, opened)
-    return opened
-
-
-def forget(are_of: Callable[[Sequence[str]], Sequence[bool]]) -> None:
-    """Remove some files from the cache, and those that their columns come from; what readers hold stays open.
-
-    `are_of` returns of paths whether each is among the files.
-    """
-    paths = list(dict.fromkeys(file.path for file in FILES.values()))
-    gone = {path for path, is_of in zip(paths, are_of(paths), strict=True) if is_of}
-    files = FILES.remove(lambda _, file: file.path in gone)
-    columns = [known.layout for file in files for known in [*file.manifest.columns.values()]]
-    gone |= {path for layout in columns for path, _ in layout.sources}
-    OTHERS.remove(lambda _, file: file.path in gone)
-    JOINT_COLUMNS.remove(lambda virtual, _: virtual.layout.path in gone)
-
-
-def forget_all() -> None:
-    """Remove all files from the cache; those that readers hold stay open."""
-    for cache in (FILES, OTHERS, JOINT_COLUMNS):
-        cache.clear()

@@ -32,7 +32,8 @@ from ray_h5.read.file_plan import jobs_of_parts
 from ray_h5.read.file_reads import repeated, run_together
 from ray_h5.read.jobs import Job, ReadStats
 from ray_h5.read.native.job_table import new_times
-from ray_h5.read.open_file import OpenFile, open_file
+from ray_h5.read.open_file import OpenFile
+from ray_h5.read.open_files import open_file
 from ray_h5.read.read_parts import FileRead, Part, outputs
 from ray_h5.storage.byte_source import FileIdentity, Identity, ObjectIdentity
 from ray_h5.storage.hub import on_hub
@@ -456,7 +457,7 @@ class FileReader:
             if isinstance(part.address, str):
                 column = file.readers.get(("", part.address))
                 plain += [] if column is None or column.source.layout.sources else [column]
-            elif isinstance(part.address, JoinedArray) and file.held is None and not file.access.beside:
+            elif isinstance(part.address, JoinedArray) and not file.is_pinned and not file.access.beside:
                 joined = file.joined_columns.get(part.address)
                 plain += [] if joined is None else [joined]
         if len(plain) == len(read.parts) and not self._expected:
@@ -468,7 +469,7 @@ class FileReader:
             read.sources.clear()
             return jobs_of_parts(file, read, read.parts, self._expected)
 
-        return plan() if file.held is None else replay(plan)
+        return replay(plan) if file.is_pinned else plan()
 
     def _ask(self, action: Callable[[OpenFile], Result]) -> Result:
         """Return the result of `action`, which asks the open file; it is repeated after errors that may pass."""

@@ -11,7 +11,7 @@ import threading
 from torch.utils.data import DataLoader
 
 from ray_h5 import RowReader
-from ray_h5.read import open_file
+from ray_h5.read import file_caches
 from ray_h5.torch_data import H5Dataset, H5LazyDataset, loader
 
 
@@ -26,7 +26,7 @@ def to_the_end(*kept):
 def read(path):
     reader = RowReader(path)
     reader.read(["row"])
-    return reader, open_file.FILES.values()
+    return reader, file_caches.FILES.values()
 
 
 def ordinary(path):

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from ray_h5 import RayH5Error, RowReader, StaleIndexError
-from ray_h5.read import open_file
-from ray_h5.read.open_file import forget_all
+from ray_h5.read import file_caches
+from ray_h5.read.open_files import forget_all
 from tests.hdf5.h5kit import layout_of
 from tests.kit.files import save
 
@@ -133,7 +133,7 @@ def stack(folder, count=8, rows=10, dtype="f8"):
 
 @pytest.mark.parametrize(
     ("count", "dtype"),
-    [(8, "f8"), (open_file.MAX_OPEN_FILES + 6, "f8"), (open_file.MAX_OPEN_FILES + 6, h5py.string_dtype())],
+    [(8, "f8"), (file_caches.MAX_OPEN_FILES + 6, "f8"), (file_caches.MAX_OPEN_FILES + 6, h5py.string_dtype())],
 )
 def test_a_read_looks_at_the_sources_of_its_rows_alone(tmp_path, monkeypatch, count, dtype):
     path = stack(tmp_path, count, dtype=dtype)

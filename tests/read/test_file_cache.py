@@ -15,9 +15,9 @@ import pytest
 from ray_h5 import RowReader
 from ray_h5.errors import OptionError, RayH5Error, RowIndexError, StaleIndexError
 from ray_h5.hdf5.tree import tree
-from ray_h5.read import open_file
+from ray_h5.read import file_caches, open_files
 from ray_h5.read.jobs import ReadStats
-from ray_h5.read.open_file import OpenFile
+from ray_h5.read.open_files import FileOnDisk
 from tests.hdf5.h5kit import assert_same, in_fork, open_descriptors, random_rows, run_python
 from tests.kit.files import save
 
@@ -41,11 +41,11 @@ def path(tmp_path):
 
 @pytest.fixture
 def empty_cache():
-    open_file.forget_all()
+    open_files.forget_all()
 
 
 def in_cache():
-    return [opened.path for opened in open_file.FILES.values()]
+    return [opened.path for opened in file_caches.FILES.values()]
 
 
 def opened_by(reader):
@@ -106,7 +106,7 @@ def test_fork_does_not_wait_for_locks_of_the_parent(path):
     locked, done = threading.Event(), threading.Event()
 
     def hold():
-        with held._lock, open_file.FILES._state.value.lock:
+        with held._lock, file_caches.FILES._state.value.lock:
             locked.set()
             done.wait(20)
 
@@ -149,7 +149,7 @@ def test_pickled_reader_remembers_what_it_expects(path):
 
 @pytest.mark.usefixtures("empty_cache")
 def test_no_more_files_stay_open_than_said(tmp_path):
-    most = open_file.MAX_OPEN_FILES
+    most = file_caches.MAX_OPEN_FILES
     paths = [save(tmp_path / f"{i}.h5", {"x": np.arange(i, i + 4)}, **STORAGES["contiguous"]) for i in range(most + 20)]
     gc.collect()
     before = open_descriptors()
@@ -169,7 +169,7 @@ def test_no_more_files_stay_open_than_said(tmp_path):
 
 @pytest.mark.usefixtures("empty_cache")
 def test_readers_of_evicted_files_read_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(open_file, "MAX_OPEN_FILES", 2)
+    monkeypatch.setattr(file_caches, "MAX_OPEN_FILES", 2)
     paths = [save(tmp_path / f"{i}.h5", {"x": np.arange(i, i + 4)}) for i in range(6)]
     readers = [RowReader(path) for path in paths]
     for i, reader in enumerate(readers * 2):
@@ -265,7 +265,7 @@ def test_threads_share_a_reader(tmp_path, storage, threads):
 def test_a_thread_lets_go_of_the_file_meanwhile(path, monkeypatch, other):
     reader = RowReader(path)
     reader.read(["x"])
-    check_unchanged, left = OpenFile.check_unchanged, [None]
+    check_unchanged, left = FileOnDisk.check_unchanged, [None]
 
     def let_go_and_check(opened, *sources):
         # The reader has its file in hand, and has read nothing yet.
@@ -274,7 +274,7 @@ def test_a_thread_lets_go_of_the_file_meanwhile(path, monkeypatch, other):
             reader._reopen() if other == "opens it again" else reader.close()
         check_unchanged(opened, *sources)
 
-    monkeypatch.setattr(OpenFile, "check_unchanged", let_go_and_check)
+    monkeypatch.setattr(FileOnDisk, "check_unchanged", let_go_and_check)
     try:
         assert_same(reader.read(["x"], [5])["x"], VALUES[[5]])
     except OptionError as exc:
