@@ -6,9 +6,10 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5 import Grid, Groups, H5Dataset, Patches, Windows, csr, joined, ragged, where
+from ray_h5 import Grid, Groups, H5Dataset, Patches, Windows, csr, fields, joined, part, ragged, where
 from ray_h5.hdf5.files import opening
 from ray_h5.hdf5.files.metadata_replay import open_held
+from tests.golden import makers
 from tests.kit.stores import forget_files
 from tests.remote.kit import options_of
 from tests.rows.test_ranges_equal_numpy import random_matrix, write_matrix
@@ -109,8 +110,8 @@ def scans(file):
 
 
 def in_parts(file):
-    for part in range(4):
-        file.create_dataset(f"part_{part}", data=RNG.random((N // 4, 5)), chunks=(4, 5))
+    for number in range(4):
+        file.create_dataset(f"part_{number}", data=RNG.random((N // 4, 5)), chunks=(4, 5))
 
 
 WINDOWS = {"u": range(3)}
@@ -150,6 +151,21 @@ CASES = {
         {"rows": Patches({"raw": (4, 4)}, groups="scans/*"), "columns": ["raw", "t"]},
     ),
     "joined": (in_parts, {"columns": [joined("part_*")]}),
+    "made of made": (
+        lambda file: makers.write(file, RNG, N),
+        {
+            "columns": {
+                "encoded": joined("jcat_*"),
+                "nullable": joined("jni_*"),
+                "matrices": csr(joined("jX_*"), take=["g3", "g1"], names="genes"),
+                "ranges": joined(ragged("run_*/x", offsets="run_*/o")),
+                "fields": ragged(fields("rc", ["v", "u"]), bounds=joined("rbj_*")),
+                "lists": ragged(ragged("rry", offsets="rri"), offsets="ro"),
+                "vlen": part(joined("jvlen_*"), {0: [1, 0]}),
+                "of_field": joined("jc_*/v"),
+            }
+        },
+    ),
     "grid": (grid, {"rows": Grid(2)}),
     "windows over a grid": (grid, {"rows": Grid(2), "windows": Windows(WINDOWS)}),
 }
@@ -170,7 +186,9 @@ def arrays_of(plan):
 
 
 def comparable(value):
-    """Return a row of a sparse matrix as an array; other values as they are."""
+    """Return a row of a sparse matrix, or a list of arrays, as one array; other values as they are."""
+    if isinstance(value, np.ndarray) and value.dtype == object and all(isinstance(each, np.ndarray) for each in value):
+        return np.concatenate(value)
     return np.array([value.indices, value.data]) if hasattr(value, "indices") else value
 
 
@@ -257,7 +275,7 @@ def test_a_process_that_has_the_plan_asks_for_data_alone(server, tmp_path, bucke
     write, options = CASES[case]
     cold, *later = count(server, write, options, tmp_path, bucket / "a.h5")
     # It reads the labels of each group; and looks at the first group before it looks for targets in all.
-    assert cold <= {"drawn patches of groups": 3 * N, "targets of patches": 16}.get(case, 12)
+    assert cold <= {"drawn patches of groups": 3 * N, "targets of patches": 16, "made of made": 20}.get(case, 12)
     assert later == [0, 0, 0]
 
 
