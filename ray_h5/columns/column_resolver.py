@@ -274,8 +274,8 @@ class Columns(ABC):
         if joined is not None and not self.is_reversed:
             if joined.single or joined.unit_shape is None:
                 what = "datasets with single values" if joined.single else "datasets with rows of several shapes"
-            elif (whole := self._of_datasets(made.argument, made.name, joined, field)) is not None:
-                return whole
+            elif (whole := self._of_datasets(made, made.argument, joined, field)) is not None:
+                return texts_of_letters(whole.values) if isinstance(whole.values, Ranges) else whole.values
         elif is_plain and joined is None and not self._is_column(first):
             what = f"groups, such as {first!r}"
         if what:
@@ -284,9 +284,11 @@ class Columns(ABC):
                 f"dataset, pass rows=ray_h5.Groups({made.dataset!r})."
             )
         # Each match is a column of its own, which is read as any other one: all that it is made of is of this match.
-        # It takes an object for each, so that many thousands of datasets are better one array, as above.
+        # It takes an object and a read for each, so that many datasets are better one array, above and below.
         paths = [f"{path}/{field}" if field else path for path in table.names]
         parts = [self.units_at(made.of_match(path)).values for path in paths]
+        if (matrix := self._of_matrices(made, table, parts)) is not None:
+            return matrix
         letters = (texts_of_letters(part) if isinstance(part, Ranges) else part for part in parts)
         return OfParts.end_to_end(made.name, tuple(letters), paths)
 
@@ -299,23 +301,64 @@ class Columns(ABC):
         except UnsupportedColumnError:
             return False
 
-    def _of_datasets(self, of: ColumnLike, name: str, joined: JoinedArray, field: str) -> Values | None:
-        """Fast path of `end_to_end` for datasets, their fields, and parts of both: one array, however many there are.
+    def _of_datasets(self, made: JoinedColumn, of: ColumnLike, joined: JoinedArray, field: str) -> Parts | None:
+        """Fast path of `end_to_end` for what is made of datasets: one array, however many there are; and their units.
 
         None for what is made otherwise.
         """
-        stored = Stored.end_to_end(name, joined)
-        if isinstance(of, RowPart):
-            whole = self._of_datasets(of.of, name, joined, field)
-            return None if whole is None else self._part_of(of, whole)
+        if isinstance(of, (RowPart, Ragged)):
+            if (whole := self._of_datasets(made, of.argument, joined, field)) is None:
+                return None
+            if isinstance(of, Ragged):
+                return self._of_ranges(made, of, whole, [*joined.paths], field)
+            return replace(whole, values=self._part_of(of, whole.values), joined=None)
+        stored = Stored.end_to_end(made.name, joined)
+        values: Values | None = None
         if isinstance(of, Fields):
-            return stored_fields(stored, tuple(f"{field}/{below}" if field else below for below in of.names), name)
-        if not isinstance(of, str):
+            names = tuple(f"{field}/{below}" if field else below for below in of.names)
+            values = stored_fields(stored, names, made.name)
+        elif isinstance(of, str):
+            is_field = bool(field)
+            values = (
+                stored_fields(stored, (field,), made.name, is_one=True) if is_field else self.decoded(joined, stored)
+            )
+        return None if values is None else Parts.whole(values, joined)
+
+    def _of_ranges(self, made: JoinedColumn, of: Ragged, content: Parts, paths: Sequence[str], field: str) -> Parts:
+        """Return ranges of each match, given the values that they are of, those of one match after the other."""
+        columns = (JoinedColumn(of, made.name).of_match(f"{path}/{field}" if field else path) for path in paths)
+        ranges = [self.units_at(column).values for column in columns]
+        bounds = [own.bounds for own in ranges if isinstance(own, Ranges)]
+        rows = Partition.of(np.array([len(own) for own in bounds], np.int64))
+        # Bounds are relative to the values of their match, of which the first has another number among those of all.
+        whole = Ranges(made.name, self.path, content.values, Bounds.end_to_end(bounds, rows.spread(content.starts)))
+        return Parts(whole, rows.firsts, rows.lengths)
+
+    def _of_matrices(self, made: JoinedColumn, table: GroupTable, parts: Sequence[Values]) -> SparseRows | None:
+        """Fast path of `end_to_end` for sparse matrices: one, whose entries are those of all; None for others."""
+        matrices = [part for part in parts if isinstance(part, SparseRows)]
+        if len(matrices) < len(parts) or len({(part.width, part.dense) for part in matrices}) > 1:
             return None
-        return stored_fields(stored, (field,), name, is_one=True) if field else self.decoded(joined, stored)
+        entries = []
+        for name in ("indices", "data"):
+            key, pattern = f"{name} of {made!r}", GroupPattern(f"{made.dataset}/{name}", name=made.name)
+            try:
+                joined = self._datasets(key, pattern).columns.get(made.name)
+            except SchemaMismatchError:  # they differ in dtype
+                return None
+            # "m" comes before "m1", and "m1/data" before "m/data": entries must be in the order of their matrices.
+            if joined is None or [*joined.paths] != [f"{path}/{name}" for path in table.names]:
+                return None
+            entries.append((Stored.end_to_end(f"{made.name}/{name}", joined), joined.units))
+        (indices, units), (data, _) = entries
+        bounds = [part.bounds for part in matrices]
+        firsts = np.repeat(units.firsts, [len(own) for own in bounds])
+        whole = replace(matrices[0], name=made.name, indices=indices, data=data)
+        return replace(whole, bounds=Bounds.end_to_end(bounds, firsts))
 
     def _matches(self, made: JoinedColumn) -> tuple[GroupTable, str]:
         """Return what matches the pattern of datasets end to end, and the rest of it, if that is a field of them."""
+        # A path leads into compound values as it does into groups: the longest beginning that matches is of datasets.
         parts, key = [part for part in made.dataset.split("/") if part], repr(made)
         for count in range(len(parts), 0, -1) if key not in self.many else ():
             pattern = "/".join(parts[:count])
@@ -621,6 +664,7 @@ class Columns(ABC):
             if of.is_whole:
                 return whole
             return replace(whole, values=_of_one_kind(self._part_of(of, whole.values)), joined=None)
+        # Another maker, or the user, may make a column of the same dataset with other bounds: keys say how it is made.
         key = key_of_units(of)
         if isinstance(of, str):
             values = Stored.of(self.source(of)) if is_stored else self.at(of)
@@ -683,11 +727,7 @@ class Columns(ABC):
                 bounds = bounds_in(own, where, made.base, inclusive=made.inclusive, num_values=length)
                 check(bounds, length, part)
                 of_parts.append(bounds)
-            nothing = np.empty(0, np.int64)
-            self.bounds[key] = Bounds(
-                np.concatenate([nothing, *(bounds.starts for bounds in of_parts)]),
-                np.concatenate([nothing, *(bounds.stops for bounds in of_parts)]),
-            )
+            self.bounds[key] = Bounds.end_to_end(of_parts, np.zeros(1, np.int64))
             if self.groups is not None:
                 self.rows[name] = Partition.of(np.array([len(bounds) for bounds in of_parts], np.int64))
         bounds = self.bounds[key]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,13 @@ class Bounds:
     def of(cls, rows: Partition) -> Bounds:
         """Return the bounds of rows that follow each other."""
         return cls(rows.firsts, rows.starts[1:])
+
+    @classmethod
+    def end_to_end(cls, parts: Sequence[Bounds], firsts: np.ndarray) -> Bounds:
+        """Return the rows of all parts, given for each row the first unit of its part."""
+        nothing = np.empty(0, np.int64)
+        starts = np.concatenate([nothing, *(part.starts for part in parts)])
+        return cls(starts + firsts, np.concatenate([nothing, *(part.stops for part in parts)]) + firsts)
 
     def __len__(self) -> int:
         return len(self.starts)
