@@ -104,7 +104,8 @@ class H5Dataset(BatchedDataset):
         rows were read as there are.
     pad : bool, float or mapping of str to float, optional
         Pad rows of varying shape to the longest of a batch, with zeros (True) or this value, and add their lengths as
-        ``<column>_length``. Without it a batch holds a list of tensors for such a column.
+        ``<column>_length``; those of a column that is named, also where all rows have one shape. Without it a batch
+        holds a list of tensors for such a column.
     include_paths, include_row_ids, include_row_keys, include_steps, include_padding : bool
         Add the columns ``path``, the file of a sample; ``row_id``, its number among the rows of all files; ``row_key``,
         a function of (seed, epoch, row id), the same as in Ray, for randomness that repeats; with `windows` ``step``,
@@ -217,6 +218,8 @@ class H5Dataset(BatchedDataset):
                 dtype = spec.element.base if steps else spec.element
                 if padding.value(name, dtype, is_nullable=spec.nullable) is not None:
                     fills[name] = padding.fill(name, dtype, shape[len(steps) :], self.columns, steps)
+            elif spec.is_tensor and spec.row_shape and name in padding.names:  # lengths that are asked for
+                fills[name] = padding.fill(name, spec.dtype, spec.row_shape, self.columns)
         return {name: fill for name, fill in fills.items() if fill is not None}
 
     @property

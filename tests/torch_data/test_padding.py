@@ -270,3 +270,17 @@ def test_samples_without_padding_can_be_copied_and_sent(molecules):
         assert type(found) is type(sample)
         batch = default_collate([found, H5Dataset(molecules, ["x", "id"], rows=ROWS, pad=True)[0]])
         assert batch.x.tolist() == [[0, 1, 2], [0, 1, 0]]
+
+
+def test_a_column_that_is_named_has_lengths_where_all_rows_have_one_shape(tmp_path):
+    """As in Ray, where rows of what a function returned may have one shape in each batch."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"], file["y"] = np.arange(20.0).reshape(10, 2), np.arange(10)
+    dataset = H5Dataset(tmp_path / "a.h5", pad={"x": 0.0, "y": 0})
+    plain, changed = dataset, H5Dataset(tmp_path / "a.h5", pad={"x": 0.0, "y": 0}, transform=lambda sample: sample)
+    assert plain[3].x_length == 2
+    for made in (loader(plain, 4), loader(changed, 4), DataLoader(plain, 4), DataLoader(changed, 4)):
+        for batch in made:
+            assert {*batch} == {"x", "x_length", "y"}
+            assert batch.x_length.tolist() == [2] * len(batch.x)
+            assert batch.x.shape == (len(batch.y), 2)

@@ -273,6 +273,10 @@ def padded(
     """
     padded_sample = Sample()
     for name, rows in columns.items():
+        if name in fills and isinstance(rows, torch.Tensor):  # all rows have one shape
+            padded_sample[name] = rows
+            padded_sample.setdefault(name + LENGTH, torch.full((len(rows),), rows.shape[1]))
+            continue
         flat = _flat(rows, fills[name]) if name in fills else None
         if flat is None:
             padded_sample[name] = stacked(name, rows)

@@ -84,6 +84,7 @@ KINDS = {
     "selected": {"predicate": ray_h5.where(y=ray_h5.between(40, 300))},
     "ragged": {"columns": [ragged("v", offsets="o")], "pad": -1},
     "windows": {"columns": ["x"], "windows": Windows({"x": [-1, 0]}), "include_steps": True},
+    "named": {"columns": ["x", "y"], "pad": {"x": 2.0}},
     "groups": {"group": "g", "rows": Groups("*"), "columns": ["a"], "pad": True},
     "episodes": {"rows": Groups("g/*"), "columns": ["a"], "windows": Windows({"a": [0, 1]}), "include_steps": True},
 }
