@@ -60,6 +60,11 @@ def check_indices(indices: Any, length: int, where: str) -> np.ndarray:
     OptionError
         If they are no integers along one axis: a mask, or numbers with a fraction, would mean other samples.
     """
+    if isinstance(indices, list) and indices and isinstance(indices[0], list):
+        raise OptionError(
+            f"{where}: expected one axis of indices, found lists of them. In a DataLoader, a sampler= yields numbers; "
+            "pass a sampler of batches, as OrderBatchSampler, as batch_sampler= and leave batch_size out"
+        )
     checked = np.asarray(indices)
     if checked.dtype.kind not in "iu" and checked.size:
         raise OptionError(

@@ -1,6 +1,7 @@
 """What people write on a first day, and what they are told: the option, the file and the row, what to write instead."""
 
 import logging
+from functools import partial
 
 import h5py
 import numpy as np
@@ -10,7 +11,7 @@ from torch.utils.data import DataLoader, Subset, default_collate
 
 from ray_h5 import RowReader, Shuffle, Windows, balance, between, loader, where
 from ray_h5.errors import NotFoundError, OptionError, PredicateError, UnknownOptionError
-from ray_h5.torch_data import H5Dataset, OrderSampler, kfold
+from ray_h5.torch_data import H5Dataset, OrderBatchSampler, OrderSampler, kfold
 
 
 @pytest.fixture
@@ -147,3 +148,14 @@ def test_a_sampler_of_rows_in_the_place_of_one_of_batches(path):
     dataset = H5Dataset(path)
     with pytest.raises(OptionError, match="pass a sampler of rows, as OrderSampler, as sampler="):
         next(iter(DataLoader(dataset, batch_sampler=OrderSampler(dataset))))
+
+
+@pytest.mark.parametrize("batch_size", [1, 2])
+@pytest.mark.parametrize(
+    "make", [partial(OrderBatchSampler, batch_size=3), lambda rows: [[*range(len(rows))[:3]], [3]]]
+)
+def test_a_sampler_of_batches_in_the_place_of_one_of_rows(path, make, batch_size):
+    """The last of them has fewer rows, of which no array is made."""
+    dataset = H5Dataset(path)
+    with pytest.raises(OptionError, match="pass a sampler of batches, as OrderBatchSampler, as batch_sampler="):
+        list(DataLoader(dataset, batch_size, sampler=make(dataset)))
