@@ -151,6 +151,11 @@ class ColumnSpec:
         return (*self.row_shape, 2) if self.dtype.kind == "c" else self.row_shape
 
     @property
+    def has_nullable_items(self) -> bool:
+        """Whether rows are lists, of which a value may be missing: no number fills these up."""
+        return self.nullable and self.kind == "list"
+
+    @property
     def may_be_missing(self) -> bool:
         """Whether files may say that a value is missing."""
         return self.nullable or self.kind in {"category", "optional"}

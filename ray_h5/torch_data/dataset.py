@@ -216,7 +216,7 @@ class H5Dataset(BatchedDataset):
             elif spec.element is not None and (shape := spec.varying_shape) is not None:
                 steps = spec.row_shape if spec.kind == "list" else ()
                 dtype = spec.element.base if steps else spec.element
-                if padding.value(name, dtype, is_nullable=spec.nullable) is not None:
+                if padding.value(name, dtype, is_nullable=spec.has_nullable_items) is not None:
                     fills[name] = padding.fill(name, dtype, shape[len(steps) :], self.columns, steps)
             elif spec.is_tensor and spec.row_shape and name in padding.names:  # lengths that are asked for
                 fills[name] = padding.fill(name, spec.dtype, spec.row_shape, self.columns)

@@ -53,7 +53,7 @@ def _field(name: str, type_: pa.DataType, spec: ColumnSpec | None) -> pa.Field:
         if is_ragged(type_) and type_.ndim == len(spec.ragged_shape):
             shape = [None if length is None else int(length) for length in spec.ragged_shape]
             said = {_SHAPE: json.dumps(shape).encode()}
-    elif spec is not None and (spec.nullable or (spec.may_be_missing and is_integral(item_type(type_)))):
+    elif spec is not None and (spec.has_nullable_items or (spec.may_be_missing and is_integral(item_type(type_)))):
         said = {_MAY_BE_NULL: b"1"}
     return pa.field(name, type_, metadata=said or None)
 
