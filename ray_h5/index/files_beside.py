@@ -12,7 +12,15 @@ import pyarrow as pa
 
 from ray_h5.arrow_arrays import large_type
 from ray_h5.columns.schema import ColumnSpec
-from ray_h5.errors import RayH5Error, SchemaMismatchError, UnknownColumnError
+from ray_h5.errors import (
+    CodecUnavailableError,
+    ExternalDataError,
+    MissingSourceError,
+    RayH5Error,
+    SchemaMismatchError,
+    UnknownColumnError,
+)
+from ray_h5.index.facts.file_facts import ColumnFacts, Question
 from ray_h5.index.row_index import RowIndex, build_index
 from ray_h5.index.scan_files import Lookup
 from ray_h5.manifest.file_state import FileState
@@ -58,39 +66,31 @@ class FilesBeside(Table):
         states = {file.path: file.state for file in files if isinstance(file.state, ObjectIdentity)}
         lookup = replace(lookup, scope=scope, states=states, leaves_out=False)
         sidecar.check_no_csv(f"HDF5, {paths[0]}")
-        with scope.open(paths[0], FileState(states[paths[0]]) if paths[0] in states else None) as reader:
-            layouts = dict(reader.layout.columns)
+        columns = _columns_of(paths[0], lookup)
         places = []
         for key, on in zip(sidecar.keys, sidecar.row_keys, strict=True):
-            if key in _PLACES and key not in layouts:
+            if key in _PLACES and key not in columns:
                 places.append(key)
-            elif key not in layouts:
+            elif key not in columns:
                 raise UnknownColumnError(
-                    f"{paths[0]}: no column {key!r}.{near_names(key, layouts)} If {on!r} has the numbers of the rows "
+                    f"{paths[0]}: no column {key!r}.{near_names(key, columns)} If {on!r} has the numbers of the rows "
                     "there, pass Sidecar(..., key='row_id'); if their column has another name, pass it as key=."
                 )
+            elif not columns[key].spec.has_one_value:
+                raise SchemaMismatchError(f"{paths[0]}: key {key!r} is {columns[key].spec}; expected one value a row")
         keys = [key for key in sidecar.keys if key not in places]
-        if several := [key for key in keys if not ColumnSpec.of(layouts[key]).has_one_value]:
-            raise SchemaMismatchError(
-                f"{layouts[several[0]].where}: a key has one value a row, and this column several"
-            )
-        rows = layouts[keys[0]].num_rows if keys else None
-        alike = [name for name, layout in layouts.items() if rows in (None, layout.num_rows)]
-        asked = [name for name in alike if wanted is None] or [
-            name for name in layouts if sidecar.prefix + name in (wanted or ())
-        ]
-        named = [*dict.fromkeys([*keys, *asked])] or alike[:1] or None
+        rows = columns[keys[0]].num_rows if keys else None
+        alike = {name: column.spec for name, column in columns.items() if rows in (None, column.num_rows)}
+        asked = [*alike] if wanted is None else [name for name in columns if sidecar.prefix + name in wanted]
+        named = [*dict.fromkeys([*keys, *asked])] or [*alike][:1]
         try:
-            index = build_index(paths, named, lookup)
+            index = build_index(paths, named or None, lookup)
         except SchemaMismatchError as exc:
-            raise SchemaMismatchError(
-                f"sidecar: {exc}\nThe columns {few(named or [])} are asked of these files; Sidecar(..., prefix='of/') "
-                "gives all columns of the table other names, such as 'of/...'."
-            ) from exc
-        specs = dict(index.columns)
-        for name in alike:  # others are looked up once something names them
-            with contextlib.suppress(RayH5Error):
-                specs.setdefault(name, ColumnSpec.of(layouts[name]))
+            advice = "Name columns of one length with columns=[...]."
+            if wanted is not None:
+                advice = f"{few(named)} are asked of these files. prefix='of/' gives its columns names such as 'of/x'."
+            raise SchemaMismatchError(f"sidecar: {exc}\n{advice}") from exc
+        specs = {**index.columns, **{name: spec for name, spec in alike.items() if name not in index.columns}}
         kinds = {name: spec.kept_type for name, spec in specs.items() if spec.has_one_value}
         if len(places) > 1 or sidecar.keys != sidecar.row_keys:  # otherwise rows join in order
             kinds |= {place: pa.large_string() if place == "path" else pa.int64() for place in places}
@@ -141,3 +141,18 @@ class FilesBeside(Table):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_read": {}}
+
+
+def _columns_of(path: str, lookup: Lookup) -> dict[str, ColumnFacts]:
+    """Return the columns of a file that can be read."""
+    try:
+        (facts,) = lookup.ask([path], Question(None))
+        return {name: facts.columns[name] for name in facts.listing or facts.columns}
+    except (MissingSourceError, ExternalDataError, CodecUnavailableError):
+        columns = {}  # it concerns one column
+        state = FileState(lookup.states[path]) if path in lookup.states else None
+        with lookup.scope.open(path, state) as reader:
+            for name, layout in reader.layout.columns.items():
+                with contextlib.suppress(RayH5Error):
+                    columns[name] = ColumnFacts.of(layout)
+        return columns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -145,7 +146,7 @@ class TableFiles:
         """
         if not sidecar.is_by_file:
             return cls(_found(sidecar.paths, storage, None))
-        by_file = {path: sidecar.path_for(path) for path in paths}
+        by_file = {path: os.fspath(on_hub(sidecar.path_for(path), listed=True)) for path in paths}
         named = [*dict.fromkeys(by_file.values())]
         files = _found(named, storage, None if sidecar.missing == "error" else True)
         numbers = {file.path: number for number, file in enumerate(files)}

@@ -17,6 +17,7 @@ from ray_h5.storage.stores.options import StoreOptions
 from ray_h5.tables.table_bytes import TableFiles
 from ray_h5.tables.table_files import open_table
 from ray_h5.torch_data import H5Dataset, Sidecar, where
+from tests.kit.stores import forget_files
 from tests.remote.kit import ROWS, options_of
 
 pytestmark = pytest.mark.usefixtures("files")
@@ -89,7 +90,13 @@ def test_rows_of_files_in_a_store(server, bucket, tmp_path, place):
             noise[:, 0] = rows % 200
             file.create_dataset("vector", data=noise, chunks=(1, 4096))
     sidecar = Sidecar(place if "://" in place else folder, on="id")
-    samples = H5Dataset(URL, ["id", "vector"], sidecar=sidecar, storage_options=options_of(server))
+    given = {"sidecar": sidecar, "storage_options": options_of(server), "index_dir": tmp_path / "index"}
+    samples = H5Dataset(URL, ["id", "vector"], **given)
+    forget_files()
+    server.forget()
+    samples = H5Dataset(URL, ["id", "vector"], **given)
+    keys = [each for each in server.requests(method="GET") if not each.is_listing]
+    assert len(keys) <= 2 * ("://" in place), "of each file beside, its ids"
     server.forget()
     rows = [5, 3, 7, 5]
     found = samples[rows]
