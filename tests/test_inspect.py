@@ -77,7 +77,7 @@ def test_json(path, capsys):
     assert command(path, "--group", "obs", "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert sorted(found) == ["delivery", "files", "ok", "problem", "shuffle", "store", "suggestions", "unreadable"]
-    assert sorted(found["files"][0]) == ["attributes", "columns", "file_bytes", "group", "path", "refused"]
+    assert sorted(found["files"][0]) == ["attributes", "columns", "file_bytes", "group", "path", "refused", "values"]
     image = found["files"][0]["columns"][0]
     assert len(image.pop("advice")) == 1
     assert image == {

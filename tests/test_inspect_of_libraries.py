@@ -62,6 +62,23 @@ def test_a_sparse_matrix_that_says_its_shape_in_an_attribute_is_one_call(tmp_pat
     assert len(H5Dataset(tmp_path / "a.h5", [csr("X")])) == 20
 
 
+def test_attributes_of_several_files_are_compared(tmp_path, capsys):
+    for i in range(6):
+        with h5py.File(tmp_path / f"{i}.h5", "w") as file:
+            file["x"] = np.arange(3)
+            file.attrs.update({"site": "north", "rate": 500.0 if i == 4 else 250.0, "patient": f"p{i}", "list": [i, i]})
+            if i in {1, 2}:
+                file.attrs["note"] = "x" * 50
+    text = shown(capsys, tmp_path)[1]
+    found = text.split("Attributes that differ:\n")[1].split("\nread_h5")[0].splitlines()
+    assert sorted(line.strip() for line in found) == [
+        f"note: {'x' * 40}... (2 files), none (4 files)",
+        "patient: another value in each file, such as p0",
+        "rate: 250.0 (5 files), 500.0 (1 file)",
+    ]
+    assert "Attributes that differ" not in shown(capsys, tmp_path / "1.h5")[1]
+
+
 def test_attributes_that_can_be_columns_are_named(tmp_path, capsys):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.attrs.update(

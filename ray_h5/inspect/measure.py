@@ -32,6 +32,9 @@ from ray_h5.storage.addresses import is_url
 from ray_h5.writing.layouts import GOOD_BYTES, chunk_faults
 
 _HUGE_BYTES = 256 << 20
+_MOST_VALUES, _MOST_CHARACTERS = 64, 40
+"""Of attributes of a file, and of the text of one."""
+
 # A filter pipeline that saves less than the rest is not worth its decoding.
 _SAVED = 0.98
 
@@ -124,6 +127,17 @@ def _attributes(reader: AnyReader, path: str = "") -> tuple[str, ...]:
         return ()
 
 
+def _values(reader: AnyReader, names: Sequence[str]) -> dict[str, str]:
+    """Return the values of attributes with one value as text, shortened."""
+    values: dict[str, str] = {}
+    for name in names:
+        with suppress(RayH5Error):
+            (value,) = reader.base.attributes([name]).values()
+            text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value.reshape(-1)[0])
+            values[name] = text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
+    return values
+
+
 def _opened(files: FileOptions, path: str) -> AnyReader:
     listed = files.states.get(path)
     return files.scope.open(path, None if listed is None else FileState(listed))
@@ -147,7 +161,10 @@ def _inspect_file(files: FileOptions, path: str) -> FileReport:
         refused = tuple(Unreadable.of(name, error) for name, error in left.items())
         if isinstance(reader, FileReader):
             reader.manifest([name for name, column in layout.columns.items() if column.is_decoded])
-        return FileReport(path, scope.group, layout.identity.size, tuple(columns), refused, _attributes(reader))
+        names = _attributes(reader)
+        # In a store, values may take further requests.
+        values = {} if is_url(path) else _values(reader, names[:_MOST_VALUES])
+        return FileReport(path, scope.group, layout.identity.size, tuple(columns), refused, names, values)
 
 
 def _referred(reader: AnyReader) -> list[ColumnLayout]:

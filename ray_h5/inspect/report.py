@@ -72,7 +72,7 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class FileReport:
-    """One file: what can be read, and what cannot."""
+    """One file: what can be read, and what cannot. Values of attributes are those of a file on a disk, as text."""
 
     path: str
     group: str
@@ -80,6 +80,7 @@ class FileReport:
     columns: tuple[ColumnReport, ...]
     refused: tuple[Unreadable, ...]
     attributes: tuple[str, ...] = ()
+    values: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

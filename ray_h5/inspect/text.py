@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ _FEW_REQUESTS, _FEW_ROUNDS = 8, 3
 _PAGES = [1 << 20, 2 << 20, 4 << 20, 8 << 20]
 _MAX_CHARS = 4000
 _MAX_MEMBERS = 16
+_MAX_VALUES = 4
 _HEAD = ("column", "rows", "dtype", "row shape", "chunk rows", "filter pipeline", "stored", "real")
 
 
@@ -52,6 +54,7 @@ def sections(report: Report, columns: Sequence[str] = ()) -> Iterator[Section]:
         yield Section("")
     yield _tree(first, frozenset(name.strip("/") for name in columns))
     yield from _notes(first)
+    yield from _section("Attributes that differ:", _differing(report.files))
     refused = [column for column in first.refused if not column.is_single]
     reasons = [(col.name, f"{col.error}: {_reason(first, col.name, col.message)}") for col in refused]
     yield from _section("Cannot be read:", _together(reasons))
@@ -182,6 +185,20 @@ def _notes(file: FileReport) -> Iterator[Section]:
     if file.attributes:
         many = counted(len(file.attributes), "attribute")
         yield Section(f"{many} with one value, which attrs=[...] makes columns: {few(file.attributes)}")
+
+
+def _differing(files: Sequence[FileReport]) -> list[str]:
+    """Return a line for each attribute that some files lack, or have another value of."""
+    lines, having = [], Counter(name for file in files for name in file.attributes)
+    for name, count in having.items():
+        values = Counter(file.values[name] for file in files if name in file.values)
+        said = [f"{value} ({counted(many, 'file')})" for value, many in values.most_common()]
+        if len(values) == values.total() > _MAX_VALUES:
+            said = [f"another value in each file, such as {next(iter(values))}"]
+        lacking = [f"none ({counted(len(files) - count, 'file')})"] if count < len(files) else []
+        if lacking or len(values) > 1:
+            lines.append(f"{name}: {few([*said, *lacking], _MAX_VALUES)}")
+    return lines
 
 
 def _reason(file: FileReport, name: str, message: str) -> str:
