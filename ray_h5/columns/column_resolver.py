@@ -389,8 +389,8 @@ class Columns(ABC):
         if key not in self.many:
             table, refused = self.reader.group_table(pattern, [])
             error = refused.get(pattern.name)
-            if error is not None and not (are_encoded_ok and getattr(error, "is_encoded", False)):
-                raise error
+            if error is not None and not (are_encoded_ok and self.encoding(table.names[0]) is not None):
+                raise error  # references alone are read one dataset after the other
             self.many[key] = table
         return self.many[key]
 

@@ -65,7 +65,8 @@ def write(group, rng, n):
     d.ref = [rng.integers(0, 9, 1 + i) for i in range(n)]
     for i, values in enumerate(d.ref):
         group[f"cells/{i}"] = values
-    group["ref"] = np.array([group[f"cells/{i}"].ref for i in range(n)], h5py.ref_dtype)
+    group["ref"] = refs = np.array([group[f"cells/{i}"].ref for i in range(n)], h5py.ref_dtype)
+    group["jref_0"], group["jref_1"] = refs[:1], refs[1:]
     _end_to_end(group, rng, d)
     _longer(group, rng, d)
     d.X = _sparse(group, "X", rng, n)
@@ -214,6 +215,7 @@ SPECS = {
     "joined of category": Spec(joined("jcat_*"), lambda d: d.jcat),
     "joined of nullable": Spec(joined("jni_*"), lambda d: d.jni),
     "joined of csr": Spec(joined("jX_*"), lambda d: d.jX),
+    "joined of references": Spec(joined("jref_*"), lambda d: d.ref),
     "joined of ragged": Spec(joined(ragged("run_*/x", offsets="run_*/o")), lambda d: d.jr),
     "ragged of numbers (offsets)": Spec(ragged("rx", **R), lambda d: ranges(d, d.rx)),
     "ragged of numbers (ends)": Spec(ragged("rx", ends="re"), lambda d: ranges(d, d.rx)),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_h5 import H5Dataset, csr, fields, joined, loader, part, ragged, where
-from ray_h5.errors import OptionError, RayH5Error
+from ray_h5.errors import CorruptFileError, OptionError, RayH5Error
 from tests.properties import few
 
 TYPE = np.dtype([("a", "<i4"), ("b", ">f8"), ("in", [("p", "<i2"), ("q", "<i2", (2,))])])
@@ -233,6 +233,16 @@ def test_parts_of_arrays_of_varying_length(runs):
 def test_makers_without_a_meaning(make, says):
     with pytest.raises(OptionError, match=says):
         make()
+
+
+def test_a_damaged_matrix_of_several_is_named(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for i in range(3):
+            for name, values in {"data": [1.0, 2.0], "indices": [0, 1 + 8 * (i == 1)], "indptr": [0, 1, 2]}.items():
+                file[f"m/{i}/{name}"] = values
+            file[f"m/{i}"].attrs.update({"encoding-type": "csr_matrix", "shape": (2, 3)})
+    with pytest.raises(CorruptFileError, match="row 3: 'm/1/indices' has 9; expected positions from 0 to 2"):
+        H5Dataset(tmp_path / "a.h5", [joined("m/*")])[[5, 3, 0]]
 
 
 def test_makers_of_what_files_do_not_hold(runs):

@@ -12,9 +12,11 @@ from ray_h5.columns.derived_columns import Csr
 from ray_h5.columns.ragged.bounds import Bounds
 from ray_h5.columns.ragged.range_columns import Runs, rows_a_chunk
 from ray_h5.columns.sparse_rows import Entries, first_outside, index_dtype, rows_of
+from ray_h5.columns.stored_values import Stored
 from ray_h5.columns.values import Reading, Values, read_units
 from ray_h5.errors import CorruptFileError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.tree.encodings import matrix_shape
+from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout, Encoding
 from ray_h5.manifest.partition import Partition
 from ray_h5.manifest.row_requests import Request
@@ -98,9 +100,10 @@ class SparseRows(Values):
             indptr = np.concatenate([np.zeros(1, np.int64), ends])
             # What scatters a position outside the matrix would write elsewhere without an error.
             if (wrong := first_outside(indices, self.width)) is not None:
-                row = int(rows[int(np.searchsorted(indptr, wrong, side="right")) - 1])
+                at = int(np.searchsorted(indptr, wrong, side="right")) - 1
+                dataset = self._dataset_of(int(begins[at] + wrong - indptr[at]))
                 raise CorruptFileError(
-                    f"{self.path}: column {self.name!r}, row {row}: {self.indices.array.name!r} has {indices[wrong]}; "
+                    f"{self.path}: column {self.name!r}, row {rows[at]}: {dataset!r} has {indices[wrong]}; "
                     f"expected positions from 0 to {self.width - 1}. Restore the file from a copy, or write it again."
                 )
             entries = Entries(indices.astype(index_dtype(self.width), copy=False), data)
@@ -112,6 +115,15 @@ class SparseRows(Values):
             out[wanted.places] = rows_of(entries, indptr)
 
         return Reading.together([of_indices, of_data]).then(finish)
+
+    def _dataset_of(self, entry: int) -> str:
+        """Return the dataset that has the position of an entry."""
+        joined = self.indices.address if isinstance(self.indices, Stored) else None
+        return (
+            joined.paths[int(joined.units.part_of(entry))]
+            if isinstance(joined, JoinedArray)
+            else self.indices.array.name
+        )
 
     def _places(self, indices: np.ndarray, delivered: np.ndarray) -> np.ndarray:
         """Return the place of each position among those to deliver; -1 if it is not one of them."""

@@ -395,10 +395,11 @@ class OfParts(Values):
         layouts = [part.array for part in self.parts]
         dtypes = {layout.dtype for layout in layouts}
         sources = dict.fromkeys(source for layout in layouts for source in layout.sources)
+        of_all = next((layout for layout in layouts if layout.kind == "ragged"), layouts[0])
         array = replace(
-            layouts[0],
+            of_all,
             name=self.name,
-            stored_dtype=np.result_type(*dtypes) if len(dtypes) > 1 else layouts[0].stored_dtype,
+            stored_dtype=np.result_type(*dtypes) if len(dtypes) > 1 else of_all.stored_dtype,
             sources=tuple(sources),
             direct=all(layout.direct for layout in layouts),
             fill=None,
@@ -449,11 +450,14 @@ def _recode(out: np.ndarray, places: np.ndarray, codes: np.ndarray) -> None:
 
 
 def _is_alike(one: ColumnLayout, other: ColumnLayout) -> bool:
-    """Return whether the rows of two layouts may follow each other."""
+    """Return whether the rows of two layouts may follow each other; arrays of one shape and of several may."""
     held = [layout.dtype if layout.element is None else layout.element for layout in (one, other)]
     is_text = one.kind == "string" or (one.kind == "category" and {held[0].kind, held[1].kind} <= {*"OS"})
-    same_shape = len(one.ragged_shape) == len(other.ragged_shape) if one.kind == "ragged" else _same(one, other)
-    return one.kind == other.kind and (is_text or held[0] == held[1]) and same_shape
+    kinds, same_shape = {one.kind, other.kind}, _same(one, other)
+    if "ragged" in kinds:
+        same_shape = len(_lengths_of_axes(one)) == len(_lengths_of_axes(other))
+    is_kind = len(kinds) == 1 or ("ragged" in kinds and kinds <= {"ragged", *TENSOR_KINDS})
+    return is_kind and (is_text or held[0] == held[1]) and same_shape
 
 
 def _same(one: ColumnLayout, other: ColumnLayout) -> bool:
