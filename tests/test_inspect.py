@@ -84,6 +84,7 @@ def test_json(path, capsys):
         "name": "image", "kind": "number", "dtype": "uint8", "rows": 2000, "row_shape": [3, 8, 8], "storage": "chunked",
         "chunk_shape": [1500, 3, 8, 8], "pipeline": ["shuffle", "deflate 4"], "stored_bytes": 604, "real_bytes": 384000,
         "direct": True, "enum": {}, "left_out": None, "follows_cf": False, "is_slow": True,
+        "integer_fields": [],
     }  # fmt: skip
     assert found["delivery"]["columns"]["split"] == "float32 (40,)"
 

@@ -17,7 +17,7 @@ from ray_h5.index.row_index import RowIndex
 from ray_h5.inspect.report import ColumnReport, Delivery, FileReport, Report, Unreadable
 from ray_h5.inspect.store_cost import OpenCost, opening, store_report
 from ray_h5.likely_rows.suggestions import Suggestion, suggestions
-from ray_h5.likely_rows.tree import FileTree, Seen
+from ray_h5.likely_rows.tree import FileTree, Seen, integer_fields
 from ray_h5.manifest.chunk_index import ChunkGrid
 from ray_h5.manifest.file_state import FileState
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes
@@ -117,7 +117,11 @@ def _suggestions(files: FileOptions, reports: Sequence[FileReport]) -> tuple[Sug
 
 
 def _seen(file: FileReport) -> dict[str, Seen]:
-    return {col.name: Seen(col.dtype, (col.rows, *col.row_shape)) for col in file.columns if col.left_out is None}
+    return {
+        col.name: Seen(col.dtype, (col.rows, *col.row_shape), col.integer_fields)
+        for col in file.columns
+        if not col.left_out
+    }
 
 
 def _attributes(reader: AnyReader, path: str = "") -> tuple[str, ...]:
@@ -223,6 +227,7 @@ def _column(
         left_out=_left_out(layout),
         follows_cf=notes.follows_cf,
         is_slow=bool(faults_of(own)),
+        integer_fields=integer_fields(layout.dtype),
     )
 
 

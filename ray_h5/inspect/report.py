@@ -36,6 +36,8 @@ class ColumnReport:
         Whether ``decode_cf=True`` gives its values, which are stored in another way.
     is_slow : bool
         Whether its chunks are slow to read, and a repack mends it.
+    integer_fields : tuple of str
+        Of compound values, the fields that hold one integer.
     """
 
     name: str
@@ -54,6 +56,7 @@ class ColumnReport:
     left_out: str | None = None
     follows_cf: bool = False
     is_slow: bool = False
+    integer_fields: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

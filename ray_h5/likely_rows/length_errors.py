@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ray_h5.errors import SchemaMismatchError
 from ray_h5.likely_rows.alike import pattern_of
 from ray_h5.likely_rows.suggestions import suggestions
-from ray_h5.likely_rows.tree import FileTree, Seen
+from ray_h5.likely_rows.tree import FileTree, Seen, integer_fields
 from ray_h5.messages import few, near_names
 from ray_h5.options import ADDED_BY
 
@@ -39,7 +39,10 @@ def error_of_lengths(
             f"{path}: found no column; is group= the group that holds the datasets? If each dataset is a sample, such "
             "as an image with a name, pass rows=ray_h5.Groups('*'); if each file is one, rows=ray_h5.Files()."
         )
-    seen = {name: Seen(str(column.dtype), tuple(column.shape)) for name, column in columns.items()}
+    seen = {
+        name: Seen(str(column.dtype), tuple(column.shape), integer_fields(column.dtype))
+        for name, column in columns.items()
+    }
     most = _FEW_LISTED if len(lengths) > _MAX_LISTED else _MAX_LISTED  # many samples have lengths of their own
     listed = [f"  {n} rows: {_to_copy(names)}" for n, names in sorted(lengths.items())]
     if len(listed) > most:

@@ -18,7 +18,9 @@ from ray_h5.likely_rows.shapes import along_last_axis, block_of, is_bag, is_imag
 from ray_h5.likely_rows.tree import FileTree, Seen
 from ray_h5.likely_rows.usual_names import (
     BOUNDS,
+    COUNT_FIELDS,
     COUNTS,
+    END_FIELDS,
     ENDS,
     EPISODE_LENGTHS,
     EPISODE_STARTS,
@@ -26,6 +28,7 @@ from ray_h5.likely_rows.usual_names import (
     EVENTS,
     FLAGS,
     OFFSETS,
+    START_FIELDS,
     STARTS,
     TARGETS,
     last,
@@ -192,6 +195,17 @@ def _ragged(tree: FileTree) -> Iterator[Suggestion]:
         return
     known, places = [*_bounds(columns)], _Places(columns)
     of_bounds = {name for bounds in known for name in bounds.names}
+    tables = [*_tables_of_bounds(columns)]
+    in_tables = [(table, name) for table in tables for name in places.of_table(table)]
+    if in_tables:  # those of the table with the most values say how many rows there are
+        rows = max(in_tables, key=lambda pair: columns[pair[1]].values)[0].rows
+        alike = [(table, name) for table, name in in_tables if table.rows == rows]
+        listed = [made("ragged", name, **table.options) for table, name in alike]
+        indexes = {table.names[0] for table in tables}
+        plain = sorted({*places.by_rows[rows]} - indexes - {name for _, name in alike})
+        said = f"{few([*dict.fromkeys(table.names[0] for table, _ in alike)], FEW)}: "
+        said += f"these say where each of {counted(rows, 'row')} is in longer tables"
+        yield Suggestion(said, when, {"columns": [*listed, *plain]}, True)
     for bounds in known:
         content = places.values_of(bounds, is_alone=len(known) == 1)
         if not content:
@@ -372,6 +386,18 @@ class _Places:
             self._by_source[_group(name).partition("/")[2]].append(name)
             self.by_rows[seen.rows].append(name)
 
+    def of_table(self, table: _Bounds) -> list[str]:
+        """Return the columns that a table of bounds is about: those beside it, or the one of its own name.
+
+        ``hits/_indices`` is about ``hits/time``, and ``__I3Index__/Pulses`` about ``Pulses``.
+        """
+        (name,) = table.names
+        if (same := name.partition("/")[2]) in self._columns:
+            return [same]
+        content = {other: self._columns[other] for other in self._by_group[_group(name)] if other != name}
+        content = {other: seen for other, seen in content.items() if seen.rows != table.rows and not seen.fields}
+        return sorted(main_columns(content)[1]) if content else []
+
     def values_of(self, bounds: _Bounds, *, is_alone: bool) -> dict[str, Seen]:
         """Return the columns in which bounds may say where rows are: those of their own group, or of their own source.
 
@@ -386,6 +412,19 @@ class _Places:
             if longer:
                 return longer
         return {}
+
+
+def _tables_of_bounds(columns: Mapping[str, Seen]) -> Iterator[_Bounds]:
+    """Yield tables of which two fields say where the values of each row are, as KM3NeT and IceCube write them."""
+    for name, column in columns.items():
+        named = {field.lower(): field for field in column.fields}
+        starts = [field for low, field in named.items() if low in START_FIELDS]
+        for option, known in (("ends", END_FIELDS), ("counts", COUNT_FIELDS)):
+            if others := [field for low, field in named.items() if low in known]:
+                if len(starts) == len(others) == 1:
+                    said = {"starts": f"{name}/{starts[0]}", option: f"{name}/{others[0]}"}
+                    yield _Bounds((name,), said, column.rows)
+                break
 
 
 def _bounds(columns: Mapping[str, Seen]) -> Iterator[_Bounds]:

@@ -6,15 +6,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
 MAX_DEPTH = 32
 """Nested groups that become nodes of a tree; the rest of a deeper name is one node."""
 
 
 class Seen(NamedTuple):
-    """A column: its dtype as text, and its shape with the row axis; None for axes along which rows differ."""
+    """A column: its dtype as text, and its shape with the row axis; None for axes along which rows differ.
+
+    Of compound values, `fields` are those with one integer.
+    """
 
     dtype: str
     shape: tuple[int | None, ...]
+    fields: tuple[str, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -32,6 +38,11 @@ class Seen(NamedTuple):
         for length in self.shape:
             count *= 1 if length is None else length
         return count
+
+
+def integer_fields(dtype: np.dtype) -> tuple[str, ...]:
+    """Return the fields of compound values that hold one integer."""
+    return tuple(name for name in dtype.names or () if dtype[name].kind in "iu")
 
 
 @dataclass(frozen=True, slots=True)

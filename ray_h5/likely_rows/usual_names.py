@@ -55,6 +55,11 @@ COUNTS = _words_of("count counts length lengths")
 BOUNDS = _words_of("bounds boxes ranges spans boundaries")
 """What integers are called that say where the values of each row are."""
 
+START_FIELDS = _words_of("start begin first index pos position offset")
+COUNT_FIELDS = _words_of("n_items nitems n num count length len size")
+END_FIELDS = _words_of("stop end")
+"""What fields of tables are called that say where the values of each row are."""
+
 TIMES = _words_of("t time times timestamp timestamps")
 ENDS = _words_of("episode_ends episode_end ep_ends ep_end traj_ends")
 EPISODE_STARTS = _words_of(
