@@ -109,6 +109,9 @@ class FilesBeside(Table):
         alone = self.part_of is None and (keys == ("row_id",) or (keys == ("row",) and len(self.index.files) == 1))
         return alone and keys[0] in self.types and keys[0] not in self.specs
 
+    def check_unchanged(self) -> None:
+        self.index.check_unchanged()
+
     def lengths(self) -> np.ndarray:
         return self.index.files.rows.lengths
 

@@ -281,6 +281,9 @@ class RowIndex(ComparedByContent):
         columns = {name: self._looked_up_as(spec) for name, spec in specs.items()}
         if there := [name for name, spec in columns.items() if spec in self.found.values]:
             self._check_unchanged(self.sources_of(there))
+            beside = [self._beside(columns[name]) for name in there]
+            for table in {id(column.table): column.table for column in beside if column is not None}.values():
+                table.check_unchanged()
         values: dict[ColumnSpec, pa.ChunkedArray] = {}
         absent = dict.fromkeys(spec for spec in columns.values() if spec not in self.found.values)
         for spec in absent:
@@ -432,8 +435,12 @@ class RowIndex(ComparedByContent):
         try:
             yield
         except RayH5Error:
-            self._check_unchanged(SourceTable.of(self.found.sources))
+            self.check_unchanged()
             raise
+
+    def check_unchanged(self) -> None:
+        """Raise if a file, or another that values come from, changed since the index was made."""
+        self._check_unchanged(SourceTable.of(self.found.sources))
 
     def _check_unchanged(self, sources: SourceTable) -> None:
         """Raise if a file or a source changed; looks at each of them once."""

@@ -140,7 +140,8 @@ class RowSource:
         self._cached = PerProcess(_CachedRows)
         self._held = HeldChunks()
         self._kept_chunk_bytes, self._epochs, self._rows_read = 0, 0, 0
-        own = None if self._kept_bytes is None else self._kept_bytes // (1 + len(plan.files_beside))
+        sharing = 1 + sum(bool(rows.names) for rows in plan.files_beside)
+        own = None if self._kept_bytes is None else self._kept_bytes // sharing
         self._beside = [RowSource(rows.plan, own, kept_rows, processes=processes) for rows in plan.files_beside]
         """What reads rows of other files; they share `kept_bytes`."""
         self._own_bytes = own
@@ -252,10 +253,9 @@ class RowSource:
                     out[name][:] = plan.beside.array(name, plan.files, row_ids)
                 out = {name: array for name, array in out.items() if name not in plan.beside.columns}
             for rows, source in zip(plan.files_beside, self._beside, strict=True):
-                if mine := {name: out[name] for name in rows.names if name in out}:
-                    source.ranks = self.ranks
-                    rows.fill(mine, plan.files, row_ids, source.columns_of)
-                    out = {name: array for name, array in out.items() if name not in mine}
+                mine, source.ranks = {name: out[name] for name in rows.names if name in out}, self.ranks
+                rows.fill(mine, plan.files, row_ids, source.columns_of)
+                out = {name: array for name, array in out.items() if name not in mine}
             self.row_cache.read_through(out, row_ids, partial(self._read_files, draws=draws))
         finally:  # a file that changed before or meanwhile is another one now; that says more than what it led to
             self._check_files(touched)

@@ -15,7 +15,7 @@ from ray_h5.errors import OptionError, SchemaMismatchError, StaleIndexError
 from ray_h5.index.facts.file_facts import SourceTable
 from ray_h5.index.facts.scan_file import wrong_index
 from ray_h5.index.row_index import RowIndex
-from ray_h5.manifest.file_state import FileState
+from ray_h5.manifest.file_state import FileState, check_same
 from ray_h5.manifest.file_table import FileTable
 from ray_h5.manifest.partition import Partition
 from ray_h5.order.block_layout import MAX_BLOCK_BYTES, RANGE_WINDOW_BYTES, Tail, choose_block_rows
@@ -25,10 +25,12 @@ from ray_h5.order.fingerprint import Fingerprint, fingerprint
 from ray_h5.per_process import cached_property
 from ray_h5.plan.data_of_rows import data_of_rows
 from ray_h5.plan.order_of_files import make_order
+from ray_h5.predicates.virtual_names import read_for
 from ray_h5.rows.frames_option import Frames
 from ray_h5.rows.kinds.clock import Clock
 from ray_h5.rows.windows_option import WindowColumn
 from ray_h5.scope import Scope
+from ray_h5.storage.storage_of_path import storage_of
 from ray_h5.tables.table_columns import Lines, TableColumns
 
 if TYPE_CHECKING:
@@ -74,11 +76,22 @@ class RowsBeside(ComparedByContent):
         lines = self.lines.of(files, row_ids)
         has_line = lines >= 0
         numbers, places = np.unique(lines[has_line], return_inverse=True)
-        values = read(numbers.astype(np.int64))
+        numbers = numbers.astype(np.int64)
+        if not out:
+            self._check_unchanged(numbers)
+            return
+        values = read(numbers)
         for name, array in out.items():
             array[has_line] = values[self.names[name]][places]
             if not has_line.all():
                 array[~has_line] = self.no_value(name, lambda: files.where(int(row_ids[int(np.argmin(has_line))])))
+
+    def _check_unchanged(self, numbers: np.ndarray) -> None:
+        """Raise if one of the files that have some rows changed: their values decided which rows are selected."""
+        storage, files = self.plan.scope.storage, self.plan.files
+        for file in np.unique(files.files_of(numbers)).tolist():
+            path, state = files.path(file), files.identity(file)
+            check_same(path, state, storage_of(path, storage).seen(path, state))
 
     def only(self, names: Collection[str]) -> ReadPlan:
         """Return the plan of some of the columns."""
@@ -351,7 +364,7 @@ def make_plan(
         frozenset(cast),
         index.tables,
         beside,
-        _files_beside(index, columns, selection),
+        _files_beside(index, columns, named, selection),
         known,
         data_of_rows(index),
         chunk_rows,
@@ -360,18 +373,21 @@ def make_plan(
 
 
 def _files_beside(
-    index: RowIndex, columns: Sequence[ColumnSpec], selection: np.ndarray | None
+    index: RowIndex, columns: Sequence[ColumnSpec], named: Iterable[str], selection: np.ndarray | None
 ) -> tuple[RowsBeside, ...]:
-    """Return the rows of other files that columns come from; raise for rows without one, if arrays cannot say so."""
+    """Return the rows of other files that columns come from, or `named` columns, whose values decided the rows.
+
+    Raises a SchemaMismatchError for rows without one, if arrays cannot say so.
+    """
     beside, planned = index.beside.columns, []
     wanted = [spec for spec in columns if spec.name in beside and beside[spec.name].table.is_in_files]
-    for of_files in {id(beside[spec.name].table): beside[spec.name].table for spec in wanted}.values():
-        table = cast("FilesBeside", of_files)
+    used = [*(spec.name for spec in wanted), *(name for each in named for name in read_for(each) if name in beside)]
+    for column in {id(beside[name].table): beside[name] for name in used if beside[name].table.is_in_files}.values():
+        table, lines = cast("FilesBeside", column.table), column.lines
         mine = {spec.name: spec for spec in wanted if beside[spec.name].table is table}
         names = {name: beside[name].stored for name in mine}
         labels = tuple(replace(label, name=names[label.name]) for label in index.labels if label.name in names)
         specs = [replace(spec, name=names[name]) for name, spec in mine.items()]
-        lines = beside[next(iter(names))].lines
         small = lines.numbers.astype(np.min_scalar_type(-max(1, table.index.num_rows)))
         plan = make_plan(replace(table.index, labels=labels), specs)
         rows = RowsBeside(plan, names, replace(lines, numbers=small))

@@ -68,6 +68,9 @@ class Table(ComparedByContent):
         """Return what says which values a column has, beside the values in memory; an empty text if they do."""
         return ""
 
+    def check_unchanged(self) -> None:
+        """Raise if values that stay in files changed."""
+
     def lengths(self) -> np.ndarray:
         """Return the number of lines of each part: int64."""
         counts = [_parquet_rows(file) if table is None else table.num_rows for file, table in self.parts]

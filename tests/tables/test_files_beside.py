@@ -294,9 +294,17 @@ def test_what_cannot_be_joined_is_refused(folder):
             (*NAMES, "number", "guid", "steps"))}  # fmt: skip
 
 
-@pytest.mark.parametrize("columns", [["q", "image/features"], ["q", "image/number"]])
-def test_a_file_beside_that_changes_is_noticed(folder, columns):
-    samples = opened(folder, columns)
+@pytest.mark.parametrize(
+    ("columns", "options"),
+    [
+        (["q", "image/features"], {}),
+        (["q", "image/number"], {"predicate": where(q=[0, 1])}),
+        (["q"], {"predicate": where(**{"image/quality": [0, 1, 2]})}),
+        (["q"], {"predicate": where(**{"image/steps": any_equal(2)})}),
+    ],
+)
+def test_a_file_beside_that_changes_is_noticed(folder, columns, options):
+    samples = opened(folder, columns, **options)
     samples[0]
     write_features(folder / "new.h5", np.arange(IMAGES)[::-1])
     os.replace(folder / "new.h5", folder / "features.h5")
