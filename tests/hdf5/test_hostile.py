@@ -331,7 +331,6 @@ def values(dtype, rows=1 << 23):
         (values(h5py.string_dtype(), 1 << 21), {"predicate": where(x="")}),
         (values("i1"), {"predicate": where(x=any_equal(0))}),
         (values("?"), {"predicate": where(x=row_mask())}),
-        (values("i8", 1 << 24), {"windows": Windows({"x": [0]}, episode="y")}),
         (values("i8", 1 << 24), {"windows": Windows({"x": [0]}, episode_ends="y")}),
         (values("u1", 1 << 24), {"columns": [ragged("x", offsets="y")]}),
         (values("?", 1 << 24), {"windows": Windows({"x": [0]}, episode_flags=["y"])}),
