@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from ray_h5.columns.derived_columns import MadeColumn, RowPart, is_range, joined_in
+from ray_h5.columns.derived_columns import JoinedColumn, MadeColumn, is_range, joined_in, whole_of
 from ray_h5.columns.labels import Classes
 from ray_h5.columns.row_table import RowTable
 from ray_h5.errors import OptionError
@@ -81,8 +81,8 @@ class Scope:
             raise OptionError(
                 f"{option}: with rows=Patches(...), blocks are of arrays as they are stored; leave it out"
             )
-        if rows is not None and (end_to_end := [*filter(None, map(joined_in, columns))]):
-            raise OptionError(f"columns: {end_to_end[0]}: its rows lie along the first axis; leave rows={rows} out")
+        if rows is not None and rows.is_block and (end_to_end := [*filter(None, map(joined_in, columns))]):
+            raise OptionError(f"columns: {end_to_end[0]}: blocks are of one array; leave rows={rows} out")
         if rows is not None and rows.episode and windows is None and ranges:
             raise OptionError(
                 f"columns: {ranges[0]} has a row for each index of an axis; with rows={rows} a row is a whole "
@@ -93,8 +93,8 @@ class Scope:
             )
         require(isinstance(decode_cf, (bool, np.bool_)), "decode_cf", decode_cf, "True or False")
         require(axes in ("stored", "reversed"), "axes", axes, "'stored' or 'reversed'")
-        # Columns that are more than parts of the rows of a dataset.
-        others = [column for column in columns if not isinstance(column, RowPart) or not isinstance(column.of, str)]
+        # Columns that are more than parts of the rows of datasets.
+        others = [column for column in columns if not isinstance(whole_of(column), (str, JoinedColumn))]
         if axes == "reversed" and (decode_cf or (has_groups and others)):
             other = "decode_cf=True" if decode_cf else f"{others[0]} or rows={rows}"
             raise OptionError(f"axes='reversed': rows lie along the last axis; leave it out, or {other}")

@@ -262,11 +262,11 @@ def joined(pattern: ColumnLike, *, name: str | None = None) -> JoinedColumn:
     Parameters
     ----------
     pattern : str, or what `ragged`, `csr`, `fields` or `part` returns for one
-        A glob over paths in the file: ``"data/frames_*"`` has the rows of ``data/frames_0``, then those of
-        ``data/frames_1``, and so on in the order of their numbers. The datasets, sparse matrices, categories or other
-        columns agree in dtype and row shape. Or a column that is made of each match, in itself:
-        ``joined(ragged("run_*/x", offsets="run_*/offsets"))`` has the rows of ``run_0``, as its offsets say, then
-        those of ``run_1``. Stars of other datasets stand for what those of the first one stand for.
+        A glob over paths in the file, or below each group of `Groups`: ``"data/frames_*"`` has the rows of
+        ``data/frames_0``, then those of ``data/frames_1``, and so on in the order of their numbers. The datasets,
+        sparse matrices, categories or other columns agree in dtype and row shape. Or a column that is made of each
+        match, in itself: ``joined(ragged("run_*/x", offsets="run_*/offsets"))`` has the rows of ``run_0``, as its
+        offsets say, then those of ``run_1``. Stars of other datasets stand for what those of the first one stand for.
     name : str, optional
         The name of the column; by default what the pattern has before its first ``*``, such as ``"data/frames"``.
 

@@ -266,8 +266,6 @@ class Columns(ABC):
 
     def end_to_end(self, made: JoinedColumn) -> Values:
         """Return the rows of what matches a pattern, one after the other: of datasets, or of what is made of each."""
-        if self.groups is not None:
-            raise UnsupportedColumnError(f"{self.path}: {made}: its rows lie along the first axis of a file")
         table, field = self._matches(made)
         joined, first = table.columns.get(made.name), table.names[0]
         is_plain, what = isinstance(made.argument, str), ""

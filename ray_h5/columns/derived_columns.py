@@ -269,6 +269,10 @@ class JoinedColumn:
         column: ColumnLike = _filled(self.argument, self.dataset, texts_of(path, self.dataset) or (), path)
         return column
 
+    def below(self, group: str) -> JoinedColumn:
+        """Return the same column of what matches below a group."""
+        return replace(self, argument=_below(self.argument, group))
+
     def __repr__(self) -> str:
         return f"joined({self.argument!r}, name={self.name!r})"
 
@@ -299,6 +303,11 @@ def links_of(column: ColumnLike) -> list[MadeColumn]:
 def joined_in(column: ColumnLike) -> JoinedColumn | None:
     """Return the datasets end to end that a column is made of, however often; None if it is of one."""
     return next((link for link in links_of(column) if isinstance(link, JoinedColumn)), None)
+
+
+def whole_of(column: ColumnLike) -> ColumnLike:
+    """Return the column that another one is a part of, however often it is cut; others as they are."""
+    return whole_of(column.of) if isinstance(column, RowPart) else column
 
 
 def is_range(column: MadeColumn) -> bool:
@@ -399,6 +408,17 @@ def _filled(column: Any, pattern: str, texts: Sequence[str], path: str | None = 
         return column
     held = {name: getattr(column, name) for name in column.__dataclass_fields__ if name != "called"}
     return replace(column, **{name: _filled(value, pattern, texts, path) for name, value in held.items()})
+
+
+def _below(column: Any, group: str) -> Any:
+    """Return what columns are made of with the paths of datasets below a group; names of positions are of the file."""
+    if isinstance(column, str):
+        return f"{group}/{column}"
+    if not isinstance(column, (Ragged, Csr, Fields, RowPart)):
+        return column
+    first = next(iter(column.__dataclass_fields__))
+    bounds = ("offsets", "starts", "counts", "ends", "bounds") if isinstance(column, Ragged) else ()
+    return replace(column, **{name: _below(getattr(column, name), group) for name in (first, *bounds)})
 
 
 def _called(name: Any, column: Any) -> str | MadeColumn:

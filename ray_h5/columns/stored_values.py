@@ -106,9 +106,9 @@ class Stored(Values):
             layout = reshaped(layout, *lengths, *layout.shape[len(self.layout.shape) :])  # fields add axes
         return layout
 
-    def over(self, axes: int) -> Stored:
-        if axes == 1:
-            return self
+    def over(self, axes: int) -> Values:
+        if axes == 1 or isinstance(self.address, JoinedArray):
+            return Values.over(self, axes)
         assert not self.taken
         shape = (math.prod(self.layout.shape[:axes]), *self.layout.shape[axes:])
         rows = self._rows.over(axes, len(self.layout.shape))

@@ -11,12 +11,12 @@ import numpy as np
 
 from ray_h5.columns.column_resolver import Columns, Parts, Source, key_of_units
 from ray_h5.columns.conventions.cf_columns import attributes_of_text, text_of_attributes
-from ray_h5.columns.derived_columns import ColumnLike, Csr, Fields, MadeColumn, Ragged
+from ray_h5.columns.derived_columns import ColumnLike, Csr, Fields, JoinedColumn, MadeColumn, Ragged, joined_in
 from ray_h5.columns.ragged.csr_groups import SPARSE
 from ray_h5.columns.ragged.range_columns import OfParts
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.stored_values import Stored, field_of
-from ray_h5.columns.values import Decoded, Values
+from ray_h5.columns.values import Decoded, Values, reshaped
 from ray_h5.errors import RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.manifest.chunk_index import UNALLOCATED
 from ray_h5.manifest.joined_arrays import ENDS, LACKS, MISSING, GroupTable, JoinedArray, Paths, Texts
@@ -69,9 +69,10 @@ class GroupColumns(Columns):
         # A column that was not compared is not known: whoever asks for it compares it.
         known, columns = self._compared, self.known.columns.items()
         kept = {name: of for name, of in columns if name in known or of.name != name or of.is_there.all()}
-        return RowTable(
-            replace(self.known, columns=kept), bounds=self.bounds, rows=self.rows, joined=self.many, **others
-        )
+        # Of each group: in a store, a reader is told all of it, and on a disk it finds it where it reads the group.
+        of_groups = self._of_file.many if self.reader.is_fetched else {}
+        table = replace(self.known, columns=kept)
+        return RowTable(table, bounds=self.bounds, rows=self.rows, joined={**of_groups, **self.many}, **others)
 
     @property
     def known(self) -> GroupTable:
@@ -140,12 +141,16 @@ class GroupColumns(Columns):
     def paths_of(self, name: str) -> list[str]:
         """Return the datasets that a column is read from, as far as its name says so."""
         made = self.whole(name)
-        return self._datasets_of(made, made.name) if isinstance(made, (Ragged, Csr)) else [self.dataset_of(name)]
+        if made is not None and not isinstance(made, str):
+            return self._datasets_of(made, made.name)
+        return [self.dataset_of(name)]
 
     def _datasets_of(self, of: ColumnLike, name: str) -> list[str]:
         """Return the datasets that a column is made of; without those of bounds that are known, by name."""
         if isinstance(of, str):
             return [of]
+        if isinstance(of, JoinedColumn):
+            return []  # each group has its own
         if isinstance(of, Csr):
             content, of = [f"{of.group}/data", f"{of.group}/indices"], of.rows
         else:
@@ -321,6 +326,28 @@ class GroupColumns(Columns):
         assert isinstance(of, np.ndarray)
         return [attributes_of_text(text) for text in said], of
 
+    # Columns end to end ---------------------------------------------------------------------------
+
+    def end_to_end(self, made: JoinedColumn) -> Values:
+        """Return the rows of what matches a pattern below each group, those of one after those of the one before."""
+        key = f"rows of {made} in each group"
+
+        def of(group: int) -> Values:
+            return self._of_file.end_to_end(made.below(self.groups[group]))
+
+        parts = [of(group) for group in range(1 if key in self.rows else len(self.groups))]
+        if key not in self.rows:
+            whole = OfParts.end_to_end(made.name, tuple(parts), self.groups)
+            assert whole.units is not None
+            self.rows[key] = whole.units
+        units, layout = self.rows[key], parts[0].array
+        unit = reshaped(replace(layout, shape=(1, *layout.row_shape)), *layout.row_shape)
+        widths = np.broadcast_to(np.array(layout.row_shape, np.int64), (len(units), len(layout.row_shape)))
+        shapes, none = np.concatenate([units.lengths[:, None], widths], axis=1), np.full(len(units), UNALLOCATED)
+        paths = replace(self.groups, below=f"/{made.dataset}")
+        joined = JoinedArray(made.dataset, paths, (unit,), np.zeros(len(units), np.int32), shapes, none)
+        return OfParts(made.name, (parts[0],), units.local, of, joined=joined)
+
     # Units of columns -----------------------------------------------------------------------------
 
     def joined(self, values: Values) -> JoinedArray:
@@ -339,7 +366,8 @@ class GroupColumns(Columns):
         return values, joined
 
     def attributes_of(self, name: str, attributes: Sequence[str]) -> list[Mapping[str, Any]]:
-        if self.is_range(name) or self._has_references(self.dataset_of(name)):  # of several datasets
+        is_joined = joined_in(self.made.get(name.strip("/"), name)) is not None
+        if is_joined or self.is_range(name) or self._has_references(self.dataset_of(name)):  # of several datasets
             return [{}] * len(self.groups)
         _, joined = self.datasets(name)
         there = zip(joined.paths, joined.is_there.tolist(), strict=True)

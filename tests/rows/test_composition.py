@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_h5 import Files, Grid, Groups, RayH5Error, Shuffle, Windows, between, csr, fields, part, ragged, where
+from ray_h5 import Files, Grid, Groups, RayH5Error, Shuffle, Windows, between, csr, fields, joined, part, ragged, where
 from ray_h5.plan.blocks import Block
 from ray_h5.plan.execute_plan import read_rows
 from ray_h5.ray_data.arrow.blocks import schema_of, to_table
@@ -154,6 +154,14 @@ def write_reversed(group, name, lead, rng):
     return values
 
 
+def write_joined(group, name, lead, rng):
+    """In datasets of several lengths, of which some are empty."""
+    values = write_number(group, f"whole {name}", lead, rng)
+    for i, some in enumerate(np.split(values, np.sort(rng.integers(0, lead[0] + 1, rng.integers(0, 3))))):
+        group.create_dataset(f"{name}_{i}", data=some, chunks=(1, 2) if len(some) and i % 2 else None)
+    return values
+
+
 def write_images(group, name, lead, rng):
     group.create_dataset(name, lead, h5py.vlen_dtype("u1"))
     values = np.empty(lead, object)
@@ -197,6 +205,7 @@ WRITERS = {
     "packed": write_packed,
     "time": write_time,
     "reversed": write_reversed,
+    "joined": write_joined,
     "images": write_images,
     "ragged": write_ragged,
     "sparse": write_sparse,
@@ -205,7 +214,7 @@ KINDS = ["axis", "groups", "grid", "files"]
 
 PADS = ["edge", "zero", "drop", ("zero", "edge")]
 
-ONE_AXIS = {"ragged", "sparse"}
+ONE_AXIS = {"ragged", "sparse", "joined"}
 """Forms whose rows lie along one axis."""
 
 WHOLE = {"groups", "files"}
@@ -233,6 +242,7 @@ CLASSES = {
 
 BLANKS = {
     "number": [0, 0],
+    "joined": [0, 0],
     "text": "",
     "compound": [0, 0.0],
     "part": [[0] * 3] * 2,
@@ -252,6 +262,7 @@ BLANKS = {
 """What a step outside the episode is with pad="zero"; None for the others, whose values may be missing."""
 
 COLUMNS = {
+    "joined": joined("c_*", name="c"),
     "ragged": ragged("c", offsets="c_offsets"),
     "sparse": csr("c"),
     "field": "c/y",
@@ -375,7 +386,7 @@ def test_every_form_with_every_row_kind(tmp_path_factory, server, kind, form, ha
             others = {"axis": {"episode": "id"}, "grid": {}}.get(kind, {"per_step": ["t"]})
             windows = Windows(dict.fromkeys(named or [c], offsets), pad=pad, **others)
         expected = expected_rows(kind, form, windows, episodes)
-    of = {"t": (0, 1), "c": (1,) if form in ONE_AXIS else (0, 1)}
+    of = {"t": (0, 1), "c_*" if form == "joined" else "c": (1,) if form in ONE_AXIS else (0, 1)}
     options = {
         "rows": {"axis": None, "groups": Groups("g*"), "grid": Grid(2, of=of), "files": Files()}[kind],
         "windows": windows,

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from ray_h5.errors import OptionError, RayH5Error, UnsupportedColumnError
-from ray_h5.torch_data import Groups, H5Dataset, Shuffle, Windows, joined, loader, where
+from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnsupportedColumnError
+from ray_h5.torch_data import Groups, H5Dataset, Patches, Shuffle, Windows, joined, loader, where
 
 
 @pytest.fixture(params=["chunked", "contiguous", "text"])
@@ -73,8 +73,14 @@ def test_what_cannot_be_joined(tmp_path):
         H5Dataset(tmp_path / "a.h5", [joined("x_*")])
     with pytest.raises(OptionError, match="expected a glob"):
         joined("data")
-    with pytest.raises(OptionError, match="leave rows="):
-        H5Dataset(tmp_path / "a.h5", [joined("a_*")], rows=Groups("g_*"))
+    with pytest.raises(OptionError, match="blocks are of one array; leave rows="):
+        H5Dataset(tmp_path / "a.h5", [joined("a_*")], rows=Patches({"a": (2,)}))
+    with pytest.raises(RayH5Error, match=r"nothing matches the pattern 'g_0/y_\*'"):
+        H5Dataset(tmp_path / "a.h5", [joined("y_*")], rows=Groups("g_*"))
+    with h5py.File(tmp_path / "a.h5", "r+") as file:
+        file["g_0/y_0"], file["g_1/y_0"] = np.zeros((2, 3)), np.zeros((2, 4))
+    with pytest.raises(SchemaMismatchError, match=r"column 'y': its parts differ: .* in 'g_0', and .* in 'g_1'"):
+        H5Dataset(tmp_path / "a.h5", [joined("y_*")], rows=Groups("g_*"))
 
 
 def test_datasets_of_other_files_are_read_as_these_files(tmp_path):

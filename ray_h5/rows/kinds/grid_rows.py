@@ -15,6 +15,7 @@ from ray_h5.columns.file_columns import FileColumns
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.values import InMemory, rows_of_chunks
 from ray_h5.errors import RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.globs import is_glob
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.messages import few
 from ray_h5.per_process import cached_property
@@ -42,7 +43,7 @@ class GridRows(Episodes):
         said = kind.row_axes  # of datasets, and so of the columns of these that have names of their own
         self._row_axes = {
             name: said[column.dataset] for name, column in columns.made.items() if column.dataset in said
-        } | said
+        } | {name: axes for name, axes in said.items() if not is_glob(name)}
 
     @property
     def num_rows(self) -> int:

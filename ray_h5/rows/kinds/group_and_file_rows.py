@@ -98,11 +98,12 @@ class WholeRows(Episodes):
         if isinstance(self._kind, Files) and name == self._kind.key:
             return name_column(name, columns.path, self._kind)
         values, joined = columns.datasets(name)
-        if values.array.kind in _OF_ROWS and isinstance(columns, FileColumns):
+        # Datasets of such values, one a group, are refused as lists of lists.
+        if values.array.kind == "sparse" or (values.array.kind in _OF_ROWS and isinstance(columns, FileColumns)):
             raise UnsupportedColumnError(
                 f"{columns.path}: column {name!r} has values of varying length, a list for each index of its first "
-                "axis: a row of Files would be rows of rows. Leave rows= out to read these rows one by one, or leave "
-                "the column out with columns=[...]."
+                f"axis: a row of {type(self._kind).__name__} would be rows of rows. Leave rows= out to read these rows "
+                "one by one, or leave the column out with columns=[...]."
             )
         whole = columns.of_units(name, Ranges.whole(name, columns.path, values, joined))
         text = texts_of_characters(whole) if columns.decode_cf else None
