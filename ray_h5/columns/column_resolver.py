@@ -35,11 +35,18 @@ from ray_h5.columns.derived_columns import (
     joined_in,
 )
 from ray_h5.columns.ragged.bounds import Bounds, ChunkedBy, bounds_in, check_bounds
-from ray_h5.columns.ragged.csr_groups import SPARSE, SparseRows, checked_encoding, positions_of_names, width_of
+from ray_h5.columns.ragged.csr_groups import (
+    SPARSE,
+    SparseRows,
+    checked_encoding,
+    dense_ranges,
+    positions_of_names,
+    width_of,
+)
 from ray_h5.columns.ragged.range_columns import OfParts, PickedRows, Ranges, axes_of_entries
 from ray_h5.columns.row_table import RowTable
 from ray_h5.columns.stored_values import Stored, stored_fields
-from ray_h5.columns.values import Taken, Values, read_units
+from ray_h5.columns.values import Decoded, Taken, Values, read_units
 from ray_h5.errors import (
     CorruptFileError,
     MissingGroupError,
@@ -185,7 +192,7 @@ class Columns(ABC):
 
     def is_range(self, name: str) -> bool:
         """Return whether the rows of a column are ranges in each group; those of a file are its values."""
-        return self.groups is not None and isinstance(self.values(name), (Ranges, SparseRows))
+        return self.groups is not None and are_ranges(self.values(name))
 
     def attributes_of(self, name: str, attributes: Sequence[str]) -> list[Mapping[str, Any]]:
         """Return for each part those attributes of a dataset that are short numbers or one text."""
@@ -392,12 +399,15 @@ class Columns(ABC):
             self.many[key] = table
         return self.many[key]
 
-    def at(self, path: str, name: str = "") -> Values:
-        """Return the values of what is at a path; `name` is that of the column, if it has another one."""
+    def at(self, path: str, name: str = "", key: str = "") -> Values:
+        """Return the values of what is at a path; `name` is that of the column, if it has another one.
+
+        `key` says whose bounds are kept, if it is no column of its own.
+        """
         if (source := self.plain(path)) is not None:
             return self.decoded(source)
         encoding = self.encoding(path)
-        return self._field(path, name or path) if encoding is None else self._encoded(path, encoding, name or path)
+        return self._field(path, name or path) if encoding is None else self._encoded(path, encoding, name or path, key)
 
     def decoded(self, source: Source, stored: Stored | None = None) -> Values:
         """Return the values of datasets, `stored` in some way; the attributes of each say what its values mean."""
@@ -410,11 +420,11 @@ class Columns(ABC):
             return stored
         return reversed_groups(source, *self.attributes(source, _OF_MATLAB))
 
-    def _encoded(self, path: str, encoding: Encoding, name: str) -> Values:
+    def _encoded(self, path: str, encoding: Encoding, name: str, key: str) -> Values:
         """Return the values of what is encoded in several datasets."""
         group = path.strip("/")
         if encoding.kind in SPARSE:
-            return self.csr(Csr(group), group if group == name.strip("/") else name)
+            return self.csr(Csr(group), key or (group if group == name.strip("/") else name))
         if encoding.kind in {"category", "optional"}:
             stored, other = Stored.of(self.source(encoding.values)), self.source(encoding.other)
             decoder = category if encoding.kind == "category" else optional
@@ -422,7 +432,7 @@ class Columns(ABC):
         if encoding.kind == "references":
             return self.referred(path)
         if encoding.kind == "ragged":
-            return self.ragged(awkward_lists(self.path, group, encoding, name), name)
+            return self.ragged(awkward_lists(self.path, group, encoding, name), key or name)
         has_columns = encoding.kind in {"frame", "pandas"} or encoding.said in {"dict", "raw", "anndata"}
         what = "a group, not a column; its columns are below it" if has_columns else "no column of rows"
         raise UnsupportedColumnError(f"{self.path}: {path!r} ({encoding.said}) is {what}")
@@ -604,18 +614,21 @@ class Columns(ABC):
 
     # Rows that are ranges -------------------------------------------------------------------------
 
-    def ragged(self, made: Ragged, name: str) -> Ranges:
+    def ragged(self, made: Ragged, name: str) -> Ranges | Decoded:
         """Return the values of a column made by `ragged`; which rows each group has is known then, by name."""
         content = self.units_at(made.content)
-        if content.values.array.kind == "sparse":
-            raise UnsupportedColumnError(
-                f"{self.path}: {made}: its values are rows of a sparse matrix, which no array of rows holds. Read its "
-                "entries as they are stored, such as ragged('X/data', offsets='X/indptr')."
-            )
         bounds = self._bounds(
             made, name, [content], lambda own, length, part: check_bounds(own, made, length, self.where(part))
         )
-        return Ranges(made.name, self.path, content.values, bounds)
+        ranges = Ranges(made.name, self.path, content.values, bounds)
+        if (array := content.values.array).kind != "sparse":
+            return ranges
+        if not array.dense:
+            raise UnsupportedColumnError(
+                f"{self.path}: {made}: ranges of rows of a sparse matrix are dense arrays; leave dense=False out, or "
+                "read its entries as they are stored, such as ragged('X/data', offsets='X/indptr')"
+            )
+        return dense_ranges(ranges)
 
     def csr(self, made: Csr, column: str) -> SparseRows:
         """Return the rows of a sparse matrix, of a file or of each group, one group after the other."""
@@ -663,18 +676,18 @@ class Columns(ABC):
                 return whole
             return replace(whole, values=_of_one_kind(self._part_of(of, whole.values)), joined=None)
         # Another maker, or the user, may make a column of the same dataset with other bounds: keys say how it is made.
-        key = key_of_units(of)
+        key, name = key_of_units(of), of if isinstance(of, str) else repr(of)
         if isinstance(of, str):
-            values = Stored.of(self.source(of)) if is_stored else self.at(of)
+            values = Stored.of(self.source(of)) if is_stored else self.at(of, key=key)
         else:
             values = self.fields(of, of.dataset) if isinstance(of, Fields) else self._made(of, key)
-        if isinstance(values, (Ranges, SparseRows)) and self.groups is not None:
+        if are_ranges(values) and self.groups is not None:
             rows = self.rows[key]
             return Parts(values, rows.firsts, rows.lengths, values.array.chunk_rows)
         joined = self.joined(values)
-        if not isinstance(of, str) or not isinstance(values, (Ranges, SparseRows)):
-            self.check_one_shape(key, joined, "and rows are ranges of them")
-            self.check_all_have(key, joined, "says where rows are or holds their values")
+        if not isinstance(of, str) or not are_ranges(values):
+            self.check_one_shape(name, joined, "and rows are ranges of them")
+            self.check_all_have(name, joined, "says where rows are or holds their values")
         return Parts.whole(values, joined)
 
     def check_one_shape(self, name: str, joined: JoinedArray, why: str, instead: str = "leave the column out") -> None:
@@ -768,6 +781,11 @@ class Columns(ABC):
         return int(of_groups[0])
 
 
+def are_ranges(values: Values) -> bool:
+    """Return whether values are ranges of others, or rows of a sparse matrix, or made of such ranges."""
+    return isinstance(values.values if isinstance(values, Decoded) else values, (Ranges, SparseRows))
+
+
 def _of_one_kind(values: Values) -> Values:
     """Return values that others are made of, whose kind does not depend on how long those of a file happen to be."""
     return replace(values, is_column=False) if isinstance(values, Ranges) else values
@@ -775,7 +793,7 @@ def _of_one_kind(values: Values) -> Values:
 
 def key_of_units(of: ColumnLike) -> str:
     """Return the key of the rows of a column that others are made of."""
-    return of if isinstance(of, str) else f"{of!r}{_OF_UNITS}"
+    return f"{of!r}{_OF_UNITS}"
 
 
 def are_single_values(joined: JoinedArray) -> bool:

@@ -12,7 +12,6 @@ from ray_h5.columns.column_resolver import Columns, Parts
 from ray_h5.columns.file_columns import is_of_single_value
 from ray_h5.columns.ragged.range_columns import (
     OfUnits,
-    Ranges,
     Runs,
     common_shape,
     element_of_lists,
@@ -20,8 +19,8 @@ from ray_h5.columns.ragged.range_columns import (
     ragged_layout,
 )
 from ray_h5.columns.row_table import Listing, RowTable
-from ray_h5.columns.schema import TENSOR_KINDS, ColumnSpec
-from ray_h5.columns.sparse_rows import Entries, SparseRow, dense_batch, index_dtype
+from ray_h5.columns.schema import TENSOR_KINDS
+from ray_h5.columns.sparse_rows import Entries, SparseRow, index_dtype
 from ray_h5.columns.values import Decoded, Reading, Values
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import JoinedArray
@@ -152,29 +151,6 @@ def with_single_values(listing: Listing) -> Listing:
     singles = [name for name, error in listing.refused.items() if is_of_single_value(error)]
     refused = {name: error for name, error in listing.refused.items() if name not in singles}
     return Listing((*listing.names, *singles), refused)
-
-
-def sparse_spans(spans: Ranges) -> Decoded:
-    """Return spans of rows of a sparse matrix, as dense arrays of shape ``(rows, width)``."""
-    spec = ColumnSpec.of(spans.content.array)
-
-    def layout(_: ColumnLayout) -> ColumnLayout:
-        return ragged_layout(
-            spans.name,
-            replace(spans.content.array, kind="number", dense=False),
-            (spans.bounds.stops - spans.bounds.starts) * int(spec.ragged_shape[0] or 0),
-            (None, *spec.ragged_shape),
-        )
-
-    def decode(stored: np.ndarray, *_: Any) -> np.ndarray:
-        arrays = np.empty(len(stored), object)
-        dense, begin = dense_batch(np.concatenate([np.empty(0, object), *stored]), spec), 0
-        for at, of_row in enumerate(stored):
-            arrays[at] = dense[begin : begin + len(of_row)]
-            begin += len(of_row)
-        return arrays
-
-    return Decoded(spans, decode, layout, of_each_value=False)
 
 
 class RowsOfKind(Protocol):

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ray_h5.columns.derived_columns import Csr
 from ray_h5.columns.ragged.bounds import Bounds
-from ray_h5.columns.ragged.range_columns import Runs, rows_a_chunk
-from ray_h5.columns.sparse_rows import Entries, first_outside, index_dtype, rows_of
+from ray_h5.columns.ragged.range_columns import Ranges, Runs, ragged_layout, rows_a_chunk
+from ray_h5.columns.schema import ColumnSpec
+from ray_h5.columns.sparse_rows import Entries, dense_batch, first_outside, index_dtype, rows_of
 from ray_h5.columns.stored_values import Stored
-from ray_h5.columns.values import Reading, Values, read_units
+from ray_h5.columns.values import Decoded, Reading, Values, read_units
 from ray_h5.errors import CorruptFileError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.tree.encodings import matrix_shape
 from ray_h5.manifest.joined_arrays import JoinedArray
@@ -136,6 +137,29 @@ class SparseRows(Values):
         at = np.searchsorted(delivered, indices, sorter=order)
         place = order[np.minimum(at, len(order) - 1)]
         return np.where(delivered[place] == indices, place, -1).astype(dtype)
+
+
+def dense_ranges(spans: Ranges) -> Decoded:
+    """Return ranges of rows of a sparse matrix, as dense arrays of shape ``(rows, width)``."""
+    spec = ColumnSpec.of(spans.content.array)
+
+    def layout(_: ColumnLayout) -> ColumnLayout:
+        return ragged_layout(
+            spans.name,
+            replace(spans.content.array, kind="number", dense=False),
+            (spans.bounds.stops - spans.bounds.starts) * int(spec.ragged_shape[0] or 0),
+            (None, *spec.ragged_shape),
+        )
+
+    def decode(stored: np.ndarray, *_: Any) -> np.ndarray:
+        arrays = np.empty(len(stored), object)
+        dense, begin = dense_batch(np.concatenate([np.empty(0, object), *stored]), spec), 0
+        for at, of_row in enumerate(stored):
+            arrays[at] = dense[begin : begin + len(of_row)]
+            begin += len(of_row)
+        return arrays
+
+    return Decoded(spans, decode, layout, of_each_value=False)
 
 
 def checked_encoding(reader: FileReader, made: Csr, name: str) -> Encoding | None:

@@ -8,6 +8,7 @@ from ray_h5.buffers import objects
 from ray_h5.columns.column_resolver import Columns
 from ray_h5.columns.file_columns import FileColumns
 from ray_h5.columns.ragged.bounds import RUNS, Bounds, ChunkedBy
+from ray_h5.columns.ragged.csr_groups import dense_ranges
 from ray_h5.columns.ragged.range_columns import Ranges
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.values import InMemory, Values, read_at, read_units
@@ -15,7 +16,7 @@ from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.partition import Partition
 from ray_h5.messages import counted
-from ray_h5.rows.row_columns import RowColumn, RowsOfKind, sparse_spans, with_single_values
+from ray_h5.rows.row_columns import RowColumn, RowsOfKind, with_single_values
 from ray_h5.rows.row_kind_options import Groups
 
 _BLOCK = 1 << 20
@@ -99,7 +100,7 @@ class EqualValueRows(RowsOfKind):
         ranges = Ranges(name, self._columns.path, values, Bounds.of(self.runs))
         self._columns.chunked[name] = ChunkedBy(RUNS, values.array.chunk_rows)
         if values.array.kind == "sparse":
-            return RowColumn(name, sparse_spans(ranges))
+            return RowColumn(name, dense_ranges(ranges))
         # Letters stay letters: `of_units` makes texts of their ranges, as `ragged` does.
         whole = self._columns.part(name) is None
         return RowColumn(name, ranges if whole else self._columns.of_units(name, ranges), chunk_rows=None)

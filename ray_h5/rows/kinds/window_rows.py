@@ -12,6 +12,7 @@ import numpy as np
 
 from ray_h5.columns.column_resolver import Parts
 from ray_h5.columns.ragged.bounds import Bounds
+from ray_h5.columns.ragged.csr_groups import dense_ranges
 from ray_h5.columns.ragged.range_columns import Ranges
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.values import InMemory
@@ -19,7 +20,7 @@ from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
 from ray_h5.per_process import cached_property
 from ray_h5.rows.kinds.clock import Clock
 from ray_h5.rows.kinds.timestamps import TimesOf, width_of
-from ray_h5.rows.row_columns import Episodes, RowColumn, RowsOfKind, Steps, sparse_spans, sparse_steps
+from ray_h5.rows.row_columns import Episodes, RowColumn, RowsOfKind, Steps, sparse_steps
 from ray_h5.rows.windows_option import IS_PAD, WindowColumn, Windows
 
 _RUN = 4
@@ -240,4 +241,4 @@ class WindowRows(RowsOfKind):
             return Bounds(*(ends + steps.starts[recordings] for ends in (samples.starts, samples.stops)))
 
         spans = Ranges(window.name, self._path, steps.values, usual, bounds_of=bounds_of)
-        return RowColumn(window.name, sparse_spans(spans) if steps.values.array.kind == "sparse" else spans)
+        return RowColumn(window.name, dense_ranges(spans) if steps.values.array.kind == "sparse" else spans)
