@@ -252,11 +252,13 @@ def _by_tail(part: RowKeys, rows: pa.Array, lines: pa.Array, table: str) -> np.n
     for values in [names, *([pc.replace_substring_regex(names, _ENDING, "")] if part.kind == "path" else [])]:
         is_used = np.zeros(len(keys), bool)
         is_used[found[found >= 0]] = True
-        for depth in range(most + 1):
+        for depth in range(most + 1) if (found < 0).any() else ():
             tails, ends = _ends_of(values, depth), _ends_of(keys, depth)
             once = np.flatnonzero(_are_single(ends) & ~is_used)
             at = np.append(once, -1)[_as_numbers(pc.index_in(tails, value_set=ends.take(pa.array(once))))]
             found = np.where((found < 0) & _are_single(tails), at, found)
+            if (found >= 0).all():
+                break
     # One that has no line may be one of several: none of its name was told apart.
     last, ends = _ends_of(names, 0), _ends_of(keys, 0)
     unclear = pc.and_(pc.is_in(last, ends), pc.invert(pc.is_in(last, last.filter(pa.array(found >= 0)))))
