@@ -73,7 +73,8 @@ class Source:
     dtypes : mapping of str to dtype, optional
         Dtypes that columns are cast to while reading: ``{"image": "float16"}`` halves the bytes that travel. Files may
         differ in the dtypes of such columns. ``bytes`` for a column of strings delivers them undecoded. A float for one
-        whose values may be missing delivers NaN for these.
+        whose values may be missing delivers NaN for these. ``"bfloat16"`` says that a column of uint16 holds the bits
+        of bfloat16: tensors are ``torch.bfloat16``, and NumPy, Arrow and predicates see the bits. It casts nothing.
     casting : {"checked", "unsafe"}
         Whether a value that its new dtype cannot hold is an error: 300 or NaN for int8, 1.5 for an integer. A float may
         be rounded to another float, but not to infinity. ``"unsafe"`` casts all values as numpy's ``astype`` does.

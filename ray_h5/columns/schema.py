@@ -37,6 +37,9 @@ _WITH_AXES_OF_ONE = frozenset({"number", "bool", "string", "time"})
 """Kinds of values that are one value a row also with axes of one: MATLAB and others write labels of shape (rows, 1)."""
 
 
+_BFLOAT16 = ("bfloat16", "torch.bfloat16")
+
+
 @dataclass(frozen=True, slots=True)
 class ColumnSpec:
     """One column as it is delivered, the same in every file.
@@ -70,6 +73,8 @@ class ColumnSpec:
         are rows without a value.
     drawn : bool
         Whether values are drawn: each epoch has others of the same row.
+    as_bfloat16 : bool
+        For integers of 16 bits: whether they are the bits of bfloat16, which NumPy and Arrow lack. Tensors are views.
     """
 
     name: str
@@ -84,6 +89,7 @@ class ColumnSpec:
     dense: bool = False
     nullable: bool = False
     drawn: bool = False
+    as_bfloat16: bool = False
 
     @classmethod
     def of(cls, layout: ColumnLayout) -> ColumnSpec:
@@ -220,6 +226,8 @@ class ColumnSpec:
             optional          category, number, bool
             list, ragged      number, bool: arrays of one shape
         """
+        if self.as_bfloat16 and (stored.element or stored.dtype) != np.uint16:
+            return False  # numbers would become bits
         if self.kind == "ragged":
             return self._holds_arrays(stored, is_cast)
         if self.kind == "sparse":
@@ -269,6 +277,8 @@ class ColumnSpec:
             raise OptionError(
                 f"dtypes: None for column {self.name!r} is no dtype; leave the column out to keep its own"
             )
+        if str(dtype) in _BFLOAT16:
+            return self._of_bits()
         wanted = as_dtype(dtype, f"column {self.name!r} in dtypes")
         if self.kind in {"category", "optional"}:
             return self._cast_values(wanted, casting)
@@ -292,6 +302,17 @@ class ColumnSpec:
             return self.with_elements(wanted.newbyteorder("="), casting)
         kind: Kind = "bool" if wanted.kind == "b" else "number"
         return replace(self, dtype=wanted.newbyteorder("="), kind=kind, casting=casting)
+
+    def _of_bits(self) -> ColumnSpec:
+        """Return the spec of this column delivered as bfloat16, whose bits it holds."""
+        held = self.dtype if self.element is None else self.element
+        if self.kind not in {"number", "ragged"} or held != np.uint16:
+            raise OptionError(
+                f"dtypes: column {self.name!r} holds {self}; 'bfloat16' is for uint16 that are the bits of bfloat16. "
+                "To round numbers to it, pass 'float32' here, and cast tensors: batch.to(torch.bfloat16), or "
+                "dtypes= of train_batches"
+            )
+        return replace(self, as_bfloat16=True)
 
     def with_elements(self, dtype: np.dtype, casting: Casting = "checked") -> ColumnSpec:
         """Return the spec of rows of varying shape that hold numbers of another dtype.
@@ -325,6 +346,8 @@ class ColumnSpec:
         return shown_shape(self.ragged_shape if self.kind in {"ragged", "sparse"} else self.tensor_shape)
 
     def __str__(self) -> str:
+        if self.as_bfloat16:
+            return str(replace(self, as_bfloat16=False)).replace("uint16", "bfloat16", 1)
         if self.kind == "ragged":
             return f"{self.element} {self.shown_shape}"
         if self.kind == "sparse":

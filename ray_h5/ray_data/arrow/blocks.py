@@ -28,6 +28,7 @@ from ray_h5.plan.read_plan import ReadPlan
 from ray_h5.ray_data.arrow.nullable_tensors import NullableTensorType
 
 _MAY_BE_NULL = b"ray_h5.may_be_null"
+_BFLOAT16 = b"ray_h5.bfloat16"
 _SHAPE = b"ray_h5.ragged_shape"
 """Along which axes rows of varying shape differ in all files."""
 
@@ -55,6 +56,8 @@ def _field(name: str, type_: pa.DataType, spec: ColumnSpec | None) -> pa.Field:
             said = {_SHAPE: json.dumps(shape).encode()}
     elif spec is not None and (spec.has_nullable_items or (spec.may_be_missing and is_integral(item_type(type_)))):
         said = {_MAY_BE_NULL: b"1"}
+    if spec is not None and spec.as_bfloat16:
+        said[_BFLOAT16] = b"1"
     return pa.field(name, type_, metadata=said or None)
 
 
@@ -73,6 +76,11 @@ def is_integral(type_: pa.DataType) -> bool:
 def may_be_null(field: pa.Field) -> bool:
     """Return whether a file may say that a value is missing in a column of integers or booleans, or in a list."""
     return _MAY_BE_NULL in (field.metadata or {})
+
+
+def is_bfloat16(field: pa.Field) -> bool:
+    """Return whether integers are the bits of bfloat16."""
+    return _BFLOAT16 in (field.metadata or {})
 
 
 def schema_of(plan: ReadPlan, names: Sequence[str]) -> pa.Schema:

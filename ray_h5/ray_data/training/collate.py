@@ -24,6 +24,7 @@ from ray_h5.options import names_options
 from ray_h5.ray_data.arrow.blocks import (
     declared_shape,
     dense_batch,
+    is_bfloat16,
     is_integral,
     is_ragged,
     is_sparse,
@@ -85,6 +86,7 @@ class TorchCollate(ArrowBatchCollateFn):
         self._is_checked = as_casting(casting) == "checked"
         self._padding = Padding.of(padding)
         self._varies: dict[str, bool] = {}
+        self._of_bits: set[str] = set()
         self._dtypes: torch.dtype | dict[str, torch.dtype] | None
         if isinstance(dtypes, Mapping):
             self._dtypes = {name: _as_dtype(dtype, f" for column {name!r}") for name, dtype in dtypes.items()}
@@ -105,13 +107,14 @@ class TorchCollate(ArrowBatchCollateFn):
                 raise UnknownColumnError(f"dtypes: {no_column([name], names)}")
         if self._padding is not None:
             self._padding.check_names(names)
+        fields = batch.schema if isinstance(batch, pa.Table) else ()
+        self._of_bits = {field.name for field in fields if is_bfloat16(field)}
         tensors: TorchBatch = {}
         for name in names:
             made = self._column(batch.select([name])) if isinstance(batch, pa.Table) else self._array(name, batch[name])
             if len(made) > 1:
                 check_length_name(name, names)
             tensors.update(made)
-        fields = batch.schema if isinstance(batch, pa.Table) else ()
         ragged = {field.name: field for field in fields if is_ragged(field.type)}
         if ragged.keys() == tensors.keys():
             # Ray concatenates the tensors of a batch that has lists of tensors alone.
@@ -249,12 +252,18 @@ class TorchCollate(ArrowBatchCollateFn):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=_READ_ONLY)
             tensor = torch.as_tensor(values)
+        if name in self._of_bits:  # what they are is not said once a function has returned arrays of NumPy
+            tensor = tensor.view(torch.bfloat16)
+            return self._pinned(tensor if (dtype := self._dtype_of(name, tensor)) is None else tensor.to(dtype))
         if (dtype := self._dtype_of(name, tensor)) is not None:
             if tensor.is_complex() and not dtype.is_complex:
                 raise UnsupportedColumnError(
                     f"dtypes: column {name!r} has dtype {values.dtype}, of which {dtype} would keep only the real part"
                 )
             tensor = _cast(name, values, tensor, dtype) if self._is_checked else tensor.to(dtype)
+        return self._pinned(tensor)
+
+    def _pinned(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.pin_memory() if self._pin else tensor
 
 

@@ -184,7 +184,7 @@ class Batcher:
         whole, images = Sample(), images_of(self.decoders)
         for name, array in arrays.items():
             spec = None if name in images else self.specs.get(name)
-            if spec is not None and name in self.fills and not spec.is_tensor:
+            if spec is not None and name in self.fills and not (spec.is_tensor or spec.as_bfloat16):
                 whole[name] = rows_of(array, spec)
             else:
                 whole[name] = to_torch(array, spec)

@@ -53,7 +53,7 @@ def to_torch(array: np.ndarray, spec: ColumnSpec | None = None) -> Any:
     Rows of varying shape are a list of tensors, or of lists of text; None stands for one that a group lacks.
     """
     if array.dtype.kind in "biufc":
-        return tensor_over(array)
+        return as_bfloat16(tensor_over(array)) if spec is not None and spec.as_bfloat16 else tensor_over(array)
     if spec is None or spec.kind not in {"ragged", "sparse"}:
         return [as_python(value, as_bytes=spec is not None and spec.as_bytes) for value in array]
     if spec.kind == "sparse":
@@ -62,7 +62,18 @@ def to_torch(array: np.ndarray, spec: ColumnSpec | None = None) -> Any:
         return torch.from_numpy(dense_batch(array, spec)).reshape(-1, *(int(n or 0) for n in spec.ragged_shape))
     if spec.element is None or spec.element.kind not in "biufc":
         return [None if row is None else [as_python(value) for value in row] for row in array]
-    return list(map(row_tensor, rows_of(array, spec)))
+    rows = map(row_tensor, rows_of(array, spec))
+    return list(map(as_bfloat16, rows) if spec.as_bfloat16 else rows)
+
+
+def as_bfloat16(bits: Any) -> Any:
+    """Return the numbers whose bits a tensor of uint16 has, in the same memory; of each tensor of a list. None is None.
+
+    NumPy has no such numbers.
+    """
+    if isinstance(bits, list):
+        return list(map(as_bfloat16, bits))
+    return bits.view(torch.bfloat16) if isinstance(bits, torch.Tensor) else bits
 
 
 def rows_of(array: np.ndarray, spec: ColumnSpec) -> Sequence[Any]:
