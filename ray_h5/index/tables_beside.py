@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ray_h5.columns.derived_columns import MadeColumn, RowPart
 from ray_h5.columns.schema import Cast, ColumnSpec, is_text
 from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.index.facts.file_facts import Question
@@ -115,6 +116,8 @@ def index_with_tables(
     """
     wanted = None if columns is None else list(dict.fromkeys(as_names(columns)))
     tables = [_Beside.of(sidecar, paths, lookup, wanted) for sidecar in sidecars]
+    stored_names = [name for table in tables for name in table.columns]
+    lookup, attrs, renamed = _with_names(lookup, tables, attrs, wanted or ())
     lengths = [name + LENGTH for table in tables if table.slices for name in table.slices.columns_of(wanted or ())]
     named = [name for table in tables for name in table.columns if name not in table.hidden] + [*attrs, *lengths]
     if twice := sorted(name for name, count in Counter(named).items() if count > 1):
@@ -129,13 +132,20 @@ def index_with_tables(
         of_files = [] if wanted is None else [name for name in wanted if name not in named] or keys[:1]
         index = build_index(paths, of_files or None, lookup, cast)
     except UnknownColumnError as exc:
+        windows = () if lookup.scope.windows is None else lookup.scope.windows.columns
+        if sources := [window.source for window in windows if window.source in {*named, *stored_names}]:
+            raise OptionError(
+                f"Windows: {sources[0]!r} is a column of a table or an attribute, which has one value for each row: "
+                "that of its step, file or group. Leave it out of the offsets; for the values of several steps, write "
+                "it to the files as a dataset."
+            ) from None
         named += [name for table in tables if table.table.is_in_files for name in table.columns if name not in named]
         raise UnknownColumnError(f"{exc}{columns_beside(named, wanted or ())}") from None
     except SchemaMismatchError:
         for table in tables:
             _check_sliced(table.slices, paths, lookup)
         raise
-    if there := _in_files(index, named):
+    if there := _in_files(index, [*named, *renamed]):
         raise OptionError(
             f"columns {few([repr(name) for name in there])} are in the files and in "
             f"{few([one.table.name for one in tables]) or 'attrs='}. Give those of the table other names: "
@@ -158,6 +168,33 @@ def index_with_tables(
     names = tuple(wanted) if wanted is not None else (*index.columns, *defaults, *of_attributes)
     beside = TableColumns(by_name | of_attributes, None if rows is None or len(rows) == index.num_rows else rows)
     return replace(index, beside=beside, chosen=names)
+
+
+def _with_names(
+    lookup: Lookup, tables: Sequence[_Beside], attrs: Mapping[str, str], wanted: Sequence[str]
+) -> tuple[Lookup, Mapping[str, str], list[str]]:
+    """Give columns of tables and attributes the names that a mapping of columns has for them.
+
+    Returns what the files are asked for without these, the attributes, and the names that they had.
+    """
+    named, made, renamed = dict(attrs), list[MadeColumn](), list[str]()
+    for column in lookup.scope.columns:
+        name = column.of if isinstance(column, RowPart) and column.is_whole and isinstance(column.of, str) else ""
+        of = [table for table in tables if name in table.columns]
+        if not of and name not in named:
+            made.append(column)
+            continue
+        renamed.append(name)
+        for table in of:
+            stored, spec = table.columns[name]
+            table.columns[column.name] = stored, replace(spec, name=column.name)
+        if not of:
+            named[column.name] = named[name]
+    for name in {*renamed}.difference(wanted):
+        named.pop(name, None)
+        for table in tables:
+            table.columns.pop(name, None)
+    return replace(lookup, scope=replace(lookup.scope, columns=tuple(made))), named, renamed
 
 
 def _in_files(index: RowIndex, names: Sequence[str]) -> list[str]:

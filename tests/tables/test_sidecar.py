@@ -807,3 +807,40 @@ def test_threads_read_other_columns_of_one_table(tmp_path):
             assert [*found] == [[number] for number in numbers]
     finally:
         sys.setswitchinterval(interval)
+
+
+def test_columns_of_tables_and_attributes_under_other_names(tmp_path):
+    for i in range(2):
+        with h5py.File(tmp_path / f"{i}.h5", "w") as file:
+            file["x"], file["t"] = np.arange(3.0) + i, np.arange(3) + 3 * i
+            file.attrs["subject"] = f"p{i}"
+    pq.write_table(pa.table({"path": ["0.h5", "1.h5"], "score": [7, 8]}), tmp_path / "files.parquet")
+    pq.write_table(pa.table({"t": np.arange(6), "stage": np.arange(6) * 10}), tmp_path / "steps.parquet")
+    tables = [Sidecar(tmp_path / "files.parquet", on="path"), Sidecar(tmp_path / "steps.parquet", on="t")]
+    options = {"sidecar": tables, "attrs": ["subject"]}
+    columns = {"value": "x", "who": "subject", "points": "score", "again": "score", "label": "stage"}
+    expected = [
+        {"value": i + t, "who": f"p{i}", "points": 7 + i, "again": 7 + i, "label": 10 * (3 * i + t)}
+        for i in range(2)
+        for t in range(3)
+    ]
+    for windows in (None, Windows({"value": ("x", [0])})):
+        names = {name: of for name, of in columns.items() if windows is None or name != "value"}
+        found = H5Dataset(
+            tmp_path, names if windows is None else {**names, "value": "value"}, windows=windows, **options
+        )
+        assert [{name: _plain(value) for name, value in row.items()} for row in found] == expected
+    chosen = H5Dataset(tmp_path, columns, where(points=8, who="p1"), labels={"label": [50, 40, 30]}, **options)
+    assert [row["label"].item() for row in chosen] == [2, 1, 0]
+    pq.write_table(pa.table({"path": ["0.h5", "1.h5"], "x": [7, 8]}), tmp_path / "files.parquet")
+    with pytest.raises(OptionError, match="'x' are in the files and in"):
+        H5Dataset(tmp_path, {"a": "x"}, sidecar=Sidecar(tmp_path / "files.parquet", on="path"))
+    for name in ("subject", "stage"):
+        with pytest.raises(OptionError, match=f"Windows: '{name}' is a column of a table or an attribute"):
+            H5Dataset(
+                tmp_path, ["x", name], windows=Windows({"x": [0], name: [0, 1]}), **options | {"sidecar": tables[1]}
+            )
+
+
+def _plain(value):
+    return value.reshape(-1)[0].item() if hasattr(value, "reshape") else value
