@@ -321,7 +321,8 @@ class ColumnSpec:
         """
         assert self.element is not None
         own, size = self.element.shape, self.mean_bytes * dtype.itemsize // self.element.itemsize
-        made = replace(self, element=np.dtype((dtype, own)), mean_bytes=size, nullable=False, casting=casting)
+        lacks_rows = self.nullable and self.kind == "ragged"
+        made = replace(self, element=np.dtype((dtype, own)), mean_bytes=size, nullable=lacks_rows, casting=casting)
         if self.kind == "list" and self.varying_shape is not None and not self.row_shape:
             made = replace(made, kind="ragged", element=dtype, ragged_shape=self.varying_shape, mean_bytes=_LIST_BYTES)
         return made

@@ -245,14 +245,22 @@ class RowIndex(ComparedByContent):
         """The specs of all `names` as batches have them: labels are numbers."""
         numbered, delivered = {label.name: label for label in self.labels}, self.delivered
         specs = {name: delivered[name] for name in self.names}
-        return {name: numbered[name].spec(spec) if name in numbered else spec for name, spec in specs.items()}
+        made = {
+            name: self._made_of(spec, numbered[name].spec(spec)) for name, spec in specs.items() if name in numbered
+        }
+        return specs | made
 
     @property
     def delivered(self) -> dict[str, ColumnSpec]:
         """The specs, as they are delivered, of all `names` and of other columns that are cast for predicates."""
         known = {**self.columns, **self.beside.specs, **self.found.columns}
         names = [*self.names, *self.columns, *(name for name in self.cast.dtypes if name in known)]
-        return {name: self.cast(spec) for name, spec in self.find(names).items()}
+        return {name: self._made_of(spec, self.cast(spec)) for name, spec in self.find(names).items()}
+
+    def _made_of(self, stored: ColumnSpec, spec: ColumnSpec) -> ColumnSpec:
+        """Return the spec of another type; of arrays that are made of lists, rows may be missing as lists may be."""
+        lacks_rows = self.scope.may_lack and (stored.kind, spec.kind) == ("list", "ragged")
+        return replace(spec, nullable=True) if lacks_rows else spec
 
     def values(self, names: Iterable[str], *, stored: bool = False) -> dict[str, pa.ChunkedArray]:
         """Return columns of one value a row, of all rows; they may be virtual. Each is read once and kept.

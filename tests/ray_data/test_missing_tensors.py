@@ -39,16 +39,24 @@ def expected(names, lacking=LACKING):
 
 
 def of_groups(folder):
+    """Groups with attributes, parts, a cast and labels."""
     with h5py.File(folder / "a.h5", "w") as file:
         for i in range(ROWS):
             put(file.create_group(f"g/{i:02}"), i)
             if i not in LACKING:
                 file[f"g/{i:02}"].attrs["picks"] = np.arange(i % 3 + 1)
+                file.create_dataset(f"g/{i:02}/words", data=["a", "b"][: i % 3], dtype=h5py.string_dtype())
     values = expected(MAKE)
-    values["matrix"] = [None if value is None else value[:, 1:] for value in values["matrix"]]
+    taken = {"matrix": np.s_[:, 1:], "fixed": np.s_[[0]]}
+    for name, part_of in taken.items():
+        values[name] = [None if value is None else value[part_of] for value in values[name]]
+    values["volume"] = [None if value is None else value.astype("f4") for value in values["volume"]]
     values["picks"] = [None if i in LACKING else np.arange(i % 3 + 1) for i in range(ROWS)]
-    columns = [part(name, {1: slice(1, None)}) if name == "matrix" else name for name in values]
-    return folder / "a.h5", columns, values, {"rows": Groups("g/*", attrs=["picks"], missing="null")}
+    values["words"] = [None if i in LACKING else np.arange(2)[: i % 3] for i in range(ROWS)]
+    parts = {"matrix": part("matrix", {1: slice(1, None)}), "fixed": part("fixed", {0: [0]})}
+    made = {"dtypes": {"volume": "float32"}, "labels": {"words": {"a": 0, "b": 1}}}
+    rows = Groups("g/*", attrs=["picks"], missing="null")
+    return folder / "a.h5", [parts.get(name, name) for name in values], values, {"rows": rows, **made}
 
 
 def of_files(folder):

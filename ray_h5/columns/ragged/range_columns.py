@@ -238,7 +238,11 @@ class Ranges(OfUnits):
     @cached_property  # it looks at the lengths of all rows
     def array(self) -> ColumnLayout:
         array, joined, lengths = self.content.array, self.joined, self.bounds.stops - self.bounds.starts
-        lengths = lengths if self.entries is None else self.entries.counts(lengths)
+        if self.entries is not None:
+            # A group that lacks the column has none of the entries, though they are listed.
+            there = np.ones(len(lengths), bool) if joined is None else joined.is_there
+            whole, lengths = lengths, np.zeros(len(lengths), np.int64)
+            lengths[there] = self.entries.counts(whole[there])
         if joined is None:
             chunk_rows = 1 if self.bounds_of is not None else rows_a_chunk(self.bounds, array.chunk_rows)
             count = None if self.entries is None else self._count_of_all(self.entries, lengths)
