@@ -211,6 +211,12 @@ class ColumnSpec:
         return self.is_scalar or (is_plain and all(length == 1 for length in self.row_shape))
 
     @property
+    def is_id(self) -> bool:
+        """Whether values may be ids: one text or integer a row."""
+        is_id = self.kind == "string" or (self.kind == "number" and self.dtype.kind in "iu")
+        return is_id and self.has_one_value
+
+    @property
     def without_axes(self) -> ColumnSpec:
         """The column without axes of one."""
         return replace(self, row_shape=()) if self.row_shape and self.has_one_value else self

@@ -208,6 +208,12 @@ class FileOptions:
             # The error is of one file. To try the calls on all of many would take as long as to read them.
             runnable = [*self.that_run(exc.suggestions, [self.paths[0], self.paths[-1]])]
             advice = [suggestion.as_advice for suggestion in [*runnable[:-1][:_MAX_ADVICE], *runnable[-1:]]]
+            if self.scope.zipped and self.scope.by_axis:
+                other = repr(os.fspath(list_paths(self.source.zip_files, "zip_files")[0]))
+                advice.append(
+                    "Rows that are not beside each other join by an id or row numbers, without zip_files=: "
+                    f"sidecar=Sidecar({other}, on='id'), or Sidecar({other}, on='index', key='row_id')."
+                )
             raise SchemaMismatchError("\n".join([str(exc), *advice])) from None
 
     def plan(self, columns: Columns | None = None, spread: Spread = read_ahead) -> RowIndex:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from ray_h5.columns.schema import ColumnSpec
-from ray_h5.errors import RayH5Error, SchemaMismatchError
+from ray_h5.errors import RayH5Error, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.lru import first_time
 from ray_h5.read.reader import FileReader
 from ray_h5.scope import Scope
@@ -60,9 +61,9 @@ def _of_both(first: FileReader, second: FileReader) -> list[str]:
 
 def _ids(reader: FileReader) -> Iterator[str]:
     for name, layout in reader.layout.columns.items():
-        is_id = layout.kind == "string" or (layout.kind == "number" and layout.dtype.kind in "iu")
-        if is_id and ColumnSpec.of(layout).has_one_value:
-            yield name
+        with contextlib.suppress(UnsupportedColumnError):
+            if ColumnSpec.of(layout).is_id:
+                yield name
 
 
 def _compare(name: str, first: FileReader, second: FileReader, named: str) -> None:

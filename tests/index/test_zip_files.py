@@ -86,7 +86,7 @@ def test_files_that_do_not_fit_are_named(pairs, caplog):
         H5Dataset(f"{folder}/x_*.h5", zip_files=[f"{folder}/y_{number}.h5" for number in range(10)])
     with pytest.raises(OptionError, match=r"x_0\.h5' is also in the paths|x_0\.h5 is also in the paths"):
         H5Dataset(f"{folder}/x_0.h5", zip_files=f"{folder}/x_0.h5")
-    with pytest.raises(SchemaMismatchError, match=r"(?s)x_0\.h5.*3 rows.*5 rows.*from .*y_1\.h5"):
+    with pytest.raises(SchemaMismatchError, match=r"(?s)x_0\.h5.*3 rows.*5 rows.*y_1\.h5.*Sidecar\(.*'row_id'\)"):
         H5Dataset(f"{folder}/x_0.h5", zip_files=f"{folder}/y_1.h5")
     with pytest.raises(OptionError, match="zip_files"):
         H5Dataset(f"{folder}/x_0.h5", zip_files=[])
@@ -129,6 +129,20 @@ def test_files_that_pair_up_are_refused_with_the_way_to_read_them(tmp_path):
     with pytest.raises(SchemaMismatchError) as raised:
         H5Dataset(tmp_path)
     assert "zip_files" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["event_id", "eventID", "grid"])
+def test_files_with_ids_of_each_other_are_refused_with_the_way_to_join_them(tmp_path, name):
+    ids = np.array([3, 1, 1, 2, 3])
+    save(tmp_path / "questions.h5", {"q": np.arange(5), name: ids})
+    save(tmp_path / "images.h5", {"x": np.arange(4.0), name: np.arange(4)})
+    with pytest.raises(SchemaMismatchError) as raised:
+        H5Dataset(tmp_path)
+    printed = re.search(r"pass the paths '(.*)' and sidecar=(Sidecar\(.*\))\.", str(raised.value))
+    assert (printed is None) == (name == "grid")
+    if printed is not None:
+        sidecar = eval(printed[2], {"Sidecar": Sidecar})
+        assert H5Dataset(printed[1], ["q", "x"], sidecar=sidecar)[:]["x"].tolist() == ids.tolist()
 
 
 def write_cells(path, kinds):

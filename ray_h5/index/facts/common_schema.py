@@ -30,6 +30,9 @@ _ENCODED_KINDS = frozenset({"category", "optional"})
 
 _Schema = Mapping[str, ColumnSpec]
 
+_ID = re.compile(r"(?:^|[^A-Za-z]|[a-z](?=I[dD]))(?:[iI][dD]|uuid|guid|key)s?$")
+"""Ends of names of ids: ``event_id``, ``eventID``, and not ``grid``."""
+
 
 def common_columns(
     facts: Sequence[FileFacts], columns: Sequence[str] | None, scope: Scope, cast: Cast
@@ -350,10 +353,17 @@ def _pairs(facts: Sequence[FileFacts], schemas: Sequence[_Schema], columns: Sequ
         return ""
     (names, first), (others, second) = by_names.items()
     rows = [[file_facts.num_rows(columns) for file_facts in some] for some in (first, second)]
-    if names & others or rows[0] != rows[1]:
+    are_beside = not names & others and rows[0] == rows[1]
+    ids = sorted(name for name in names & others if schemas[0][name].is_id and _ID.search(name))
+    ids = ids if names - others and others - names else []
+    if not are_beside and not ids:
         return ""
     paths = [[file_facts.path for file_facts in some] for some in (first, second)]
     globs = [some[0] if len(some) == 1 else common_pattern(some) for some in paths]
+    if ids:  # the rows of the larger side, such as questions, take those of the other, such as images
+        of_rows, of_table = globs if sum(rows[0]) >= sum(rows[1]) else reversed(globs)
+        takes = f"Sidecar({of_table!r}, on={ids[0]!r})"
+        return f" If equal {ids[0]!r} belong together, pass the paths {of_rows!r} and sidecar={takes}."
     if any(fnmatchcase(path, globs[0]) for path in paths[1]) or any(fnmatchcase(path, globs[1]) for path in paths[0]):
         return " Files that have the same rows are read together: pass some as paths, and the others as zip_files=."
     return f" If rows of these files belong together, pass the paths {globs[0]!r} and zip_files={globs[1]!r}."
