@@ -4,8 +4,8 @@
     dataset = RobotDataset("episode_*.hdf5", features | {"action": "action"}, fps=50, policy=ACTConfig(chunk_size=100))
     dataset = RobotDataset("demo.hdf5", {...}, fps=20, groups="data/demo_*", policy=...)  # robomimic
 
-Its `meta`, samples, padding marks and statistics are those of the LeRobotDataset that a conversion makes. LeRobot's own
-training program takes it by `lerobot.scripts.lerobot_train.make_dataset = lambda config: dataset`.
+Its `meta`, samples, padding marks and statistics are those of the LeRobotDataset that a conversion makes. Its training
+program takes it by `lerobot_train.make_dataset = lambda config: dataset`, as with `--dataset.use_imagenet_stats=false`.
 """
 
 from __future__ import annotations

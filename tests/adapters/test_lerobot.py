@@ -1,10 +1,20 @@
 """The adapter for LeRobot has the samples, metadata and losses of the LeRobotDataset that a conversion makes."""
 
+import json
+import os
+import re
+import subprocess
+import sys
+
 import h5py
 import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
+
+from tests.docs.pages import ROOT
+
+from .conftest import ADAPTERS
 
 pytest.importorskip("lerobot")
 
@@ -132,3 +142,36 @@ def test_act_trains_on_it_with_the_losses_of_a_conversion(robot, converted):
     ours = losses(lambda config: lerobot_h5.RobotDataset(**robot[1], policy=config))
     assert ours[-1] < ours[0]
     np.testing.assert_allclose(ours, theirs, rtol=1e-4)
+
+
+PROGRAM = """
+import json, sys
+from lerobot.scripts import lerobot_train
+options = json.loads(sys.argv.pop(1))
+if options:
+    import lerobot_h5
+    lerobot_train.make_dataset = lambda config: lerobot_h5.RobotDataset(**options, policy=config.policy)
+lerobot_train.main()
+"""
+
+
+@pytest.mark.parametrize("robot", ["aloha"], indirect=True)
+def test_its_training_program_takes_the_dataset(robot, converted, tmp_path):
+    root = str(converted().root)
+    small = {"chunk_size": 4, "n_action_steps": 4, "dim_model": 16, "n_heads": 2, "dim_feedforward": 16}
+    policy = {"type": "act", "device": "cpu", "push_to_hub": "false", "pretrained_backbone_weights": "null", **small}
+    run = {"dataset.repo_id": "a/b", "dataset.root": root, "dataset.use_imagenet_stats": "false"}
+    run |= {"steps": 2, "batch_size": 4, "num_workers": 0, "log_freq": 1}
+    words = [f"--{name}={value}" for name, value in (run | {f"policy.{name}": policy[name] for name in policy}).items()]
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ADAPTERS}", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    losses = []
+    for name, options in (("theirs", {}), ("ours", robot[1])):
+        command = [sys.executable, "-W", "ignore", "-c", PROGRAM, json.dumps(options), *words, f"--output_dir={name}"]
+        done = subprocess.run(
+            command, check=False, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        losses.append(re.findall(r"loss:([\d.]+)", done.stdout + done.stderr))
+        assert list((tmp_path / name).glob("checkpoints/000002/pretrained_model/model.safetensors"))
+    assert len(losses[0]) == 2
+    assert losses[0] == losses[1]
