@@ -133,8 +133,10 @@ def request_of(rows: np.ndarray, places: np.ndarray | None = None, keys: np.ndar
     """Return a request for `rows`, in any order, with their keys, if any; without `places`, row i goes to place i."""
     last = len(rows) - 1
     places = np.arange(last + 1, dtype=np.int64) if places is None else places
+    if last <= 0:  # one row is in one part and in one chunk, wherever runs are cut
+        return Request(rows, places, keys=keys)
     # Most arrays that are no range are recognised by their first and last number, without a look at the rest.
-    is_range = keys is None and last >= 0 and rows[-1] - rows[0] == last == places[-1] - places[0]
+    is_range = keys is None and rows[-1] - rows[0] == last == places[-1] - places[0]
     if is_range and (rows[1:] > rows[:-1]).all() and (places[1:] > places[:-1]).all():
         return Request.range(int(rows[0]), int(places[0]), len(rows))
     return Request(rows, places, keys=keys).ascending()

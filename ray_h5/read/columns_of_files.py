@@ -257,7 +257,7 @@ class JointFiles:
         if self.whole is not None and (table := self.whole.table(files, rows, places, out)) is not None:
             tables.append(table)
             rest = {name: array for name, array in out.items() if name not in self.whole.dtypes}
-        if rest:
+        if rest and len(rows) > 1:
             order = np.lexsort((rows, files))  # once for all columns
             files, rows, places = files[order], rows[order], places[order]
         for name, array in rest.items():

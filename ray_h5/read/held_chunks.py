@@ -69,8 +69,9 @@ class HeldChunks:
 
     def resize(self, max_bytes: int) -> None:
         """Change the bound, and drop chunks if they are more."""
-        self.max_bytes = max_bytes
-        self._state.value.hold([], max_bytes)
+        before, self.max_bytes = self.max_bytes, max_bytes  # first: what others add meanwhile is bounded so
+        if max_bytes < before:
+            self._state.value.hold([], max_bytes)
 
     def clear(self) -> None:
         """Drop all chunks."""
