@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 
 from ray_h5.errors import RayH5Error
+from ray_h5.globs import texts_of
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.row_index import RowIndex
 from ray_h5.likely_rows.shapes import block_of
@@ -27,6 +28,9 @@ _MAX_COLUMNS = 256
 
 _MAX_LISTED = 5
 
+_MAX_GROUPS = 100_000
+"""To compare the names of groups with a glob takes a microsecond each."""
+
 _MAX_FILES, _MAX_REMOTE = 32, 2
 """Files whose variables are compared, spread evenly: to read the names of one takes some milliseconds, and requests in
 a store."""
@@ -36,7 +40,7 @@ _MAX_COPIED, _MAX_NAMED = 8, 40
 
 def warn_of_surprises(index: RowIndex, files: FileOptions) -> None:
     """Warn of columns that are likely samples, unless they were named; and of values that have to be converted."""
-    notices: list[Callable[[RowIndex], str]] = [_of_no_rows, _of_shapes, _of_packing]
+    notices: list[Callable[[RowIndex], str]] = [_of_no_rows, _of_patterns, _of_shapes, _of_packing]
     if files.source.names is None and index.scope.by_axis and not index.tables:
         notices.insert(0, partial(_of_rows, files))
     if len(index.files) > 1 and ("X" in index.columns or any(name.startswith("layers/") for name in index.columns)):
@@ -110,6 +114,22 @@ def _tree(index: RowIndex) -> FileTree:
     shapes = {name: (int(rows[0]), *(spec.ragged_shape or spec.row_shape)) for name, spec in index.columns.items()}
     seen = {name: Seen(spec.dtype.str, shapes[name]) for name, spec in index.columns.items()}
     return FileTree(seen, files=len(index.files), rows_differ=len(np.unique(rows)) > 1)
+
+
+def _of_patterns(index: RowIndex) -> str:
+    """Return what to say of globs of groups that match nothing in any file, beside others that match."""
+    rows = index.scope.rows
+    globs = getattr(rows, "pattern", getattr(rows, "groups", None))
+    if not isinstance(globs, tuple) or index.num_rows > _MAX_GROUPS:
+        return ""
+    left = [glob for glob in globs if "**" not in glob.split("/")]
+    for table in index.tables:
+        for name in table.groups.names if table is not None and table.groups is not None else ():
+            left = [glob for glob in left if glob.strip("/") != name and texts_of(name, glob) is None]
+            if not left:
+                return ""
+    but = f", without what exclude={[*exclude]} matches" if (exclude := getattr(rows, "exclude", ())) else ""
+    return f"nothing in any file matches {few(left)}, of the patterns {[*globs]}{but}" if left else ""
 
 
 def _of_shapes(index: RowIndex) -> str:

@@ -172,7 +172,7 @@ def test_several_patterns_and_all_but_some(molecules, pattern, exclude, rows):
     assert [row["name"] for row in H5Dataset(molecules, ["name"], rows=made)] == names
 
 
-def test_all_but_some_compose(molecules, tmp_path):
+def test_all_but_some_compose(molecules, tmp_path, caplog):
     kind = Groups(["[0-9]*", "x*"], exclude="x_*")
     windows = H5Dataset(molecules, rows=kind, windows=Windows({"energy": [0]}, constants=["cams/c1"]))
     assert [float(row["energy"]) for row in windows] == [1.0, 1.0, *[4.0] * 5, *[3.0] * 4, 0.0]
@@ -193,6 +193,8 @@ def test_all_but_some_compose(molecules, tmp_path):
         UnknownColumnError, match=r"nothing matches the pattern \{.*\} .* without what exclude=\['\*'\]"
     ):
         H5Dataset(path, rows=Groups(patterns, exclude="*"))
+    H5Dataset(molecules, rows=Groups(["[0-9]*", "1", "y*", "**"], exclude=["*meta", "x?", "cams"]))
+    assert "nothing in any file matches 1, y*, of the patterns ['[0-9]*', '1', 'y*', '**'], without" in caplog.text
     for wrong in ([], [""], 3, ["a", 4], {"x": 3}):
         with pytest.raises(OptionError, match="Groups: pattern="):
             Groups(wrong)
