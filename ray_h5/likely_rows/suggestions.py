@@ -218,14 +218,22 @@ def _ragged(tree: FileTree) -> Iterator[Suggestion]:
         yield Suggestion(said, when, {"columns": [*ragged, *beside]}, True)
 
 
+_FRAMES = (
+    "if the files of a folder follow each other in time, add windows=ray_h5.Windows({{{!r}: range(-3, 1)}}, "
+    "episode='folder')"
+)
+
+
 def _files(likely: Sequence[Alike], tree: FileTree) -> Iterator[Suggestion]:
     """Yield files as rows, and blocks of volumes."""
-    several, said, surprise = tree.files > 1, "", True
+    several, said, surprise, more = tree.files > 1, "", True, ""
     blocks = block_of(tree.columns, differ=several and tree.rows_differ)
     if tree.files >= _MANY_FILES and not tree.rows_differ and is_one_array(tree.columns):
         said = f"{counted(tree.files, 'file')} of one array with equal axes: each looks like one image or volume"
+        more = _FRAMES.format(_of_steps(tree.columns))
     elif several and is_image(tree.columns):
         said = "each file looks like one image, whose lines are no samples"
+        more = _FRAMES.format(_of_steps(tree.columns))
     elif several and tree.rows_differ and is_bag(tree.columns):
         said = "each file looks like one bag of features, whose rows are parts of a sample"
     elif several and blocks:
@@ -235,7 +243,7 @@ def _files(likely: Sequence[Alike], tree: FileTree) -> Iterator[Suggestion]:
     elif several and tree.single_values and not likely:
         said, surprise = "each file has single values beside its columns", False
     if said:
-        yield Suggestion(said, "if each file is a sample", {"rows": made("Files")}, surprise)
+        yield Suggestion(said, "if each file is a sample", {"rows": made("Files")}, surprise, more)
     if blocks:
         name = next(iter(blocks))
         said = f"{name} of {tree.columns[name].shape} looks like a volume"

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import ray_h5
 from ray_h5 import Files, RowReader, Shuffle, Windows, kfold, where
+from ray_h5.cli import main
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError
 from ray_h5.torch_data import H5Dataset, loader
 from tests.kit.files import save
@@ -99,6 +100,20 @@ def test_ray(typhoons):
     found = {row["frame"]: row["image"] for row in rows.take_all()}
     assert len(found) == 20
     assert np.array_equal(found["2010/t_10"], [frame("2010", n) for n in (8, 9, 10)])
+
+
+def test_the_call_is_printed(tmp_path, capsys):
+    for year in ("1999", "2000"):
+        (tmp_path / year).mkdir()
+        for number in range(16):
+            save(tmp_path / year / f"t_{number}.h5", {"image": np.zeros((40, 40), "f4")})
+    main(["inspect", str(tmp_path)])
+    said = capsys.readouterr().out
+    assert (
+        "write read_h5(paths, rows=ray_h5.Files()); if the files of a folder follow each other in time, add win" in said
+    )
+    windows = eval(said.partition("in time, add windows=")[2].partition(": see docs")[0], {"ray_h5": ray_h5})
+    assert len(H5Dataset(tmp_path, rows=Files(), windows=windows)) == 32
 
 
 def test_what_is_refused(typhoons):
