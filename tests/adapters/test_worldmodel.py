@@ -2,6 +2,7 @@
 
 from itertools import product
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -117,3 +118,10 @@ def test_the_loader_has_the_batches_of_a_dataloader(path, shuffle, frameskip):
 
 def test_a_file_that_can_be_opened_is_still_theirs(path):
     assert swm.detect_format(path).name == "hdf5"
+
+
+def test_gaps_between_episodes_are_refused(path):
+    with h5py.File(path, "r+") as file:
+        file["ep_offset"][1:] += 1
+    with pytest.raises(ValueError, match="expected episodes without gaps"):
+        worldmodel_h5.RayH5Dataset(path)
