@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5 import Groups, H5Dataset, csr
+from ray_h5 import Files, Groups, H5Dataset, csr
 from ray_h5.cli import main
 
 
@@ -77,6 +77,21 @@ def test_attributes_of_several_files_are_compared(tmp_path, capsys):
         "rate: 250.0 (5 files), 500.0 (1 file)",
     ]
     assert "Attributes that differ" not in shown(capsys, tmp_path / "1.h5")[1]
+
+
+def test_recordings_of_other_lengths_are_samples(tmp_path, capsys):
+    """The axis of time is not the first one: without advice, channels are rows."""
+    for i in range(4):
+        with h5py.File(tmp_path / f"{i}.h5", "w") as file:
+            file["eeg"], file.attrs["label"] = np.zeros((8, 500 + 100 * i), "f4"), i % 2
+    text = shown(capsys, tmp_path)[1]
+    assert (
+        "rows differ in shape from file to file. If each file is a sample, write read_h5(paths, rows=ray_h5.Files())"
+        in text
+    )
+    assert "; all have the columns of the first (3 with rows of other shapes), which is shown below" in text
+    assert [row["eeg"].shape[1] for row in H5Dataset(tmp_path, rows=Files(), attrs=["label"])] == [500, 600, 700, 800]
+    assert "shape from file to file" not in shown(capsys, tmp_path / "1.h5")[1]
 
 
 def test_attributes_that_can_be_columns_are_named(tmp_path, capsys):

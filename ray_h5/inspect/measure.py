@@ -105,6 +105,7 @@ def _suggestions(files: FileOptions, reports: Sequence[FileReport]) -> tuple[Sug
             seen[0],
             files=len(reports),
             rows_differ=len(rows) > 1,
+            shapes_differ=any(len({file[name].shape[1:] for file in seen if name in file}) > 1 for name in seen[0]),
             of_matlab=is_of_matlab(first.path),
             of_cf=tuple(column.name for column in first.columns if column.follows_cf),
             datasets=datasets,

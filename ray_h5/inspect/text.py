@@ -99,10 +99,13 @@ def _said(trouble: Unreadable, paths: Iterable[str]) -> str:
 
 def _summary(report: Report) -> str:
     # Of rows that are files or groups, the shape is that of one of them.
-    names = [[(col.name, col.dtype, col.storage and col.row_shape) for col in file.columns] for file in report.files]
+    shapes = [[(col.name, col.dtype, col.storage and col.row_shape) for col in file.columns] for file in report.files]
+    names = [[column[:2] for column in file] for file in shapes]
     alike = names.count(names[0])
     who = {1: "no other has", len(names): "all have"}.get(alike, f"{alike} have")
-    have = "it is" if len(names) == 1 else f"{who} the columns of the first, which is"
+    others = alike - shapes.count(shapes[0])
+    other = f" ({others} with rows of other shapes)" if others else ""
+    have = "it is" if len(names) == 1 else f"{who} the columns of the first{other}, which is"
     nbytes = size(sum(file.file_bytes for file in report.files))
     return f"{counted(len(names), 'file')}, {nbytes}; {have} shown below"
 

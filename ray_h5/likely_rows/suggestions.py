@@ -240,6 +240,8 @@ def _files(likely: Sequence[Alike], tree: FileTree) -> Iterator[Suggestion]:
         said = "each file looks like one volume, whose planes are no samples"
     elif several and len(tree.lengths) > 1 and not likely:
         said = "the columns have first axes of several lengths"
+    elif several and tree.shapes_differ and not likely:
+        said, surprise = "rows differ in shape from file to file", False  # planning says so, too
     elif several and tree.single_values and not likely:
         said, surprise = "each file has single values beside its columns", False
     if said:

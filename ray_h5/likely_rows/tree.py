@@ -57,6 +57,8 @@ class FileTree:
         How many files there are; 0 if that is not known.
     rows_differ : bool
         Whether files have other numbers of rows.
+    shapes_differ : bool
+        Whether rows of a column have another shape in another file.
     of_matlab : bool
         Whether MATLAB wrote it.
     single_values : tuple of str
@@ -75,6 +77,7 @@ class FileTree:
     columns: Mapping[str, Seen]
     files: int = 0
     rows_differ: bool = False
+    shapes_differ: bool = False
     of_matlab: bool = False
     single_values: tuple[str, ...] = ()
     of_cf: tuple[str, ...] = ()
