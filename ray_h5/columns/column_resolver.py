@@ -520,7 +520,7 @@ class Columns(ABC):
         if isinstance(values, OfParts) and values.units is not None:
             # Of each part: ranges take parts of their bounds then, and read no value that is not wanted.
             of_parts = (self._part_of(made, part) for part in values.parts)
-            return replace(values, parts=tuple(map(_of_one_kind, of_parts)))
+            return replace(values, parts=tuple(map(of_one_kind, of_parts)))
         if isinstance(values, SparseRows):
             if [axis for axis, _ in made.axes] != [0] or made.random is not None:
                 raise UnsupportedColumnError(
@@ -674,7 +674,7 @@ class Columns(ABC):
             whole = self.units_at(of.of)
             if of.is_whole:
                 return whole
-            return replace(whole, values=_of_one_kind(self._part_of(of, whole.values)), joined=None)
+            return replace(whole, values=of_one_kind(self._part_of(of, whole.values)), joined=None)
         # Another maker, or the user, may make a column of the same dataset with other bounds: keys say how it is made.
         key, name = key_of_units(of), of if isinstance(of, str) else repr(of)
         if isinstance(of, str):
@@ -786,7 +786,7 @@ def are_ranges(values: Values) -> bool:
     return isinstance(values.values if isinstance(values, Decoded) else values, (Ranges, SparseRows))
 
 
-def _of_one_kind(values: Values) -> Values:
+def of_one_kind(values: Values) -> Values:
     """Return values that others are made of, whose kind does not depend on how long those of a file happen to be."""
     return replace(values, is_column=False) if isinstance(values, Ranges) else values
 

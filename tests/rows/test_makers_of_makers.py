@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_h5 import H5Dataset, csr, fields, joined, loader, part, ragged, where
+from ray_h5 import Groups, H5Dataset, Windows, csr, fields, joined, loader, part, ragged, where
 from ray_h5.errors import CorruptFileError, OptionError, RayH5Error
 from tests.properties import few
 
@@ -19,12 +19,16 @@ RUNS = 3
 class Chain:
     """A random column, and its rows as numpy has them: of the root, or of each of several runs.
 
-    ``rows[run]`` has the values of the rows of a run; `path` stands for the run in paths.
+    ``rows[run]`` has the values of the rows of a run; `path` stands for the run in paths, which groups do not name.
     """
 
-    def __init__(self, file, rng, path, *, is_reversed):
+    def __init__(self, file, rng, path="", *, is_reversed=False, of_groups=False):
         self.file, self.rng, self.path, self.count, self.is_reversed = file, rng, path, 0, is_reversed
-        self.runs = [f"run_{i}/" for i in range(RUNS)] if path else [""]
+        self.runs = [f"run_{i}/" for i in range(RUNS)] if path or of_groups else [""]
+
+    @property
+    def is_whole(self):
+        return len(self.runs) == 1
 
     def dataset(self, name, values):
         """Write a dataset of each run, chunked or contiguous, and return its path."""
@@ -39,7 +43,7 @@ class Chain:
 
     def leaf(self):
         """Return a path or fields of one, and the rows."""
-        lengths = [int(self.rng.integers(0 if self.path else 1, 9)) for _ in self.runs]
+        lengths = [int(self.rng.integers(1 if self.is_whole else 0, 9)) for _ in self.runs]
         kind = self.rng.choice(["numbers", "cube", "scalars", "compound", "table", "nested"])
         if kind in {"numbers", "cube", "scalars"}:
             shape = {"numbers": (3,), "cube": (3, 2), "scalars": ()}[kind]
@@ -61,7 +65,7 @@ class Chain:
         """Return a column of so many makers, and the rows of each run: arrays, or lists of arrays."""
         if not depth:
             return self.leaf()
-        maker = self.rng.choice(["part", "ragged", *([] if self.path else ["joined"])])
+        maker = self.rng.choice(["part", "ragged", *(["joined"] if self.is_whole else [])])
         if maker == "joined":
             inner = Chain(self.file, self.rng, "run_*/", is_reversed=self.is_reversed)
             inner.count = self.count + 10
@@ -93,7 +97,7 @@ class Chain:
         made = [
             [of_run[a:b] for a, b in itertools.pairwise(at.tolist())] for at, of_run in zip(offsets, rows, strict=True)
         ]
-        how = self.rng.choice(["offsets", "bounds", "fields", *([] if self.path else ["joined"])])
+        how = self.rng.choice(["offsets", "bounds", "fields", *(["joined"] if self.is_whole else [])])
         if how == "offsets":
             return ragged(column, offsets=self.dataset("o", offsets)), made
         pairs = [np.stack([at[:-1], at[1:]], -1) for at in offsets]
@@ -115,9 +119,7 @@ def assert_rows(found, expected):
     assert len(found) == len(expected)
     for one, other in zip(found, expected, strict=True):
         if isinstance(other, list):
-            assert len(one) == len(other)
-            for each, array in zip(one, other, strict=True):
-                np.testing.assert_array_equal(np.asarray(each), array)
+            assert_rows(one, other)
         else:
             np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
 
@@ -132,7 +134,7 @@ def test_random_chains_equal_numpy(tmp_path_factory, seed, axes):
     rng = np.random.default_rng(seed)
     path = tmp_path_factory.mktemp("makers") / "a.h5"
     with h5py.File(path, "w") as file:
-        column, rows = Chain(file, rng, "", is_reversed=axes == "reversed").draw(int(rng.integers(1, 5)))
+        column, rows = Chain(file, rng, is_reversed=axes == "reversed").draw(int(rng.integers(1, 5)))
     (expected,) = rows
     if isinstance(column, str) or not len(expected):
         return
@@ -140,6 +142,21 @@ def test_random_chains_equal_numpy(tmp_path_factory, seed, axes):
     assert_rows(rows_of(dataset, column.name), expected)
     chosen = rng.integers(0, len(expected), 6).tolist()
     assert_rows(dataset[chosen][column.name], [expected[i] for i in chosen])
+
+
+@few(40)
+@given(seed=st.integers(0, 2**32))
+def test_random_chains_are_steps_of_groups(tmp_path_factory, seed):
+    rng = np.random.default_rng(seed)
+    path = tmp_path_factory.mktemp("makers") / "a.h5"
+    with h5py.File(path, "w") as file:
+        column, rows = Chain(file, rng, of_groups=True).draw(int(rng.integers(1, 4)))
+    if isinstance(column, str) or not any(rows):
+        return
+    windows = Windows({column.name: [0, 1]}, pad="drop")
+    dataset = H5Dataset(path, [column], rows=Groups("run_*"), windows=windows)
+    expected = [[one, other] for of_run in rows for one, other in itertools.pairwise(of_run)]
+    assert_rows(rows_of(dataset, column.name), expected)
 
 
 @few(20)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ray_h5.columns.column_resolver import Parts
+from ray_h5.columns.column_resolver import Parts, of_one_kind
 from ray_h5.columns.ragged.bounds import Bounds
 from ray_h5.columns.ragged.csr_groups import dense_ranges
 from ray_h5.columns.ragged.range_columns import Ranges
@@ -240,5 +240,5 @@ class WindowRows(RowsOfKind):
             recordings, samples = self._clock.spans(window, rows)
             return Bounds(*(ends + steps.starts[recordings] for ends in (samples.starts, samples.stops)))
 
-        spans = Ranges(window.name, self._path, steps.values, usual, bounds_of=bounds_of)
+        spans = Ranges(window.name, self._path, of_one_kind(steps.values), usual, bounds_of=bounds_of)
         return RowColumn(window.name, dense_ranges(spans) if steps.values.array.kind == "sparse" else spans)
