@@ -25,7 +25,7 @@ from ray_h5.read.file_caches import MAX_INDEX_BYTES, max_open
 from ray_h5.read.file_reads import run_reads
 from ray_h5.read.held_chunks import HeldChunks
 from ray_h5.read.native.job_table import new_times
-from ray_h5.read.open_files import forget
+from ray_h5.read.open_file import forget
 from ray_h5.read.read_parts import FileRead
 from ray_h5.read.reader import FileReader
 from ray_h5.storage.byte_source import Identity

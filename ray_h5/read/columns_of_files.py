@@ -31,7 +31,7 @@ from ray_h5.read.native.job_table import (
 from ray_h5.read.native.library import compiled_loop
 
 if TYPE_CHECKING:
-    from ray_h5.read.open_file import OpenFile
+    from ray_h5.read.open_file_base import OpenFile
 
 _MOST_INDEX_BYTES = 112 << 20
 """Bytes of the chunk indexes of all files and columns at most: those of 4 million chunks."""

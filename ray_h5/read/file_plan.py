@@ -14,7 +14,7 @@ from ray_h5.read.arrays.column import Column, shared_jobs
 from ray_h5.read.arrays.plan_boxes import BoxPlanner
 from ray_h5.read.file_caches import JOINT_COLUMNS, MAX_OTHERS, max_open
 from ray_h5.read.jobs import Job, planned_later
-from ray_h5.read.open_file import OpenFile
+from ray_h5.read.open_file_base import OpenFile
 from ray_h5.read.read_parts import FileRead, Part
 from ray_h5.read.virtual_columns import VirtualColumn
 

@@ -20,7 +20,7 @@ from ray_h5.read.file_caches import max_open
 from ray_h5.read.jobs import Asking, Job, ReadStats, Worker
 from ray_h5.read.native.job_table import JobTable, new_times
 from ray_h5.read.native.library import threads_of_loop
-from ray_h5.read.open_files import forget_all
+from ray_h5.read.open_file import forget_all
 from ray_h5.read.read_parts import FileRead, lost_in
 from ray_h5.storage.request_pool import each_waiting
 

@@ -32,8 +32,8 @@ from ray_h5.read.file_plan import jobs_of_parts
 from ray_h5.read.file_reads import repeated, run_together
 from ray_h5.read.jobs import Job, ReadStats
 from ray_h5.read.native.job_table import new_times
-from ray_h5.read.open_file import OpenFile
-from ray_h5.read.open_files import open_file
+from ray_h5.read.open_file import open_file
+from ray_h5.read.open_file_base import OpenFile
 from ray_h5.read.read_parts import FileRead, Part, outputs
 from ray_h5.storage.byte_source import FileIdentity, Identity, ObjectIdentity
 from ray_h5.storage.hub import on_hub

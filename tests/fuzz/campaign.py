@@ -29,7 +29,7 @@ OUR_READING = (
     "buffers.py",
 )
 CALLS_LIBRARY = (
-    "hdf5/tree/", "manifest/chunk_index.py", "read/open_file.py",
+    "hdf5/tree/", "manifest/chunk_index.py", "read/open_file_base.py",
     "read/library_filters.py", "hdf5/format/object_headers.py", "read/virtual_columns.py",
 )  # fmt: skip
 IDENTICAL, OURS, BOTH, LIBRARY = "identical", "ours refused", "both refused", "libhdf5 crashed"

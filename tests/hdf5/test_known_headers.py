@@ -25,7 +25,7 @@ from ray_h5.hdf5.tree import known_headers
 from ray_h5.hdf5.tree.known_headers import KnownHeaders, PlainBytes
 from ray_h5.hdf5.tree.tree import H5Tree
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.read.open_files import forget_all
+from ray_h5.read.open_file import forget_all
 from ray_h5.storage.local import LOCAL, LocalFile
 from tests.conformance.corpus import CASES
 from tests.hdf5.h5kit import in_fork

@@ -27,7 +27,7 @@ from ray_h5.errors import (
 from ray_h5.hdf5.files.external_policy import as_roots
 from ray_h5.hdf5.tree import walker
 from ray_h5.manifest.file_state import FileState
-from ray_h5.read import open_files
+from ray_h5.read import open_file
 from ray_h5.torch_data import H5Dataset
 from tests.hdf5.h5kit import assert_same, by_h5py, layout_of, numbered_column, plist_with
 from tests.kit.files import save
@@ -314,8 +314,8 @@ def test_what_was_missing_is_found_once_it_is_there(tmp_path):
     path = file_with(tmp_path / "a.h5", fill)
     raw.write_bytes(bytes(39))
     assert set(RowReader(path, allow_external=[tmp_path]).columns) == {"ok"}
-    held = open_files.open_file(RowReader(path, allow_external=[tmp_path])._access)
-    assert held is open_files.open_file(RowReader(path, allow_external=[tmp_path])._access), "nothing changed"
+    held = open_file.open_file(RowReader(path, allow_external=[tmp_path])._access)
+    assert held is open_file.open_file(RowReader(path, allow_external=[tmp_path])._access), "nothing changed"
     save(tmp_path / "b.h5", {"x": np.arange(5)})
     assert set(RowReader(path, allow_external=[tmp_path]).columns) == {"ok", "linked"}
     raw.write_bytes(np.arange(5).tobytes())

@@ -8,7 +8,7 @@ import pytest
 
 from ray_h5 import RayH5Error, RowReader, StaleIndexError
 from ray_h5.read import file_caches
-from ray_h5.read.open_files import forget_all
+from ray_h5.read.open_file import forget_all
 from tests.hdf5.h5kit import layout_of
 from tests.kit.files import save
 

@@ -3,7 +3,7 @@
 import contextlib
 
 from ray_h5.index.stored.facts_store import MEMORY
-from ray_h5.read.open_files import forget_all
+from ray_h5.read.open_file import forget_all
 from tests.kit.fault_server import FaultServer
 
 

@@ -15,9 +15,9 @@ import pytest
 from ray_h5 import RowReader
 from ray_h5.errors import OptionError, RayH5Error, RowIndexError, StaleIndexError
 from ray_h5.hdf5.tree import tree
-from ray_h5.read import file_caches, open_files
+from ray_h5.read import file_caches, open_file
 from ray_h5.read.jobs import ReadStats
-from ray_h5.read.open_files import FileOnDisk
+from ray_h5.read.open_file import FileOnDisk
 from tests.hdf5.h5kit import assert_same, in_fork, open_descriptors, random_rows, run_python
 from tests.kit.files import save
 
@@ -41,7 +41,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def empty_cache():
-    open_files.forget_all()
+    open_file.forget_all()
 
 
 def in_cache():

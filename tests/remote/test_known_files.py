@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from ray_h5 import RowReader
 from ray_h5.errors import RayH5Error, StaleIndexError
 from ray_h5.hdf5.files import metadata_replay, opening
-from ray_h5.read.open_file import OpenFile
-from ray_h5.read.open_files import forget_all
+from ray_h5.read.open_file import forget_all
+from ray_h5.read.open_file_base import OpenFile
 from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.request_pool import fetched
 from ray_h5.storage.stores.store_base import InStore

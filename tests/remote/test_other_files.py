@@ -25,7 +25,7 @@ from ray_h5.errors import (
 from ray_h5.hdf5.files import metadata_replay
 from ray_h5.hdf5.files.external_policy import as_roots
 from ray_h5.manifest.file_state import FileState
-from ray_h5.read.open_files import forget_all
+from ray_h5.read.open_file import forget_all
 from ray_h5.torch_data import H5Dataset, kfold, loader
 from tests.hdf5.h5kit import by_h5py
 from tests.kit.files import save

@@ -10,7 +10,7 @@ import xarray
 
 from ray_h5 import Files, Grid, Groups, H5Dataset, Patches, Windows, joined, where
 from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
-from ray_h5.read.open_files import forget_all
+from ray_h5.read.open_file import forget_all
 
 NAMES = [b"Oslo", b"Bergen", b"", b"T", b"Stavanger"]
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ray_h5 import Groups, Patches, RowReader, Shuffle, Sidecar, part, where
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.plan.blocks import read_block, start_of
-from ray_h5.read.open_file import OpenFile
+from ray_h5.read.open_file_base import OpenFile
 from ray_h5.torch_data import H5Dataset, kfold, loader
 from tests.kit.stores import forget_files
 from tests.properties import few

@@ -24,7 +24,7 @@ from ray_h5.order.remaining_blocks import layout_of, positions_of
 from ray_h5.plan.blocks import start_of
 from ray_h5.plan.read_plan import make_plan
 from ray_h5.ray_data.tasks import read_tasks
-from ray_h5.read.open_files import forget_all
+from ray_h5.read.open_file import forget_all
 from ray_h5.rows.row_kind_options import Files
 from ray_h5.scope import Scope
 from tests.bench import BenchOptions

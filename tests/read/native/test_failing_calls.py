@@ -15,7 +15,7 @@ import pytest
 
 from ray_h5 import H5Dataset, RayH5Error, RowReader, Windows, loader
 from ray_h5.read.native import build, library
-from ray_h5.read.open_files import forget_all
+from ray_h5.read.open_file import forget_all
 
 MEMORY, READS = range(2)
 ROWS = 60

@@ -8,7 +8,7 @@ import pytest
 
 from ray_h5 import RowReader
 from ray_h5.errors import RayH5Error
-from ray_h5.read.open_files import forget_all
+from ray_h5.read.open_file import forget_all
 from tests.kit.fault_server import FaultServer
 
 pytest.importorskip("obstore")
