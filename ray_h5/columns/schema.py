@@ -183,7 +183,9 @@ class ColumnSpec:
         if self.kind in NULLABLE_KINDS and self.element is not None:
             return arrow_type(self.element)
         if self.element is not None:
-            type_ = arrow_type(self.element)
+            # Arrow makes no arrays of NumPy of lists of binary of fixed size.
+            is_opaque = self.element.kind == "V" and self.element.names is None and self.element.subdtype is None
+            type_ = pa.binary() if is_opaque else arrow_type(self.element)
             for _ in self.ragged_shape or (None,):
                 type_ = pa.large_list(type_)
             return type_

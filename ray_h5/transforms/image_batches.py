@@ -25,6 +25,16 @@ def is_batch(values: Any) -> bool:
     return getattr(values, "ndim", 0) > 1
 
 
+def rows_of_several(values: Any) -> list[Any] | None:
+    """Return rows that have several numbers of images, such as the samples of spans of time; None for others."""
+    array = objects(values) if isinstance(values, list) else np.asarray(values)
+    if array.dtype != object or array.ndim > 1:
+        return None
+    rows = array.tolist()
+    lengths = {len(row) if is_batch(row) else None for row in rows}
+    return rows if len(lengths) > 1 and None not in lengths else None
+
+
 def encoded(values: Any, column: str) -> tuple[tuple[int, ...], Sequence[Any] | np.ndarray]:
     """Return the encoded images of a batch one after the other, and how many there are along each axis of it."""
     array = objects(values) if isinstance(values, list) else np.asarray(values)

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -16,7 +17,7 @@ from ray_h5.messages import no_column
 from ray_h5.options import as_integer, is_integer, names_options, require
 from ray_h5.per_process import PerProcess
 from ray_h5.transforms.decode_image import HeaderError, Mode, decode_image
-from ray_h5.transforms.image_batches import as_bytes, encoded, is_batch
+from ray_h5.transforms.image_batches import as_bytes, encoded, is_batch, rows_of_several
 
 logger = logging.getLogger(__name__)
 
@@ -189,7 +190,7 @@ class DecodeImage:
         Parameters
         ----------
         values : numpy.ndarray
-            Encoded images, one a row; or uint8 of shape (rows, ..., bytes), padded.
+            Encoded images, one a row, or arrays of them; or uint8 of shape (rows, ..., bytes), padded.
         where : callable
             Returns the place of a row, for messages.
         column : str
@@ -197,6 +198,11 @@ class DecodeImage:
         skips : bool
             Whether ``on_error="skip"`` marks a row as failed. Otherwise it raises.
         """
+        if (rows := rows_of_several(values)) is not None:
+            decoded = [
+                self.decode(row, partial(_same_place, where, i), column, skips=skips) for i, row in enumerate(rows)
+            ]
+            return objects(images for images, _ in decoded), np.array([failed.any() for _, failed in decoded], bool)
         shape, items = encoded(values, column)
         images: list[np.ndarray | None] = []
         failed = np.zeros(shape[0], bool)
@@ -250,6 +256,10 @@ class DecodeImage:
         if failed & (failed - 1) == 0:
             what = "left out" if self.on_error == "skip" else "null"
             logger.warning("%s %d so far in this process are %s.", error, failed, what)
+
+
+def _same_place(where: Callable[[int], str], row: int, _: int) -> str:
+    return where(row)
 
 
 def _resized(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:

@@ -30,6 +30,15 @@ def test_images_of_each_step(made):  # noqa: F811
     assert torch.equal(batch["image"], samples[:]["image"])
 
 
+def test_images_of_spans_of_time(made):  # noqa: F811
+    for column in ("image", "opaque"):
+        options = {"columns": [column], "windows": Windows({column: slice(-1, 1)}, at="label")}
+        ds = ray_h5.read_h5(made[0], **options).map_batches(DecodeImage(column, size=8))
+        samples = H5Dataset(made[0], transform=DecodeImage(column, size=8), **options)
+        for row, sample in zip(ds.take_all(), samples, strict=True):
+            assert np.array_equal(row[column], sample[column].numpy())
+
+
 def test_images_that_cannot_be_decoded_are_null(made):  # noqa: F811
     read = ray_h5.read_h5(made[1], columns=["image", "label"], block_rows=8)
     for size in (None, 16):

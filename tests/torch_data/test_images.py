@@ -175,8 +175,8 @@ def test_windows_over_files_whose_images_are_filled_up_to_other_lengths(tmp_path
     found = torch.cat([batch.padded for batch in batches])
     firsts = [max(i - 1, 0 if i < 8 else 8) for i in range(COUNT)]
     assert torch.equal(found, torch.stack([torch.stack([expected[i], expected[k]]) for k, i in enumerate(firsts)]))
-    with pytest.raises(UnsupportedColumnError, match=r"one number of images each, found rows of uint8 \(1, 4\), uint8"):
-        DecodeImage("x")({"x": [np.zeros((2, 4), "u1"), np.zeros((1, 4), "u1")]})
+    with pytest.raises(UnsupportedColumnError, match=r"one number of images each, found rows of bytes, uint8 \(2, 4\)"):
+        DecodeImage("x")({"x": [np.zeros((2, 4), "u1"), b"abcd"]})
 
 
 @pytest.mark.parametrize("pad", [True, {"image": 7}])
@@ -219,3 +219,24 @@ def test_rows_of_several_images_may_be_empty():
     rows[:] = [np.zeros((2, 0), np.uint8), np.stack([image, image])]
     batch = DecodeImage("x", on_error="null")({"x": rows})
     assert batch["x_is_null"].tolist() == [True, False]
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_images_of_spans_of_time_are_several_a_row(made, column):
+    windows = Windows({column: slice(-1, 1)}, at="label")
+    one = H5Dataset(made[0], [column], transform=DecodeImage(column, size=8))[:][column]
+    spans = H5Dataset(made[0], [column], windows=windows, transform=DecodeImage(column, size=8))
+    expected = [one[max(i - 1, 0) : i + 1] for i in range(COUNT)]
+    (batch,) = loader(spans, COUNT, shuffle=None)
+    for found in ([row[column] for row in spans], batch[column]):
+        assert all(torch.equal(row, images) for row, images in zip(found, expected, strict=True))
+
+
+def test_rows_of_spans_with_an_image_that_cannot_be_decoded(made):
+    spans = Windows({"image": slice(-1, 1)}, at="label")
+    null = DecodeImage("image", size=8, on_error="null")
+    (batch,) = loader(H5Dataset(made[1], ["image"], transform=null, windows=spans), COUNT, shuffle=None)
+    assert torch.as_tensor(batch["image_is_null"]).nonzero().flatten().tolist() == [3, 4, 5]
+    assert [row.shape[0] for row in batch["image"]] == [1, *[2] * (COUNT - 1)]
+    with pytest.raises(ImageError, match=r"bad.h5, row \d: column 'image': the image cannot be decoded"):
+        list(loader(H5Dataset(made[1], ["image"], transform=DecodeImage("image"), windows=spans), COUNT, shuffle=None))
