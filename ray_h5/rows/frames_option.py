@@ -62,10 +62,12 @@ class Frames(RowKind):
             for files in [tuple(listed)]
             for at, path in enumerate(files)
         }
-        # Text of all episodes: an index of files that had other neighbours says nothing of these rows.
-        kind, said = replace(self, files=naming_files(self.files, paths)), repr(sorted(episodes.items()))
+        # Which files are neighbours, by their numbers: an index of files that had others says nothing of these rows.
+        number = {name: number for number, name in enumerate(in_episodes)}
+        which = np.array([number[names[path]] for path in paths], np.int64)
+        kind = replace(self, files=naming_files(self.files, paths))
         object.__setattr__(kind, "_episodes", episodes)
-        object.__setattr__(kind, "_known", f"{zlib.crc32(said.encode('utf-8', 'surrogateescape')):08x}")
+        object.__setattr__(kind, "_known", f"{zlib.crc32(which.tobytes()):08x}")
         return kind
 
     def _named(self, paths: Sequence[str]) -> dict[str, str]:

@@ -208,6 +208,7 @@ class Groups(RowKind):
                 f"Groups: by={self.by!r} and {given[0]}={getattr(self, given[0])!r}: rows are of equal values of a "
                 f"column, or groups; leave one of both out. The column {self.by!r} has the value of each row."
             )
+        object.__setattr__(self, "by", self.by.strip("/"))
         require({*self.attrs} <= {NUM_SAMPLES}, "Groups: by=, attrs", self.attrs, f"[{NUM_SAMPLES!r}], or none")
 
     def __hash__(self) -> int:

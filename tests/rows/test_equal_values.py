@@ -65,7 +65,8 @@ def test_rows_equal_numpy(tmp_path_factory, drawn):
 
 def test_columns_that_a_row_has(path, tmp_path, caplog):
     for _ in range(2):  # the second reads the index file
-        rows = H5Dataset(path, rows=EVENTS, index_dir=tmp_path / "index")
+        kind = Groups(by="/event_id/", attrs=["num_samples"])
+        rows = H5Dataset(path, rows=kind, index_dir=tmp_path / "index")
         assert rows.columns == ["event_id", "pos", "tag", "time", "run", "num_samples"]
         for row, event, length in zip(rows, IDS, LENGTHS, strict=True):
             assert (int(row["event_id"]), int(row["num_samples"]), int(row["run"])) == (event, length, 7)

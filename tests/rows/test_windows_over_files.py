@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import ray_h5
 from ray_h5 import Files, RowReader, Shuffle, Windows, kfold, where
 from ray_h5.cli import main
-from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError
+from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError
 from ray_h5.torch_data import H5Dataset, loader
 from tests.kit.files import save
 
@@ -122,6 +122,8 @@ def test_what_is_refused(typhoons):
         RowReader(path, rows=Files(), windows=LAST_THREE).read(["image"])
     with pytest.raises(OptionError, match=r"has no entry for .*t_2\.h5"):
         H5Dataset(path, rows=Files(), windows=Windows({"wind": [0]}, episode={"other": 1}))
+    with pytest.raises(UnknownColumnError, match=r"no 'folder' .* as an episode, pass rows=Files\(\)"):
+        H5Dataset(path, ["image"], windows=Windows({"image": [0]}, episode="folder"))
     with pytest.raises(OptionError, match="is for rows=Files"):
         H5Dataset(path, windows=Windows({"image": [0]}, episode={"t_2": 1}))
     with pytest.raises(OptionError, match=r"per_step=.*: with a file a step"):

@@ -12,7 +12,7 @@ from ray_h5.columns.file_columns import FileColumns
 from ray_h5.columns.ragged.bounds import Bounds, bounds_in, check_inside, episodes_key, integers_in
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.values import read_units
-from ray_h5.errors import CorruptFileError, SchemaMismatchError
+from ray_h5.errors import CorruptFileError, SchemaMismatchError, UnknownColumnError
 from ray_h5.manifest.partition import Partition
 from ray_h5.rows.kinds.equal_value_rows import lengths_of_runs, names_of_runs, scalar_of_rows
 from ray_h5.rows.row_columns import Episodes, RowColumn
@@ -69,7 +69,11 @@ class AxisRows(Episodes):
     def _lengths(self, num_rows: int) -> np.ndarray:
         assert self._windows is not None
         if self._windows.episode is not None:
-            return lengths_of_runs(self.columns, str(self._windows.episode), num_rows, "Windows(episode=...)")
+            try:
+                return lengths_of_runs(self.columns, str(self._windows.episode), num_rows, "Windows(episode=...)")
+            except UnknownColumnError as exc:
+                hint = " For files of one folder as an episode, pass rows=Files()." if self._windows.of_files else ""
+                raise UnknownColumnError(f"{exc}{hint}") from None
         if self._windows.episode_flags:
             return self._flags(self._windows.episode_flags, num_rows)
         if self._windows.episode_bounds is not None:
