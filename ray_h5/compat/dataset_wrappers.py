@@ -14,9 +14,9 @@ import torch
 from torch.utils.data import Dataset, Subset, get_worker_info
 
 from ray_h5.errors import NonFiniteError, OptionError, SchemaMismatchError
-from ray_h5.loading.row_source import check_indices
 from ray_h5.options import as_integer, names_options, require
 from ray_h5.order.epoch_order import row_keys
+from ray_h5.plan.row_source import check_indices
 from ray_h5.torch_data.batched_dataset import BatchedDataset, Many
 from ray_h5.torch_data.batches.tensors import Pair
 from ray_h5.transforms.moments import Moments

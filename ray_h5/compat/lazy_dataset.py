@@ -13,8 +13,8 @@ from torch.utils.data import get_worker_info
 
 from ray_h5.columns.schema import Cast, ColumnSpec
 from ray_h5.errors import OptionError, WriterActiveError
-from ray_h5.loading.row_source import check_indices
 from ray_h5.options import takes_options
+from ray_h5.plan.row_source import check_indices
 from ray_h5.read.casting import Casting
 from ray_h5.read.reader import FileReader
 from ray_h5.storage.local import absolute_path

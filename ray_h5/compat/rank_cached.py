@@ -14,8 +14,8 @@ from torch.utils.data import get_worker_info
 from ray_h5.columns.schema import TENSOR_KINDS
 from ray_h5.compat.lazy_dataset import WITHOUT_AUX, H5LazyDataset, LivePairs
 from ray_h5.errors import OptionError, RayH5Error, UnsupportedColumnError
-from ray_h5.loading.row_source import check_indices
 from ray_h5.options import require, takes_options_of
+from ray_h5.plan.row_source import check_indices
 from ray_h5.torch_data.batched_dataset import Many
 from ray_h5.torch_data.batches.shared_memory import new_shared
 from ray_h5.torch_data.batches.tensors import new_arrays, tensor_over

@@ -12,7 +12,7 @@ import numpy as np
 from ray_h5.buffers import empty
 from ray_h5.index.row_index import RowIndex
 from ray_h5.order.draws.shuffle import Shuffle
-from ray_h5.plan.execute_plan import by_file
+from ray_h5.plan.block_rows import by_file
 from ray_h5.plan.read_plan import ReadPlan, make_plan
 from ray_h5.read.file_reads import request_cost_of
 from ray_h5.read.jobs import ReadStats

@@ -150,9 +150,3 @@ class Share:
         for positions, indices in self.pieces(rows):
             for i in range(0, len(positions) - (rows - 1 if whole else 0), rows):
                 yield positions[i : i + rows], indices[i : i + rows]
-
-
-def split_draws(indices: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the indices of ``range(length)``, and the draws, that indices of a `Share` stand for."""
-    draws = np.where(indices < 0, -(indices // max(length, 1)) - 1, 0)
-    return np.where(indices < 0, indices % max(length, 1), indices), draws

@@ -14,11 +14,11 @@ from joblib import cpu_count
 
 from ray_h5.loading.prefetch_threads import ahead, in_threads
 from ray_h5.loading.rank_shares import Share
-from ray_h5.loading.row_source import RowSource
 from ray_h5.order.block_layout import MAX_BLOCK_BYTES, RANGE_WINDOW_BYTES
 from ray_h5.order.epoch_order import Order
+from ray_h5.plan.block_rows import BlockRows
 from ray_h5.plan.blocks import Block
-from ray_h5.plan.execute_plan import BlockRows
+from ray_h5.plan.row_source import RowSource
 from ray_h5.read.native.library import Pool, pool_of
 from ray_h5.storage.request_pool import Stop
 

@@ -211,3 +211,9 @@ def row_keys(row_ids: np.ndarray, seed: int, epoch: int) -> np.ndarray:
     mix_in_place(keys)
     keys ^= np.uint64(second)
     return mix_in_place(keys)
+
+
+def split_draws(indices: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the indices of ``range(length)``, and the draws, that indices of samplers stand for."""
+    draws = np.where(indices < 0, -(indices // max(length, 1)) - 1, 0)
+    return np.where(indices < 0, indices % max(length, 1), indices), draws

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 
 from ray_h5.order.position import Position
 from ray_h5.order.remaining_blocks import continued, positions_of
-from ray_h5.plan.execute_plan import BlockRows, read_rows
+from ray_h5.plan.block_rows import BlockRows
 from ray_h5.plan.read_plan import ReadPlan
-
-ReadsRows: TypeAlias = Callable[[ReadPlan, np.ndarray, "np.ndarray | None"], BlockRows]
-"""Reads rows of a plan, as `read_rows` does."""
+from ray_h5.plan.row_source import RowSource, read_rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,10 +56,12 @@ def resume(plan: ReadPlan, position: Position, world_size: int) -> Position:
 
 
 def read_block(
-    plan: ReadPlan, start: Position, block: int, limit: int | None = None, read: ReadsRows = read_rows
+    plan: ReadPlan, start: Position, block: int, limit: int | None = None, source: RowSource | None = None
 ) -> Block:
-    """Read one block of a run: with the same result at each call. `read` may know some rows already."""
+    """Read one block of a run: with the same result at each call. `source` may know some rows already."""
     plan = plan.with_drawn_seed(start.seed)
     positions, epoch = positions_of(start, block, limit), start.epoch
-    rows = read(plan, plan.at(positions, epoch), plan.order.draw_numbers(positions, epoch) if plan.is_drawn else None)
+    draws = plan.order.draw_numbers(positions, epoch) if plan.is_drawn else None
+    row_ids = plan.at(positions, epoch)
+    rows = read_rows(plan, row_ids, draws) if source is None else source.block_rows(row_ids, draws)
     return Block(rows, positions, epoch, plan.order.seed)

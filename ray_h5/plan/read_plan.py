@@ -93,11 +93,6 @@ class RowsBeside(ComparedByContent):
             path, state = files.path(file), files.identity(file)
             check_same(path, state, storage_of(path, storage).seen(path, state))
 
-    def only(self, names: Collection[str]) -> ReadPlan:
-        """Return the plan of some of the columns."""
-        stored = {self.names[name] for name in names}
-        return replace(self.plan, columns=tuple(spec for spec in self.plan.columns if spec.name in stored))
-
     def no_value(self, name: str, where: Callable[[], str]) -> Any:
         """Return what stands for no value in the array of a column; raise a SchemaMismatchError if nothing can."""
         stored = self.names[name]

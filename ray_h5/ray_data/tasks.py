@@ -20,13 +20,12 @@ from ray.exceptions import RayTaskError
 from ray_h5.errors import NotFoundError, RayH5Error, ReadFailedError
 from ray_h5.index.facts.file_facts import FileFacts
 from ray_h5.index.scan_files import read_ahead
-from ray_h5.loading.row_source import RowSource
 from ray_h5.lru import LRU
 from ray_h5.order.position import Position
 from ray_h5.order.remaining_blocks import layout_of, positions_of
 from ray_h5.plan.blocks import read_block
-from ray_h5.plan.execute_plan import read_rows
 from ray_h5.plan.read_plan import ReadPlan
+from ray_h5.plan.row_source import RowSource
 from ray_h5.ray_data.arrow.blocks import schema_of, to_table
 from ray_h5.ray_data.ray_internals import task_attempts
 
@@ -85,8 +84,7 @@ def _read_block(
             source = RowSource(plan, _KEPT_BYTES)
             source.block_rows(plan.row_ids(np.arange(plan.num_rows)))  # in the order of the files: each is opened once
             _SOURCES.put(key, source)
-        read = read_rows if source is None else lambda _plan, row_ids, _draws: source.block_rows(row_ids)
-        table = to_table(plan, read_block(plan, run, block, limit, read), names)
+        table = to_table(plan, read_block(plan, run, block, limit, source), names)
     yield table
 
 

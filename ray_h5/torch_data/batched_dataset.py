@@ -12,7 +12,7 @@ from torch.utils.data import Dataset, default_collate
 
 from ray_h5.errors import UnknownOptionError
 from ray_h5.loading.rank_shares import Placed
-from ray_h5.loading.row_source import check_indices
+from ray_h5.plan.row_source import check_indices
 
 Many: TypeAlias = Sequence[int] | np.ndarray | torch.Tensor
 """Indices of several samples."""

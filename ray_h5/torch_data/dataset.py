@@ -21,7 +21,6 @@ from ray_h5.index.file_warnings import warn_of_surprises
 from ray_h5.index.row_index import RowIndex
 from ray_h5.loading.origin_columns import ORIGINS, origins_of, place_values
 from ray_h5.loading.rank_shares import Placed
-from ray_h5.loading.row_source import RowSource
 from ray_h5.lru import first_time
 from ray_h5.messages import counted, few
 from ray_h5.options import takes_options_of
@@ -30,6 +29,7 @@ from ray_h5.order.epoch_order import Order, plain_order
 from ray_h5.order.fingerprint import Fingerprint, fingerprint
 from ray_h5.plan.order_of_files import make_order
 from ray_h5.plan.read_plan import ReadPlan, block_rows_of, make_plan
+from ray_h5.plan.row_source import RowSource
 from ray_h5.predicates.virtual_names import columns_of, in_words
 from ray_h5.read.arguments import check_fit
 from ray_h5.read.casting import assign

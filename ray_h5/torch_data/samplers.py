@@ -17,13 +17,13 @@ from ray_h5.errors import OptionError
 from ray_h5.loading.cursor import Begun, Counted, Cursor
 from ray_h5.loading.rank_shares import INDICES_AT_ONCE, Share
 from ray_h5.loading.read_calls import Task
-from ray_h5.loading.row_source import RowSource
 from ray_h5.options import as_integer, names_options
 from ray_h5.order.block_layout import Tail
 from ray_h5.order.draws.shuffle import Shuffle, as_shuffle
 from ray_h5.order.epoch_order import Order, plain_order
 from ray_h5.order.fingerprint import fingerprint
 from ray_h5.order.position import Position, PositionLike
+from ray_h5.plan.row_source import RowSource
 from ray_h5.torch_data.ranks import (
     OwnRank,
     has_accelerator,

@@ -14,12 +14,12 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset
 from ray_h5.errors import NotFittedError, UnknownColumnError
 from ray_h5.loading.rank_shares import Share
 from ray_h5.loading.read_calls import BatchReader
-from ray_h5.loading.row_source import RowSource
 from ray_h5.messages import no_column
 from ray_h5.options import takes_options_of
 from ray_h5.order.epoch_order import Order
 from ray_h5.plan.blocks import start_of
 from ray_h5.plan.read_plan import ReadPlan, steps_plan
+from ray_h5.plan.row_source import RowSource
 from ray_h5.torch_data.batches.tensors import Sample
 from ray_h5.torch_data.h5_data_loader import as_h5
 from ray_h5.transforms.moments import Moments

@@ -114,8 +114,8 @@ UNITS = {MIB: " MiB", KIB: " KiB", 1: ""}
 NUMBERS = [
     ("docs/performance.md", "order.block_layout.BLOCK_BYTES", MIB),
     ("docs/performance.md", "torch_data.batches.processes._BATCHES", 1),
-    ("docs/performance.md", "loading.row_source.KEPT_BYTES_A_FILE", MIB),
-    ("docs/performance.md", "loading.row_source.MOST_KEPT_BYTES", MIB),
+    ("docs/performance.md", "plan.row_source.KEPT_BYTES_A_FILE", MIB),
+    ("docs/performance.md", "plan.row_source.MOST_KEPT_BYTES", MIB),
     ("docs/rows.md", "rows.kinds.grid_rows._MOST_CONSTANT_BYTES", MIB),
     ("docs/object-stores.md", "storage.byte_source.IN_FLIGHT_BYTES", MIB),
     ("docs/object-stores.md", "storage.request_pool.IN_FLIGHT", 1),

@@ -3,8 +3,8 @@ from hypothesis import strategies as st
 
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.stored import index_files
-from ray_h5.plan.execute_plan import read_rows
 from ray_h5.plan.read_plan import make_plan
+from ray_h5.plan.row_source import read_rows
 from ray_h5.predicates.evaluate import as_expression
 from ray_h5.scope import Scope
 from ray_h5.source import Source

@@ -12,7 +12,7 @@ from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.row_index import build_index
 from ray_h5.index.stored.facts_store import MEMORY
-from ray_h5.plan.execute_plan import read_rows
+from ray_h5.plan.row_source import read_rows
 from ray_h5.torch_data import Groups, H5Dataset, any_equal, ragged, where
 from tests.index.kit import plan_files
 from tests.kit.files import save

@@ -29,7 +29,7 @@ from ray_h5.index.row_index import build_index
 from ray_h5.index.scan_files import Lookup
 from ray_h5.index.stored.facts_store import MEMORY
 from ray_h5.manifest.file_table import FileTable
-from ray_h5.plan.execute_plan import read_rows
+from ray_h5.plan.row_source import read_rows
 from ray_h5.scope import Scope
 from ray_h5.storage.byte_source import FileIdentity, ObjectIdentity
 from ray_h5.torch_data import Groups, H5Dataset, RayH5Error, where

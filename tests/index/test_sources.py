@@ -19,8 +19,8 @@ from ray_h5.index.folds import fold_predicates
 from ray_h5.index.row_index import build_index
 from ray_h5.index.scan_files import Lookup
 from ray_h5.index.stored.facts_store import MEMORY
-from ray_h5.plan.execute_plan import read_rows
 from ray_h5.plan.read_plan import make_plan
+from ray_h5.plan.row_source import read_rows
 from ray_h5.predicates.virtual_names import virtual_name
 from ray_h5.scope import Scope
 from ray_h5.storage.byte_source import FileIdentity, ObjectIdentity

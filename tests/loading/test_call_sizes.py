@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from ray_h5 import H5DataLoader, H5Dataset, OrderSampler, Shuffle, loader, ragged
-from ray_h5.loading import row_source
+from ray_h5.plan import row_source
 from ray_h5.read.columns_of_files import JointFiles
 from ray_h5.read.jobs import ReadStats
 from ray_h5.storage.request_pool import Stop

@@ -11,8 +11,8 @@ from ray_h5.cli import main
 from ray_h5.index.file_options import FileOptions
 from ray_h5.inspect.store_cost import request_cost
 from ray_h5.order.draws.shuffle import Shuffle
-from ray_h5.plan.execute_plan import read_rows
 from ray_h5.plan.read_plan import make_plan
+from ray_h5.plan.row_source import read_rows
 from tests.remote.kit import options_of, write
 
 URL = "s3://bkt/*.h5"

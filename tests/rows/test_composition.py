@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from ray_h5 import Files, Grid, Groups, RayH5Error, Shuffle, Windows, between, csr, fields, joined, part, ragged, where
 from ray_h5.plan.blocks import Block
-from ray_h5.plan.execute_plan import read_rows
+from ray_h5.plan.row_source import read_rows
 from ray_h5.ray_data.arrow.blocks import schema_of, to_table
 from ray_h5.torch_data import H5Dataset
 from tests.properties import few

@@ -8,7 +8,7 @@ import pytest
 
 from ray_h5.errors import SchemaMismatchError, UnknownColumnError
 from ray_h5.plan.blocks import Block
-from ray_h5.plan.execute_plan import read_rows
+from ray_h5.plan.row_source import read_rows
 from ray_h5.ray_data.arrow.blocks import to_table
 from ray_h5.torch_data import Groups, H5Dataset, Shuffle, Windows, balance, between, kfold, loader, ragged, where
 from tests.golden.layouts import encoded

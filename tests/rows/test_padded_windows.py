@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader
 
 from ray_h5 import Groups, H5Dataset, RayH5Error, TorchCollate, Windows, loader, ragged
 from ray_h5.plan.blocks import Block
-from ray_h5.plan.execute_plan import read_rows
+from ray_h5.plan.row_source import read_rows
 from ray_h5.ray_data.arrow.blocks import to_table
 from tests.properties import few
 

@@ -148,7 +148,7 @@ def test_each_row_is_asked_for_once_a_call(folder, monkeypatch):
         return planned(self, out, rows, *args, **options)
 
     monkeypatch.setattr(FileReader, "planned", counted)
-    monkeypatch.setattr("ray_h5.loading.row_source.RowSource._read_together", lambda *_: set())
+    monkeypatch.setattr("ray_h5.plan.row_source.RowSource._read_together", lambda *_: set())
     samples = opened(folder, ["q", "image/features"], kept_bytes=0)
     found = samples[:]
     assert found["image/features"][:, 0, 0].tolist() == OF.tolist()

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from ray_h5.loading import row_source
+from ray_h5.plan import row_source
 from ray_h5.read.columns_of_files import JointFiles
 from ray_h5.read.jobs import ReadStats
 

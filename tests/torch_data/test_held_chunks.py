@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from ray_h5 import H5Dataset, OrderSampler, Patches, RowReader, Shuffle, loader
 from ray_h5.errors import CorruptChunkError
-from ray_h5.loading import row_source
+from ray_h5.plan import row_source
 from ray_h5.read.held_chunks import HeldChunks
 from tests.hdf5.h5kit import flip
 from tests.kit.files import save

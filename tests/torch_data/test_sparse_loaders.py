@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from ray_h5.errors import CastError, SchemaMismatchError
-from ray_h5.loading import row_source
+from ray_h5.plan import row_source
 from ray_h5.torch_data import CombinedHDF5Dataset, H5Dataset, OrderSampler, Shuffle, csr, loader, where
 from tests.rows.test_ranges_equal_numpy import random_matrix, write_matrix
 

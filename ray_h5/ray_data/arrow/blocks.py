@@ -22,8 +22,8 @@ from ray_h5.columns.schema import ColumnSpec, scalar_to_arrow
 from ray_h5.columns.sparse_rows import SparseBatch, index_dtype
 from ray_h5.loading.origin_columns import PATH_SPEC, ROW_ID_SPEC, Origin
 from ray_h5.manifest.partition import Partition
+from ray_h5.plan.block_rows import BlockRows
 from ray_h5.plan.blocks import Block
-from ray_h5.plan.execute_plan import BlockRows
 from ray_h5.plan.read_plan import ReadPlan
 from ray_h5.ray_data.arrow.nullable_tensors import NullableTensorType
 

@@ -27,11 +27,11 @@ from ray_h5.loading.cursor import Cursor
 from ray_h5.loading.origin_columns import ORIGINS, Origin
 from ray_h5.loading.rank_shares import Share
 from ray_h5.loading.read_calls import BatchReader
-from ray_h5.loading.row_source import RowSource
 from ray_h5.options import as_integer
 from ray_h5.order.position import Position
 from ray_h5.plan.blocks import Block, read_block, start_of
 from ray_h5.plan.read_plan import ReadPlan
+from ray_h5.plan.row_source import RowSource
 from ray_h5.ray_data.arrow.blocks import schema_of, to_table
 from ray_h5.ray_data.datasource import H5Datasource
 from ray_h5.ray_data.epochs import Epochs, check_agreement, in_words, say_begun

@@ -22,8 +22,8 @@ from ray_h5.errors import OptionError
 from ray_h5.loading.origin_columns import ORIGINS, Origin
 from ray_h5.loading.rank_shares import Placed
 from ray_h5.loading.read_calls import Call
-from ray_h5.loading.row_cache import owned
-from ray_h5.loading.row_source import RowSource
+from ray_h5.plan.row_cache import owned
+from ray_h5.plan.row_source import RowSource
 from ray_h5.torch_data.batches.samples import Batch, decoded, padded, sample_of, transformed, with_lengths
 from ray_h5.torch_data.batches.tensors import BatchArrays, Sample, new_arrays, rows_of, to_torch
 from ray_h5.transforms.image_transform import DecodeImage

@@ -20,8 +20,8 @@ from ray_h5.index.file_options import FileOptions
 from ray_h5.index.scan_files import Lookup, unreadable_files, warn_of_unreadable
 from ray_h5.manifest.file_table import shared_folder
 from ray_h5.options import as_integer, takes_options_of
-from ray_h5.plan.execute_plan import read_rows
 from ray_h5.plan.read_plan import make_plan
+from ray_h5.plan.row_source import read_rows
 from ray_h5.source import Source, SourceOptions
 from ray_h5.storage.addresses import split_urls
 from ray_h5.storage.find_files import list_paths

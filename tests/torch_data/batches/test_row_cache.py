@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_h5.loading import row_cache
-from ray_h5.loading.row_cache import RowCache
+from ray_h5.plan import row_cache
+from ray_h5.plan.row_cache import RowCache
 from ray_h5.torch_data import H5Dataset
 from tests.kit.files import save
 from tests.properties import few

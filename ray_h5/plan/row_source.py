@@ -12,18 +12,19 @@ import numpy as np
 
 from ray_h5.buffers import Spec, empty
 from ray_h5.errors import OptionError, RayH5Error, RowIndexError
-from ray_h5.loading.rank_shares import split_draws
-from ray_h5.loading.row_cache import TABLE_BYTES, RowCache
 from ray_h5.lru import LRU
 from ray_h5.manifest.file_state import check_same, compare
 from ray_h5.options import as_integer
 from ray_h5.order.block_layout import MAX_BLOCK_BYTES
+from ray_h5.order.epoch_order import split_draws
 from ray_h5.per_process import PerProcess, cached_property
-from ray_h5.plan.execute_plan import BlockRows, by_file
+from ray_h5.plan.block_rows import BlockRows, by_file
 from ray_h5.plan.read_plan import ReadPlan
+from ray_h5.plan.row_cache import TABLE_BYTES, RowCache
 from ray_h5.read.file_caches import MAX_INDEX_BYTES, max_open
 from ray_h5.read.file_reads import run_reads
 from ray_h5.read.held_chunks import HeldChunks
+from ray_h5.read.jobs import ReadStats
 from ray_h5.read.native.job_table import new_times
 from ray_h5.read.open_file import forget
 from ray_h5.read.read_parts import FileRead
@@ -108,6 +109,8 @@ class RowSource:
         `ranks` together: each rank reads other rows in each epoch, and would hold all of them in the end.
     kept_rows : int
         How many rows of the other columns stay in memory, in each process: those read first.
+    keeps : bool
+        Whether rows, and chunks that hold several, may stay in memory; a block is read once, and keeps none.
     processes : callable
         Returns how many processes share `kept_bytes`. It is asked at the first read: only then is it known whether this
         is a worker of a `DataLoader`.
@@ -119,9 +122,10 @@ class RowSource:
         kept_bytes: int | None = None,
         kept_rows: int = 0,
         *,
+        keeps: bool = True,
         processes: Callable[[], int] = alone,
     ) -> None:
-        self.plan, self._processes = plan, processes
+        self.plan, self._keeps, self._processes = plan, keeps, processes
         self.ranks = 1
         """How many ranks of this node read the same files; used at the first read."""
         self.is_closed = False
@@ -138,11 +142,13 @@ class RowSource:
         self._states: LRU[tuple[str, Identity]] = LRU(_MAX_STATES)
         self._times = new_times()
         self._cached = PerProcess(_CachedRows)
-        self._held = HeldChunks()
+        self._held, self._stats = HeldChunks(), ReadStats()
         self._kept_chunk_bytes, self._epochs, self._rows_read = 0, 0, 0
         sharing = 1 + sum(bool(rows.names) for rows in plan.files_beside)
         own = None if self._kept_bytes is None else self._kept_bytes // sharing
-        self._beside = [RowSource(rows.plan, own, kept_rows, processes=processes) for rows in plan.files_beside]
+        self._beside = [
+            RowSource(rows.plan, own, kept_rows, keeps=keeps, processes=processes) for rows in plan.files_beside
+        ]
         """What reads rows of other files; they share `kept_bytes`."""
         self._own_bytes = own
         of_ranges = [spec for spec in plan.columns if spec.kind in {"sparse", "ragged"}]
@@ -232,21 +238,44 @@ class RowSource:
                 self._rows_read = len(row_ids)
         self._read_checked(out, row_ids, draws)
 
-    def block_rows(self, row_ids: np.ndarray) -> BlockRows:
-        """Return the columns of the files for some rows, as `read_rows` does for rows that are not drawn."""
-        arrays = self.new_arrays(len(row_ids))
-        self._read_checked(arrays, row_ids, None)
-        return BlockRows(row_ids, arrays)
+    def block_rows(self, row_ids: np.ndarray, draws: np.ndarray | None = None) -> BlockRows:
+        """Return rows in the order given: the same at each call.
 
-    def columns_of(self, row_ids: np.ndarray) -> dict[str, np.ndarray]:
+        `draws` has the draw of each row, if their values are drawn; by default the first.
+        """
+        plan, arrays = self.plan, self.new_arrays(len(row_ids))
+        if plan.scope.windows is None:
+            steps = None
+        else:  # where nothing is kept, they are looked up while a file is open
+            steps = self.step_numbers(row_ids) if self._keeps else np.empty(len(row_ids), np.int64)
+        if not (arrays or steps is not None or plan.selection is None):
+            for file in plan.files_read(row_ids):
+                # Nothing is read of it, but its values may decide the selection.
+                plan.state(file).check_now(plan.files.path(file), plan.scope.storage)
+        self._read_checked(arrays, row_ids, draws, None if self._keeps else steps)
+        if not self._keeps:
+            # Where nothing is kept, a reader has looked at its file; the others were opened without their state.
+            for file in plan.files_read(row_ids) - {*plan.files.files_of(row_ids).tolist()}:
+                plan.state(file).check_now(plan.files.path(file), plan.scope.storage)
+        return BlockRows(row_ids, arrays, self._stats, steps)
+
+    def columns_of(self, row_ids: np.ndarray) -> Mapping[str, np.ndarray]:
         """Return all columns of some rows of files that are beside others."""
+        if not self._keeps:
+            return self.block_rows(row_ids).arrays
         arrays = self.new_arrays(len(row_ids))
         self.read_into(arrays, row_ids)
         return arrays
 
-    def _read_checked(self, out: Mapping[str, np.ndarray], row_ids: np.ndarray, draws: np.ndarray | None) -> None:
-        plan = self.plan
-        touched = sorted(plan.files_read(row_ids))  # np.unique would import numpy.ma
+    def _read_checked(
+        self,
+        out: Mapping[str, np.ndarray],
+        row_ids: np.ndarray,
+        draws: np.ndarray | None,
+        steps: np.ndarray | None = None,
+    ) -> None:
+        plan, read = self.plan, partial(self._read_files, draws=draws, steps=steps)
+        touched = sorted(plan.files_read(row_ids)) if self._keeps else []  # np.unique would import numpy.ma
         try:
             if plan.beside.columns:
                 for name in plan.beside.columns.keys() & out.keys():
@@ -256,7 +285,10 @@ class RowSource:
                 mine, source.ranks = {name: out[name] for name in rows.names if name in out}, self.ranks
                 rows.fill(mine, plan.files, row_ids, source.columns_of)
                 out = {name: array for name, array in out.items() if name not in mine}
-            self.row_cache.read_through(out, row_ids, partial(self._read_files, draws=draws))
+            if self._keeps:
+                self.row_cache.read_through(out, row_ids, read)
+            else:
+                read(out, row_ids, np.arange(len(row_ids)))
         finally:  # a file that changed before or meanwhile is another one now; that says more than what it led to
             self._check_files(touched)
 
@@ -267,10 +299,14 @@ class RowSource:
             return None
         steps = np.empty(len(row_ids), np.int64)
         for file, here in by_file(plan.files, row_ids):
-            reader = self._reader(file)
-            assert not isinstance(reader, FileReader)
-            steps[here] = reader.step_numbers(row_ids[here] - plan.files.starts[file]) + plan.steps.starts[file]
+            steps[here] = self._steps_in(file, self._reader(file), row_ids[here])
         return steps
+
+    def _steps_in(self, file: int, reader: AnyReader, row_ids: np.ndarray) -> np.ndarray:
+        """Return the numbers of the steps that rows of a file are, among those of all files."""
+        assert not isinstance(reader, FileReader)
+        plan = self.plan
+        return reader.step_numbers(row_ids - plan.files.starts[file]) + plan.steps.starts[file]
 
     @contextlib.contextmanager
     def sharing_chunks(self) -> Iterator[None]:
@@ -363,20 +399,29 @@ class RowSource:
             return expected
 
     def _read_files(
-        self, out: Mapping[str, np.ndarray], row_ids: np.ndarray, places: np.ndarray, draws: np.ndarray | None = None
+        self,
+        out: Mapping[str, np.ndarray],
+        row_ids: np.ndarray,
+        places: np.ndarray,
+        draws: np.ndarray | None = None,
+        steps: np.ndarray | None = None,
     ) -> None:
-        done = self._read_together(out, row_ids, places) if self._storage is LOCAL else set()
+        done = self._read_together(out, row_ids, places) if self._storage is LOCAL and self._keeps else set()
         rest = {name: array for name, array in out.items() if name not in done}
         starts, options = self.plan.files.starts, self.plan.read_options
 
         def planned(file: int, here: np.ndarray) -> FileRead:
-            drawn = {} if draws is None else {"draws": draws[here]}
-            read = self._reader(file).planned(rest, row_ids[here] - starts[file], places[here], **options, **drawn)
+            drawn, reader, rows = {} if draws is None else {"draws": draws[here]}, self._reader(file), row_ids[here]
+            if steps is not None:
+                steps[here] = self._steps_in(file, reader, rows)
+            read = reader.planned(rest, rows - starts[file], places[here], **options, **drawn)
             read.held = self._held
             return read
 
-        if rest:  # the reader looks at the state of each file before and after
-            run_reads([partial(planned, *id_) for id_ in by_file(self.plan.files, row_ids)], self._times)
+        if rest or steps is not None:  # the reader looks at the state of each file before and after
+            stats = run_reads([partial(planned, *id_) for id_ in by_file(self.plan.files, row_ids)], self._times)
+            if not self._keeps:  # one thread reads one block
+                self._stats.add(stats)
 
     def _read_together(self, out: Mapping[str, np.ndarray], row_ids: np.ndarray, places: np.ndarray) -> set[str]:
         """Read the columns that are alike in all files: rows of all of them are planned at once; return their names.
@@ -439,8 +484,22 @@ class RowSource:
         return self._readers.update(file, lambda known: known or opened)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        made, arguments = partial(RowSource, processes=self._processes), (self.plan, self._kept_bytes, self._kept_rows)
+        made, arguments = (
+            partial(RowSource, keeps=self._keeps, processes=self._processes),
+            (self.plan, self._kept_bytes, self._kept_rows),
+        )
         return made, arguments, {"ranks": self.ranks, "is_closed": self.is_closed}
+
+
+def read_rows(plan: ReadPlan, row_ids: np.ndarray, draws: np.ndarray | None = None) -> BlockRows:
+    """Read rows in the order given, once, and keep none: the same at each call; see `RowSource.block_rows`.
+
+    Raises
+    ------
+    StaleIndexError, MissingSourceError
+        If a file, or a source of its columns or of the selection, changed since the plan was made.
+    """
+    return RowSource(plan, 0, keeps=False).block_rows(row_ids, draws)
 
 
 class _CachedRows:
