@@ -77,6 +77,10 @@ class Classes:
         """
         if levels:
             return self._of_arrays(values, where, levels)
+        return self._of_values(values, where, has_one=values.ndim == 1)
+
+    def _of_values(self, values: np.ndarray, where: Callable[[int], str], *, has_one: bool) -> np.ndarray:
+        """Return the numbers of values; `has_one` says that a row has one, so that a predicate can choose rows."""
         if values.dtype.kind == "O":
             listed, at = values.ravel().tolist(), None
         else:
@@ -86,7 +90,8 @@ class Classes:
         if self.others is None and None in class_numbers:
             wrong = class_numbers.index(None)
             first = wrong if at is None else int(np.argmax(at.ravel() == wrong))
-            raise self._unknown(listed[wrong], where(first // max(int(np.prod(values.shape[1:])), 1)))
+            place = where(first // max(int(np.prod(values.shape[1:])), 1))
+            raise self._unknown(listed[wrong], place, has_one=has_one)
         numbers = np.array(class_numbers, np.int64)
         return (numbers if at is None else numbers[at]).reshape(values.shape)
 
@@ -95,23 +100,29 @@ class Classes:
         there = [i for i, value in enumerate(flat) if value is not None]
         rows, per_row = [np.asarray(flat[i]) for i in there], max(int(np.prod(values.shape[1:])), 1)
         parts = Partition.of(np.array([row.size for row in rows], np.int64))
-        numbers = self.of(_joined(rows), lambda i: where(there[int(parts.part_of(i))] // per_row), levels - 1)
+
+        def where_of(i: int) -> str:
+            return where(there[int(parts.part_of(i))] // per_row)
+
+        whole = _joined(rows)
+        inner = levels > 1
+        numbers = self.of(whole, where_of, levels - 1) if inner else self._of_values(whole, where_of, has_one=False)
         out = np.full(len(flat), None, object)
         for i, row, begin, end in zip(there, rows, parts.starts[:-1], parts.starts[1:], strict=True):
             out[i] = numbers[begin:end].reshape(row.shape)
         return out.reshape(values.shape)
 
-    def _unknown(self, value: object, where: str) -> CastError:
+    def _unknown(self, value: object, where: str, *, has_one: bool) -> CastError:
         text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
         is_missing = value is None or value != value
         problem = "the value is missing" if is_missing else f"{text!r} is none of the {len(self.values)} classes"
         near = "" if is_missing else near_names(str(text), [str(class_value) for class_value in self.values])
         entry = "..." if len(self.values) > _MAX_SHOWN else ", ".join(f"{v!r}: {n}" for v, n in self.by_value.items())
         rows = f"~where(**{{{self.name!r}: None}})" if is_missing else f"where(**{{{self.name!r}: [...]}})"
+        ways = f"Leave such rows out with the predicate {rows}; or pass" if has_one else "Pass"
         return CastError(
-            f"{where}: column {self.name!r}: {problem} of labels: {self}.{near} Leave such rows out with the predicate "
-            f"{rows}; or pass labels={{{self.name!r}: {{{entry}, None: -1}}}}, which gives -1 to all other values and "
-            "to missing ones."
+            f"{where}: column {self.name!r}: {problem} of labels: {self}.{near} {ways} "
+            f"labels={{{self.name!r}: {{{entry}, None: -1}}}}, which gives -1 to all other values and to missing ones."
         )
 
     def spec(self, stored: ColumnSpec) -> ColumnSpec:

@@ -331,10 +331,11 @@ def _of_files(index: RowIndex, asked: Classes) -> Classes:
         column = pc.list_flatten(index.values([seen], stored=True)[seen])
     values: list[Value | None] = column.unique().to_pylist()
     if None in values and asked.others is None:
+        has_one = spec.has_one_value and not levels_of(spec)
+        rows = f"; or list the classes, and leave such rows out with the predicate ~where(**{{{name!r}: None}})"
         raise OptionError(
             f"labels={{{name!r}: 'auto'}}: the value is missing in some rows. Pass labels={{{name!r}: {{None: -1}}}}, "
-            "which finds the classes and gives -1 to missing values; or list the classes, and leave such rows out with "
-            f"the predicate ~where(**{{{name!r}: None}})."
+            f"which finds the classes and gives -1 to missing values{rows if has_one else ''}."
         )
     return classes_of(name, (value for value in values if value is not None), asked.others)
 
