@@ -31,6 +31,7 @@ from ray_h5.predicates.evaluate import as_expression, check_names, check_there, 
 from ray_h5.predicates.virtual_names import in_words
 from ray_h5.ray_data.arguments import ShuffleLike, as_shuffle, as_tail
 from ray_h5.ray_data.arrow.blocks import schema_of
+from ray_h5.ray_data.arrow.nullable_tensors import NullableTensorType
 from ray_h5.ray_data.epochs import Epochs
 from ray_h5.ray_data.quiet import turn_down_logs
 from ray_h5.ray_data.ray_expressions import column_names
@@ -288,6 +289,8 @@ class H5Datasource(Datasource):
         # Ray calls this several times only to count tasks. The call with a context is the one whose tasks run.
         if data_context is not None:
             turn_down_logs(data_context)
+            # All tasks of the execution get it: also those that shuffle Arrow's streams know the type by its name.
+            data_context.set_config("ray_h5.nullable_tensor", NullableTensorType)
             self._plans.describe(self._key, plan)
             start = self.epochs.begin(plan, (self._key[0], self.names), data_context)
             return read_tasks(plan, self.reference(), self.names, start, per_task_row_limit)

@@ -13,7 +13,6 @@ from ray_h5.index.row_index import RowIndex
 from ray_h5.loading.loader_registry import loader_of
 from ray_h5.options import as_names, takes_options_of
 from ray_h5.ray_data.arguments import ShuffleLike, as_flag, as_resources, remote_options
-from ray_h5.ray_data.arrow.nullable_tensors import NullableTensorType
 from ray_h5.ray_data.datasource import H5Datasource
 from ray_h5.ray_data.epochs import Executions
 from ray_h5.ray_data.ray_internals import begin_each_time
@@ -156,8 +155,6 @@ def read_h5(
     ds.context.raise_original_map_exception = True
     # Executions of the dataset, and of those derived from it, are counted once it is known what they do.
     ds.context.custom_execution_callback_classes = [*ds.context.custom_execution_callback_classes, Executions]
-    # Also tasks that get blocks as Arrow's streams know the type of columns with missing tensors.
-    ds.context.set_config("ray_h5.nullable_tensor", NullableTensorType)
     begin_each_time(ds)
     return ds
 

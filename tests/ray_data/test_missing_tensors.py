@@ -164,6 +164,10 @@ def test_rows_frames_and_files_of_parquet(tmp_path):
     check({name: [row[name] for row in rows] for name in rows[0]}, values)
     check(ds.to_pandas(), values)
     check(ds.take_batch(ROWS), values)
+    # Tasks import the type with the context that Ray sends them, where they get blocks by its name alone.
+    assert ds.materialize().context.get_config("ray_h5.nullable_tensor") is type(
+        ds.schema().base_schema.field("flat").type
+    )
     ds.write_parquet(str(tmp_path / "parquet"))
     check(batches(ray.data.read_parquet(str(tmp_path / "parquet")), "pyarrow"), values)
 
