@@ -76,50 +76,19 @@ class _Source:
         address, source = file(column.path).source_column(column.name)
         here, there = mapping
         shape = source.shape[: len(source.shape) - len(layout.shape) + len(here)]  # without axes of an array type
-        there = there or tuple(map(Along.all_of, shape))
         lengths = *layout.shape[: len(here)], *shape
-        ends = [
-            max(0, -(-(n - along.first) // along.stride))
-            for along, n in zip((*here, *there), lengths, strict=False)
-            if along.is_endless
-        ]
-        if ends:  # those without an end have as many indices as both datasets have
-            here, there = (
-                tuple(replace(along, count=min(ends)) if along.is_endless else along for along in selection)
-                for selection in (here, there)
-            )
-        leads = f"{layout.where} leads to {source.where}"
-        kinds = {layout.dtype.kind, source.dtype.kind}
-        converts = kinds <= set("iufc") or (kinds <= set("biufc") and keeps_all(source.dtype, layout.dtype))
-        if layout.kind != source.kind or not (converts or layout.dtype == source.dtype):
-            raise UnsupportedColumnError(
-                f"{leads}, which has values of another type: expected {layout.dtype}, found {source.dtype}. Write the "
-                "virtual dataset again with the type of its sources."
-            )
+        here, there = _with_ends(here, there or tuple(map(Along.all_of, shape)), lengths)
+        _check_type(layout, source)
         inner = layout.shape[len(here) :]
-        if (
-            len(there) != len(shape)
-            or size_of(here) != size_of(there)
-            or inner != source.shape[len(shape) :]
-            or any(along.end > n for along, n in zip((*here, *there), lengths, strict=False))
-        ):
+        is_fitting = len(there) == len(shape) and size_of(here) == size_of(there)
+        is_inside = all(along.end <= n for along, n in zip((*here, *there), lengths, strict=False))
+        if not (is_fitting and is_inside) or inner != source.shape[len(shape) :]:
             raise CorruptFileError(
-                f"{leads}, which has another shape than the virtual dataset says, {source.shape}: there would be no "
-                "values for some rows. Write the virtual dataset again for its source."
+                f"{_leads(layout, source)}, which has another shape than the virtual dataset says, {source.shape}: "
+                "there would be no values for some rows. Write the virtual dataset again for its source."
             )
         here, there = (*here, *map(Along.all_of, inner)), (*there, *map(Along.all_of, inner))
-        # Along axes of one index, both may differ in number.
-        lengths_here, lengths_there = ([len(along) for along in selection] for selection in (here, there))
-        long, long_there = ([axis for axis, n in enumerate(of) if n != 1] for of in (lengths_here, lengths_there))
-        if lengths_here == lengths_there:
-            axes = {axis: axis for axis in range(len(here))}
-        elif [lengths_here[axis] for axis in long] == [lengths_there[axis] for axis in long_there]:
-            axes = dict(zip(long, long_there, strict=True))
-        else:
-            raise UnsupportedColumnError(
-                f"{leads}, whose values have other axes there: expected {tuple(lengths_here)}, found "
-                f"{tuple(lengths_there)}. {_COPY}"
-            )
+        axes = _axes_between([*map(len, here)], [*map(len, there)], _leads(layout, source))
         return cls(column.path, address, source, here, there, axes)
 
     @property
@@ -131,6 +100,47 @@ class _Source:
             and len(self.here[0]) == 1
             and all(along.is_all_of(n) for along, n in zip(self.there, shape, strict=True))
         )
+
+
+def _leads(layout: ColumnLayout, source: ColumnLayout) -> str:
+    return f"{layout.where} leads to {source.where}"
+
+
+def _with_ends(here: _Selected, there: _Selected, lengths: Sequence[int]) -> tuple[_Selected, _Selected]:
+    """Return what a mapping selects: without an end, it has as many indices as both datasets have; see `lengths`."""
+    endless = [(along, n) for along, n in zip((*here, *there), lengths, strict=False) if along.is_endless]
+    if not endless:
+        return here, there
+    count = min(max(0, -(-(n - along.first) // along.stride)) for along, n in endless)
+    ended = [replace(along, count=count) if along.is_endless else along for along in (*here, *there)]
+    return tuple(ended[: len(here)]), tuple(ended[len(here) :])
+
+
+def _check_type(layout: ColumnLayout, source: ColumnLayout) -> None:
+    """Raise unless the values of a source are those of a virtual dataset, or converted as libhdf5 does."""
+    kinds = {layout.dtype.kind, source.dtype.kind}
+    converts = kinds <= set("iufc") or (kinds <= set("biufc") and keeps_all(source.dtype, layout.dtype))
+    if layout.kind != source.kind or not (converts or layout.dtype == source.dtype):
+        raise UnsupportedColumnError(
+            f"{_leads(layout, source)}, which has values of another type: expected {layout.dtype}, found "
+            f"{source.dtype}. Write the virtual dataset again with the type of its sources."
+        )
+
+
+def _axes_between(here: list[int], there: list[int], leads: str) -> dict[int, int]:
+    """Return which axis of a source each axis of a virtual dataset is, given how many indices are selected along each.
+
+    Axes of one index are on one side alone where both differ in their number: of a source (5, 3) that is one row of a
+    stack, ``[1, 5, 3]`` here and ``[5, 3]`` there, they are 1 -> 0 and 2 -> 1.
+    """
+    if here == there:
+        return {axis: axis for axis in range(len(here))}
+    long, long_there = ([axis for axis, n in enumerate(lengths) if n != 1] for lengths in (here, there))
+    if [here[axis] for axis in long] != [there[axis] for axis in long_there]:
+        raise UnsupportedColumnError(
+            f"{leads}, whose values have other axes there: expected {tuple(here)}, found {tuple(there)}. {_COPY}"
+        )
+    return dict(zip(long, long_there, strict=True))
 
 
 class _Box(NamedTuple):
