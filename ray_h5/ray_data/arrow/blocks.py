@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from ray.data.block import BlockAccessor
-from ray.data.extensions import ArrowTensorArray, ArrowVariableShapedTensorType
+from ray.data.extensions import ArrowPythonObjectType, ArrowTensorArray, ArrowVariableShapedTensorType
 
 from ray_h5.arrow_arrays import as_real, real_dtype, to_arrow
 from ray_h5.buffers import objects
@@ -178,6 +179,23 @@ def declared_shape(field: pa.Field) -> tuple[int | None, ...] | None:
 def is_ragged(type_: pa.DataType) -> bool:
     """Return whether values are tensors of varying shape."""
     return isinstance(type_, ArrowVariableShapedTensorType)
+
+
+def with_tensors(table: pa.Table) -> pa.Table:
+    """Return a table in which columns of Python objects that are tensors, or None for a missing one, are tensors.
+
+    Ray makes such objects of what a function returns, where None is amid tensors.
+    """
+    for number, field in enumerate(table.schema):
+        if isinstance(field.type, ArrowPythonObjectType):
+            rows = table.column(number).to_pylist()
+            kinds = {(row.dtype, row.ndim) if isinstance(row, np.ndarray) else None for row in rows if row is not None}
+            if len(kinds) == 1 and (kind := kinds.pop()) is not None and kind[0].kind in "biufc" and kind[1]:
+                element, axes = kind
+                spec = ColumnSpec(field.name, "ragged", np.dtype(object), (), element, ragged_shape=(None,) * axes)
+                tensors = ragged_array(objects(rows), replace(spec, nullable=True))
+                table = table.set_column(number, field.name, tensors)
+    return table
 
 
 # Rows of sparse matrices -------------------------------------------------------------------------------

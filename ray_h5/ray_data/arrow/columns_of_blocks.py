@@ -18,7 +18,7 @@ from ray.data.extensions import (
 from ray_h5.errors import NullValueError, OptionError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.manifest.partition import Partition
 from ray_h5.messages import no_column
-from ray_h5.ray_data.arrow.blocks import has_steps, is_ragged, is_sparse, list_parts, to_batch
+from ray_h5.ray_data.arrow.blocks import has_steps, is_ragged, is_sparse, list_parts, to_batch, with_tensors
 from ray_h5.writing.file_arrays import ColumnValues, Form, Ranges, check_paths, varies, windows_of_sparse_rows
 from ray_h5.writing.file_writer import stored_dtype
 
@@ -34,7 +34,7 @@ def columns_of(
     Fields of structs are columns of their own. `null_value` is written for a missing value, or that by column; None
     makes it an error. Rows of the columns `varying` differ in length, also where those of this block do not.
     """
-    table = BlockAccessor.for_block(block).to_arrow()
+    table = with_tensors(BlockAccessor.for_block(block).to_arrow())
     if names is not None:
         absent = [name for name in names if name not in table.column_names]
         if absent:

@@ -31,6 +31,7 @@ from ray_h5.ray_data.arrow.blocks import (
     item_type,
     may_be_null,
     to_batch,
+    with_tensors,
 )
 from ray_h5.read.casting import UNSAFE, Casting, as_casting, lost
 from ray_h5.transforms.sparse_tensors import csr_tensor
@@ -101,6 +102,7 @@ class TorchCollate(ArrowBatchCollateFn):
 
     def __call__(self, batch: pa.Table | Mapping[str, np.ndarray]) -> TorchBatch:
         """Return the tensors of a batch: a table of Arrow, or arrays by column."""
+        batch = with_tensors(batch) if isinstance(batch, pa.Table) else batch
         names = batch.column_names if isinstance(batch, pa.Table) else list(batch)
         if isinstance(self._dtypes, Mapping):
             for name in self._dtypes.keys() - {*names}:

@@ -5,6 +5,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from ray.data.block import BlockAccessor
+from ray.data.extensions import ArrowPythonObjectArray
 
 import ray_h5
 from ray_h5 import H5Dataset, TorchCollate, train_batches
@@ -278,6 +280,25 @@ def test_other_integers_are_never_missing_as_a_table_says():
         TorchCollate()(batch)
     assert TorchCollate()(batch.slice(0, 1))["label"].tolist() == [LARGE]
     assert np.array_equal(TorchCollate()(batch.select(["x"]))["x"].numpy(), [1, np.nan], equal_nan=True)
+
+
+@pytest.mark.parametrize("shapes", [[(2, 3), None], [(2, 3), (2, 3), None], [None, (1, 3), (2, 3)]])
+@pytest.mark.parametrize("rows", [slice(None), slice(2)])
+def test_objects_that_are_tensors(shapes, rows):
+    """What Ray makes of None amid the tensors that a function returns; it makes no array of those that are alike."""
+    values = np.empty(len(shapes), object)
+    for i, shape in enumerate(shapes):
+        values[i] = None if shape is None else np.full(shape, i, "f4")
+    table = BlockAccessor.batch_to_block({"x": values, "k": np.arange(len(shapes))})[rows]
+    found, shown = TorchCollate()(table)["x"], list(values)[rows]
+    assert isinstance(found, list)
+    assert [None if each is None else each.tolist() for each in found] == [
+        None if each is None else each.tolist() for each in shown
+    ]
+    padded = TorchCollate(padding=True)(table)
+    assert padded["x_length"].tolist() == [0 if each is None else len(each) for each in shown]
+    others = pa.table({"x": ArrowPythonObjectArray.from_objects([{1}, None]), "k": [0, 1]})
+    assert TorchCollate()(others)["x"].tolist() == [{1}, None]
 
 
 def test_a_group_without_a_column_is_none(tmp_path):
