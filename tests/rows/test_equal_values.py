@@ -107,6 +107,24 @@ def test_they_compose(path):
     assert [str(row) for row in found] == [str(row) for row in same]
 
 
+def test_sets_of_cells(tmp_path):
+    """Cells of a donor are a set: sparse counts are dense, categories and missing values are what they stand for."""
+    anndata, pandas, sparse = map(pytest.importorskip, ("anndata", "pandas", "scipy.sparse"))
+    obs = {"donor": list("aabbbc"), "cell": ["T", "B", "T", None, "B", "B"]}
+    table = pandas.DataFrame(obs, index=list("uvwxyz"), dtype="category").assign(n=pandas.array([1, None, 3, 4, 5, 6]))
+    counts = np.arange(24.0).reshape(6, 4)
+    anndata.AnnData(sparse.csr_matrix(counts), obs=table).write_h5ad(tmp_path / "a.h5ad")
+    options = {"rows": Groups(by="obs/donor"), "dtypes": {"obs/n": "float32"}}
+    sets = H5Dataset(tmp_path / "a.h5ad", ["X", "obs/donor", "obs/cell", "obs/n"], **options)
+    assert [row["obs/donor"] for row in sets] == ["a", "b", "c"]
+    for row, (begin, end) in zip(sets, [(0, 2), (2, 5), (5, 6)], strict=True):
+        assert row["X"].tolist() == counts[begin:end].tolist()
+        assert [*row["obs/cell"]] == obs["cell"][begin:end]
+    assert np.array_equal(sets[0]["obs/n"], [1, np.nan], equal_nan=True)
+    classes = H5Dataset(tmp_path / "a.h5ad", ["obs/cell"], rows=options["rows"], labels={"obs/cell": {"T": 0, None: 9}})
+    assert classes[1]["obs/cell"].tolist() == [0, 9, 9]
+
+
 @pytest.mark.usefixtures("ray_local")
 def test_ray(path):
     rows = ray_h5.read_h5(path, columns=["time", "event_id", "num_samples"], rows=EVENTS)

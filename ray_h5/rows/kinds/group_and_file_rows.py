@@ -260,8 +260,13 @@ class _Stack(Values):
     open_file: Callable[[str], Any]
 
     @cached_property
+    def one(self) -> ColumnLayout:
+        """The layout of the value of one file."""
+        return self.own.layout(1, self.path)
+
+    @cached_property
     def array(self) -> ColumnLayout:
-        one = self.own.layout(1, self.path)
+        one = self.one
         if one.kind in {"list", "ragged", "sparse"}:
             raise UnsupportedColumnError(
                 f"{one.where} has rows of {one.kind} values: with a file a step, windows are of arrays of one shape. "
@@ -288,7 +293,7 @@ class _Stack(Values):
 
     def _planned(self, path: str, window: np.ndarray, steps: np.ndarray) -> Any:
         """Return the read of the value of one file into these steps of a window."""
-        reader, own = self.open_file(path), self.own.layout(1, self.path)
+        reader, own = self.open_file(path), self.one
         layout = reader.column(source := self.window.source)
         if (layout.kind, layout.row_shape, layout.dtype) != (own.kind, own.row_shape, own.dtype):
             raise SchemaMismatchError(
