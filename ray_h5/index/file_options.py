@@ -223,12 +223,11 @@ class FileOptions:
         scope = scope.naming(names if source.names is None else source.names)
         spread, leaves_out = read_ahead if self.local_only else spread, bool(source.ignore_unreadable_files)
         lookup = Lookup(scope, self.index_dir, spread, self.states, leaves_out)
-        if source.tables or source.attributes:
-            from ray_h5.index.tables_beside import index_with_tables  # readers of tables take long to import
-
-            index = index_with_tables(self.paths, names, lookup, self.cast, source.tables, source.attributes)
-        else:
-            index = build_index(self.paths, names, lookup, self.cast)
+        index = self._built(self.paths, names, lookup)
+        if isinstance(scope.rows, Frames) and len(index.files) < len(self.paths):  # windows are of the others
+            kept = index.files.all_paths()
+            lookup = replace(lookup, scope=replace(scope, rows=scope.rows.of_files(kept)))
+            index = self._built(kept, names, lookup)
         find_cast(index, [*self.cast.dtypes])
         if scope.zipped and source.zip_files is not None:
             from ray_h5.index.zipped_ids import check_ids  # few files are zipped
@@ -236,6 +235,15 @@ class FileOptions:
             listed = [os.fspath(path) for path in list_paths(source.zip_files)]
             check_ids(index.files.all_paths(), scope, repr(listed[0] if len(listed) == 1 else listed))
         return _with_labels(index, source.classes, of_some=columns is not None)
+
+    def _built(self, paths: Sequence[str], names: Sequence[str] | None, lookup: Lookup) -> RowIndex:
+        """Return the index of files, with the tables beside them."""
+        tables, attributes = self.source.tables, self.source.attributes
+        if not (tables or attributes):
+            return build_index(paths, names, lookup, self.cast)
+        from ray_h5.index.tables_beside import index_with_tables  # readers of tables take long to import
+
+        return index_with_tables(paths, names, lookup, self.cast, tables, attributes)
 
 
 def _places(source: Source) -> tuple[Sequence[PathLike], Sequence[PathLike], Any, Storage]:

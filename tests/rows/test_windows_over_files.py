@@ -89,6 +89,15 @@ def test_they_compose(typhoons, tmp_path):
     next(epoch)
     resumed.load_state_dict(pickle.loads(pickle.dumps(batches.state_dict())))
     assert [batch["frame"] for batch in resumed] == [batch["frame"] for batch in epoch]
+    (typhoons / "1999" / "t_4.h5").write_bytes(b"cut short")
+    rest = H5Dataset(
+        typhoons,
+        ["wind"],
+        ignore_unreadable_files=True,
+        rows=Files(),
+        windows=Windows({"wind": [-1, 0]}, episode="folder"),
+    )
+    assert [row["wind"].tolist() for row in rest][2:5] == [[2.0, 3.0], [3.0, 5.0], [1.0, 1.0]]
     of_table = Windows({"wind": [-1, 0]}, episode={f"t_{n}": n % 2 for n in range(13)})
     flat = H5Dataset(typhoons / "2010", rows=Files(), windows=of_table)
     assert [row["wind"].tolist() for row in flat][:4] == [[1.0, 1.0], [2.0, 2.0], [1.0, 3.0], [2.0, 4.0]]
