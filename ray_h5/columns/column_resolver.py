@@ -34,7 +34,7 @@ from ray_h5.columns.derived_columns import (
     RowPart,
     joined_in,
 )
-from ray_h5.columns.ragged.bounds import Bounds, ChunkedBy, bounds_in, check_bounds
+from ray_h5.columns.ragged.bounds import Bounds, ChunkedBy, as_said, bounds_in, check_bounds
 from ray_h5.columns.ragged.csr_groups import (
     SPARSE,
     SparseRows,
@@ -75,6 +75,11 @@ _COLUMNS = {*SPARSE, "category", "optional", "references", "ragged"}
 
 _OF_UNITS = " of units"
 """Ends the key of the bounds of what others are made of: it is no column itself."""
+
+_OPTIONS_OF_BOUNDS = (
+    "The options of ragged() say what such numbers are: offsets=, ends=, bounds=, counts=, starts=, with base=1 where "
+    "they count from 1, inclusive=True where an end is the last value. If they are right, the file is wrong about rows."
+)
 
 Source: TypeAlias = ColumnLayout | JoinedArray
 """A dataset of a file, or those of one name, of which each group has one."""
@@ -432,7 +437,7 @@ class Columns(ABC):
         if encoding.kind == "references":
             return self.referred(path)
         if encoding.kind == "ragged":
-            return self.ragged(awkward_lists(self.path, group, encoding, name), key or name)
+            return self.ragged(awkward_lists(self.path, group, encoding, name), key or name, by_file=True)
         has_columns = encoding.kind in {"frame", "pandas"} or encoding.said in {"dict", "raw", "anndata"}
         what = "a group, not a column; its columns are below it" if has_columns else "no column of rows"
         raise UnsupportedColumnError(f"{self.path}: {path!r} ({encoding.said}) is {what}")
@@ -614,12 +619,17 @@ class Columns(ABC):
 
     # Rows that are ranges -------------------------------------------------------------------------
 
-    def ragged(self, made: Ragged, name: str) -> Ranges | Decoded:
-        """Return the values of a column made by `ragged`; which rows each group has is known then, by name."""
+    def ragged(self, made: Ragged, name: str, *, by_file: bool = False) -> Ranges | Decoded:
+        """Return the values of a column made by `ragged`; which rows each group has is known then, by name.
+
+        `by_file` says that the file says what has the bounds, and not the user, who may name other datasets.
+        """
         content = self.units_at(made.content)
-        bounds = self._bounds(
-            made, name, [content], lambda own, length, part: check_bounds(own, made, length, self.where(part))
-        )
+
+        def check(own: Bounds, length: int, part: int) -> None:
+            check_bounds(own, made, length, self.where(part))
+
+        bounds = self._bounds(made, name, [content], check, "" if by_file else _OPTIONS_OF_BOUNDS)
         ranges = Ranges(made.name, self.path, content.values, bounds)
         if (array := content.values.array).kind != "sparse":
             return ranges
@@ -715,11 +725,17 @@ class Columns(ABC):
         return name if self.groups is None else f"{self.groups[part]}/{name}"
 
     def _bounds(
-        self, made: Ragged, name: str, contents: Sequence[Parts], check: Callable[[Bounds, int, int], None]
+        self,
+        made: Ragged,
+        name: str,
+        contents: Sequence[Parts],
+        check: Callable[[Bounds, int, int], None],
+        advice: str = "",
     ) -> Bounds:
         """Return where the rows of a column begin and end in the units of its contents, those of all parts.
 
-        Which of them each group has is known then, too. `check` raises for the bounds in a part of some length.
+        Which of them each group has is known then, too. `check` raises for the bounds in a part of some length; with
+        `advice`, what is wrong is an error of the options of the user.
 
         What is kept are places in a part: columns with the same bounds may have other content, with other lengths.
         """
@@ -727,7 +743,8 @@ class Columns(ABC):
         if self.groups is None and not name.endswith(_OF_UNITS):
             self.chunked[name] = ChunkedBy(key, max(part.chunk_rows for part in contents))
         if self.groups is None and key in self.bounds:
-            check(self.bounds[key], int(content.lengths[0]), 0)
+            with as_said(advice):
+                check(self.bounds[key], int(content.lengths[0]), 0)
         elif key not in self.bounds or name not in self.rows:
             read = {option: self._read_bounds(dataset) for option, dataset in made.given.items()}
             said = " and ".join(map(repr, made.given.values()))
@@ -735,8 +752,9 @@ class Columns(ABC):
             for part, length in enumerate(content.lengths.tolist()):
                 own = {option: values[part] for option, values in read.items()}
                 where = f"{self.where(part)}: column {made.name!r}, {said}"
-                bounds = bounds_in(own, where, made.base, inclusive=made.inclusive, num_values=length)
-                check(bounds, length, part)
+                with as_said(advice):
+                    bounds = bounds_in(own, where, made.base, inclusive=made.inclusive, num_values=length)
+                    check(bounds, length, part)
                 of_parts.append(bounds)
             self.bounds[key] = Bounds.end_to_end(of_parts, np.zeros(1, np.int64))
             if self.groups is not None:

@@ -141,7 +141,7 @@ CASES = {
     "numbers that are flags": (of_rows([0, 0, 1, 0, 1]), None, Windows({"x": [0]}, episode="id"), SchemaMismatchError, r"value 0 is in row 0 and again in row 3.* pass episode_flags=\['id'\]"),
     "flags that are numbers": (of_rows([0, 0, 2, 2, 2]), None, Windows({"x": [0]}, episode_flags="id"), SchemaMismatchError, "found 2 in row 2. .* pass episode='id'"),
     "too few flags": (of_rows([0, 1]), None, Windows({"x": [0]}, episode_flags="id"), SchemaMismatchError, "expected 5 values, one for each step, found 2"),
-    "bounds past the end": (of_rows(ends=[[0, 3], [3, 6]]), None, Windows({"x": [0]}, episode_bounds="meta/ends"), CorruptFileError, "row 1 goes from 3 to 6, and 'x' has 5"),
+    "bounds past the end": (of_rows(ends=[[0, 3], [3, 6]]), None, Windows({"x": [0]}, episode_bounds="meta/ends"), SchemaMismatchError, "row 1 goes from 3 to 6, and 'x' has 5"),
     "bounds that are no pairs": (of_rows(ends=[0, 3]), None, Windows({"x": [0]}, episode_bounds="meta/ends"), SchemaMismatchError, r"expected start and end of each, of shape \(number, 2\)"),
     "too few episodes": (of_rows([1, 1]), None, Windows({"x": [0]}, episode="id"), SchemaMismatchError, "expected 5 values, one for each step, found 2"),
     "ends descend": (of_rows(ends=[3, 2, 5]), None, Windows({"x": [0]}, episode_ends="meta/ends"), SchemaMismatchError, "episodes: row 1 goes from 3 to 2"),

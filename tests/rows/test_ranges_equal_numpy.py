@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ray_h5 import Groups, H5Dataset, RayH5Error, Windows, csr, fields, part, ragged, where
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.columns.sparse_rows import SparseBatch
-from ray_h5.errors import CorruptFileError, OptionError, OutOfMemoryError, SchemaMismatchError, UnsupportedColumnError
+from ray_h5.errors import OptionError, OutOfMemoryError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.index.file_options import FileOptions
 from ray_h5.rows.row_view import RowView
 from tests.kit.files import save
@@ -320,7 +320,7 @@ def test_arguments_of_bounds():
 )
 def test_bad_starts_and_counts(tmp_path, starts, counts, said):
     path = save(tmp_path / "a.h5", {"x": np.arange(10), "s": starts, "n": counts})
-    with pytest.raises(CorruptFileError, match=said):
+    with pytest.raises(SchemaMismatchError, match=said):
         H5Dataset(path, [ragged("x", starts="s", counts="n")])
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -72,6 +73,20 @@ class ChunkedBy:
 def episodes_key(name: str) -> str:
     """Return the key of episodes whose bounds a dataset has, among the bounds of a file."""
     return f"episodes {name}"
+
+
+@contextlib.contextmanager
+def as_said(advice: str) -> Iterator[None]:
+    """Raise what is wrong of bounds that the user names as an error of the option: nothing says that the file is.
+
+    Without advice, the file says that these are bounds, and is corrupt.
+    """
+    try:
+        yield
+    except CorruptFileError as exc:
+        if not advice:
+            raise
+        raise SchemaMismatchError(f"{str(exc).removesuffix('.')}. {advice}") from None
 
 
 def bounds_in(

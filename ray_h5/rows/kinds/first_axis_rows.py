@@ -9,14 +9,19 @@ import numpy as np
 from ray_h5.buffers import objects
 from ray_h5.columns.column_resolver import Parts
 from ray_h5.columns.file_columns import FileColumns
-from ray_h5.columns.ragged.bounds import Bounds, bounds_in, check_inside, episodes_key, integers_in
+from ray_h5.columns.ragged.bounds import Bounds, as_said, bounds_in, check_inside, episodes_key, integers_in
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.values import read_units
-from ray_h5.errors import CorruptFileError, SchemaMismatchError, UnknownColumnError
+from ray_h5.errors import SchemaMismatchError, UnknownColumnError
 from ray_h5.manifest.partition import Partition
 from ray_h5.rows.kinds.equal_value_rows import lengths_of_runs, names_of_runs, scalar_of_rows
 from ray_h5.rows.row_columns import Episodes, RowColumn
 from ray_h5.rows.windows_option import Windows
+
+_OF_BOUNDS = (
+    "Windows(episode_bounds=) names pairs of the first row of an episode and the row after its last one. If it does, "
+    "the file is wrong about them."
+)
 
 _OF_EPISODES = {"episode_ends", "episode_starts", "episode_lengths", "episode_bounds"}
 
@@ -79,7 +84,8 @@ class AxisRows(Episodes):
         if self._windows.episode_bounds is not None:
             bounds = self._bounds_in(self._windows.episode_bounds)
             where = f"{self.columns.path}: {self._windows.episode_bounds!r}"
-            check_inside(bounds, num_rows, where, self._windows.columns[0].source)
+            with as_said(_OF_BOUNDS):
+                check_inside(bounds, num_rows, where, self._windows.columns[0].source)
             return bounds.stops - bounds.starts
         for option, name in self._windows.episodes.items():
             return self._follow_each_other(option, name, num_rows)
@@ -90,7 +96,8 @@ class AxisRows(Episodes):
         known = self.columns.bounds
         if (key := episodes_key(name)) not in known:
             (pairs,) = self.columns.units_at(name).read(self.columns.reader)
-            known[key] = bounds_in({"bounds": pairs}, f"{self.columns.path}: {name!r}")
+            with as_said(_OF_BOUNDS):
+                known[key] = bounds_in({"bounds": pairs}, f"{self.columns.path}: {name!r}")
         return known[key]
 
     def _flags(self, names: Sequence[str], num_rows: int) -> np.ndarray:
@@ -116,15 +123,14 @@ class AxisRows(Episodes):
         """Return the lengths of episodes that follow each other, of which a dataset has the ends, starts or lengths."""
         layout = scalar_of_rows(self.columns, name)
         how = {"episode_ends": "ends", "episode_starts": "offsets", "episode_lengths": "counts"}[option]
-        try:
-            values = integers_in(self._read(name), layout.where)
-            said = np.append(values, num_rows) if how == "offsets" else values
+        values = self._read(name)
+        with as_said(
+            f"Pass the option that says what {name!r} has: the first row of each episode, the row after its last one, "
+            "or how many it has: episode_starts=, episode_ends=, episode_lengths=."
+        ):
+            numbers = integers_in(values, layout.where)
+            said = np.append(numbers, num_rows) if how == "offsets" else numbers
             bounds = bounds_in({how: said}, f"{layout.where}: episodes")
-        except CorruptFileError as exc:  # the option may be wrong: nothing says that the file is
-            raise SchemaMismatchError(
-                f"{exc}. Pass the option that says what {name!r} has: the first row of each episode, the row after its "
-                "last one, or how many it has: episode_starts=, episode_ends=, episode_lengths=."
-            ) from None
         first, last = (int(bounds.starts[0]), int(bounds.stops[-1])) if len(bounds) else (0, 0)
         if (first, last) != (0, num_rows):
             raise SchemaMismatchError(
