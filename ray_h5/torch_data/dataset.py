@@ -317,6 +317,11 @@ class H5Dataset(BatchedDataset):
         """Whether samplers have to say where in an epoch a sample is."""
         return any(ORIGINS[name].of_epoch for name in self._places)
 
+    def _draws_equally(self, indices: Many) -> bool:
+        """Return whether what is drawn for indices would be the same in each epoch: no sampler of ours gave them."""
+        is_plain = self._needs_places and len(indices) > 0 and not isinstance(indices[0], Placed)
+        return is_plain or (self.is_drawn and not self._is_sampled)
+
     @property
     def has_own_length(self) -> bool:
         """Whether a subclass has a length of its own: which rows its samples are made of is not known."""
@@ -328,9 +333,12 @@ class H5Dataset(BatchedDataset):
     def _several(self, indices: Many, *, skips: bool = True) -> Sequence[Any]:
         batcher = self._batcher
         wanted = batcher.checked(indices)
-        is_plain = self._needs_places and len(indices) and not isinstance(indices[0], Placed)
-        if is_plain or (self.is_drawn and not self._is_sampled):
-            _warn_of_equal_draws(self)
+        if self._draws_equally(indices):
+            # A dataset does not know the sampler of a DataLoader; samplers of this package leave a mark.
+            frame, info = sys._getframe(), get_worker_info()
+            is_asked = any(above.f_globals.get("__name__") == _FETCHER for above, _ in walk_stack(frame))
+            if is_asked and (info is None or info.id == 0):
+                warn_of_equal_draws(self)
         arrays = batcher.decoded(BatchArrays(batcher.arrays(wanted, indices), wanted), skips=skips)
         if len(wanted) and not len(arrays.indices):
             raise ImageError(
@@ -423,12 +431,9 @@ _FETCHER = "torch.utils.data._utils.fetch"
 """The module by which a `DataLoader` asks for samples."""
 
 
-def _warn_of_equal_draws(dataset: H5Dataset) -> None:
-    """Warn once if a `DataLoader` asks for drawn samples with a sampler that does not know of draws."""
-    # A dataset does not know the sampler of a DataLoader; samplers of this package leave a mark.
-    frame, info = sys._getframe(), get_worker_info()
-    is_asked = any(above.f_globals.get("__name__") == _FETCHER for above, _ in walk_stack(frame))
-    if is_asked and (info is None or info.id == 0) and first_time("equal draws", repr(dataset)):
+def warn_of_equal_draws(dataset: H5Dataset) -> None:
+    """Warn once that a loader asks for drawn samples with a sampler that does not know of draws."""
+    if first_time("equal draws", repr(dataset)):
         drawn = few([repr(spec.name) for spec in dataset.source.plan.columns if spec.drawn] or ["'row_key'"])
         logger.warning(
             "%s: this DataLoader has a sampler that counts no epochs: %s are drawn, and the draws are the same in each "

@@ -29,7 +29,7 @@ from ray_h5.torch_data.batches.batcher import Batcher
 from ray_h5.torch_data.batches.processes import NOTHING, Workers, seeded
 from ray_h5.torch_data.batches.samples import steps_of
 from ray_h5.torch_data.batches.tensors import Listed, Sample
-from ray_h5.torch_data.dataset import DatasetOptions, H5Dataset
+from ray_h5.torch_data.dataset import DatasetOptions, H5Dataset, warn_of_equal_draws
 from ray_h5.torch_data.derived_samplers import OrderBatchSampler
 from ray_h5.torch_data.ranks import resolve_rank
 from ray_h5.torch_data.samplers import OrderSampler, ShuffleLike
@@ -329,6 +329,8 @@ class H5DataLoader(DataLoader[Any]):
         for number, batch in enumerate(self.batch_sampler):
             if drawn is None:  # after the sampler has drawn for itself, as a `DataLoader` draws a seed for each epoch
                 drawn = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
+                if self.dataset._draws_equally(batch):
+                    warn_of_equal_draws(self.dataset)
             yield Task(batch, (drawn, number))
 
     def _what(self) -> str:

@@ -168,14 +168,16 @@ def test_each_way_has_the_same_batches(folder, kind, shuffle):
     assert {*now[padding].tolist()} <= {*now[~padding].tolist()}
 
 
-def test_indices_without_an_epoch_have_keys_of_epoch_0(folder, caplog):
-    dataset = H5Dataset(f"{folder}/*.h5", ["x"], **ADDED, include_padding=True)
+@pytest.mark.parametrize("kind", [DataLoader, H5DataLoader])
+def test_indices_without_an_epoch_have_keys_of_epoch_0(folder, kind, caplog):
+    column = "x" if kind is DataLoader else "y"  # it is said once of a dataset
+    dataset = H5Dataset(f"{folder}/*.h5", [column], **ADDED, include_padding=True)
     order = loader(dataset, 64, shuffle=False)
     expected = torch.cat([batch["row_key"] for batch in order])
     assert torch.equal(dataset[:]["row_key"], expected)
     assert not dataset[5]["is_padding"]
     assert not caplog.text
-    plain = torch.cat([batch["row_key"] for batch in DataLoader(dataset, 64)])
+    plain = torch.cat([batch["row_key"] for batch in kind(dataset, 64)])
     assert torch.equal(plain, expected)
     assert "'row_key' are drawn, and the draws are the same in each epoch" in caplog.text
 
