@@ -57,6 +57,10 @@ def test_ray(path):
         found = torch.cat([batch["x"] for batch in batches])
         assert found.dtype == expected
         assert torch.equal(found.to(torch.bfloat16), NUMBERS)
+    (shard,) = ray_h5.data_config(reading="workers").configure({"train": rows}, 1, None, None)
+    of_worker = [*shard["train"].iter_torch_batches(batch_size=5)]
+    assert torch.equal(torch.cat([batch["x"] for batch in of_worker]), NUMBERS)
+    assert torch.equal(next(iter(loader(rows, 12)))["x"], NUMBERS)
 
 
 def test_other_columns_are_refused_by_name(path, tmp_path):

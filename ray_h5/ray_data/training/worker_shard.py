@@ -62,7 +62,7 @@ def _columns(plan: ReadPlan, block: Block, names: tuple[str, ...]) -> Batch:
         spec, values = specs.get(name), None
         if spec is None:
             values = origin.column(name) if name in ORIGINS else None
-        elif spec.kind in TENSOR_KINDS and spec.dtype.kind in _PLAIN:
+        elif spec.kind in TENSOR_KINDS and spec.dtype.kind in _PLAIN and not spec.as_bfloat16:  # a field says that
             values = block.rows.arrays[name]
         if not isinstance(values, np.ndarray):
             return to_table(plan, block, names)
