@@ -117,6 +117,7 @@ class Standardize(Standardization):
         """Yield the moments of some rows of each column, again and again."""
         share = Share.of(plan, start_of(plan))
         rows = max(1, _READ_BYTES // max(1, plan.row_bytes))
+        of_bits = {spec.name for spec in plan.columns if spec.as_bfloat16}
         for block in BatchReader(RowSource(plan, 0), share, rows, min(2, cpu_count())):
             row_ids = block.rows.row_ids
             call = partial(Moments.of, axis=self.axis, nan_policy=self.nan_policy, row_ids=row_ids)
@@ -124,4 +125,6 @@ class Standardize(Standardization):
                 values = block.rows.arrays.get(name)
                 if values is None:  # of a table beside the files
                     values = plan.beside.array(name, plan.files, row_ids)
+                if name in of_bits:  # those of bfloat16 are the upper half of those of float32
+                    values = (values.astype(np.uint32) << 16).view(np.float32)
                 yield name, with_column({name: values}, name, call)

@@ -6,8 +6,8 @@ import torch
 
 import ray_h5
 from ray_h5 import Groups, TorchCollate, Windows, ragged
-from ray_h5.errors import OptionError, RayH5Error
-from ray_h5.torch_data import H5Dataset, loader
+from ray_h5.errors import OptionError, RayH5Error, UnsupportedColumnError
+from ray_h5.torch_data import H5Dataset, Standardize, loader
 from tests.kit.files import save
 
 NUMBERS = torch.randn(12, 3, generator=torch.manual_seed(0)).to(torch.bfloat16)
@@ -57,10 +57,20 @@ def test_ray(path):
         found = torch.cat([batch["x"] for batch in batches])
         assert found.dtype == expected
         assert torch.equal(found.to(torch.bfloat16), NUMBERS)
+    with pytest.raises(UnsupportedColumnError, match="'x' holds bits of bfloat16"):
+        ray_h5.Standardize(["x"]).fit(rows)
     (shard,) = ray_h5.data_config(reading="workers").configure({"train": rows}, 1, None, None)
     of_worker = [*shard["train"].iter_torch_batches(batch_size=5)]
     assert torch.equal(torch.cat([batch["x"] for batch in of_worker]), NUMBERS)
     assert torch.equal(next(iter(loader(rows, 12)))["x"], NUMBERS)
+
+
+def test_they_are_standardized_as_numbers(path):
+    rows = H5Dataset(path, ["x"], dtypes=AS_NUMBERS)
+    scaled = Standardize(["x"], axis=0).fit(rows)
+    found = torch.stack([scaled(row)["x"].double() for row in rows])
+    assert torch.allclose(found.mean(0), torch.zeros(3, dtype=torch.float64), atol=0.02)
+    assert torch.allclose(found.std(0, unbiased=False), torch.ones(3, dtype=torch.float64), atol=0.02)
 
 
 def test_other_columns_are_refused_by_name(path, tmp_path):

@@ -8,15 +8,24 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from ray.data import Dataset
+import pyarrow as pa
+from ray.data import Dataset, Schema
 from ray.data.expressions import col
 from ray.data.preprocessor import Preprocessor, PreprocessorNotFittedException
 
-from ray_h5.errors import NotFittedError, OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError
+from ray_h5.errors import (
+    NotFittedError,
+    OptionError,
+    RayH5Error,
+    SchemaMismatchError,
+    UnknownColumnError,
+    UnsupportedColumnError,
+)
 from ray_h5.loading.origin_columns import IS_PADDING_SPEC, ROW_ID_SPEC
 from ray_h5.messages import no_column
 from ray_h5.options import as_integer, takes_options_of
 from ray_h5.ray_data.arrow.batch_formats import changed, names_of
+from ray_h5.ray_data.arrow.blocks import is_bfloat16
 from ray_h5.ray_data.datasource import by_elements
 from ray_h5.transforms.moments import Axis, Moments, NanPolicy
 from ray_h5.transforms.scaler import Scaler, Standardization, with_column
@@ -81,6 +90,7 @@ class Standardize(Standardization, Preprocessor):
         """Return the dataset with its columns standardized; `options` are those of Ray's ``transform``."""
         schema, scalers = ds.schema(fetch_if_missing=False), self.scalers
         if schema is not None:  # what would be an error of Ray's in a task is raised here
+            _check_numbers(schema, self.columns)
             types = zip(schema.names, schema.types, strict=True)
             shapes = {name: getattr(type_, "shape", ()) for name, type_ in types}
             for name in self.columns:
@@ -174,7 +184,18 @@ def _selected(ds: Dataset, columns: Sequence[str]) -> Dataset:
     missing = [name for name in columns if name not in schema.names]
     if missing:
         raise UnknownColumnError(no_column(missing, schema.names))
+    _check_numbers(schema, columns)
     return ds.select_columns(list(dict.fromkeys([*columns, *_identifying(schema.names)])))
+
+
+def _check_numbers(schema: Schema, columns: Sequence[str]) -> None:
+    """Raise if a column has bits of bfloat16: NumPy and Arrow, which tasks work with, take them for integers."""
+    fields = schema.base_schema if isinstance(schema.base_schema, pa.Schema) else ()
+    if bits := [field.name for field in fields if field.name in columns and is_bfloat16(field)]:
+        raise UnsupportedColumnError(
+            f"Standardize: column {bits[0]!r} holds bits of bfloat16, which NumPy and Arrow lack: standardize tensors "
+            "in the training loop, or with ray_h5.torch_data.Standardize"
+        )
 
 
 def _identifying(names: Sequence[str]) -> list[str]:
