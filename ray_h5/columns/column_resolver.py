@@ -341,7 +341,9 @@ class Columns(ABC):
         bounds = [own.bounds for own in ranges if isinstance(own, Ranges)]
         rows = Partition.of(np.array([len(own) for own in bounds], np.int64))
         # Bounds are relative to the values of their match, of which the first has another number among those of all.
-        whole = Ranges(made.name, self.path, content.values, Bounds.end_to_end(bounds, rows.spread(content.starts)))
+        whole = Ranges(
+            made.name, self.path, of_one_kind(content.values), Bounds.end_to_end(bounds, rows.spread(content.starts))
+        )
         return Parts(whole, rows.firsts, rows.lengths)
 
     def _of_matrices(self, made: JoinedColumn, table: GroupTable, parts: Sequence[Values]) -> SparseRows | None:

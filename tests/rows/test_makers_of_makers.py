@@ -275,3 +275,70 @@ def test_makers_of_what_files_do_not_hold(runs):
     for says, column in wrong.items():
         with pytest.raises(RayH5Error, match=says):
             H5Dataset(runs, [column])[0]
+
+
+@pytest.fixture
+def uneven(tmp_path):
+    """Ranges of equal lengths in one run, and of others in the next; references to arrays of several shapes."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for i, ends in enumerate([[3, 6, 9], [1, 6, 9]]):
+            file[f"run_{i}/x"], file[f"run_{i}/ends"] = np.arange(9) + 10 * i, ends
+            file[f"run_{i}/outer"] = [0, 2, 3]
+            shapes = [(2, 3), (4, 3)] if i == 0 else [(1, 3), (2, 5)]
+            for at, shape in enumerate(shapes):
+                file[f"cells/{i}{at}"] = np.arange(np.prod(shape)).reshape(shape)
+            file[f"refs_{i}"] = np.array([file[f"cells/{i}{at}"].ref for at in range(2)], h5py.ref_dtype)
+        file["wide"], file["offsets"] = np.arange(80).reshape(8, 10), [0, 3, 3, 8]
+        file.create_dataset("v", data=np.array([np.arange(5), np.arange(3)], object), dtype=h5py.vlen_dtype("i4"))
+    return tmp_path / "a.h5"
+
+
+def test_a_part_of_a_part_is_of_what_the_first_one_left(uneven):
+    whole = ragged("run_1/x", ends="run_1/ends")
+    twice = part(part(whole, {0: slice(None, None, -1)}), {0: slice(0, 2)})
+    assert_rows(rows_of(H5Dataset(uneven, [twice]), twice.name), [[10], [15, 14], [18, 17]])
+    of_lists = part(part("v", {0: slice(1, None)}), {0: [1, 0]})
+    assert_rows(rows_of(H5Dataset(uneven, [of_lists]), "v"), [[2, 1], [2, 1]])
+    first_of_drawn = part(part("v", random=3), {0: [0]})
+    assert [int(row[0]) for row in rows_of(H5Dataset(uneven, [first_of_drawn]), "v")][1] == 0
+
+
+def test_what_others_are_made_of_has_one_kind_however_long_ranges_are(uneven):
+    inner = part(ragged("run_*/x", ends="run_*/ends"), {0: slice(0, 2)})
+    expected = [[[0, 1], [3, 4]], [[6, 7]], [[10], [11, 12]], [[16, 17]]]
+    found = rows_of(H5Dataset(uneven, [joined(ragged(inner, offsets="run_*/outer"))]), "run")
+    assert [[each.tolist() for each in row] for row in found] == expected
+    shapes = [tuple(row.shape) for row in rows_of(H5Dataset(uneven, [joined("refs_*")]), "refs")]
+    assert shapes == [(2, 3), (4, 3), (1, 3), (2, 5)]
+    (padded,) = loader(uneven, 4, columns=[joined("refs_*")], pad=True, shuffle=False)
+    assert padded["refs_length"].tolist() == [[*shape] for shape in shapes]
+
+
+@pytest.mark.parametrize("end", ["x", "x_*"])
+def test_files_whose_ranges_are_equally_long_are_read_with_others(tmp_path, end):
+    for i, ends in enumerate([[3, 6, 9], [1, 6, 9]]):
+        with h5py.File(tmp_path / f"{i}.h5", "w") as file:
+            for name in ("x", "x_0"):
+                file[name] = np.arange(9)
+            file["ends"], file["outer"] = ends, [0, 2, 3]
+    column = ragged(part(ragged(end, ends="ends"), {0: slice(0, 2)}), offsets="outer")
+    column = joined(column, name="x") if "*" in end else column
+    found = rows_of(H5Dataset(tmp_path, [column]), "x")
+    assert [[each.tolist() for each in row] for row in found] == [[[0, 1], [3, 4]], [[6, 7]], [[0], [1, 2]], [[6, 7]]]
+
+
+def test_units_of_a_range_share_the_draw_of_their_row(uneven):
+    column = ragged(part("wide", random=4), offsets="offsets")
+    batches, draws = loader(uneven, 3, columns=[column], shuffle=False), []
+    for epoch in range(4):
+        batches.set_epoch(epoch)
+        ((first, none, last),) = [batch["wide"] for batch in batches]
+        assert tuple(none.shape) == (0, 4)
+        for rows, begin in ((first, 0), (last, 3)):
+            taken = np.asarray(rows) - 10 * np.arange(begin, begin + len(rows))[:, None]
+            assert (taken == taken[0]).all()
+            draws.append((*taken[0].tolist(),))
+    assert len({*draws}) > 4
+    rows = H5Dataset(uneven, [column])
+    for one, at in zip(rows[[2, 0]]["wide"], (2, 0), strict=True):
+        np.testing.assert_array_equal(np.asarray(one), np.asarray(rows[at]["wide"]))
