@@ -122,6 +122,8 @@ class Along:
     @property
     def key(self) -> slice | np.ndarray:
         """What takes them of a NumPy array: a slice, which copies nothing, if they are at equal distances."""
+        if not len(self):
+            return slice(0, 0)
         if (even := self.even) is None:
             return self.indices
         first, step = even

@@ -62,6 +62,13 @@ def test_indices_along_an_axis_equal_numpy(data, length):
     assert [at.one(place).indices.tolist() for place in range(len(at))] == [[i] for i in indices.tolist()]
 
 
+def test_none_of_reversed_indices_takes_none():
+    at = Along.of(np.arange(6)[::-1]).take(Along.range(3, 3)).take(Along(7, 2, 0))
+    assert np.arange(6)[at.key].tolist() == at.indices.tolist() == at.pieces.tolist() == []
+    assert len(at) == at.num_pieces == at.end == 0
+    assert at.is_all_of(0)
+
+
 @few(300)
 @given(st.data(), st.integers(1, 12))
 def test_what_two_have_in_common(data, length):
