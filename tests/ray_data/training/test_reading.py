@@ -18,8 +18,9 @@ from ray.train.torch import TorchTrainer
 import ray_h5
 from ray_h5 import Position, Shuffle, TorchCollate, between, set_epoch, where
 from ray_h5.errors import CorruptChunkError, OptionError, PositionError
-from ray_h5.loading import read_calls, row_source
+from ray_h5.loading import read_calls
 from ray_h5.loading.rank_shares import Share
+from ray_h5.plan import row_source
 from ray_h5.plan.blocks import resume
 from ray_h5.predicates.criteria import where as criteria
 from ray_h5.ray_data.epochs import running_epoch
