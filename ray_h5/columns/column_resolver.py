@@ -284,7 +284,7 @@ class Columns(ABC):
         if joined is not None and not self.is_reversed:
             if joined.single or joined.unit_shape is None:
                 what = "datasets with single values" if joined.single else "datasets with rows of several shapes"
-            elif (whole := self._of_datasets(made, made.argument, joined, field)) is not None:
+            elif (whole := self.of_datasets(made, made.argument, joined, field)) is not None:
                 return texts_of_letters(whole.values) if isinstance(whole.values, Ranges) else whole.values
         elif is_plain and joined is None and not self._is_column(first):
             what = f"groups, such as {first!r}"
@@ -311,13 +311,13 @@ class Columns(ABC):
         except UnsupportedColumnError:
             return False
 
-    def _of_datasets(self, made: JoinedColumn, of: ColumnLike, joined: JoinedArray, field: str) -> Parts | None:
+    def of_datasets(self, made: JoinedColumn, of: ColumnLike, joined: JoinedArray, field: str) -> Parts | None:
         """Fast path of `end_to_end` for what is made of datasets: one array, however many there are; and their units.
 
         None for what is made otherwise.
         """
         if isinstance(of, (RowPart, Ragged)):
-            if (whole := self._of_datasets(made, of.argument, joined, field)) is None:
+            if (whole := self.of_datasets(made, of.argument, joined, field)) is None:
                 return None
             if isinstance(of, Ragged):
                 return self._of_ranges(made, of, whole, [*joined.paths], field)

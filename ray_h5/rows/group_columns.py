@@ -11,21 +11,35 @@ import numpy as np
 
 from ray_h5.columns.column_resolver import Columns, Parts, Source, key_of_units
 from ray_h5.columns.conventions.cf_columns import attributes_of_text, text_of_attributes
-from ray_h5.columns.derived_columns import ColumnLike, Csr, Fields, JoinedColumn, MadeColumn, Ragged, joined_in
+from ray_h5.columns.derived_columns import (
+    ColumnLike,
+    Csr,
+    Fields,
+    JoinedColumn,
+    MadeColumn,
+    Ragged,
+    is_range,
+    joined_in,
+)
 from ray_h5.columns.ragged.csr_groups import SPARSE
 from ray_h5.columns.ragged.range_columns import OfParts
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.stored_values import Stored, field_of
 from ray_h5.columns.values import Decoded, Values, reshaped
 from ray_h5.errors import RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.lru import LRU
 from ray_h5.manifest.chunk_index import UNALLOCATED
 from ray_h5.manifest.joined_arrays import ENDS, LACKS, MISSING, GroupTable, JoinedArray, Paths, Texts
 from ray_h5.manifest.layout import Encoding, EncodingKind
+from ray_h5.manifest.partition import Partition
 from ray_h5.messages import near_names
 from ray_h5.rows.row_kind_options import Groups
 
 _PARTS: dict[EncodingKind, tuple[str, str]] = {"category": ("codes", "categories"), "optional": ("values", "mask")}
 """The datasets of an encoded column: its codes or values, and what says what they mean."""
+
+_MOST_MADE = 1 << 10
+"""Groups whose columns of several datasets are known to a reader at a time."""
 
 _MATRIX = ("data", "indices", "indptr", "shape")
 _FIRST_PARTS = ("codes", "values", "indptr")
@@ -331,22 +345,68 @@ class GroupColumns(Columns):
     def end_to_end(self, made: JoinedColumn) -> Values:
         """Return the rows of what matches a pattern below each group, those of one after those of the one before."""
         key = f"rows of {made} in each group"
+        whole = self._datasets_end_to_end(made, key)
+        if whole is None:
+            return self._each_end_to_end(made, key)
+
+        def part_of(units: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            return np.zeros(len(units), np.int64), units
+
+        return OfParts(made.name, (whole,), part_of, joined=self._shapes_of(made, whole, self.rows[key]))
+
+    def _datasets_end_to_end(self, made: JoinedColumn, key: str) -> Values | None:
+        """Fast path of `end_to_end` for datasets of groups of one pattern: one array, however many there are.
+
+        None for what is read otherwise, or is wrong.
+        """
+        globs = self._pattern.globs
+        is_known = key in self.many or key not in self.rows
+        if self.is_reversed or is_range(made) or len(globs) != 1 or "**" in globs[0] or not is_known:
+            return None
+        pattern = replace(self._pattern, pattern=f"{globs[0]}/{made.dataset}", attrs=(), name=made.name)
+        with suppress(RayH5Error):
+            table = self._datasets(key, pattern)
+            joined = table.columns.get(made.name)
+            if joined is None or joined.single or joined.unit_shape is None or not joined.is_there.all():
+                return None
+            levels, known = globs[0].strip("/").count("/") + 1, {name: at for at, name in enumerate(self.groups)}
+            above = ("/".join(path.split("/")[:levels]) for path in table.names)
+            groups = np.array([known.get(group, -1) for group in above], np.int64)
+            # Of each group in their order; what is wrong is reported where each group is looked at.
+            if groups[0] == 0 and groups[-1] == len(known) - 1 and set(np.diff(groups).tolist()) <= {0, 1}:
+                whole = self._of_file.of_datasets(made, made.argument, joined, "")
+                if whole is None:
+                    return None
+                self.rows[key] = Partition.of(np.bincount(groups, joined.lengths, len(known)).astype(np.int64))
+                return whole.values
+        return None
+
+    def _each_end_to_end(self, made: JoinedColumn, key: str) -> Values:
+        """Return what `end_to_end` does, of groups whose columns are made one by one, when they are read."""
+        made_of: LRU[Values] = LRU(_MOST_MADE)
 
         def of(group: int) -> Values:
-            return self._of_file.end_to_end(made.below(self.groups[group]))
+            if (values := made_of.get(group)) is None:
+                values = self._of_file.end_to_end(made.below(self.groups[group]))
+                made_of.put(group, values)
+            return values
 
         parts = [of(group) for group in range(1 if key in self.rows else len(self.groups))]
         if key not in self.rows:
             whole = OfParts.end_to_end(made.name, tuple(parts), self.groups)
             assert whole.units is not None
             self.rows[key] = whole.units
-        units, layout = self.rows[key], parts[0].array
+        joined = self._shapes_of(made, parts[0], self.rows[key])
+        return OfParts(made.name, (parts[0],), joined.units.local, of, joined=joined)
+
+    def _shapes_of(self, made: JoinedColumn, values: Values, units: Partition) -> JoinedArray:
+        """Return the shapes of what each group has of a column, as if it were a dataset of each."""
+        layout = values.array
         unit = reshaped(replace(layout, shape=(1, *layout.row_shape)), *layout.row_shape)
         widths = np.broadcast_to(np.array(layout.row_shape, np.int64), (len(units), len(layout.row_shape)))
         shapes, none = np.concatenate([units.lengths[:, None], widths], axis=1), np.full(len(units), UNALLOCATED)
         paths = replace(self.groups, below=f"/{made.dataset}")
-        joined = JoinedArray(made.dataset, paths, (unit,), np.zeros(len(units), np.int32), shapes, none)
-        return OfParts(made.name, (parts[0],), units.local, of, joined=joined)
+        return JoinedArray(made.dataset, paths, (unit,), np.zeros(len(units), np.int32), shapes, none)
 
     # Units of columns -----------------------------------------------------------------------------
 

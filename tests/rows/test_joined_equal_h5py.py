@@ -104,3 +104,30 @@ def test_a_column_that_is_called_as_a_dataset_of_references(tmp_path):
         rows = H5Dataset(tmp_path / "a.h5", {name: made[name] for name in names})
         expected = [{"refs": i, "cells": 100 + i, "more": 10 * i, "again": i} for i in range(3)]
         assert [{name: int(value) for name, value in row.items()} for row in rows] == expected
+
+
+@pytest.mark.parametrize("missing", [None, "ep_3/c_0", "ep_9/c_0"])
+def test_groups_of_one_pattern_and_of_several(tmp_path, missing):
+    """One pattern is read as one array, several group by group: with the same rows, and the same error."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        rows = []
+        for i in range(12):  # ep_10 after ep_9
+            parts = [np.full((k + 1, 2), 10 * i + k) for k in range(1 + i % 3)]
+            for k, part in enumerate(parts):
+                file[f"ep_{i}/c_{k}"] = part
+            rows.append(np.concatenate(parts).tolist())
+        for i in range(12):
+            file[f"ep_{i}/s_0"], file[f"ep_{i}/s_1"] = np.full(i, i), np.arange(2)
+        if missing:
+            del file[missing]
+    patterns = ("ep_*", ["ep_?", "ep_1?"])
+    for name, expected in (("c", rows), ("s", [[i] * i + [0, 1] for i in range(12)])):
+        for pattern in patterns:
+            options = {"rows": Groups(pattern), "index_dir": tmp_path / "index"}
+            if name == "c" and missing:  # the group has one dataset
+                with pytest.raises(RayH5Error, match=r"nothing matches the pattern 'ep_\d/c_"):
+                    H5Dataset(tmp_path / "a.h5", [joined("c_*")], **options)
+                continue
+            for _ in range(2):
+                found = H5Dataset(tmp_path / "a.h5", [joined(f"{name}_*")], **options)
+                assert [row[name].tolist() for row in found] == expected
