@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from ray_h5.columns.derived_columns import JoinedColumn, MadeColumn, is_range, joined_in, whole_of
+from ray_h5.columns.derived_columns import JoinedColumn, MadeColumn, Ragged, is_range, joined_in, links_of, whole_of
 from ray_h5.columns.labels import Classes
 from ray_h5.columns.row_table import RowTable
 from ray_h5.errors import OptionError
@@ -76,6 +76,8 @@ class Scope:
             rows is not None and rows.has_groups and not rows.is_block,
             [column for column in columns if is_range(column)],
         )
+        if isinstance(rows, Groups) and rows.by is not None:  # rows of a matrix are dense, and a group has several
+            ranges = [column for column in ranges if any(isinstance(link, Ragged) for link in links_of(column))]
         if rows is not None and rows.is_block and (ranges or axes == "reversed"):
             option = f"columns: {ranges[0]}" if ranges else "axes='reversed'"
             raise OptionError(

@@ -2,13 +2,15 @@
 
 import pickle
 
+import h5py
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
 import ray_h5
-from ray_h5 import Groups, RowReader, Shuffle, Windows, between, kfold, part, where
+from ray_h5 import Groups, RowReader, Shuffle, Windows, between, csr, kfold, part, where
 from ray_h5.cli import main
 from ray_h5.errors import OptionError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.rows.kinds import equal_value_rows
@@ -123,6 +125,28 @@ def test_sets_of_cells(tmp_path):
     assert np.array_equal(sets[0]["obs/n"], [1, np.nan], equal_nan=True)
     classes = H5Dataset(tmp_path / "a.h5ad", ["obs/cell"], rows=options["rows"], labels={"obs/cell": {"T": 0, None: 9}})
     assert classes[1]["obs/cell"].tolist() == [0, 9, 9]
+
+
+def test_sparse_rows_are_dense_and_cut_as_others_are(tmp_path):
+    dense = np.random.default_rng(0).integers(0, 3, (6, 5)).astype("f4")
+    matrix = sp.csr_matrix(dense)
+    parts = {f"X/{name}": getattr(matrix, name) for name in ("data", "indices", "indptr")}
+    path = save(tmp_path / "a.h5", {"donor": [1, 1, 2, 2, 2, 3], **parts})
+    with h5py.File(path, "a") as file:
+        file["X"].attrs.update({"encoding-type": "csr_matrix", "shape": (6, 5)})
+    cells = dense[2:5]
+    for column, expected in [
+        ("X", cells),
+        (csr("X", take=[3, 1]), cells[:, [3, 1]]),
+        (part("X", {1: [4, 0]}), cells[:, [4, 0]]),
+        (part(csr("X"), {0: [2, 0], 1: slice(1, 3)}), cells[[2, 0], 1:3]),
+    ]:
+        found = H5Dataset(path, [column], rows=Groups(by="donor"))[1]["X"]
+        assert np.array_equal(found, expected), column
+    drawn = H5Dataset(path, [part("X", random=2)], rows=Groups(by="donor"))
+    assert [row["X"].shape for row in drawn] == [(2, 5), (2, 5), (1, 5)]
+    with pytest.raises(UnsupportedColumnError, match="leave dense=False out"):
+        H5Dataset(path, [csr("X", dense=False)], rows=Groups(by="donor"))
 
 
 @pytest.mark.usefixtures("ray_local")

@@ -100,7 +100,11 @@ class EqualValueRows(RowsOfKind):
         ranges = Ranges(name, self._columns.path, values, Bounds.of(self.runs))
         self._columns.chunked[name] = ChunkedBy(RUNS, values.array.chunk_rows)
         if values.array.kind == "sparse":
-            return RowColumn(name, dense_ranges(ranges))
+            if not values.array.dense:
+                raise UnsupportedColumnError(
+                    f"{values.array.where}: rows of Groups(by={self._by!r}) are dense arrays; leave dense=False out"
+                )
+            return RowColumn(name, self._columns.of_units(name, dense_ranges(ranges)))
         # Letters stay letters: `of_units` makes texts of their ranges, as `ragged` does.
         whole = self._columns.part(name) is None
         return RowColumn(name, ranges if whole else self._columns.of_units(name, ranges), chunk_rows=None)
