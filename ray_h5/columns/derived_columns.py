@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, replace
 from typing import Any, ClassVar, TypeAlias
 
@@ -226,7 +226,7 @@ class RowPart(_OfColumn):
     def whole(self) -> ColumnLike:
         """The column that it is a part of, or a part of a part, under its name."""
         inner = self.of.whole if isinstance(self.of, RowPart) else self.of
-        return _renamed(inner, self.called) if self.called and not isinstance(inner, str) else inner
+        return renamed(inner, self.called) if self.called and not isinstance(inner, str) else inner
 
     @property
     def parts(self) -> list[RowPart]:
@@ -326,7 +326,7 @@ def is_drawn(column: ColumnLike) -> bool:
     return any(isinstance(link, RowPart) and link.random is not None for link in links_of(column))
 
 
-def _renamed(column: MadeColumn, name: str) -> MadeColumn:
+def renamed(column: MadeColumn, name: str) -> MadeColumn:
     """Return the same column under another name."""
     if isinstance(column, JoinedColumn):
         return replace(column, name=name)
@@ -412,20 +412,27 @@ def _filled(column: Any, pattern: str, texts: Sequence[str], path: str | None = 
 
 def _below(column: Any, group: str) -> Any:
     """Return what columns are made of with the paths of datasets below a group; names of positions are of the file."""
+    return with_paths(column, lambda path: f"{group}/{path}")
+
+
+def with_paths(column: Any, path_of: Callable[[str], str]) -> Any:
+    """Return what columns are made of with other paths of datasets; names of positions stay."""
     if isinstance(column, str):
-        return f"{group}/{column}"
+        return path_of(column)
+    if isinstance(column, JoinedColumn):
+        return replace(column, argument=with_paths(column.argument, path_of))
     if not isinstance(column, (Ragged, Csr, Fields, RowPart)):
         return column
     first = next(iter(column.__dataclass_fields__))
     bounds = ("offsets", "starts", "counts", "ends", "bounds") if isinstance(column, Ragged) else ()
-    return replace(column, **{name: _below(getattr(column, name), group) for name in (first, *bounds)})
+    return replace(column, **{name: with_paths(getattr(column, name), path_of) for name in (first, *bounds)})
 
 
 def _called(name: Any, column: Any) -> str | MadeColumn:
     """Return a column under the name that a user calls it."""
     path = as_path("columns: a name", name)
     if isinstance(column, MadeColumn):
-        return column if column.name == path else _renamed(column, path)
+        return column if column.name == path else renamed(column, path)
     of = as_path(f"columns: {name!r}", column)
     if "*" in of or "*" in path:
         raise OptionError(f"columns: {name!r}: {column!r}: expected one column, not a pattern")

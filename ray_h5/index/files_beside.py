@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,14 +11,17 @@ import numpy as np
 import pyarrow as pa
 
 from ray_h5.arrow_arrays import large_type
+from ray_h5.columns.derived_columns import MadeColumn, RowPart, dataset_of, is_drawn, renamed, with_paths
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.errors import (
     CodecUnavailableError,
     ExternalDataError,
     MissingSourceError,
+    OptionError,
     RayH5Error,
     SchemaMismatchError,
     UnknownColumnError,
+    UnsupportedColumnError,
 )
 from ray_h5.index.facts.file_facts import ColumnFacts, Question
 from ray_h5.index.row_index import RowIndex, build_index
@@ -49,24 +52,31 @@ class FilesBeside(Table):
         What the user says.
     specs : mapping of str to ColumnSpec
         All columns that the rows have, by their names in the files.
+    made : mapping of str to MadeColumn
+        Columns that are made of these, by the names that they get, and how they are made of the files.
     """
 
     index: RowIndex
     sidecar: Sidecar
     specs: Mapping[str, ColumnSpec] = field(default_factory=dict)
+    made: Mapping[str, MadeColumn] = field(default_factory=dict)
 
     is_in_files = True
 
     @classmethod
-    def open(cls, sidecar: Sidecar, found: TableFiles, lookup: Lookup, wanted: Sequence[str] | None) -> FilesBeside:
-        """Return the table; raise errors as `build_index` does, and an UnknownColumnError for an absent key."""
-        files, part_of, scope = found.files, found.part_of, lookup.scope
+    def open(
+        cls, sidecar: Sidecar, found: TableFiles, of: Sequence[str], lookup: Lookup, wanted: Sequence[str] | None
+    ) -> FilesBeside:
+        """Return the table beside files; raise errors as `build_index` does, and an UnknownColumnError for no key."""
+        files, part_of, scope, of_files = found.files, found.part_of, lookup.scope, lookup
         paths = [file.path for file in files]
         scope = Scope(allow_external=scope.allow_external, threads=scope.threads, storage=scope.storage)
         states = {file.path: file.state for file in files if isinstance(file.state, ObjectIdentity)}
         lookup = replace(lookup, scope=scope, states=states, leaves_out=False)
         sidecar.check_no_csv(f"HDF5, {paths[0]}")
         columns = _columns_of(paths[0], lookup)
+        made = _made_of(columns, sidecar.prefix, of, of_files)
+        lookup = replace(lookup, scope=replace(scope, columns=tuple(made.values())))
         places = []
         for key, on in zip(sidecar.keys, sidecar.row_keys, strict=True):
             if key in _PLACES and key not in columns:
@@ -81,8 +91,13 @@ class FilesBeside(Table):
         keys = [key for key in sidecar.keys if key not in places]
         rows = columns[keys[0]].num_rows if keys else None
         alike = {name: column.spec for name, column in columns.items() if rows in (None, column.num_rows)}
-        asked = [*alike] if wanted is None else [name for name in columns if sidecar.prefix + name in wanted]
-        named = [*dict.fromkeys([*keys, *asked])] or [*alike][:1]
+        prefix, names = sidecar.prefix, [name for name in wanted or () if name not in made]
+        asked = [*alike] if wanted is None else [name for name in columns if prefix + name in names]
+        renames = [whole.of for whole in of_files.scope.columns if isinstance(whole, RowPart) and whole.is_whole]
+        asked += _fields_of(
+            columns, prefix, [*names, *(name for name in renames if isinstance(name, str))], of, of_files
+        )
+        named = [*dict.fromkeys([*keys, *asked, *made])] or [*alike][:1]
         try:
             index = build_index(paths, named or None, lookup)
         except SchemaMismatchError as exc:
@@ -95,12 +110,12 @@ class FilesBeside(Table):
         if len(places) > 1 or sidecar.keys != sidecar.row_keys:  # otherwise rows join in order
             kinds |= {place: pa.large_string() if place == "path" else pa.int64() for place in places}
         numbers = {path: number for number, path in enumerate(index.files.all_paths())}
-        of_files = None
+        tables = None
         if part_of is not None:
-            of_files = {path: numbers[paths[part]] for path, part in part_of.items() if paths[part] in numbers}
+            tables = {path: numbers[paths[part]] for path, part in part_of.items() if paths[part] in numbers}
         parts = tuple((file, None) for file in files if file.path in numbers)
         name = paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
-        return cls(name, pa.schema(kinds), parts, 0, of_files, index=index, sidecar=sidecar, specs=specs)
+        return cls(name, pa.schema(kinds), parts, 0, tables, index=index, sidecar=sidecar, specs=specs, made=made)
 
     @property
     def is_by_number(self) -> bool:
@@ -140,10 +155,56 @@ class FilesBeside(Table):
 
     def said(self, name: str) -> str:
         files, spec = self.index.files, self.index.cast(self.specs[name])
-        return f"{name!r} {spec} of {files.names_digest}, rows {digest_of(files.starts.tobytes())}"
+        said = self.made.get(name, repr(name))
+        return f"{said} {spec} of {files.names_digest}, rows {digest_of(files.starts.tobytes())}"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_read": {}}
+
+
+def _made_of(
+    columns: Mapping[str, ColumnFacts], prefix: str, of: Sequence[str], lookup: Lookup
+) -> dict[str, MadeColumn]:
+    """Return what is made of columns of a table, and not of the files that it is beside, by the names that it gets."""
+    made = dict[str, MadeColumn]()
+    for column in lookup.scope.columns:
+        dataset = dataset_of(column)
+        is_whole = isinstance(column, RowPart) and column.is_whole
+        is_there = dataset.startswith(prefix) and dataset.removeprefix(prefix) in columns
+        if is_there and not is_whole and not _in_files(of, lookup, dataset):
+            own: MadeColumn = with_paths(column, lambda path: path.removeprefix(prefix))
+            made[column.name] = renamed(own, column.name)
+    for column in made.values():
+        if is_drawn(column):
+            raise OptionError(
+                f"columns: {column}: entries are drawn of columns of the files, and this is one of a table. Leave "
+                "random= out, and draw in transform=."
+            )
+    return made
+
+
+def _fields_of(
+    columns: Mapping[str, ColumnFacts], prefix: str, names: Iterable[str], of: Sequence[str], lookup: Lookup
+) -> list[str]:
+    """Return those of some names that are fields of compound columns of a table, and in none of the files."""
+    fields = []
+    for name in names:
+        above, _, field_name = name.removeprefix(prefix).partition("/") if name.startswith(prefix) else ("", "", "")
+        while field_name and above not in columns:
+            part, _, field_name = field_name.partition("/")
+            above += f"/{part}"
+        if field_name and columns[above].spec.kind == "struct" and not _in_files(of, lookup, name):
+            fields.append(name.removeprefix(prefix))
+    return fields
+
+
+def _in_files(paths: Sequence[str], lookup: Lookup, name: str) -> bool:
+    """Return whether files have something of a name."""
+    try:
+        (facts,) = lookup.ask(paths[:1], Question((name,)))
+    except UnsupportedColumnError:
+        return True
+    return name in facts.columns
 
 
 def _columns_of(path: str, lookup: Lookup) -> dict[str, ColumnFacts]:

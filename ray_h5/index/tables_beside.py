@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ray_h5.columns.derived_columns import MadeColumn, RowPart
+from ray_h5.columns.derived_columns import MadeColumn, RowPart, dataset_of
 from ray_h5.columns.schema import Cast, ColumnSpec, is_text
 from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.index.facts.file_facts import Question
@@ -55,7 +55,7 @@ class _Beside:
     def of(cls, sidecar: Sidecar, paths: Sequence[str], lookup: Lookup, wanted: Sequence[str] | None) -> _Beside:
         found = TableFiles.of(sidecar, lookup.scope.storage, paths) if sidecar.paths else None
         if found is not None and found.are_hdf5:
-            return cls._of_hdf5(sidecar, FilesBeside.open(sidecar, found, lookup, wanted), wanted)
+            return cls._of_hdf5(sidecar, FilesBeside.open(sidecar, found, paths, lookup, wanted), wanted)
         table = open_table(sidecar, found)
         columns, left_out = dict[str, tuple[str, ColumnSpec]](), []
         # The files have such a key under the same name; pandas writes an index without a name.
@@ -81,7 +81,8 @@ class _Beside:
     @classmethod
     def _of_hdf5(cls, sidecar: Sidecar, files: FilesBeside, wanted: Sequence[str] | None) -> _Beside:
         same = {key for key, on in zip(sidecar.keys, sidecar.row_keys, strict=True) if key == on}
-        named = {sidecar.prefix + stored: stored for stored in files.specs if stored not in same}
+        specs = [stored for stored in files.specs if stored not in same]
+        named = {sidecar.prefix + stored: stored for stored in specs} | {stored: stored for stored in files.made}
         columns = {name: (stored, replace(files.specs[stored], name=name)) for name, stored in named.items()}
         # Of what nobody asks for, the columns of the files themselves go before.
         asked = {name for name in columns if name in wanted} if wanted is not None else {*columns}
@@ -129,7 +130,8 @@ def index_with_tables(
         # If no column of the files is wanted, one that is a key says what rows are.
         joining = [key for table in tables if table.slices is None for key in table.sidecar.row_keys]
         keys = [key for key in joining if key not in (*_PLACES, GROUP)]
-        of_files = [] if wanted is None else [name for name in wanted if name not in named] or keys[:1]
+        made = {column.name: column for column in lookup.scope.columns}
+        of_files = [] if wanted is None else [name for name in wanted if name not in named or name in made] or keys[:1]
         index = build_index(paths, of_files or None, lookup, cast)
     except UnknownColumnError as exc:
         windows = () if lookup.scope.windows is None else lookup.scope.windows.columns
@@ -138,6 +140,12 @@ def index_with_tables(
                 f"Windows: {sources[0]!r} is a column of a table or an attribute, which has one value for each row: "
                 "that of its step, file or group. Leave it out of the offsets; for the values of several steps, write "
                 "it to the files as a dataset."
+            ) from None
+        if of_tables := [column for column in made.values() if dataset_of(column) in {*named, *stored_names}]:
+            raise OptionError(
+                f"columns: {of_tables[0]}: {dataset_of(of_tables[0])!r} is a column of a table or an attribute, which "
+                "is delivered as it is. Name it as a text, and take what you need of it in transform=; of tables in "
+                "HDF5, columns are made as of files."
             ) from None
         named += [name for table in tables if table.table.is_in_files for name in table.columns if name not in named]
         raise UnknownColumnError(f"{exc}{columns_beside(named, wanted or ())}") from None
@@ -178,7 +186,10 @@ def _with_names(
     Returns what the files are asked for without these, the attributes, and the names that they had.
     """
     named, made, renamed = dict(attrs), list[MadeColumn](), list[str]()
+    of_tables = {name for table in tables if isinstance(table.table, FilesBeside) for name in table.table.made}
     for column in lookup.scope.columns:
+        if column.name in of_tables:
+            continue
         name = column.of if isinstance(column, RowPart) and column.is_whole and isinstance(column.of, str) else ""
         of = [table for table in tables if name in table.columns]
         if not of and name not in named:

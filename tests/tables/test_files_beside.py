@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from ray_h5 import any_equal
+from ray_h5 import any_equal, fields, part, ragged
 from ray_h5.errors import (
     OptionError,
     PositionError,
@@ -45,6 +45,8 @@ def write_features(path, rows=range(IMAGES)):
         file["when"] = rows * 1000
         file["steps"] = rows[:, None] % 5 + np.arange(3)
         file["others"] = np.arange(7)
+        file["jets"] = np.array([(row / 2, row) for row in rows.tolist()], [("pt", "f4"), ("n", "i2")])
+        file["counts"], file["values"] = rows % 4, np.repeat(rows, rows % 4)
 
 
 def write_questions(path, of=OF):
@@ -100,6 +102,29 @@ def test_rows_of_another_file(folder, how):
     chosen = opened(folder, COLUMNS, BY[how], predicate=where(**{"image/quality": 1}) & ~where(q=[0, 1, 2]))
     questions = check([chosen[i] for i in range(len(chosen))])
     assert questions == [q for q in range(3, QUESTIONS) if OF[q] % 3 == 1]
+
+
+@pytest.mark.parametrize("prefix", ["", "image/"])
+def test_columns_are_made_of_those_of_another_file(folder, prefix):
+    columns = {
+        "features": (part(f"{prefix}features", {0: [2], 1: [3, 0]}), lambda of: of + np.array([[11, 8]]) / 16),
+        "jets": (fields(f"{prefix}jets", ["pt", "n"]), lambda of: [of / 2, of]),
+        "jets/n": (f"{prefix}jets/n", lambda of: of),
+        "values": (ragged(f"{prefix}values", counts=f"{prefix}counts"), lambda of: [of] * (of % 4)),
+    }
+    called = {"cut": columns["features"], "n": columns["jets/n"], "count": (f"{prefix}counts", lambda of: of % 4)}
+    own = {prefix + name: column for name, column in columns.items()}
+    for asked in ([column for column, _ in columns.values()], {name: column for name, (column, _) in called.items()}):
+        samples = opened(folder, asked, BY["integers"] | {"prefix": prefix})
+        for sample, of in zip(samples, OF, strict=True):
+            for name, (_, expected) in (own if isinstance(asked, list) else called).items():
+                assert np.array_equal(sample[name], expected(of)), name
+    position = loader(opened(folder, [part("image/features", {0: [0]})]), 8)
+    next(iter(position))
+    with pytest.raises(PositionError, match="tables 'image/features'"):
+        loader(opened(folder, [part("image/features", {0: [1]})]), 8).load_state_dict(position.state_dict())
+    with pytest.raises(OptionError, match="entries are drawn of columns of the files, and this is one of a table"):
+        opened(folder, [part("image/features", random=2)])
 
 
 def test_workers_threads_shuffles_and_resume_read_the_same_rows(folder):
@@ -183,8 +208,8 @@ def test_what_is_computed_of_lists_of_another_file(folder):
 
 def test_several_files_beside_are_one_table(folder):
     (folder / "parts").mkdir()
-    for part, rows in enumerate(np.split(np.arange(IMAGES), [5, 6, 13])):
-        write_features(folder / "parts" / f"f{part}.h5", rows)
+    for number, rows in enumerate(np.split(np.arange(IMAGES), [5, 6, 13])):
+        write_features(folder / "parts" / f"f{number}.h5", rows)
     for how in ("number", "text"):
         samples = opened(folder, COLUMNS, BY[how], path="parts")
         assert check([samples[i] for i in range(len(samples))]) == [*range(QUESTIONS)]
@@ -195,12 +220,12 @@ def test_a_file_and_a_row_in_it_are_a_key(folder, above, match):
     """As the index files of AudioSet name their sounds: the file that has them, and where."""
     (folder / "parts").mkdir()
     starts = np.array([0, 5, 6, 13])
-    for part, rows in enumerate(np.split(np.arange(IMAGES), starts[1:])):
-        write_features(folder / "parts" / f"f{part}.h5", rows)
-    part = np.searchsorted(starts, OF, side="right") - 1
+    for number, rows in enumerate(np.split(np.arange(IMAGES), starts[1:])):
+        write_features(folder / "parts" / f"f{number}.h5", rows)
+    file_of = np.searchsorted(starts, OF, side="right") - 1
     with h5py.File(folder / "questions.h5", "r+") as file:
-        file["where"] = [f"{above}f{number}.h5" for number in part]
-        file["index"] = OF - starts[part]
+        file["where"] = [f"{above}f{number}.h5" for number in file_of]
+        file["index"] = OF - starts[file_of]
     samples = opened(folder, COLUMNS, {"on": ["where", "index"], "key": ["path", "row"], "match": match}, path="parts")
     assert check([samples[i] for i in range(len(samples))]) == [*range(QUESTIONS)]
 
@@ -282,7 +307,7 @@ def test_what_cannot_be_joined_is_refused(folder):
         opened(folder, ["q"], {"on": "image", "key": "features"})
     with pytest.raises(SchemaMismatchError, match=r"(?s)found 2 lengths.*key, others are asked of these files"):
         opened(folder, ["q", "image/others"])
-    with pytest.raises(SchemaMismatchError, match=r"(?s)found 2 lengths.*Name columns of one length"):
+    with pytest.raises(SchemaMismatchError, match=r"(?s)found 3 lengths.*Name columns of one length"):
         opened(folder, None, {"on": "image", "key": "row_id"})
     with pytest.raises(OptionError, match=r"'name'.*prefix="):
         opened(folder, ["q", "name"], BY["integers"] | {"prefix": ""})
@@ -291,7 +316,7 @@ def test_what_cannot_be_joined_is_refused(folder):
     # What is not asked for may have the name of a column of the files; by default all columns are delivered.
     assert opened(folder, ["q", "features"], BY["integers"] | {"prefix": ""})[5]["features"][0, 0] == OF[5]
     assert {*opened(folder, None).columns} == {"q", "image", "key", "guid", "name", *(f"image/{name}" for name in
-            (*NAMES, "number", "guid", "steps"))}  # fmt: skip
+            (*NAMES, "number", "guid", "steps", "jets", "counts"))}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -349,8 +374,8 @@ def test_random_joins_equal_numpy(tmp_path, seed):
         file["id"] = keys if seed % 2 else [str(key).encode() for key in keys]
         file.create_dataset("v", data=values, chunks=tuple(int(rng.integers(1, n + 1)) for n in shape))
     cuts = sorted(rng.integers(0, here + 1, 2).tolist())
-    for part, rows in enumerate(np.split(of, cuts)):
-        with h5py.File(tmp_path / f"a{part}.h5", "w") as file:
+    for number, rows in enumerate(np.split(of, cuts)):
+        with h5py.File(tmp_path / f"a{number}.h5", "w") as file:
             file["id"] = keys[rows] if seed % 2 else np.array([str(key).encode() for key in keys[rows]], "S8")
             file["n"] = rows
     samples = H5Dataset(str(tmp_path / "a*.h5"), ["n", "v"], sidecar=Sidecar(tmp_path / "b.h5", on="id"))

@@ -30,7 +30,7 @@ from ray_h5.storage.local import LOCAL
 from ray_h5.tables import table_files
 from ray_h5.tables.keys import RowKeys, lines_of
 from ray_h5.tables.table_bytes import TableFiles
-from ray_h5.torch_data import Groups, H5Dataset, Shuffle, Sidecar, Windows, balance, kfold, loader, where
+from ray_h5.torch_data import Groups, H5Dataset, Shuffle, Sidecar, Windows, balance, kfold, loader, part, where
 from tests.kit.files import save
 
 ROWS = 4
@@ -836,6 +836,11 @@ def test_columns_of_tables_and_attributes_under_other_names(tmp_path):
     with pytest.raises(OptionError, match="'x' are in the files and in"):
         H5Dataset(tmp_path, {"a": "x"}, sidecar=Sidecar(tmp_path / "files.parquet", on="path"))
     for name in ("subject", "stage"):
+        for asked in (["x", part(name, {0: [0]})], {"a": part(name, {0: [0]})}):
+            with pytest.raises(
+                OptionError, match=f"'{name}' is a column of a table or an attribute, which is delivered"
+            ):
+                H5Dataset(tmp_path, asked, **options | {"sidecar": tables[1]})
         with pytest.raises(OptionError, match=f"Windows: '{name}' is a column of a table or an attribute"):
             H5Dataset(
                 tmp_path, ["x", name], windows=Windows({"x": [0], name: [0, 1]}), **options | {"sidecar": tables[1]}
