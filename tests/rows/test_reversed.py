@@ -252,3 +252,29 @@ def test_groups_of_matlab_that_lack_a_field_or_differ(tmp_path):
         H5Dataset(tmp_path / "a.mat", ["kind"], **options)
     with pytest.raises(UnsupportedColumnError, match="'cells' has references in each group"):
         H5Dataset(tmp_path / "a.mat", ["cells"], **options)
+
+
+def test_empty_arrays_of_matlab_in_groups(tmp_path):
+    """A trial without events has an empty array, of which the file holds the shape; it is the first one, too."""
+    with h5py.File(tmp_path / "a.mat", "w") as file:
+        for i in range(4):
+            trial = {"times": np.arange(2.0 + i)[None], "xy": np.arange(6.0).reshape(2, 3) + i, "note": [[104], [105]]}
+            for name, stored in trial.items():
+                none = i in {"times": {0, 2}, "xy": {3}, "note": {1}}[name]
+                values = np.array([0, 0], "u8") if none else np.array(stored, "u2" if name == "note" else "f8")
+                attributes = file.create_dataset(f"t{i}/{name}", data=values).attrs
+                attributes["MATLAB_class"] = np.bytes_("char" if name == "note" else "double")
+                if none:
+                    attributes["MATLAB_empty"] = np.uint8(1)
+    options = {"rows": Groups("t*"), "axes": "reversed"}
+    xy = np.arange(6.0).reshape(2, 3).T
+    for _ in range(2):
+        found = [
+            {name: plain(value) for name, value in row.items()} for row in H5Dataset(tmp_path / "a.mat", **options)
+        ]
+        assert [row["times"] for row in found] == [[], [0, 1, 2], [], [0, 1, 2, 3, 4]]
+        assert [row["xy"] for row in found] == [(xy + i).tolist() for i in range(3)] + [[]]
+        assert [row["note"] for row in found] == ["hi", None, "hi", "hi"]
+    windows = Windows({"xy": [0, 1]}, pad="drop", constants=["note"])
+    steps = H5Dataset(tmp_path / "a.mat", ["xy", "note"], windows=windows, **options)
+    assert [row["xy"][0].tolist() for row in steps] == [(xy + i)[k].tolist() for i in range(3) for k in range(2)]

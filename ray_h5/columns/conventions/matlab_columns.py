@@ -126,7 +126,11 @@ def reversed_groups(joined: JoinedArray, said: Sequence[Mapping[str, Any]], clas
     UnsupportedColumnError, SchemaMismatchError
         As `reversed_values` does; and if groups hold values of several kinds.
     """
-    there, shapes = np.flatnonzero(joined.is_there), joined.shapes[:, ::-1]
+    is_none = joined.is_there & np.array([MATLAB_EMPTY in one for one in said], bool)[class_of]
+    there, shapes = np.flatnonzero(joined.is_there & ~is_none), joined.shapes[:, ::-1].copy()
+    if not len(there):
+        raise UnsupportedColumnError(f"{joined.unit.path}: column {joined.name!r} has empty arrays of MATLAB alone")
+    shapes[is_none] = (0, *shapes[there[0], 1:])
     are_columns = shapes.shape[1] == 2 and bool((shapes[there, 1] == 1).all())
     is_vector = are_columns and all(MATLAB_CLASS in one for one in said)
 
@@ -150,9 +154,10 @@ def reversed_groups(joined: JoinedArray, said: Sequence[Mapping[str, Any]], clas
     array, num_axes = parts[0].array, 1 + len(parts[0].array.row_shape)
     is_single = array.kind == "string" and bool((shapes[there, 0] == 1).all())
     shapes = shapes[:, : 0 if is_single else num_axes]
-    units, of_shape = np.unique(shapes[there, 1:], axis=0, return_inverse=True)
+    has = there if is_single else np.flatnonzero(joined.is_there)  # no text is None beside single ones
+    units, of_shape = np.unique(shapes[has, 1:], axis=0, return_inverse=True)
     of_group = np.full(len(joined), MISSING, np.int32)
-    of_group[there] = of_shape.reshape(-1)
+    of_group[has] = of_shape.reshape(-1)
     layouts = tuple(reshaped(array, *unit) for unit in units.tolist())
     whole = replace(joined, layouts=layouts, class_of=of_group, shapes=shapes, single=is_single, chunks=None)
     return OfParts(joined.name, parts, whole.units.local, of, joined=whole)

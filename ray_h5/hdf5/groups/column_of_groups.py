@@ -66,6 +66,8 @@ class _Class:
         return f"{self.layout.dtype}{array} with {axes} {'axis' if axes == 1 else 'axes'}"
 
 
+_EMPTY_OF_MATLAB = b"MATLAB_empty"
+
 _Alike = tuple[tuple[bool, ...], tuple[int, ...] | None, int | None]
 """Which axes of a dataset can grow, the shape of a chunk, and the size of a value: datasets of one class agree in them.
 
@@ -118,8 +120,7 @@ class GroupColumn:
             )
         if dims == (0,) and self._is_unlike(dataset):
             # No values are none of any type and number of axes, as of a molecule without conformations.
-            self.first_empty = self.first_empty or (path, dataset)
-            self.add_empty()
+            self._add_none(path, dataset)
             return
         # The last one says it, if it has these properties.
         storage = storage_of(properties) if class_ is None else class_.layout.storage
@@ -127,6 +128,10 @@ class GroupColumn:
         if storage == "chunked":
             growing = tuple(n == h5py.h5s.UNLIMITED for n in space.get_simple_extent_dims(maxdims=True))
         if class_ is None or class_.growing != growing or not class_.has_type(dataset.get_type()):
+            # MATLAB writes the shape of an empty array in its place.
+            if len(dims) == 1 and self._is_unlike(dataset) and h5py.h5a.exists(dataset, _EMPTY_OF_MATLAB):
+                self._add_none(path, dataset)
+                return
             self.last = class_ = self._class_of(path, dataset, properties, growing)
         if class_.is_of_bytes:
             dims = (dataset.get_type().get_size(),)
@@ -150,6 +155,10 @@ class GroupColumn:
     def _is_unlike(self, dataset: h5py.h5d.DatasetID) -> bool:
         """Return whether an array without values is unlike those before, in type or number of axes, or the first."""
         return self.first is None or self.axes != 1 or not self.first.has_type(dataset.get_type())
+
+    def _add_none(self, path: str, dataset: h5py.h5d.DatasetID) -> None:
+        self.first_empty = self.first_empty or (path, dataset)
+        self.add_empty()
 
     def add_missing(self, count: int) -> None:
         """Add groups that lack the column next."""
