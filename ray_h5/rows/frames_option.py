@@ -143,4 +143,9 @@ def with_episodes(rows: RowKind | None, windows: Windows | None) -> tuple[RowKin
         return rows, windows
     windows = windows.of_episode(by)
     check_episodes(None, windows)
+    if attrs := [*getattr(rows, "attrs", ())]:
+        raise OptionError(
+            f"Groups: by={by!r}, attrs={attrs}: with windows=, a row is a step, and has no number of them; "
+            "leave attrs= out."
+        )
     return None, windows

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from ray_h5.buffers import empty, objects
-from ray_h5.columns.derived_columns import MadeColumn
+from ray_h5.columns.derived_columns import MadeColumn, RowPart
 from ray_h5.columns.file_columns import FileColumns
 from ray_h5.columns.labels import Classes, levels_of
 from ray_h5.columns.ragged.range_columns import Ranges
@@ -106,6 +106,7 @@ class RowView:
         self._name = name or reader.path.rpartition("/")[2]
         self.base, self.path, self.stats = reader, reader.path, reader.stats
         self._labels = {label.name: label for label in labels}
+        self._made = {column.name: column for column in columns}
         self._layouts: dict[str, ColumnLayout] = {}
         self._columns: dict[str, tuple[RowColumn, ColumnLayout]] = {}  # with layouts before values become classes
         self._whole: dict[tuple[str, ...], JobsOfRows | None] = {}
@@ -160,7 +161,7 @@ class RowView:
         layouts: dict[str, ColumnLayout] = {}
         wanted = as_names(names)
         if unknown := [name for name in wanted if name not in self._layouts and name not in {EPISODE, GROUP}]:
-            self._rows.prepare([name for name in unknown if name not in self._absent])
+            self._rows.prepare([name for name in unknown if name not in self._absent and not self._added_as(name)])
         for name in wanted:
             try:
                 layouts[name] = self._layouts.get(name) or self._described(name)
@@ -172,16 +173,25 @@ class RowView:
     def _described(self, name: str) -> ColumnLayout:
         """Return the layout of a column that is asked for first."""
         self._check_added(name)
+        asked = self._added_as(name) or name
         try:
-            column = self._none_of(name) or self._rows.column(name)
+            column = self._none_of(name) or self._rows.column(asked)
         except UnknownColumnError:
-            if name != EPISODE and not (name == GROUP and self._kind.has_groups):
+            if asked != EPISODE and not (asked == GROUP and self._kind.has_groups):
                 raise
-            column = self._episode(name)
+            column = self._episode(asked)
+        column = replace(column, name=name)
         layout, classes = column.layout(self._rows.num_rows, self.path), self._labels.get(name)
         self._columns[name] = column, layout
         self._layouts[name] = layout if classes is None else classes.layout(layout)
         return self._layouts[name]
+
+    def _added_as(self, name: str) -> str | None:
+        """Return the column that the row kind adds, to which the user gives another name."""
+        made = self._made.get(name)
+        if not isinstance(made, RowPart) or not made.is_whole or not isinstance(of := made.of, str):
+            return None
+        return of if of in {EPISODE, GROUP} or self._rows.adds(of) is not None else None
 
     def _none_of(self, name: str) -> RowColumn | None:
         """Return a column that other files have and this one lacks; None for others."""

@@ -188,3 +188,7 @@ def test_what_is_refused(path, tmp_path):
             Groups(**wrong)
     with pytest.raises(OptionError, match="Windows: episode_ends='others' is for rows along the first axis"):
         H5Dataset(path, rows=EVENTS, windows=Windows({"time": [0]}, episode_ends="others"))
+    with pytest.raises(
+        OptionError, match="with windows=, a row is a step, and has no number of them; leave attrs= out"
+    ):
+        H5Dataset(path, rows=EVENTS, windows=Windows({"time": [0]}))

@@ -211,6 +211,30 @@ def test_a_name_that_a_row_kind_adds_is_no_column_of_the_file(tmp_path, name, is
             make()
 
 
+def test_columns_that_a_row_kind_adds_have_other_names(path):
+    with h5py.File(path, "a") as file:
+        for i in range(4):
+            file[f"g{i}"].attrs["ok"] = i % 2
+    groups = {"rows": Groups("g*", attrs=["ok"], key="name")}
+    steps, x = {**groups, "windows": Windows({"x": [0, 1]}, pad="drop")}, {"x": "x"}
+    names = {"good": "ok", "again": "ok", "who": "name", "of": "episode", "where": "group"}
+    expected = [(f"g{i}", 2 + i) for i in range(4) if i % 2]
+    for options, counts in ((groups, [1, 1]), (steps, [count for _, count in expected])):
+        rows = H5Dataset(path, x | names, where(good=1, who=["g0", "g1", "g3"]), labels={"again": [1, 0]}, **options)
+        found = [(row["who"], row["where"], row["of"], int(row["good"]), int(row["again"])) for row in rows]
+        groups_of = np.repeat(["g1", "g3"], counts).tolist()
+        assert found == [(name, name, f"{path}:{name}", 1, 0) for name in groups_of]
+    axes = H5Dataset(path, {"v": "volume", "t": "axis_1"}, rows=Grid(2, include_axes=True))
+    assert [int(row["t"]) for row in axes] == [*range(8)] * 2
+    blocks = H5Dataset(
+        path, {"volume": "volume", "at": "corner", "scan": "key"}, rows=Patches({"volume": (2, 4, 9)}, key="key")
+    )
+    assert [(row["at"].tolist(), row["scan"]) for row in blocks] == [([0, 0, 0], "a"), ([0, 4, 0], "a")]
+    events = H5Dataset(path, {"n": "num_samples", "y": "y"}, rows=Groups(by="ends", attrs=["num_samples"]))
+    assert int(events[0]["n"]) == 1
+    assert H5Dataset(path, {"stem": "key", "pt": "event/pt"}, rows=Files(key="key"))[0]["stem"] == "a"
+
+
 def test_a_pattern_stands_for_the_column_of_each_match(tmp_path):
     """As a list of all of them does: parts, fields, ragged rows with bounds of the same stars, sparse matrices."""
     event = np.array([(1, 2, 3), (4, 5, 6)], [("pt", "f4"), ("eta", "f4"), ("id", "i4")])
