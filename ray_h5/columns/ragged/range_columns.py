@@ -263,7 +263,7 @@ class Ranges(OfUnits):
             )
         if joined.single or (None not in shape and array.kind in TENSOR_KINDS and not lacks):
             return layout_of_rows(self.name, array, (len(joined), *(int(n or 0) for n in shape)), 1, self.path)
-        if array.kind == "list":
+        if array.kind in {"list", "ragged"}:
             raise UnsupportedColumnError(
                 f"{self.path}: column {self.name!r}: datasets of arrays of varying length, one dataset a group, are "
                 "lists of lists. Choose other columns with columns=[...]."
