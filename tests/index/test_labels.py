@@ -12,7 +12,7 @@ import torch
 
 from ray_h5 import torch_data
 from ray_h5.errors import CastError, OptionError, UnknownColumnError
-from ray_h5.torch_data import Files, Groups, H5Dataset, Shuffle, Sidecar, Windows, balance, loader, ragged, where
+from ray_h5.torch_data import Files, Groups, H5Dataset, Shuffle, Sidecar, Windows, balance, loader, part, ragged, where
 from tests.golden.layouts import encoded
 from tests.kit.files import save
 
@@ -143,6 +143,14 @@ def test_a_class_for_each_value_of_rows_of_several_lengths(tmp_path, kind, dtype
     with pytest.raises(CastError, match=r"\.h5, row \d: column '\w+': .* is none of the 1 classes") as caught:
         list(H5Dataset(paths, labels={name: different[:1]}, **options))
     assert "where(" not in str(caught.value)  # a predicate compares one value a row
+
+
+def test_classes_of_a_column_that_is_drawn_are_listed(tmp_path):
+    save(tmp_path / "a.h5", {"v": np.arange(5) % 3, "offsets": [0, 3, 5]})
+    column = part(ragged("v", offsets="offsets"), random=2)
+    assert len(H5Dataset(tmp_path / "a.h5", [column], labels={"v": [2, 1, 0]})[0]["v"]) == 2
+    with pytest.raises(OptionError, match=r"the column is drawn, .* list the classes"):
+        H5Dataset(tmp_path / "a.h5", [column], labels={"v": "auto"})
 
 
 def test_classes_of_values_that_may_be_missing_in_groups(tmp_path):
