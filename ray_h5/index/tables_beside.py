@@ -23,7 +23,7 @@ from ray_h5.manifest.partition import Partition
 from ray_h5.messages import counted, few
 from ray_h5.options import as_names, require
 from ray_h5.rows.row_view import GROUP
-from ray_h5.tables.keys import LENGTH, RowKeys, Slices, lines_by_number, lines_of, slices_of
+from ray_h5.tables.keys import LENGTH, RowKeys, Slices, by_tables, lines_by_number, lines_of, slices_of
 from ray_h5.tables.sidecar import Sidecar
 from ray_h5.tables.table_bytes import TableFiles
 from ray_h5.tables.table_columns import Lines, TableColumn, TableColumns, one_array, spec_of
@@ -288,6 +288,10 @@ def _lines(index: RowIndex, sidecar: Sidecar, table: Table) -> Lines:
     if (part_of := table.part_of) is not None:  # the table of a file is a part of the key of its rows
         paths, counts = pa.array([str(file) for file, _ in table.parts], pa.large_string()), table.lengths()
         of_files = pa.array([part_of.get(path) for path in files.all_paths()], pa.int64())
+        tables, in_tables = of_files.fill_null(-1).to_numpy(), Partition.of(counts)
+        for at, part in enumerate(parts):
+            of_rows = tables if part.kind == "path" else files.rows.spread(tables)
+            parts[at], keys[at] = by_tables(part, keys[at], of_rows, in_tables, table.name)
         parts, names = [RowKeys("table", paths.take(of_files), "path"), *parts], ("table", *names)
         keys = [paths.take(pa.array(np.repeat(np.arange(len(counts)), counts))), *keys]
     kinds = {part.kind for part in parts}

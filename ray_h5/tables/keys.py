@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from ray_h5.columns.schema import is_number, is_text
 from ray_h5.errors import SchemaMismatchError
+from ray_h5.manifest.partition import Partition
 from ray_h5.messages import few
 from ray_h5.tables.sidecar import Sidecar
 from ray_h5.tables.table_files import Table
@@ -39,21 +40,61 @@ class RowKeys:
         Values and row numbers are equal as they are. Paths and groups match by their last parts.
     by_tail : bool
         Whether they match if the last parts that tell them apart are equal.
+    is_whole : bool
+        Whether lines have whole paths or groups, as rows do.
     """
 
     name: str
     values: pa.Array
     kind: str = "value"
     by_tail: bool = False
+    is_whole: bool = False
 
     @property
     def is_exact(self) -> bool:
         """Whether values are equal as they are."""
-        return self.kind in {"value", "number"} and not self.by_tail
+        return self.is_whole or (self.kind in {"value", "number"} and not self.by_tail)
 
     def found_in(self, values: pa.Array, keys: pa.Array, table: str) -> np.ndarray:
         """Return the key of each value, by its last parts: integers, -1 for none."""
         return (_by_tail if self.by_tail else _by_end)(self, values, keys, table)
+
+
+def by_tables(
+    part: RowKeys, key: pa.Array, tables: np.ndarray, lines: Partition, name: str
+) -> tuple[RowKeys, pa.Array]:
+    """Return a part of keys of which each table names the rows of its own files, with whole keys of its lines.
+
+    Parameters
+    ----------
+    part : RowKeys
+        The keys of rows, or of files.
+    key : pyarrow.Array
+        Those of lines.
+    tables : numpy.ndarray
+        The table of each row, or file; -1 for none.
+    lines : Partition
+        The lines of each table.
+    name : str
+        The tables, for messages.
+    """
+    try:
+        if not part.is_exact:
+            part.found_in(part.values.unique(), key.unique().drop_null(), name)
+    except SchemaMismatchError:  # `0.h5` is the end of paths in several folders, which have a table each
+        numbers, rows = np.arange(len(key)), np.argsort(tables, kind="stable")
+        first = np.searchsorted(tables[rows], np.arange(len(lines) + 1))
+        for table, (begin, length) in enumerate(zip(lines.firsts.tolist(), lines.lengths.tolist(), strict=True)):
+            own = rows[first[table] : first[table + 1]]
+            encoded = key.slice(begin, length).dictionary_encode()
+            found = part.found_in(part.values.take(pa.array(own)), encoded.dictionary, name)
+            whole = np.full(len(encoded.dictionary) + 1, -1)
+            whole[found[found >= 0]] = len(key) + own[found >= 0]
+            of_lines = whole[_as_numbers(encoded.indices)]
+            numbers[begin : begin + length] = np.where(of_lines < 0, numbers[begin : begin + length], of_lines)
+        both = pa.chunked_array([key.cast(part.values.type), part.values]).combine_chunks()
+        return replace(part, by_tail=False, is_whole=True), both.take(pa.array(numbers))
+    return part, key
 
 
 def lines_of(parts: Sequence[RowKeys], keys: Sequence[pa.Array], names: Sequence[str], table: str) -> np.ndarray:

@@ -136,11 +136,11 @@ def open_table(sidecar: Sidecar, found: TableFiles | None) -> Table:
         part = None if is_parquet else read_csv(file, sidecar, budget)
         parts.append((file, part))
         schemas.append(_parquet_schema(file, budget) if part is None else part.schema)
-    for name in schemas[0].names if len(files) > 1 else ():
-        kinds = [is_text(schema.field(name).type) if name in schema.names else None for schema in schemas]
+    for column in schemas[0].names if len(files) > 1 else ():
+        kinds = [is_text(schema.field(column).type) if column in schema.names else None for schema in schemas]
         for number, (file, part) in enumerate(parts):
             if part is not None and kinds[number] and False in kinds:
-                parts[number] = file, (part := without_words(part, name))
+                parts[number] = file, (part := without_words(part, column))
                 schemas[number] = part.schema
     for file, schema in zip(files, schemas, strict=True):
         if set(schema.names) != set(schemas[0].names):

@@ -83,6 +83,33 @@ def test_each_file_has_a_table(files, template, on, how):
         assert set(labels(opened(files, ["label"], sidecar, predicate=train))) < set(expected())
 
 
+@pytest.mark.parametrize(("on", "match"), [("path", "whole"), ("path", "tail"), (["path", "row"], "whole")])
+def test_a_table_of_each_folder_names_files_of_its_own(tmp_path, on, match):
+    """Frames have the same names in each folder; tables have lines of frames that are not there."""
+    for folder, frame in np.ndindex(3, 4):
+        (tmp_path / f"t{folder}").mkdir(exist_ok=True)
+        with h5py.File(tmp_path / f"t{folder}" / f"{frame}.h5", "w") as file:
+            file["x"] = np.arange(2) + 10 * frame + 100 * folder
+    rows = [(frame, row) for frame in (3, 0, 1, 2, 8) for row in range(2 if on != "path" else 1)]
+    for folder in range(3):
+        names = [f"/home/me/{frame}.h5" if match == "tail" else f"{frame}" for frame, _ in rows]
+        table = {
+            "file": names,
+            "id": [row for _, row in rows],
+            "wind": [100 * folder + 10 * f + row for f, row in rows],
+        }
+        write(tmp_path / f"t{folder}" / "track.csv", pd.DataFrame(table))
+    key = "file" if on == "path" else ["file", "id"]
+    options = {"sidecar": Sidecar("../{folder}/track.csv", on=on, key=key, match=match)}
+    samples = H5Dataset(str(tmp_path / "*" / "*.h5"), ["x", "wind"], **options)
+    assert len(samples) == 24
+    for row in samples:
+        assert int(row["wind"]) == int(row["x"]) - (int(row["x"]) % 10 if on == "path" else 0)
+    write(tmp_path / "t1" / "track.csv", pd.DataFrame(table).iloc[: -2 * len(rows) // 5])
+    with pytest.raises(SchemaMismatchError, match=r"track\.csv and 2 more: .* have no line.*t1/2\.h5"):
+        H5Dataset(str(tmp_path / "*" / "*.h5"), ["x", "wind"], **options)
+
+
 def test_tables_of_files_count_steps_of_windows(files):
     write_each(files, "{stem}.csv", **WITHOUT_KEY)
     windows = Windows({"x": (0, 1)}, pad="drop")
