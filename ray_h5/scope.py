@@ -72,10 +72,8 @@ class Scope:
         rows, windows, columns = source.rows, source.windows, source.made
         decode_cf, axes = source.decode_cf, source.axes
         rows, windows = with_episodes(rows, windows)
-        has_groups, ranges = (
-            rows is not None and rows.has_groups and not rows.is_block,
-            [column for column in columns if is_range(column)],
-        )
+        has_groups = rows is not None and rows.has_groups and not rows.is_block
+        ranges = [column for column in columns if is_range(column)]
         if isinstance(rows, Groups) and rows.by is not None:  # rows of a matrix are dense, and a group has several
             ranges = [column for column in ranges if any(isinstance(link, Ragged) for link in links_of(column))]
         if rows is not None and rows.is_block and (ranges or axes == "reversed"):

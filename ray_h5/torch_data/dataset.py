@@ -37,10 +37,7 @@ from ray_h5.source import OptionsButColumns, Source
 from ray_h5.storage.find_files import PathLike
 from ray_h5.torch_data.batched_dataset import BatchedDataset, Many
 from ray_h5.torch_data.batches.batcher import Batcher, images_of
-from ray_h5.torch_data.batches.samples import (
-    check_transform,
-    steps_of,
-)
+from ray_h5.torch_data.batches.samples import check_transform, steps_of
 from ray_h5.torch_data.batches.tensors import BatchArrays, loader_processes, new_arrays
 from ray_h5.transforms.sparse_tensors import take_warnings
 

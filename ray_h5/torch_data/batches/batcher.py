@@ -149,9 +149,8 @@ class Batcher:
         for (seed, epoch, is_once), listed in by_epoch.items():
             at = np.array([place for place, _ in listed])
             draws = None if is_once else np.array([index.draw for _, index in listed])
-            is_padding, of_rows = np.array([index.is_padding for _, index in listed]), None
-            if steps is not None:
-                of_rows = steps[at]
+            is_padding = np.array([index.is_padding for _, index in listed])
+            of_rows = None if steps is None else steps[at]
             yield at, Origin(self.source.plan, row_ids[at], of_rows, seed, epoch, draws, is_padding)
 
     def decoded(self, arrays: BatchArrays, *, skips: bool = True) -> BatchArrays:

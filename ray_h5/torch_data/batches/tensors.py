@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,9 +17,6 @@ from ray_h5.columns.sparse_rows import SparseBatch, dense_batch
 from ray_h5.loading.device import Movable
 from ray_h5.torch_data.batches.shared_memory import arrays_in_slot
 from ray_h5.transforms.sparse_tensors import csr_tensor
-
-if TYPE_CHECKING:
-    pass
 
 
 def new_arrays(specs: Mapping[Any, Spec], *, pinned: bool = False) -> dict[Any, np.ndarray]:
