@@ -406,7 +406,7 @@ def _check_missing(index: RowIndex, sidecar: Sidecar, table: Table, lines: Lines
         columns = [one_array(table.column(key)).slice(0, 3) for key in sidecar.keys]
         raise SchemaMismatchError(
             f"{table.name}: none of the {count} {what} has a line. Keys of the {what}: {few(keys)}. Keys of the table: "
-            f"{few([_shown(column) for column in zip(*columns, strict=True)])}."
+            f"{few([_shown(column) for column in zip(*columns, strict=True)]) or 'none'}."
         )
     first_one = "" if lines.by_file else f"; the first is {index.files.where(int(first[0]))}"
     among = f"{len(keys)} of their keys" if len(keys) == _MAX_LISTED else "their keys"

@@ -122,7 +122,7 @@ def find_files(
         elif not missing:
             why = "there are no files."
         where = ", ".join(repr(shown(path)) for path in texts[:_MAX_LISTED])
-        raise NotFoundError(f"found no HDF5 file in {where}: {why}")
+        raise NotFoundError(f"found no file in {where}: {why}")
     return FoundFiles(
         sorted(states, key=natural_key), {name: state for name, state in states.items() if state is not None}
     )

@@ -102,7 +102,10 @@ class Sidecar:
         paths = [self.path] if isinstance(self.path, (str, os.PathLike)) else self.path
         paths = ["in memory"] if table is not None else paths
         if not (isinstance(paths, Sequence) and paths and all(isinstance(p, (str, os.PathLike)) and p for p in paths)):
-            raise OptionError(f"Sidecar: path={self.path!r}: expected the path of a table, or a list of them")
+            raise OptionError(
+                f"Sidecar: path={self.path!r}: expected the path of a table, a list of them, or one table in memory, a "
+                "DataFrame or a pyarrow.Table"
+            )
         if self.is_by_file:
             require(len(self.paths) == 1, "Sidecar: path", self.path, "one path with {stem} or {folder}, and no other")
         object.__setattr__(self, "on", _names("on", self.on))
@@ -197,7 +200,8 @@ def _in_memory(value: Any) -> pa.Table | None:
             return None
     except (pa.ArrowException, TypeError, ValueError) as exc:
         raise TableError(
-            f"Sidecar: the table in memory cannot be read as an Arrow table: {exc}. Give each column one type."
+            f"Sidecar: the table in memory cannot be read as an Arrow table: {exc}. Give each column a name "
+            "of its own and one type."
         ) from exc
     unnamed = [name for name in table.column_names if name.startswith("__index_level_")]
     return table.drop_columns(unnamed).replace_schema_metadata()

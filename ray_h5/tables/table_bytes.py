@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -148,7 +147,14 @@ class TableFiles:
             return cls(_found(sidecar.paths, storage, None))
         by_file = {path: os.fspath(on_hub(sidecar.path_for(path), listed=True)) for path in paths}
         named = [*dict.fromkeys(by_file.values())]
-        files = _found(named, storage, None if sidecar.missing == "error" else True)
+        may_lack = sidecar.missing != "error"
+        try:
+            files = _found(named, storage, may_lack or None)
+        except NotFoundError as exc:
+            more = (
+                "" if may_lack else " For rows of files without a table, pass Sidecar(..., missing='drop') or 'null'."
+            )
+            raise NotFoundError(f"sidecar={os.fspath(sidecar.paths[0])!r}: {exc}{more}") from None
         numbers = {file.path: number for number, file in enumerate(files)}
         full = {path: without_secrets(one)[0] if is_url(one) else absolute_path(one) for path, one in by_file.items()}
         return cls(files, {path: numbers[one] for path, one in full.items() if one in numbers})
@@ -163,12 +169,11 @@ def _found(named: Sequence[PathLike], storage: Storage, ignore_missing_paths: bo
     paths = [on_hub(path, listed=True) for path in named]
     try:
         files = find_files(paths, _EXTENSIONS, ignore_missing_paths=ignore_missing_paths, storage=storage)
-    except NotFoundError:
-        with contextlib.suppress(
-            NotFoundError
-        ):  # a folder, or a glob, may be of HDF5; the first error says what is not there
-            return _with_states(find_files(paths, ignore_missing_paths=ignore_missing_paths, storage=storage), storage)
-        raise
+    except NotFoundError as exc:  # a folder, or a glob, may be of HDF5
+        try:
+            files = find_files(paths, ignore_missing_paths=ignore_missing_paths, storage=storage)
+        except NotFoundError:
+            raise exc from None  # it names the endings of tables
     return _with_states(files, storage)
 
 

@@ -249,7 +249,7 @@ def test_hidden_files_are_found_by_name_alone(tmp_path):
     assert expand_paths(tmp_path / ".trash") == [str(tmp_path / ".trash/b.h5")]
     assert expand_paths(tmp_path / "._a.h5") == [str(tmp_path / "._a.h5")]
     (tmp_path / "empty").mkdir()
-    with pytest.raises(NotFoundError, match=r"found no HDF5 file in '.*empty': there are no files"):
+    with pytest.raises(NotFoundError, match=r"found no file in '.*empty': there are no files"):
         expand_paths(tmp_path / "empty")
 
 

@@ -122,8 +122,10 @@ def test_a_file_without_its_table(files, on):
     write_each(
         files, "{stem}.csv", lambda number, table: None if number == 1 else table if on == "id" else table[["label"]]
     )
-    with pytest.raises(NotFoundError, match=r"run\.v1\.csv"):
+    with pytest.raises(NotFoundError, match=r"sidecar='\{stem\}\.csv': [^$]*run\.v1\.csv[^$]*missing='drop'"):
         opened(files, ["label"], Sidecar("{stem}.csv", on=on))
+    with pytest.raises(NotFoundError, match=r"sidecar='\{stem\}\.tsv': found no file in"):
+        opened(files, ["label"], Sidecar("{stem}.tsv", on=on, missing="drop"))
     assert labels(opened(files, ["x", "label"], Sidecar("{stem}.csv", on=on, missing="drop"))) == expected((0, 2))
     samples = opened(files, ["label"], Sidecar("{stem}.csv", on=on, missing="null"), dtypes={"label": "float32"})
     assert [int(each) for each in labels(samples) if each == each] == expected((0, 2))
@@ -248,7 +250,7 @@ def test_tables_in_memory_that_cannot_be_used(files):
         opened(files, ["x"], Sidecar(pd.DataFrame({"id": [0, 1]}), on="id", max_rows=1))
     with pytest.raises(TableError, match="the table in memory: the columns of the table take 16 bytes"):
         opened(files, ["x"], Sidecar(pd.DataFrame({"id": [0, 1]}), on="id", max_bytes=8))
-    with pytest.raises(TableError, match="Give each column one type"):
+    with pytest.raises(TableError, match="Give each column a name of its own and one type"):
         Sidecar(pd.DataFrame({"id": [0, "b", object()]}), on="id")
     with pytest.raises(OptionError, match="no options of CSV"):
         Sidecar(pd.DataFrame({"id": [0]}), on="id", delimiter=";")
