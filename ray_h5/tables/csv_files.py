@@ -77,7 +77,8 @@ def read_csv(file: TableFile, sidecar: Sidecar, budget: TableBudget) -> pa.Table
     for name in rounded:
         _check_integers(file, name, texts[name], table[name], 2 if sidecar.names is None else 1)
     columns = dict(zip(table.column_names, table.columns, strict=True)) | {name: texts[name] for name in times}
-    columns |= {name: texts[name] for name in absent if not pc.all(pc.is_in(texts[name], _NO_NUMBERS)).as_py()}
+    said = [name for name in absent if not pc.all(pc.is_in(texts[name], _NO_NUMBERS), min_count=0).as_py()]
+    columns |= {name: texts[name] for name in said}
     for name in {name for name, column in columns.items() if is_text(column.type)}.difference(sidecar.keys):
         columns[name] = pc.if_else(pc.equal(columns[name], ""), None, columns[name])
     return pa.table(columns)

@@ -83,6 +83,19 @@ def test_each_file_has_a_table(files, template, on, how):
         assert set(labels(opened(files, ["label"], sidecar, predicate=train))) < set(expected())
 
 
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_table_of_a_file_may_have_no_lines(files, ending):
+    write_each(files, "{stem}." + ending, lambda number, table: table.iloc[: 0 if number == 1 else None])
+    for missing, numbers in (("drop", (0, 2)), ("null", (0, 1, 2))):
+        samples = opened(
+            files, ["x", "label"], Sidecar("{stem}." + ending, on="id", missing=missing), dtypes={"label": "f4"}
+        )
+        rows = [float(label) if number != 1 else np.nan for number in numbers for label in expected([number])]
+        assert np.array_equal(labels(samples), rows, equal_nan=True)
+    with pytest.raises(SchemaMismatchError, match="Keys of the table: none"):
+        opened(files, ["x"], Sidecar(table_of(0)[:0], on="id"))
+
+
 @pytest.mark.parametrize(("on", "match"), [("path", "whole"), ("path", "tail"), (["path", "row"], "whole")])
 def test_a_table_of_each_folder_names_files_of_its_own(tmp_path, on, match):
     """Frames have the same names in each folder; tables have lines of frames that are not there."""
