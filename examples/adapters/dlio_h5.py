@@ -52,7 +52,7 @@ class H5DataLoader(BaseDataLoader):
     def next(self) -> Iterator[Any]:
         """Yield the batches of the next epoch, each of which has another order."""
         self._batches.set_epoch(self.epoch_number)
-        self.epoch_number += 1  # before the first batch: DLIO leaves the last one behind, and never comes back
+        self.epoch_number += 1  # before the first batch: DLIO stops at the last one, and what follows it never runs
         for batch in self._batches:
             yield batch[COLUMN]
 

@@ -5,7 +5,7 @@ Put this folder on PYTHONPATH, import this module in the training script, and na
     import worldmodel_h5
     dataset = stable_worldmodel.data.load_dataset("pusht.h5", format="ray_h5", num_steps=4, frameskip=5)
 
-Samples are those of its own reader, of which it has all options and methods. `dataset.loader(64)` yields the batches of
+Samples are those of its own reader, and so are options and methods. `dataset.loader(64)` yields the batches of
 a DataLoader and is faster: it reads whole batches in threads.
 """
 
