@@ -6,6 +6,7 @@ lines compare ways to read, on this machine and with these files.
 
 from __future__ import annotations
 
+import copy
 import math
 import statistics
 import time
@@ -100,10 +101,10 @@ def measure(
     has_other_rows = any(options.get(name) is not None for name in ("rows", "windows"))
     group = options.get("group") or "/"
     if not has_other_rows and H5pyRows.can_read(_paths(dataset), dataset.columns, group):
+        plain = H5pyRows(_paths(dataset), dataset.columns, group)
+        note = plain.held_in_cache()
         for workers, name in ((0, "h5py, DataLoader"), (_WORKERS, f"h5py, DataLoader, {_WORKERS} workers")):
-            plain = H5pyRows(_paths(dataset), dataset.columns, group)
-            note = note or plain.held_in_cache()
-            ways[name] = _rows_of(plain_batches(plain, batch_size, workers))
+            ways[name] = _rows_of(plain_batches(copy.copy(plain), batch_size, workers))  # each opens the files itself
     for threads in sorted({1, 2, min(8, max(2, cpu_count()))}):
         ways[f"loader, {counted(threads, 'thread')}"] = _rows_of(loader(dataset, batch_size, threads=threads))
     if with_ray:
@@ -193,8 +194,8 @@ class H5pyRows:
                     size = dataset.id.get_access_plist().get_chunk_cache()[1]
                     if dataset.chunks is None or _decoded_bytes(dataset) > size:
                         held.remove(name)
-        if not held:
-            return ""
+            if not held:
+                return ""
         return (
             f"h5py decodes {few(sorted(held))} once, and not for each row: its chunk cache of {size / 2**20:.0f} MiB "
             "holds all chunks of a file. With larger files of this kind h5py is slower."

@@ -419,7 +419,7 @@ class RowSource:
             return read
 
         if rest or steps is not None:  # the reader looks at the state of each file before and after
-            stats = run_reads([partial(planned, *id_) for id_ in by_file(self.plan.files, row_ids)], self._times)
+            stats = run_reads([partial(planned, *part) for part in by_file(self.plan.files, row_ids)], self._times)
             if not self._keeps:  # one thread reads one block
                 self._stats.add(stats)
 
