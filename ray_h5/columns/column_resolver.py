@@ -13,8 +13,6 @@ import numpy as np
 from ray_h5.columns.conventions.cf_columns import CF_ATTRIBUTES, cf_values
 from ray_h5.columns.conventions.coded_columns import category, optional
 from ray_h5.columns.conventions.matlab_columns import (
-    MATLAB_CLASS,
-    MATLAB_EMPTY,
     referred_values,
     reversed_axes,
     reversed_groups,
@@ -55,7 +53,8 @@ from ray_h5.errors import (
     UnsupportedColumnError,
 )
 from ray_h5.globs import is_glob
-from ray_h5.hdf5.groups.matching_groups import GroupPattern
+from ray_h5.hdf5.groups.column_of_groups import MATLAB_EMPTY
+from ray_h5.hdf5.groups.matching_groups import MATLAB_CLASS, GroupPattern
 from ray_h5.hdf5.tree.tree import lost_fields
 from ray_h5.manifest.file_table import digest_of
 from ray_h5.manifest.indices import Along, Indices

@@ -13,14 +13,11 @@ from ray_h5.columns.ragged.range_columns import OfParts, Ranges
 from ray_h5.columns.stored_values import Stored
 from ray_h5.columns.values import Decoded, Values, reshaped
 from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
-from ray_h5.hdf5.groups.matching_groups import OF_VALUES
+from ray_h5.hdf5.groups.column_of_groups import MATLAB_EMPTY
+from ray_h5.hdf5.groups.matching_groups import MATLAB_CLASS
 from ray_h5.manifest.joined_arrays import MISSING, GroupTable, JoinedArray, Texts
 from ray_h5.manifest.layout import ColumnLayout, Kind
 from ray_h5.manifest.takes import Take
-
-MATLAB_CLASS = "MATLAB_class"
-MATLAB_EMPTY = "MATLAB_empty"
-"""Attributes that MATLAB writes: what values are, and whether an array is empty, so that its values are its shape."""
 
 _COMPLEX = (("real", "imag"), ("r", "i"))
 
@@ -180,7 +177,7 @@ def referred_values(path: str, name: str, table: GroupTable, *, is_reversed: boo
     if joined.single:
         return Stored.end_to_end(name, joined)
     datasets = Ranges.whole(name, path, Stored.of(joined), joined)
-    said = table.attributes.get(OF_VALUES)
+    said = table.attributes.get(MATLAB_CLASS)
     if isinstance(said, Texts) and b"char" in said and joined.dtype.kind == "u":
         lines = np.flatnonzero((joined.shapes > 1).sum(axis=1) > 1)
         if len(lines):

@@ -66,7 +66,8 @@ class _Class:
         return f"{self.layout.dtype}{array} with {axes} {'axis' if axes == 1 else 'axes'}"
 
 
-_EMPTY_OF_MATLAB = b"MATLAB_empty"
+MATLAB_EMPTY = "MATLAB_empty"
+"""An attribute that MATLAB writes: an array is empty, and the dataset holds its shape."""
 
 _Alike = tuple[tuple[bool, ...], tuple[int, ...] | None, int | None]
 """Which axes of a dataset can grow, the shape of a chunk, and the size of a value: datasets of one class agree in them.
@@ -128,8 +129,7 @@ class GroupColumn:
         if storage == "chunked":
             growing = tuple(n == h5py.h5s.UNLIMITED for n in space.get_simple_extent_dims(maxdims=True))
         if class_ is None or class_.growing != growing or not class_.has_type(dataset.get_type()):
-            # MATLAB writes the shape of an empty array in its place.
-            if len(dims) == 1 and self._is_unlike(dataset) and h5py.h5a.exists(dataset, _EMPTY_OF_MATLAB):
+            if len(dims) == 1 and self._is_unlike(dataset) and is_empty_of_matlab(dataset):
                 self._add_none(path, dataset)
                 return
             self.last = class_ = self._class_of(path, dataset, properties, growing)
@@ -250,6 +250,11 @@ class GroupColumn:
             )
         offsets = np.array(self.offsets, np.int64)
         return JoinedArray(self.name, paths, tuple(self.layouts), class_of, shapes, offsets, single)
+
+
+def is_empty_of_matlab(dataset: h5py.h5d.DatasetID) -> bool:
+    """Return whether a dataset is an empty array of MATLAB, whose values are its shape."""
+    return bool(h5py.h5a.exists(dataset, MATLAB_EMPTY.encode()))
 
 
 def check_places(path: str, table: GroupTable, file_bytes: int) -> None:

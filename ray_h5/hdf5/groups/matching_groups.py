@@ -29,7 +29,7 @@ from ray_h5.hdf5.files.links import Link, Trail, as_object, stored_name
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.format.file_bytes import ObjectId, address_of, widths_of
 from ray_h5.hdf5.format.value_types import are_references
-from ray_h5.hdf5.groups.column_of_groups import GroupColumn, check_places
+from ray_h5.hdf5.groups.column_of_groups import GroupColumn, check_places, is_empty_of_matlab
 from ray_h5.hdf5.groups.references import addresses_of, leads_nowhere, named, targets_of
 from ray_h5.hdf5.tree.attributes import GroupAttribute, TextGuard, text_attribute
 from ray_h5.hdf5.tree.encodings import encoding_of
@@ -59,9 +59,8 @@ _MAX_CACHE_BYTES = 128 << 20
 
 _PROBED_NAMES = 1000
 
-_EMPTY = b"MATLAB_empty"
-OF_VALUES = "MATLAB_class"
-"""Attributes that MATLAB writes: of an array without values, which has its shape instead; and what values are."""
+MATLAB_CLASS = "MATLAB_class"
+"""An attribute that MATLAB writes: what values are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,9 +251,7 @@ class _Walk:
     def matching(self) -> dict[str, _Parent]:
         """Return the paths that match a glob, once each, with the group that has its last name."""
         matches = dict[str, _Parent]()
-        for (
-            glob
-        ) in self._pattern.globs:  # as a name of a column is one, a path is that of an object before it is a glob
+        for glob in self._pattern.globs:  # a path with signs of globs is that of an object, if nothing else matches
             matches.update(self.matches(glob) or self.matches(escape(glob)))
         return matches
 
@@ -446,7 +443,7 @@ class _Walk:
         }
         attributes_by_name = {name: of for attribute in attributes for name, of in attribute.values().items()}
         if any(self._said):
-            attributes_by_name[OF_VALUES] = Texts.of(self._said)
+            attributes_by_name[MATLAB_CLASS] = Texts.of(self._said)
         return GroupTable(paths, columns, attributes_by_name)
 
     def followed(self, rows: _Rows) -> GroupTable:
@@ -458,7 +455,7 @@ class _Walk:
             for number, (name, _) in enumerate(rows):
                 dataset = self._below(rows[number])
                 lacks[number] = dataset is None
-                if dataset is None or h5py.h5a.exists(dataset, _EMPTY):
+                if dataset is None or is_empty_of_matlab(dataset):
                     entries.append([])
                 elif are_references(dataset.get_type()):
                     path = f"{name}/{column}"
@@ -540,7 +537,7 @@ class _Walk:
         name = self._pattern.name
         if not number:
             self._builders[name] = GroupColumn(self.path, name, self._widths)
-        is_empty = h5py.h5a.exists(dataset, _EMPTY) and name not in self.refused
+        is_empty = is_empty_of_matlab(dataset) and name not in self.refused
         self._check_referred(path, dataset, number, is_empty=is_empty)
         if is_empty:
             self._builders[name].add_empty()
@@ -555,7 +552,7 @@ class _Walk:
                 f"{where}: {path!r} has references itself, such as a cell array in a cell array: a row would be a list "
                 f"of arrays. Read the arrays of one row as rows, by its own name: columns=[{path!r}]"
             )
-        said = b"" if is_empty else text_attribute(h5py.Dataset(dataset, readonly=True), OF_VALUES).encode()
+        said = b"" if is_empty else text_attribute(h5py.Dataset(dataset, readonly=True), MATLAB_CLASS).encode()
         self._class = self._class or said
         if not is_empty and self._class != said:
             raise UnsupportedColumnError(
