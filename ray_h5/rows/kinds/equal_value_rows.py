@@ -85,7 +85,8 @@ class EqualValueRows(RowsOfKind):
         if values.array.num_rows != entries:
             raise UnsupportedColumnError(
                 f"{values.array.where} has {counted(values.array.num_rows, 'value')}, and {self._by!r} has {entries}: "
-                f"with Groups(by={self._by!r}), columns have as many, or one. Leave it out with columns=[...]"
+                f"with Groups(by={self._by!r}), columns have the same number of values, or one. Leave it out with "
+                "columns=[...]"
             )
         return None
 
@@ -119,7 +120,8 @@ def scalar_of_rows(columns: Columns, name: str, num_rows: int | None = None) -> 
     is_one = all(length == 1 for length in layout.row_shape)  # libraries write flags of shape (steps, 1)
     if not is_one or layout.kind not in {"number", "bool", "string", "category", "optional"}:
         raise UnsupportedColumnError(
-            f"{layout.where} has values of shape {layout.row_shape}; expected one number or text for each step"
+            f"{layout.where} has values of shape {layout.row_shape}; expected one number or text for each row. Name "
+            "another column."
         )
     if num_rows is not None and layout.num_rows != num_rows:
         raise SchemaMismatchError(
@@ -151,7 +153,8 @@ def lengths_of_runs(columns: Columns, name: str, num_rows: int, option: str) -> 
         is_missing = [value is None for value in values] if values.dtype == object else values != values  # NaN
         if (missing := np.flatnonzero(is_missing)).size:
             raise SchemaMismatchError(
-                f"{layout.where}: expected the episode of each row, found a missing value in row {first + missing[0]}"
+                f"{layout.where}: expected a value in each row, found a missing value in row {first + missing[0]}. "
+                "Write one there, or name another column."
             )
         is_start = np.append(before is None or values[0] != before, values[1:] != values[:-1])
         starts.append(at := first + np.flatnonzero(is_start))
@@ -171,7 +174,7 @@ def _check_once(values: np.ndarray, begins: np.ndarray, layout: ColumnLayout, na
     if not again.size:
         return
     at = again[np.argmin(in_order[again + 1])]
-    advice = "Rows of an episode must follow each other; sort the file by it."
+    advice = "Rows with one value must follow each other; sort the file by it."
     if layout.kind == "number" and np.isin(values, [0, 1]).all():
         advice = f"If 1 stands for the last step of an episode, pass episode_flags={[name]}."
     row, later = begins[in_order[at : at + 2]].tolist()
