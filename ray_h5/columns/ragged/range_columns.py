@@ -330,7 +330,8 @@ class PickedRows(Values):
         return self.values.blank(dtype)
 
     def reading(self, units: Request, out: np.ndarray) -> Reading:
-        wanted, rows = units.listed(), np.empty(len(units.listed()), object)
+        wanted = units.listed()
+        rows = np.empty(len(wanted), object)
 
         def finish() -> None:
             lengths = np.array([0 if row is None else len(row) for row in rows], np.int64)

@@ -277,13 +277,15 @@ class _Stack(Values):
     def reading(self, units: Request, out: np.ndarray) -> Reading:
         places, array = units.listed().places, self.array
         files, side = self.kind.window(self.path, self.window)
-        at = {path: np.flatnonzero([path == other for other in files]) for path in files}
+        at: dict[str, list[int]] = {}
+        for step, path in enumerate(files):
+            at.setdefault(path, []).append(step)
         before, after = (pad == "zero" for pad in self.kind.windows.pad)
 
         # Once the file of the row was read: its reader has one file, and few files are open at a time.
         def finish() -> None:
             window = empty(array.row_shape, read_dtype(array, out.dtype), array.where)
-            run_readings([partial(self._planned, path, window, steps) for path, steps in at.items()])
+            run_readings([partial(self._planned, path, window, np.array(steps)) for path, steps in at.items()])
             for step in np.flatnonzero((before & (side < 0)) | (after & (side > 0))).tolist():
                 window[step] = self.own.values.blank(window.dtype)
             for place in places.tolist():
