@@ -328,7 +328,7 @@ class ColumnSpec:
         Lists of one axis, such as those of values that may be missing, are arrays then.
         """
         assert self.element is not None
-        own, size = self.element.shape, self.mean_bytes * dtype.itemsize // self.element.itemsize
+        own, size = self.element.shape, self.mean_bytes * dtype.itemsize // self.element.base.itemsize
         lacks_rows = self.nullable and self.kind == "ragged"
         made = replace(self, element=np.dtype((dtype, own)), mean_bytes=size, nullable=lacks_rows, casting=casting)
         if self.kind == "list" and self.varying_shape is not None and not self.row_shape:

@@ -80,6 +80,20 @@ def test_ranges_of_rows_of_varying_length(tmp_path):
         H5Dataset(tmp_path / "a.h5", columns, where(vlen=0))
 
 
+@pytest.mark.parametrize("width", [0, 3])
+def test_lists_of_arrays_are_cast(tmp_path, width):
+    values = np.arange(10 * width, dtype="f8").reshape(10, width)
+    write(tmp_path / "a.h5")
+    with h5py.File(tmp_path / "a.h5", "a") as file:
+        file["wide"] = values
+    column = ragged(ragged("wide", offsets="offsets"), offsets="of_rows")
+    rows = H5Dataset(tmp_path / "a.h5", [column], dtypes={"wide": "float32"})[[0, 1, 2]]["wide"]
+    expected = [[values[OFFSETS[row] : OFFSETS[row + 1]] for row in of] for of in ([0, 1], [], [2, 3, 4])]
+    for row, arrays in zip(rows, expected, strict=True):
+        assert [each.dtype for each in row] == [np.float32] * len(arrays)
+        assert all(map(np.array_equal, row, arrays))
+
+
 @pytest.mark.parametrize(
     "lengths",
     [([1, 3, 2], [2, 2, 2]), ([2, 2, 2], [1, 3, 2]), ([1, 1], [1, 2]), ([2, 2], [3, 3], [1, 2]), ([2], [2, 2])],
