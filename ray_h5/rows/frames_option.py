@@ -71,18 +71,24 @@ class Frames(RowKind):
         return kind
 
     def _named(self, paths: Sequence[str]) -> dict[str, str]:
-        """Return the episode of each file, as a mapping of paths, names or names without extension says."""
+        """Return the episode of each file, as a mapping of the last parts of paths says, also without extension."""
         of: Any = self.episodes
-        named = {}
+        named, files_of = dict[str, str](), dict[Any, str]()
         for path in paths:
             there = PurePosixPath(path)
-            found = [of[key] for key in (path, there.name, there.stem) if key in of]
-            if not found:
+            parts = [(*there.parts[at:-1], name) for at in range(len(there.parts)) for name in (there.name, there.stem)]
+            keys = (key for key in (path, *map("/".join, parts)) if key in of)  # the longest is the first
+            if (key := next(keys, None)) is None:
                 raise OptionError(
                     f"Windows: episode= has no entry for {path}, which has the name {there.stem!r}; expected "
                     "{file: episode} for all files"
                 )
-            named[path] = str(found[0])
+            if (other := files_of.setdefault(key, path)) != path:
+                raise OptionError(
+                    f"Windows: episode= has one entry, {key!r}, for {other} and for {path}. Write it with folders, "
+                    f"such as {'/'.join(there.parts[-2:])!r}, for each."
+                )
+            named[path] = str(of[key])
         return named
 
     def episode_of(self, path: str) -> str:

@@ -64,7 +64,8 @@ class Windows:
     episode : str, or mapping of str to object, optional
         A column with one value an episode, such as its number. Rows of an episode follow each other. With
         ``rows=Files()``, ``"folder"``: each file is a step, and the files of a folder are an episode, in natural order
-        of their names (``t_2`` before ``t_10``); or ``{file: episode}`` with names of files, without extension.
+        of their names (``t_2`` before ``t_10``); or ``{file: episode}`` with the last parts of paths, such as
+        ``"2010/t_2"``, as many as tell the files apart.
     episode_ends : str, optional
         A dataset with the row after the last one of each episode, ascending.
     episode_flags : str or sequence of str, optional

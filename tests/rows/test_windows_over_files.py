@@ -103,6 +103,16 @@ def test_they_compose(typhoons, tmp_path):
     assert [row["wind"].tolist() for row in flat][:4] == [[1.0, 1.0], [2.0, 2.0], [1.0, 3.0], [2.0, 4.0]]
 
 
+def test_episodes_of_files_that_folders_tell_apart(typhoons):
+    names = [path.relative_to(typhoons).as_posix() for path in typhoons.rglob("*.h5")]
+    for cut in (0, len(".h5")):  # `t_2` of two folders is told apart by them
+        of_folders = Windows({"wind": [-1, 0]}, episode={name[: len(name) - cut]: name[:4] for name in names})
+        found = H5Dataset(typhoons, ["wind"], rows=Files(), windows=of_folders)
+        assert [row["wind"].tolist() for row in found] == [
+            [float(max(number - 1, 1)), float(number)] for count in FRAMES.values() for number in range(1, count + 1)
+        ]
+
+
 @pytest.mark.usefixtures("ray_local")
 def test_ray(typhoons):
     rows = ray_h5.read_h5(str(typhoons), columns=["image", "frame"], rows=Files(key="frame"), windows=LAST_THREE)
@@ -131,6 +141,10 @@ def test_what_is_refused(typhoons):
         RowReader(path, rows=Files(), windows=LAST_THREE).read(["image"])
     with pytest.raises(OptionError, match=r"has no entry for .*t_2\.h5"):
         H5Dataset(path, rows=Files(), windows=Windows({"wind": [0]}, episode={"other": 1}))
+    with pytest.raises(
+        OptionError, match=r"one entry, 't_1', for .*/t_1\.h5 and for .* with folders, such as '2.*/t_1"
+    ):
+        H5Dataset(typhoons, rows=Files(), windows=Windows({"wind": [0]}, episode={f"t_{n}": 1 for n in range(99)}))
     with pytest.raises(UnknownColumnError, match=r"no 'folder' .* as an episode, pass rows=Files\(\)"):
         H5Dataset(path, ["image"], windows=Windows({"image": [0]}, episode="folder"))
     with pytest.raises(OptionError, match="is for rows=Files"):
