@@ -277,8 +277,8 @@ def _lines(index: RowIndex, sidecar: Sidecar, table: Table) -> Lines:
     parts = [_row_keys(index, name) for name in sidecar.row_keys]
     if sidecar.match == "tail":
         parts = [replace(part, by_tail=is_text(part.values.type)) for part in parts]
-        texts = [part.by_tail for part in parts]
-        require(any(texts), "Sidecar: match", "tail", f"a key of text, found {[part.values.type for part in parts]}")
+        kinds_of = ", ".join(f"{part.name!r} of {part.values.type}" for part in parts)
+        require(any(part.by_tail for part in parts), "Sidecar: match", "tail", f"a key of text, found {kinds_of}")
     if isinstance(table, FilesBeside) and table.is_by_number:  # without a list of all rows there
         return Lines(lines_by_number(_of_rows(parts, files.rows)[0], table.index.num_rows, table.name))
     keys, names = [one_array(table.column(name)) for name in sidecar.keys], sidecar.keys

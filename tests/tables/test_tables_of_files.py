@@ -227,7 +227,7 @@ def test_rows_whose_last_parts_do_not_tell_them_apart(files):
         read(["/e/p1/scan.png", "/e/p2/scan.png"])
     with pytest.raises(SchemaMismatchError, match=r"'/d/p1/scan.png'.*'/d/p2/scan.png'.*'/e/x/scan.png'"):
         read(["/e/x/scan.png"], "drop")
-    with pytest.raises(OptionError, match="a key of text"):
+    with pytest.raises(OptionError, match="a key of text, found 'id' of int64"):
         opened(files, ["x"], Sidecar(pa.table({"id": [0]}), on="id", match="tail"))
 
 

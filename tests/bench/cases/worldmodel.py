@@ -49,7 +49,7 @@ def bench_worldmodel(options: BenchOptions) -> Generator[Case | Result, Any, Non
         yield of_figures("worldmodel", f"{name} on the disk", "GB", [sum(map(os.path.getsize, files)) / 1e9])
     ours = RayH5Dataset(paths["hdf5"], **_CLIPS)
     for workers in (0, 2):
-        # Lance starts its workers by spawn, and lets all later ones be: it comes last.
+        # Lance makes spawn the way in which all later workers start: it comes last.
         theirs = {name: load_dataset(path, format=name, **_CLIPS) for name, path in paths.items()}
         assert torch.equal(theirs["hdf5"][7]["pixels"], ours[7]["pixels"])
         contestants: dict[str, Callable[[], object]] = {
