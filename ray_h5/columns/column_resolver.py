@@ -339,7 +339,7 @@ class Columns(ABC):
         ranges = [self.units_at(column).values for column in columns]
         bounds = [own.bounds for own in ranges if isinstance(own, Ranges)]
         rows = Partition.of(np.array([len(own) for own in bounds], np.int64))
-        # Bounds are relative to the values of their match, of which the first has another number among those of all.
+        # Bounds count from the first value of their match; here, values of all matches are counted together.
         whole = Ranges(
             made.name, self.path, of_one_kind(content.values), Bounds.end_to_end(bounds, rows.spread(content.starts))
         )
@@ -811,7 +811,7 @@ def of_one_kind(values: Values) -> Values:
 
 
 def key_of_units(of: ColumnLike) -> str:
-    """Return the key of the rows of a column that others are made of."""
+    """Return the key under which the rows of a column that others are made of are kept."""
     return f"{of!r}{_OF_UNITS}"
 
 

@@ -158,7 +158,7 @@ class ColumnSpec:
 
     @property
     def has_nullable_items(self) -> bool:
-        """Whether rows are lists, of which a value may be missing: no number fills these up."""
+        """Whether rows are lists whose values may be missing: they are not padded."""
         return self.nullable and self.kind == "list"
 
     @property

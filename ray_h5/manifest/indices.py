@@ -14,7 +14,7 @@ from ray_h5.manifest.partition import Partition
 from ray_h5.manifest.row_requests import runs_between
 
 ENDLESS = 1 << 40
-"""How many blocks there are without an end, until the lengths of axes say it."""
+"""The number of blocks of a selection without an end, until the lengths of axes give it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Along:
     first, stride, count, block : int
         Where the first block begins, the distance from one to the next, how many there are, and the size of each.
     runs : tuple of (int, int)
-        The first index and the length of each run, if they are no such blocks; the other fields are 0.
+        The first index and the length of each run, if these are not such blocks; the other fields are 0.
     """
 
     first: int = 0
@@ -52,7 +52,7 @@ class Along:
 
     @classmethod
     def of(cls, indices: np.ndarray) -> Along:
-        """Return any indices: as blocks, if they are some."""
+        """Return any indices: as blocks where possible."""
         return cls.of_runs(runs_of(indices))
 
     @classmethod
@@ -202,7 +202,7 @@ def runs_of(indices: np.ndarray) -> np.ndarray:
 
 
 def composed(first: Indices, then: Indices) -> Indices:
-    """Return the indices that are left if some are taken, and of these some."""
+    """Return the indices that two takes select, one after the other."""
     both = zip_longest(first, then)
     return tuple(two if one is None else one if two is None else one.take(two) for one, two in both)
 
@@ -213,7 +213,7 @@ def lengths_of(shape: Sequence[int], taken: Indices) -> list[int]:
 
 
 def picked(values: np.ndarray, taken: Indices) -> np.ndarray:
-    """Return rows of which indices along the axes of a row are kept."""
+    """Return rows with these indices along the axes of a row; None for all."""
     for axis, at in enumerate(taken):
         if at is not None:
             values = values[(slice(None),) * (1 + axis) + (at.key,)]

@@ -22,7 +22,7 @@ from ray_h5.manifest.layout import ColumnLayout
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """What rows are of an array: boxes, of which parts and fields may be taken, and axes reversed.
+    """What rows are of an array: boxes, or parts and fields of boxes, with axes reversed or not.
 
     A row is the corner of its box, as a number: its place along `axes`, in C order. What a box has past the end of
     an axis is zero. Without anything else, a row is one index of the first axis.
@@ -60,7 +60,7 @@ class Take:
         return is_whole and not (self.shape or self.is_reversed) and self.axes == tuple(range(len(self.axes)))
 
     def part(self, taken: Indices, row_ndim: int) -> Take:
-        """Return a part of each row, which has so many axes: indices along them, none of which boxes cut."""
+        """Return a part of each row of `row_ndim` axes: indices along axes that boxes do not cut."""
         ndim = row_ndim + (0 if self.shape else len(self.axes))
         own = [axis for axis in range(ndim) if self.shape or axis not in self.axes]
         if self.is_reversed:

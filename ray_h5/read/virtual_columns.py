@@ -319,7 +319,7 @@ class VirtualColumn:
         if isinstance(part.address, Take) and max(part.address.axes) >= self._ndim:
             raise items_are_arrays(where)
         for box in _boxes_of(part, self.layout):
-            # Along axes of which all mappings have all indices, one mark is enough.
+            # One mark is enough along axes where each mapping has all indices.
             marked = [len(at) if axis in self._parted else 1 for axis, at in box.others.items()]
             has_values = np.zeros((len(box.places), *marked), bool)
             for source, near in self._sources_of(box):

@@ -149,10 +149,10 @@ class Groups(RowKind):
         NaN.
     exclude : str, or sequence of str
         Globs of what is no row, and of groups in which nothing is one: ``"meta*"``. A glob without a slash is of a name
-        at any level, others are of paths, as those of `pattern`. With columns, a row is left out whose name, or a
-        dataset of which, matches.
+        at any level, others are of paths, as those of `pattern`. With columns, a row is left out if its name or one of
+        its datasets matches.
     by : str, optional
-        Instead of a pattern: a column with one number or text an entry, of which equal ones follow each other. It is
+        Instead of a pattern: a column with one number or text an entry, where equal values follow each other. It is
         read while planning. Datasets of another length, unless they have a single value, are no columns.
 
     Raises

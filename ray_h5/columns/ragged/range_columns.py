@@ -216,8 +216,8 @@ class Ranges(OfUnits):
     bounds_of : callable, optional
         Returns the units of rows.
     is_column : bool
-        Whether values of which each happens to have equally many entries are arrays of one shape. What others are made
-        of has one kind, whatever its bounds.
+        Whether values are arrays of one shape if all have the same number of entries. What others are made of has one
+        kind, whatever its bounds.
     """
 
     bounds: Bounds

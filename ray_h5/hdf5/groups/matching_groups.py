@@ -356,7 +356,7 @@ class _Walk:
             names.setdefault(re.sub(r"\d+", "#", name), []).append(name)
         near = near_names(globs[0], [pattern_of(alike) for alike in names.values()])
         if pattern.exclude:
-            near = f" It is without what exclude={[*pattern.exclude]} matches."
+            near = f" What exclude={[*pattern.exclude]} matches is left out; choose narrower globs there."
         return MissingGroupError(
             f"{self.path}: nothing matches the pattern {repr(globs[0]) if column else pattern.said} below group "
             f"{self._tree.group!r}.{near}"
