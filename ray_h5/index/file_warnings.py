@@ -47,7 +47,8 @@ def warn_of_surprises(index: RowIndex, files: FileOptions) -> None:
         notices.append(_of_names)
     if files.source.names is not None and index.scope.windows is not None:
         notices.append(_of_padding)
-    what = hash((index.scope.group, *index.columns, *index.files.all_paths()))
+    rows = repr((files.source.rows, files.source.windows))  # other patterns may match nothing
+    what = hash((index.scope.group, rows, *index.columns, *index.files.all_paths()))
     for notice in notices:
         try:
             message = notice(index) if first_time(getattr(notice, "func", notice).__name__, what) else ""

@@ -195,6 +195,8 @@ def test_all_but_some_compose(molecules, tmp_path, caplog):
         H5Dataset(path, rows=Groups(patterns, exclude="*"))
     H5Dataset(molecules, rows=Groups(["[0-9]*", "1", "y*", "**"], exclude=["*meta", "x?", "cams"]))
     assert "nothing in any file matches 1, y*, of the patterns ['[0-9]*', '1', 'y*', '**'], without" in caplog.text
+    H5Dataset(molecules, rows=Groups(["[0-9]*", "z*", "**"], exclude=["*meta", "x?", "cams"]))
+    assert "nothing in any file matches z*, of" in caplog.text  # files that were read by other patterns before
     for wrong in ([], [""], 3, ["a", 4], {"x": 3}):
         with pytest.raises(OptionError, match="Groups: pattern="):
             Groups(wrong)
