@@ -74,8 +74,6 @@ class Scope:
         rows, windows = with_episodes(rows, windows)
         has_groups = rows is not None and rows.has_groups and not rows.is_block
         ranges = [column for column in columns if is_range(column)]
-        if isinstance(rows, Groups) and rows.by is not None:  # rows of a matrix are dense, and a group has several
-            ranges = [column for column in ranges if any(isinstance(link, Ragged) for link in links_of(column))]
         if rows is not None and rows.is_block and (ranges or axes == "reversed"):
             option = f"columns: {ranges[0]}" if ranges else "axes='reversed'"
             raise OptionError(
@@ -83,14 +81,6 @@ class Scope:
             )
         if rows is not None and rows.is_block and (end_to_end := [*filter(None, map(joined_in, columns))]):
             raise OptionError(f"columns: {end_to_end[0]}: blocks are of one array; leave rows={rows} out")
-        if rows is not None and rows.episode and windows is None and ranges:
-            raise OptionError(
-                f"columns: {ranges[0]} has a row for each index of an axis; with rows={rows} a row is a whole "
-                f"{rows.episode}, and would be rows of rows. Leave it out; or pass windows=, whose rows are steps of a "
-                f"{rows.episode}; or leave rows= out"
-                + (" and pass group= of one group" if has_groups else "")
-                + ", to read the rows in it."
-            )
         require(isinstance(decode_cf, (bool, np.bool_)), "decode_cf", decode_cf, "True or False")
         require(axes in ("stored", "reversed"), "axes", axes, "'stored' or 'reversed'")
         # Columns that are more than parts of the rows of datasets.
@@ -104,9 +94,26 @@ class Scope:
                 f"missing='null' is for rows along the first axis, Groups and Files; leave it or {other} out"
             )
         roots, missing = as_roots(source.allow_external), source.missing
-        return cls(
+        scope = cls(
             source.group, roots, threads, rows, windows, storage, columns, bool(decode_cf), axes, missing=missing
         )
+        if not source.tables:  # otherwise some may be made of columns of a table
+            scope.check_rows_of_rows()
+        return scope
+
+    def check_rows_of_rows(self) -> None:
+        """Raise `OptionError` for columns with a row for each index of an axis, if a row is a whole group or file."""
+        rows, ranges = self.rows, [column for column in self.columns if is_range(column)]
+        if isinstance(rows, Groups) and rows.by is not None:  # rows of a matrix are dense, and a group has several
+            ranges = [column for column in ranges if any(isinstance(link, Ragged) for link in links_of(column))]
+        if rows is not None and rows.episode and self.windows is None and ranges:
+            raise OptionError(
+                f"columns: {ranges[0]} has a row for each index of an axis; with rows={rows} a row is a whole "
+                f"{rows.episode}, and would be rows of rows. Leave it out; or pass windows=, whose rows are steps of a "
+                f"{rows.episode}; or leave rows= out"
+                + (" and pass group= of one group" if rows.has_groups and not rows.is_block else "")
+                + ", to read the rows in it."
+            )
 
     @property
     def may_lack(self) -> bool:

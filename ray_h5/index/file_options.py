@@ -152,7 +152,9 @@ class FileOptions:
                 is_name = not is_glob(name) or name in known
                 matching = [name] if is_name else [column for column in known if texts_of(column, name) is not None]
             if not matching:
-                raise UnknownColumnError(f"{path}: no column matches {name!r}.{near_names(name, known)}")
+                others = " Patterns are of columns of the files: name those of tables and attributes one by one."
+                hint = others if self.source.tables or self.source.attributes else ""
+                raise UnknownColumnError(f"{path}: no column matches {name!r}.{near_names(name, known)}{hint}")
             chosen.update(dict.fromkeys(matching))
         columns = [each for column in self.scope.columns for each in of.get(column.name, [column])]
         return list(chosen), replace(self.scope, columns=split_columns(columns)[1])

@@ -119,6 +119,7 @@ def index_with_tables(
     tables = [_Beside.of(sidecar, paths, lookup, wanted) for sidecar in sidecars]
     stored_names = [name for table in tables for name in table.columns]
     lookup, attrs, renamed = _with_names(lookup, tables, attrs, wanted or ())
+    lookup.scope.check_rows_of_rows()
     lengths = [name + LENGTH for table in tables if table.slices for name in table.slices.columns_of(wanted or ())]
     named = [name for table in tables for name in table.columns if name not in table.hidden] + [*attrs, *lengths]
     if twice := sorted(name for name, count in Counter(named).items() if count > 1):

@@ -127,6 +127,17 @@ def test_columns_are_made_of_those_of_another_file(folder, prefix):
         opened(folder, [part("image/features", random=2)])
 
 
+def test_ranges_of_another_file_are_values_of_groups(folder):
+    by_number = {"on": "q", "key": "row_id", "missing": "drop"}
+    ranges = ragged("image/values", counts="image/counts")
+    samples = opened(folder, ["q", ranges], by_number, rows=Groups(by="q"))
+    assert [row["image/values"].tolist() for row in samples] == [[of] * (of % 4) for of in range(IMAGES)]
+    with pytest.raises(OptionError, match=r"ragged\('q', counts='image'\) .* would be rows of rows"):
+        opened(folder, ["name", ragged("q", counts="image")], by_number, rows=Groups(by="q"))
+    with pytest.raises(UnknownColumnError, match=r"no column matches 'image/\*'.* name those of tables and attributes"):
+        opened(folder, ["q", "image/*"])
+
+
 def test_workers_threads_shuffles_and_resume_read_the_same_rows(folder):
     samples = opened(folder, ["q", "image/features", "image/number"], dtypes={"image/features": "float16"})
     assert samples[0]["image/features"].dtype == torch.float16
