@@ -240,14 +240,14 @@ def _by_end(part: RowKeys, rows: pa.Array, lines: pa.Array, table: str) -> np.nd
         one = int(again[0])
         raise _two_keys(part, keys[one], lines, int(first[one]), one, table)
     lines_of_rows = np.full(len(rows), -1, np.int64)
-    is_whole = np.zeros(len(keys), bool)
+    is_whole = np.zeros(len(keys) + 1, bool)  # the last is for -1
     variants = [rows]
     if part.kind == "path":
         variants.append(pc.replace_substring_regex(rows, _ENDING, ""))
     for values in variants:  # a key that is a whole path is no end of another one
         is_whole[_as_numbers(pc.index_in(values, value_set=keys).drop_null())] = True
     for values in variants:
-        is_used = np.zeros(len(keys), bool)
+        is_used = np.zeros(len(keys) + 1, bool)
         is_used[lines_of_rows[lines_of_rows >= 0]] = True
         for at, is_end in _matches(values, keys):
             hit = (at >= 0) & ~(is_end & is_whole[at])

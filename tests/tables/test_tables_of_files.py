@@ -94,6 +94,8 @@ def test_a_table_of_a_file_may_have_no_lines(files, ending):
         assert np.array_equal(labels(samples), rows, equal_nan=True)
     with pytest.raises(SchemaMismatchError, match="Keys of the table: none"):
         opened(files, ["x"], Sidecar(table_of(0)[:0], on="id"))
+    with pytest.raises(SchemaMismatchError, match="Keys of the table: none"):
+        opened(files, ["x"], Sidecar(table_of(0).astype(str)[:0], on="path", key="id"))
 
 
 @pytest.mark.parametrize(("on", "match"), [("path", "whole"), ("path", "tail"), (["path", "row"], "whole")])
@@ -121,6 +123,9 @@ def test_a_table_of_each_folder_names_files_of_its_own(tmp_path, on, match):
     write(tmp_path / "t1" / "track.csv", pd.DataFrame(table).iloc[: -2 * len(rows) // 5])
     with pytest.raises(SchemaMismatchError, match=r"track\.csv and 2 more: .* have no line.*t1/2\.h5"):
         H5Dataset(str(tmp_path / "*" / "*.h5"), ["x", "wind"], **options)
+    write(tmp_path / "t1" / "track.csv", pd.DataFrame(table)[:0])
+    others = Sidecar("../{folder}/track.csv", on=on, key=key, match=match, missing="drop")
+    assert len(H5Dataset(str(tmp_path / "*" / "*.h5"), ["x", "wind"], sidecar=others)) == 16
 
 
 def test_tables_of_files_count_steps_of_windows(files):
