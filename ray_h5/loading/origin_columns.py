@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from ray_h5.columns.schema import ColumnSpec
-from ray_h5.errors import OptionError, UnsupportedColumnError
+from ray_h5.errors import OptionError, PredicateError, UnsupportedColumnError
 from ray_h5.index.row_index import RowIndex
 from ray_h5.manifest.file_table import FileTable
 from ray_h5.options import ADDED_BY
@@ -124,11 +124,19 @@ def origins_of(wanted: Mapping[str, bool], columns: Collection[str], index: RowI
     return added
 
 
+def check_planned(names: Collection[str], added: Collection[str]) -> None:
+    """Raise a `PredicateError` if a predicate names an added column whose values are not known while planning."""
+    for name in sorted({*names} & {*added} - {PATH_SPEC.name, ROW_ID_SPEC.name}):
+        why = "changes every epoch" if ORIGINS[name].of_epoch else "is known when rows are read"
+        raise PredicateError(f"predicate: {name!r} {why}; filter by it after reading")
+
+
 def place_values(index: RowIndex, names: Collection[str]) -> dict[str, pa.Array]:
     """Return the columns `path` and `row_id` of all rows, those of `names`, for predicates."""
-    rows = [index.every_row() for _ in names]  # none is made without names
-    made = zip(names, rows, strict=True)
-    return {name: pa.array(ids) if name == ROW_ID_SPEC.name else paths_of(index.files, ids) for name, ids in made}
+    if not names:
+        return {}
+    rows = index.every_row()
+    return {name: pa.array(rows) if name == ROW_ID_SPEC.name else paths_of(index.files, rows) for name in names}
 
 
 def paths_of(files: FileTable, row_ids: np.ndarray) -> pa.Array:

@@ -15,10 +15,10 @@ from ray.data.datasource import ReadTask
 from ray.data.expressions import Expr
 
 from ray_h5.columns.schema import ColumnSpec
-from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
+from ray_h5.errors import OptionError, UnknownColumnError
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.file_warnings import warn_of_surprises
-from ray_h5.loading.origin_columns import ORIGINS, origins_of, place_values
+from ray_h5.loading.origin_columns import check_planned, origins_of, place_values
 from ray_h5.lru import LRU, first_time
 from ray_h5.messages import ensure_handler, no_column
 from ray_h5.options import takes_options_of
@@ -220,9 +220,7 @@ class H5Datasource(Datasource):
     def apply_predicate(self, predicate_expr: Expr) -> H5Datasource:
         """Return a datasource that reads only the rows that pass the predicate."""
         expression, names = as_expression(predicate_expr), column_names(predicate_expr)
-        for name in names & self._added.keys() - {"path", "row_id"}:
-            why = "changes every epoch" if ORIGINS[name].of_epoch else "is known when rows are read"
-            raise PredicateError(f"predicate: {name!r} {why}; filter by it after reading")
+        check_planned(names, self._added)
         # It may name columns that the argument `columns` leaves out, but not those that a selection has dropped.
         if self.get_projection_map() is not None:
             check_there(names, self.names)

@@ -19,7 +19,7 @@ from ray_h5.errors import ImageError, OptionError, PredicateError
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.file_warnings import warn_of_surprises
 from ray_h5.index.row_index import RowIndex
-from ray_h5.loading.origin_columns import ORIGINS, origins_of, place_values
+from ray_h5.loading.origin_columns import ORIGINS, check_planned, origins_of, place_values
 from ray_h5.loading.rank_shares import Placed
 from ray_h5.lru import first_time
 from ray_h5.messages import counted, few
@@ -316,7 +316,7 @@ class H5Dataset(BatchedDataset):
 
     def _draws_equally(self, indices: Many) -> bool:
         """Return whether what is drawn for indices would be the same in each epoch: no sampler of ours gave them."""
-        is_plain = self._needs_places and len(indices) > 0 and not isinstance(indices[0], Placed)
+        is_plain = "row_key" in self._places and len(indices) > 0 and not isinstance(indices[0], Placed)
         return is_plain or (self.is_drawn and not self._is_sampled)
 
     @property
@@ -404,7 +404,9 @@ class H5Dataset(BatchedDataset):
 
     def _places_in(self, predicate: pc.Expression) -> dict[str, Any]:
         """Return the added columns that a predicate names, of all rows."""
-        return place_values(self._index, {*columns_of(predicate)} & {*self._places} & {"path", "row_id"})
+        names = {*columns_of(predicate)} & {*self._places}
+        check_planned(names, self._places)
+        return place_values(self._index, names)
 
     def _select(self, predicate: pc.Expression | None) -> np.ndarray | None:
         if predicate is None:
@@ -433,9 +435,9 @@ def warn_of_equal_draws(dataset: H5Dataset) -> None:
     if first_time("equal draws", repr(dataset)):
         drawn = few([repr(spec.name) for spec in dataset.source.plan.columns if spec.drawn] or ["'row_key'"])
         logger.warning(
-            "%s: this DataLoader has a sampler that counts no epochs: %s are drawn, and the draws are the same in each "
-            "epoch. For others in each epoch, iterate loader(dataset, ...); or pass sampler=OrderSampler(dataset), and "
-            "call its set_epoch(epoch).",
+            "%s: this DataLoader has a sampler that counts no epochs: values of %s are drawn, the same in each epoch. "
+            "For others in each epoch, iterate loader(dataset, ...); or pass sampler=OrderSampler(dataset), and call "
+            "its set_epoch(epoch).",
             dataset,
             drawn,
         )

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader, Subset
 
 import ray_h5
-from ray_h5 import Groups, Shuffle, Windows, errors, ragged
+from ray_h5 import Groups, Shuffle, Windows, errors, ragged, where
 from ray_h5.torch_data import H5DataLoader, H5Dataset, OrderBatchSampler, OrderSampler, loader
 from tests.kit.files import save
 
@@ -176,10 +176,13 @@ def test_indices_without_an_epoch_have_keys_of_epoch_0(folder, kind, caplog):
     expected = torch.cat([batch["row_key"] for batch in order])
     assert torch.equal(dataset[:]["row_key"], expected)
     assert not dataset[5]["is_padding"]
+    [*kind(H5Dataset(f"{folder}/*.h5", [column], include_padding=True), 64)]
     assert not caplog.text
     plain = torch.cat([batch["row_key"] for batch in kind(dataset, 64)])
     assert torch.equal(plain, expected)
-    assert "'row_key' are drawn, and the draws are the same in each epoch" in caplog.text
+    assert "values of 'row_key' are drawn, the same in each epoch" in caplog.text
+    with pytest.raises(errors.PredicateError, match="'row_key' changes every epoch; filter by it after reading"):
+        H5Dataset(f"{folder}/*.h5", [column], where(row_key=3), **ADDED)
 
 
 class Doubled(H5Dataset):
