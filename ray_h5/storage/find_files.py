@@ -60,7 +60,8 @@ def find_files(
         taken. A glob that ends in an extension, such as ``*.nc``, also takes the files that it matches, unless other
         endings than the default ones are given.
     ignore_missing_paths : bool, optional
-        Leave out paths that do not exist, if at least one file is left. With None, the user has no such option.
+        Leave out paths that do not exist, if at least one file is left. With None, the user has no such option, nor
+        endings.
     filesystem : pyarrow or fsspec file system, optional
         A local one, or a subtree of a local one. Relative paths start from its root.
     storage : Storage
@@ -115,10 +116,9 @@ def find_files(
         does = "1 file there does" if others == 1 else f"{others} files there do"
         why = "what exists of these holds no file." if taken else "all of these are missing."
         if others:
-            why = (
-                f"{does} not end in {' or '.join(file_extensions or ())}. Name other endings with "
-                "file_extensions=[...], or in a glob, such as '*.nc'; any with file_extensions=None."
-            )
+            how = "with file_extensions=[...], or in a glob, such as '*.nc'; any with file_extensions=None."
+            how = "in a glob, such as '*.txt'." if ignore_missing_paths is None else how
+            why = f"{does} not end in {' or '.join(file_extensions or ())}. Name other endings {how}"
         elif not missing:
             why = "there are no files."
         where = ", ".join(repr(shown(path)) for path in texts[:_MAX_LISTED])

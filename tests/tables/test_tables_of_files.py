@@ -144,6 +144,10 @@ def test_a_file_without_its_table(files, on):
         opened(files, ["label"], Sidecar("{stem}.csv", on=on))
     with pytest.raises(NotFoundError, match=r"sidecar='\{stem\}\.tsv': found no file in"):
         opened(files, ["label"], Sidecar("{stem}.tsv", on=on, missing="drop"))
+    (files / "lists").mkdir()
+    (files / "lists/labels.txt").write_text("label\n1\n")
+    with pytest.raises(NotFoundError, match=r"csv or .*\. Name other endings in a glob, such as '\*\.txt'\.$"):
+        opened(files, ["label"], Sidecar(files / "lists", on=on))
     assert labels(opened(files, ["x", "label"], Sidecar("{stem}.csv", on=on, missing="drop"))) == expected((0, 2))
     samples = opened(files, ["label"], Sidecar("{stem}.csv", on=on, missing="null"), dtypes={"label": "float32"})
     assert [int(each) for each in labels(samples) if each == each] == expected((0, 2))
