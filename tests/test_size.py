@@ -38,13 +38,13 @@ class Size(NamedTuple):
     """Functions with six or more parameters, public ones apart."""
 
 
-LIMITS = Size(lines=62_000, modules=308, hidden_imports=40, lone_protocols=0, single_use=48, wide_functions=27)
+LIMITS = Size(lines=61_700, modules=306, hidden_imports=36, lone_protocols=0, single_use=47, wide_functions=27)
 """Of all packages together."""
 
-TEST_LINES = 66_000
+TEST_LINES = 64_300
 """Of all modules in tests/."""
 
-COMMENTS = 1.31
+COMMENTS = 1.35
 """Per cent of lines that are comments, over all packages: this one may only rise."""
 
 
