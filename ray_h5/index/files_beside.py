@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -75,7 +75,11 @@ class FilesBeside(Table):
         lookup = replace(lookup, scope=scope, states=states, leaves_out=False)
         sidecar.check_no_csv(f"HDF5, {paths[0]}")
         columns = _columns_of(paths[0], lookup)
-        made = _made_of(columns, sidecar.prefix, of, of_files)
+        prefix, of_columns = sidecar.prefix, [dataset_of(column) for column in of_files.scope.columns]
+        unlisted = {*of_columns, *(wanted or ())}.difference(prefix + name for name in columns)
+        stored = sorted(name.removeprefix(prefix) for name in unlisted if name.startswith(prefix))
+        besides = [name for name in _found(paths[0], lookup, stored) if not _in_files(of, of_files, prefix + name)]
+        made = _made_of({*columns, *besides}, prefix, of, of_files)
         lookup = replace(lookup, scope=replace(scope, columns=tuple(made.values())))
         places = []
         for key, on in zip(sidecar.keys, sidecar.row_keys, strict=True):
@@ -91,12 +95,9 @@ class FilesBeside(Table):
         keys = [key for key in sidecar.keys if key not in places]
         rows = columns[keys[0]].num_rows if keys else None
         alike = {name: column.spec for name, column in columns.items() if rows in (None, column.num_rows)}
-        prefix, names = sidecar.prefix, [name for name in wanted or () if name not in made]
-        asked = [*alike] if wanted is None else [name for name in columns if prefix + name in names]
-        renames = [whole.of for whole in of_files.scope.columns if isinstance(whole, RowPart) and whole.is_whole]
-        asked += _fields_of(
-            columns, prefix, [*names, *(name for name in renames if isinstance(name, str))], of, of_files
-        )
+        plain = {*(wanted or ())}.difference(made)
+        plain |= {dataset_of(column) for column in of_files.scope.columns if _is_whole(column)}
+        asked = [*alike] if wanted is None else [name for name in (*columns, *besides) if prefix + name in plain]
         named = [*dict.fromkeys([*keys, *asked, *made])] or [*alike][:1]
         try:
             index = build_index(paths, named or None, lookup)
@@ -162,16 +163,25 @@ class FilesBeside(Table):
         return {**self.__dict__, "_read": {}}
 
 
-def _made_of(
-    columns: Mapping[str, ColumnFacts], prefix: str, of: Sequence[str], lookup: Lookup
-) -> dict[str, MadeColumn]:
+def _found(path: str, lookup: Lookup, names: Sequence[str]) -> list[str]:
+    """Return those of some names that a file has besides what it lists.
+
+    They are fields of compound values, and what is encoded in groups, such as sparse matrices and categories.
+    """
+    try:
+        (facts,) = lookup.ask([path], Question(tuple(names)))
+    except UnsupportedColumnError:  # of one of them
+        return [name for name in names if _in_files([path], lookup, name)]
+    return [name for name in names if name in facts.columns]
+
+
+def _made_of(columns: Collection[str], prefix: str, of: Sequence[str], lookup: Lookup) -> dict[str, MadeColumn]:
     """Return what is made of columns of a table, and not of the files that it is beside, by the names that it gets."""
     made = dict[str, MadeColumn]()
     for column in lookup.scope.columns:
         dataset = dataset_of(column)
-        is_whole = isinstance(column, RowPart) and column.is_whole
         is_there = dataset.startswith(prefix) and dataset.removeprefix(prefix) in columns
-        if is_there and not is_whole and not _in_files(of, lookup, dataset):
+        if is_there and not _is_whole(column) and not _in_files(of, lookup, dataset):
             own: MadeColumn = with_paths(column, lambda path: path.removeprefix(prefix))
             made[column.name] = renamed(own, column.name)
     for column in made.values():
@@ -183,19 +193,8 @@ def _made_of(
     return made
 
 
-def _fields_of(
-    columns: Mapping[str, ColumnFacts], prefix: str, names: Iterable[str], of: Sequence[str], lookup: Lookup
-) -> list[str]:
-    """Return those of some names that are fields of compound columns of a table, and in none of the files."""
-    fields = []
-    for name in names:
-        above, _, field_name = name.removeprefix(prefix).partition("/") if name.startswith(prefix) else ("", "", "")
-        while field_name and above not in columns:
-            part, _, field_name = field_name.partition("/")
-            above += f"/{part}"
-        if field_name and columns[above].spec.kind == "struct" and not _in_files(of, lookup, name):
-            fields.append(name.removeprefix(prefix))
-    return fields
+def _is_whole(column: MadeColumn) -> bool:
+    return isinstance(column, RowPart) and column.is_whole
 
 
 def _in_files(paths: Sequence[str], lookup: Lookup, name: str) -> bool:

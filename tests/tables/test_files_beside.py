@@ -7,9 +7,10 @@ import shutil
 import h5py
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 
-from ray_h5 import any_equal, fields, part, ragged
+from ray_h5 import any_equal, csr, fields, part, ragged
 from ray_h5.errors import (
     OptionError,
     PositionError,
@@ -125,6 +126,28 @@ def test_columns_are_made_of_those_of_another_file(folder, prefix):
         loader(opened(folder, [part("image/features", {0: [1]})]), 8).load_state_dict(position.state_dict())
     with pytest.raises(OptionError, match="entries are drawn of columns of the files, and this is one of a table"):
         opened(folder, [part("image/features", random=2)])
+
+
+def test_encoded_columns_of_another_file(folder):
+    dense = np.random.default_rng(0).integers(0, 3, (IMAGES, 5)).astype("f4")
+    matrix = sp.csr_matrix(dense)
+    with h5py.File(folder / "features.h5", "r+") as file:
+        for name in ("data", "indices", "indptr"):
+            file[f"X/{name}"] = getattr(matrix, name)
+        file["X"].attrs.update({"encoding-type": "csr_matrix", "shape": dense.shape})
+        file["kind/categories"], file["kind/codes"] = ["B", "T"], np.arange(IMAGES) % 3 - 1
+        file["kind"].attrs["encoding-type"] = "categorical"
+    for column, at in [("image/X", [*range(5)]), (csr("image/X", take=[3, 1]), [3, 1]), (csr("image/X"), [*range(5)])]:
+        samples = opened(folder, ["q", column, "image/kind"])
+        for sample, of in zip(samples, OF, strict=True):
+            assert np.array_equal(sample["image/X"], dense[of][at])
+            assert sample["image/kind"] == [None, "B", "T"][of % 3]
+    cut = opened(folder, {"X": part(csr("image/X"), {0: slice(2, 4)}), "class": "image/kind"}, labels={"class": "auto"},
+                 predicate=where(**{"class": ["B", "T"]}))  # fmt: skip
+    rows = [of for of in OF.tolist() if of % 3]
+    for batch in loader(cut, 64, shuffle=False):
+        assert np.array_equal(batch["X"], dense[rows[:64], 2:4])
+        assert batch["class"].tolist() == [of % 3 - 1 for of in rows]
 
 
 def test_ranges_of_another_file_are_values_of_groups(folder):
