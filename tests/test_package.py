@@ -128,7 +128,7 @@ class Blocked:
             raise ImportError(name)
 sys.meta_path.insert(0, Blocked())
 import ray_h5
-for apart in (("ray_h5.torch_data", "ray_h5.compat"), ()):
+for apart in (("ray_h5.torch_data", "ray_h5.compat", "ray_h5.device"), ()):
     apart = (*apart, "ray_h5.ray_data", "ray_h5.bench", "ray_h5.cli.__main__")
     modules = pkgutil.walk_packages(ray_h5.__path__, "ray_h5.")
     names = [module.name for module in modules if not module.name.startswith(apart)]

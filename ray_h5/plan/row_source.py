@@ -311,16 +311,21 @@ class RowSource:
     @contextlib.contextmanager
     def sharing_chunks(self) -> Iterator[None]:
         """Keep decoded chunks in memory until the end of an epoch that threads read."""
-        self._epochs += 1
-        self._bound_chunks()
+        self._count_epochs(1)
         try:
-            with contextlib.ExitStack() as stack:
-                for source in self._beside:
-                    stack.enter_context(source.sharing_chunks())
-                yield
+            yield
         finally:
-            self._epochs -= 1
+            self._count_epochs(-1)
+
+    def _count_epochs(self, change: int) -> None:
+        """Count an epoch that threads read, here and in the files beside: 1 where it begins, -1 where it ends."""
+        self._epochs += change
+        if change > 0:
+            self._bound_chunks()
+        else:
             self._held.resize(self._kept_chunk_bytes)
+        for source in self._beside:
+            source._count_epochs(change)
 
     def _bound_chunks(self) -> None:
         # Threads of a loader read a window of a shuffle at once. Others read one batch after the other.

@@ -12,9 +12,9 @@ import torch
 from ray.data import Dataset
 
 from ray_h5.columns.ragged.padding import PadLike
+from ray_h5.device import as_device, can_pin, to_device
 from ray_h5.errors import OptionError
 from ray_h5.loading.cursor import Begun, Counted
-from ray_h5.loading.device import as_device, can_pin, to_device
 from ray_h5.loading.rank_shares import Share
 from ray_h5.options import as_integer
 from ray_h5.order.block_layout import Tail

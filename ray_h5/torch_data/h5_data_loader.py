@@ -15,9 +15,9 @@ from joblib import cpu_count
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, default_collate
 from torch.utils.data._utils.pin_memory import pin_memory
 
+from ray_h5.device import as_device, to_device
 from ray_h5.errors import OptionError
 from ray_h5.loading.cursor import Begun
-from ray_h5.loading.device import as_device, to_device
 from ray_h5.loading.loader_registry import loader_of
 from ray_h5.loading.prefetch_threads import ahead, nbytes_of
 from ray_h5.loading.read_calls import Call, Calls, Task, finished

@@ -17,8 +17,8 @@ from ray.data.collate_fn import ArrowBatchCollateFn
 
 from ray_h5.columns.ragged.padding import Padding, PadLike, check_length_name, lengths_of, pad_rows
 from ray_h5.columns.schema import LENGTH
+from ray_h5.device import can_pin
 from ray_h5.errors import CastError, OptionError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
-from ray_h5.loading.device import can_pin
 from ray_h5.messages import no_column
 from ray_h5.options import names_options
 from ray_h5.ray_data.arrow.blocks import (

@@ -10,8 +10,8 @@ import torch
 from ray.data import DataIterator, Dataset
 
 from ray_h5.columns.ragged.padding import PadLike
+from ray_h5.device import to_device
 from ray_h5.errors import OptionError, PositionError
-from ray_h5.loading.device import to_device
 from ray_h5.options import as_integer, names_options
 from ray_h5.order.position import Position, PositionLike
 from ray_h5.ray_data.arguments import as_flag

@@ -181,7 +181,7 @@ class WorkerShard(DataIterator):
 
         Columns that torch has no tensor for stay numpy arrays, as with `TorchCollate`.
         """
-        from ray_h5.loading.device import can_pin, to_device
+        from ray_h5.device import can_pin, to_device
         from ray_h5.ray_data.training.collate import TorchCollate
         from ray_h5.ray_data.training.device import as_device
 

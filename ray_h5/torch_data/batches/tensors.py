@@ -14,7 +14,7 @@ from ray_h5.buffers import Spec, empty, owner_of
 from ray_h5.columns.ragged.padding import Fill, cast_rows
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.columns.sparse_rows import SparseBatch, dense_batch
-from ray_h5.loading.device import Movable
+from ray_h5.device import Movable
 from ray_h5.torch_data.batches.shared_memory import arrays_in_slot
 from ray_h5.transforms.sparse_tensors import csr_tensor
 

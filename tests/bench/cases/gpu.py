@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from joblib import cpu_count
 
+from ray_h5.device import to_device
 from ray_h5.errors import OptionError
-from ray_h5.loading.device import to_device
 from ray_h5.torch_data import H5Dataset, loader
 from tests.bench import BenchOptions
 from tests.bench.baselines.epochs import ray_session, torch_loader

@@ -11,8 +11,8 @@ from ray.data.extensions import ArrowPythonObjectArray
 import ray_h5
 from ray_h5 import H5Dataset, TorchCollate, train_batches
 from ray_h5.columns.ragged.padding import Padding
+from ray_h5.device import to_device
 from ray_h5.errors import CastError, OptionError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
-from ray_h5.loading.device import to_device
 from ray_h5.plan.blocks import read_block, start_of
 from ray_h5.ray_data.arrow.blocks import to_table
 from ray_h5.ray_data.training.device import as_device
