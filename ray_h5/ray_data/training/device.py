@@ -5,7 +5,7 @@ from __future__ import annotations
 import ray.train.torch
 import torch
 
-from ray_h5.loading import device as devices
+from ray_h5 import device as devices
 from ray_h5.ray_data.ray_internals import world_rank
 
 _EXPECTED = (

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 import torch
 
+from ray_h5 import device
 from ray_h5.device import can_pin, to_device
-from ray_h5.loading import device
 from ray_h5.ray_data.training.collate import TorchCollate
 from ray_h5.transforms.sparse_tensors import csr_tensor
 
