@@ -190,7 +190,7 @@ OWN = {
 }
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("how", OWN)
 def test_a_subclass_is_asked_with_the_index_that_torch_passes(files, how, workers):
     kind, part = OWN[how]

@@ -92,7 +92,9 @@ def fails():
 @pytest.mark.parametrize(
     "then", [lambda: os.kill(os.getpid(), signal.SIGKILL), fails], ids=["killed", "an error of the disk"]
 )
-@pytest.mark.parametrize("old", [OLD, []], ids=["in the place of another one", "new"])
+@pytest.mark.parametrize(
+    "old", [pytest.param(OLD, id="in the place of another one", marks=pytest.mark.slow), pytest.param([], id="new")]
+)
 def test_a_dataset_that_stops_at_any_call_of_the_system(tmp_path, monkeypatch, old, then):
     monkeypatch.setattr(os, "fsync", lambda _: None)
     seen = set()
