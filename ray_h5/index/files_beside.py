@@ -81,18 +81,8 @@ class FilesBeside(Table):
         besides = [name for name in _found(paths[0], lookup, stored) if not _in_files(of, of_files, prefix + name)]
         made = _made_of({*columns, *besides}, prefix, of, of_files)
         lookup = replace(lookup, scope=replace(scope, columns=tuple(made.values())))
-        places = []
-        for key, on in zip(sidecar.keys, sidecar.row_keys, strict=True):
-            if key in _PLACES and key not in columns:
-                places.append(key)
-            elif key not in columns:
-                raise UnknownColumnError(
-                    f"{paths[0]}: no column {key!r}.{near_names(key, columns)} If {on!r} has the numbers of the rows "
-                    "there, pass Sidecar(..., key='row_id'); if their column has another name, pass it as key=."
-                )
-            elif not columns[key].spec.has_one_value:
-                raise SchemaMismatchError(f"{paths[0]}: key {key!r} is {columns[key].spec}; expected one value a row")
-        keys = [key for key in sidecar.keys if key not in places]
+        keys = _keys_in(paths[0], columns, sidecar)
+        places = [key for key in sidecar.keys if key not in keys]
         rows = columns[keys[0]].num_rows if keys else None
         alike = {name: column.spec for name, column in columns.items() if rows in (None, column.num_rows)}
         plain = {*(wanted or ())}.difference(made)
@@ -161,6 +151,25 @@ class FilesBeside(Table):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_read": {}}
+
+
+def _keys_in(path: str, columns: Mapping[str, ColumnFacts], sidecar: Sidecar) -> list[str]:
+    """Return the keys that are columns of a file; the others say where a line is. Raise for one that is neither."""
+    keys = []
+    for key, on in zip(sidecar.keys, sidecar.row_keys, strict=True):
+        if key in columns:
+            if not columns[key].spec.has_one_value:
+                raise SchemaMismatchError(
+                    f"{path}: key {key!r} is {columns[key].spec}; expected one value a row. Pass a column of such "
+                    "values as key=."
+                )
+            keys.append(key)
+        elif key not in _PLACES:
+            raise UnknownColumnError(
+                f"{path}: no column {key!r}.{near_names(key, columns)} If {on!r} has the numbers of the rows "
+                "there, pass Sidecar(..., key='row_id'); if their column has another name, pass it as key=."
+            )
+    return keys
 
 
 def _found(path: str, lookup: Lookup, names: Sequence[str]) -> list[str]:

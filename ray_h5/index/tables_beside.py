@@ -131,23 +131,12 @@ def index_with_tables(
         # If no column of the files is wanted, one that is a key says what rows are.
         joining = [key for table in tables if table.slices is None for key in table.sidecar.row_keys]
         keys = [key for key in joining if key not in (*_PLACES, GROUP)]
-        made = {column.name: column for column in lookup.scope.columns}
+        made = {column.name for column in lookup.scope.columns}
         of_files = [] if wanted is None else [name for name in wanted if name not in named or name in made] or keys[:1]
         index = build_index(paths, of_files or None, lookup, cast)
     except UnknownColumnError as exc:
-        windows = () if lookup.scope.windows is None else lookup.scope.windows.columns
-        if sources := [window.source for window in windows if window.source in {*named, *stored_names}]:
-            raise OptionError(
-                f"Windows: {sources[0]!r} is a column of a table or an attribute, which has one value for each row: "
-                "that of its step, file or group. Leave it out of the offsets; for the values of several steps, write "
-                "it to the files as a dataset."
-            ) from None
-        if of_tables := [column for column in made.values() if dataset_of(column) in {*named, *stored_names}]:
-            raise OptionError(
-                f"columns: {of_tables[0]}: {dataset_of(of_tables[0])!r} is a column of a table or an attribute, which "
-                "is delivered as it is. Name it as a text, and take what you need of it in transform=; of tables in "
-                "HDF5, columns are made as of files."
-            ) from None
+        if (error := _used_as_dataset(lookup, {*named, *stored_names})) is not None:
+            raise error from None
         named += [name for table in tables if table.table.is_in_files for name in table.columns if name not in named]
         raise UnknownColumnError(f"{exc}{columns_beside(named, wanted or ())}") from None
     except SchemaMismatchError:
@@ -160,6 +149,38 @@ def index_with_tables(
             f"{few([one.table.name for one in tables]) or 'attrs='}. Give those of the table other names: "
             "Sidecar(..., prefix='table/'), or attrs={'new name': 'attribute'}."
         )
+    of_tables, defaults, rows = _joined(index, tables, named)
+    of_attributes = _of_attributes(index, attrs) if attrs else {}
+    names = tuple(wanted) if wanted is not None else (*index.columns, *defaults, *of_attributes)
+    return replace(index, beside=TableColumns(of_tables | of_attributes, rows), chosen=names)
+
+
+def _used_as_dataset(lookup: Lookup, beside: Collection[str]) -> OptionError | None:
+    """Return the error of a column of a table, or an attribute, where a dataset is expected; None if there is none."""
+    windows = () if lookup.scope.windows is None else lookup.scope.windows.columns
+    if sources := [window.source for window in windows if window.source in beside]:
+        return OptionError(
+            f"Windows: {sources[0]!r} is a column of a table or an attribute, which has one value for each row: "
+            "that of its step, file or group. Leave it out of the offsets; for the values of several steps, write "
+            "it to the files as a dataset."
+        )
+    if made := [column for column in lookup.scope.columns if dataset_of(column) in beside]:
+        return OptionError(
+            f"columns: {made[0]}: {dataset_of(made[0])!r} is a column of a table or an attribute, which "
+            "is delivered as it is. Name it as a text, and take what you need of it in transform=; of tables in "
+            "HDF5, columns are made as of files."
+        )
+    return None
+
+
+def _joined(
+    index: RowIndex, tables: Sequence[_Beside], named: Collection[str]
+) -> tuple[dict[str, TableColumn], list[str], np.ndarray | None]:
+    """Join the lines of tables to rows.
+
+    Returns their columns by name, those that are delivered by default, and the rows that have a line in each table of
+    which lines may not be missing: int64, or None if all rows have.
+    """
     hidden = [key for table in tables for key in table.hidden]
     taken = {*named, *(key for key in hidden if hidden.count(key) > 1 or _in_files(index, [key]))}
     by_name, defaults, kept = dict[str, TableColumn](), list[str](), list[np.ndarray]()
@@ -172,11 +193,8 @@ def index_with_tables(
         if table.sidecar.missing == "drop":
             index.check_claim()
             kept.append(np.flatnonzero(lines.of(index.files, None) >= 0))
-    of_attributes = _of_attributes(index, attrs) if attrs else {}
     rows = reduce(lambda one, other: np.intersect1d(one, other, assume_unique=True), kept) if kept else None
-    names = tuple(wanted) if wanted is not None else (*index.columns, *defaults, *of_attributes)
-    beside = TableColumns(by_name | of_attributes, None if rows is None or len(rows) == index.num_rows else rows)
-    return replace(index, beside=beside, chosen=names)
+    return by_name, defaults, None if rows is None or len(rows) == index.num_rows else rows
 
 
 def _with_names(
@@ -257,24 +275,7 @@ def _lines(index: RowIndex, sidecar: Sidecar, table: Table) -> Lines:
     first, files = sidecar.row_keys[0], index.files
     numbers = {("row",), ("row_id",), *([("step",)] if index.scope.windows is not None else [])}
     if sidecar.row_keys in numbers and sidecar.keys[0] not in table.types:
-        # A table without a key has a line for each row.
-        rows, in_files = (index.every_row(), files.rows) if first == "row_id" else index.rows_of_files()
-        if table.part_of is not None:
-            return _lines_in_order(index, table, rows, in_files)
-        count = int(table.lengths().sum())
-        if first != "row_id" and len(files) > 1:
-            raise UnknownColumnError(
-                f"{table.name}: no column {first!r}, and there are {len(files)} files. Pass on=['path', {first!r}] and "
-                "a table with both columns; or on='row_id' for lines in the order of the rows of all files."
-            )
-        if count != in_files.num_units:
-            what, steps = ("", "") if index.scope.windows is None else (", one for each step", _STEPS)
-            what, steps = (", one for each window", steps) if first == "row_id" and what else (what, "")
-            raise SchemaMismatchError(
-                f"{table.name}: has no column {first!r}, so its lines are the rows in order; expected "
-                f"{in_files.num_units} lines{what}, found {count}.{steps}"
-            )
-        return Lines(rows)
+        return _lines_without_key(index, first, table)
     parts = [_row_keys(index, name) for name in sidecar.row_keys]
     if sidecar.match == "tail":
         parts = [replace(part, by_tail=is_text(part.values.type)) for part in parts]
@@ -301,6 +302,28 @@ def _lines(index: RowIndex, sidecar: Sidecar, table: Table) -> Lines:
     if kinds <= {"path", "number"}:
         return _by_place(index, parts, keys, names, table)
     return Lines(lines_of(_of_rows(parts, files.rows), keys, names, table.name))
+
+
+def _lines_without_key(index: RowIndex, on: str, table: Table) -> Lines:
+    """Return the lines of a table that has one for each row, in order."""
+    files = index.files
+    rows, in_files = (index.every_row(), files.rows) if on == "row_id" else index.rows_of_files()
+    if table.part_of is not None:
+        return _lines_in_order(index, table, rows, in_files)
+    count = int(table.lengths().sum())
+    if on != "row_id" and len(files) > 1:
+        raise UnknownColumnError(
+            f"{table.name}: no column {on!r}, and there are {len(files)} files. Pass on=['path', {on!r}] and "
+            "a table with both columns; or on='row_id' for lines in the order of the rows of all files."
+        )
+    if count != in_files.num_units:
+        what, steps = ("", "") if index.scope.windows is None else (", one for each step", _STEPS)
+        what, steps = (", one for each window", steps) if on == "row_id" and what else (what, "")
+        raise SchemaMismatchError(
+            f"{table.name}: has no column {on!r}, so its lines are the rows in order; expected "
+            f"{in_files.num_units} lines{what}, found {count}.{steps}"
+        )
+    return Lines(rows)
 
 
 def _lines_in_order(index: RowIndex, table: Table, rows: np.ndarray, in_files: Partition) -> Lines:
