@@ -8,8 +8,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 
 from tests.bench import BENCHES, BenchOptions, run
+from tests.bench.against import NOTES as NOTES_AGAINST
+from tests.bench.against import compare_versions
 from tests.bench.measure import NOTES, cells, to_table
 
 
@@ -20,14 +23,23 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--size", type=float, default=1.0, help="scales the workload (default: %(default)s)")
     parser.add_argument("--turns", type=int, default=5, help="timed turns (default: %(default)s); fewer say little")
     parser.add_argument("--folder", help="the folder of the workloads (default: below the temporary folder)")
-    parser.add_argument("--json", action="store_true", help="print a JSON list of objects")
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument("--json", action="store_true", help="print a JSON list of objects")
+    output.add_argument(
+        "--against", metavar="PATH", help="a checkout of an older version, which runs in turn with this"
+    )
     arguments = parser.parse_args(argv)
     if not (arguments.size > 0 and arguments.turns > 0):
         parser.error("--size and --turns: expected numbers above 0")
 
+    options = BenchOptions(arguments.size, arguments.turns, arguments.folder)
+    if arguments.against is not None:
+        if not Path(arguments.against, "ray_h5", "__init__.py").is_file():
+            parser.error(f"--against {arguments.against}: expected a checkout, which has a folder ray_h5")
+        print(compare_versions(arguments.name, options, arguments.against), NOTES_AGAINST, sep="\n\n")
+        return
     # Beside the table, which needs all lines for its widths.
     show = partial(print, sep="  ", file=sys.stderr, flush=True)
-    options = BenchOptions(arguments.size, arguments.turns, arguments.folder)
     results = run(arguments.name, options, lambda result: show(*cells(result)[1:8]))
     if arguments.json:
         print(json.dumps([asdict(result) for result in results], indent=2, allow_nan=False))

@@ -171,10 +171,13 @@ goal: least ratio, or greatest figure where there is no baseline; not judged bel
 def to_table(results: Sequence[Result]) -> str:
     """Return the results as an aligned table, one line for each."""
     head = ("bench", "case", "baseline", "unit", "ours", "theirs", "ratio", "spread", "goal", "ok")
-    lines = [head, *map(cells, results)]
+    return aligned([head, *map(cells, results)], texts=4)
+
+
+def aligned(lines: Sequence[tuple[str, ...]], texts: int) -> str:
+    """Return lines in columns: the first `texts` have words, and are aligned to the left; figures to the right."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    # Words are aligned to the left, figures to the right.
-    sides = [f"{'<' if name in head[:4] else '>'}{width}" for name, width in zip(head, widths, strict=True)]
+    sides = [f"{'<' if number < texts else '>'}{width}" for number, width in enumerate(widths)]
     return "\n".join("  ".join(map(format, line, sides)).rstrip() for line in lines)
 
 
