@@ -7,6 +7,7 @@ import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from traceback import walk_stack
 from typing import TYPE_CHECKING, Any, cast
 
@@ -230,6 +231,14 @@ class H5Dataset(BatchedDataset):
         decoders, _ = steps_of(self.transform)
         return self._makes(self._source, self._specs, self._places, self._fills, decoders, type(self).__name__)
 
+    def _makers(self) -> tuple[Batcher, Callable[[Mapping[str, np.ndarray]], Sequence[Any]]]:
+        """Return what reads batches, and what makes samples of their arrays, with the transform as it is now.
+
+        The latter is a method of the dataset only if a subclass has its own: a batch is then made in one go.
+        """
+        batcher, is_own = self._batcher, type(self).samples is not H5Dataset.samples
+        return batcher, self.samples if is_own else partial(batcher.samples, steps=steps_of(self.transform)[1])
+
     @property
     def columns(self) -> list[str]:
         """Columns of a sample."""
@@ -328,14 +337,14 @@ class H5Dataset(BatchedDataset):
         return self._several([index], skips=False)[0]
 
     def _several(self, indices: Many, *, skips: bool = True) -> Sequence[Any]:
-        batcher = self._batcher
-        wanted = batcher.checked(indices)
         if self._draws_equally(indices):
             # A dataset does not know the sampler of a DataLoader; samplers of this package leave a mark.
             frame, info = sys._getframe(), get_worker_info()
             is_asked = any(above.f_globals.get("__name__") == _FETCHER for above, _ in walk_stack(frame))
             if is_asked and (info is None or info.id == 0):
                 warn_of_equal_draws(self)
+        batcher, samples = self._makers()
+        wanted = batcher.checked(indices)
         arrays = batcher.decoded(BatchArrays(batcher.arrays(wanted, indices), wanted), skips=skips)
         if len(wanted) and not len(arrays.indices):
             raise ImageError(
@@ -343,7 +352,7 @@ class H5Dataset(BatchedDataset):
                 "an image that can be decoded, and a DataLoader needs a sample. Pass on_error='null', or use "
                 "loader(...), which leaves such batches out."
             )
-        return self.samples(arrays)
+        return samples(arrays)
 
     def read(self, indices: np.ndarray, out: Mapping[str, np.ndarray] | None = None) -> Mapping[str, np.ndarray]:
         """Read samples as arrays.

@@ -26,8 +26,8 @@ from ray_h5.order.position import PositionLike
 from ray_h5.storage.find_files import PathLike
 from ray_h5.storage.request_pool import Stop
 from ray_h5.torch_data.batches.batcher import Batcher
-from ray_h5.torch_data.batches.processes import NOTHING, Workers, seeded
-from ray_h5.torch_data.batches.samples import steps_of
+from ray_h5.torch_data.batches.processes import NOTHING, Workers
+from ray_h5.torch_data.batches.samples import seeded, steps_of
 from ray_h5.torch_data.batches.tensors import Listed, Sample
 from ray_h5.torch_data.dataset import DatasetOptions, H5Dataset, warn_of_equal_draws
 from ray_h5.torch_data.derived_samplers import OrderBatchSampler
@@ -224,18 +224,20 @@ class H5DataLoader(DataLoader[Any]):
         """
         dataset, stop, is_ahead = self.dataset, Stop(), False
         steps = steps_of(dataset.transform)[1]
-        is_plain = self._collates and not steps  # the arrays are the batch
-        batcher = replace(dataset._batcher, pinned=self._pins)
+        (batcher, samples), makes_samples = dataset._makers(), dataset.has_own_samples
+        batcher = replace(batcher, pinned=self._pins)
         collate = batcher.collate if type(dataset).collate is H5Dataset.collate else dataset.collate
+        # The arrays are the batch, unless a subclass makes samples of them.
+        is_plain = self._collates and not steps and type(dataset).samples is H5Dataset.samples
 
         def from_arrays(_: Task, arrays: Any) -> Any:
-            made = collate(arrays) if is_plain else self.collate_fn(dataset.samples(arrays))
+            made = collate(arrays) if is_plain else self.collate_fn(samples(arrays))
             return self._delivered(made)
 
         def by_user(task: Task, arrays: Any) -> Any:
             """Make a batch by what users wrote, which may draw random numbers."""
             with seeded(task.seed):
-                if dataset.has_own_samples:
+                if makes_samples:
                     return self._delivered(self.collate_fn(dataset.__getitems__(task.indices)))
                 return from_arrays(task, arrays)
 
@@ -245,7 +247,7 @@ class H5DataLoader(DataLoader[Any]):
             rows = self.batch_size if self._ordered is None else self._ordered.run_length
             reads = ([made] for made in self._processes.batches(self, rows or 1, tasks, self._what))
             finish, is_ahead = (lambda _, batch: self._delivered(batch)), self._pins
-        elif dataset.has_own_samples:
+        elif makes_samples:
             # A subclass makes samples or batches in its own way, maybe not safe in threads: nothing is read ahead.
             reads = ([(task, None)] for task in tasks)
         else:

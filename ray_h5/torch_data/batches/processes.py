@@ -9,19 +9,17 @@ import math
 import multiprocessing
 import os
 import pickle
-import random
 import select
 import signal
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils.data._utils import worker as torch_worker
 from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
@@ -32,6 +30,7 @@ from ray_h5.loading.prefetch_threads import ReadTimeoutError
 from ray_h5.loading.read_calls import Call, Task
 from ray_h5.system import move_to_cpu
 from ray_h5.torch_data.batches.channel import MOST_WAITING, Received, Receiver, Sender
+from ray_h5.torch_data.batches.samples import seed_generators
 
 logger = logging.getLogger(__name__)
 
@@ -52,27 +51,6 @@ _SENDABLE = "return tensors, arrays and text from transforms and collate_fn"
 
 class WorkerError(RayH5Error, RuntimeError):
     """A worker process of a loader ended while it made batches; a RuntimeError, as a `DataLoader` raises it."""
-
-
-def seed_generators(seed: Sequence[int]) -> None:
-    """Seed the global generators of torch (on the CPU), `random` and NumPy."""
-    words = np.random.SeedSequence([int(word) % (1 << 64) for word in seed]).generate_state(4)
-    torch.default_generator.manual_seed(int(words[0]) << 32 | int(words[1]))
-    random.seed(int(words[2]))
-    np.random.seed(int(words[3]))  # noqa: NPY002  the generator that functions of users draw from
-
-
-@contextlib.contextmanager
-def seeded(seed: Sequence[int]) -> Iterator[None]:
-    """Seed the global generators, and set them back at the end: the training loop draws from them, too."""
-    before = torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
-    seed_generators(seed)
-    try:
-        yield
-    finally:
-        torch.set_rng_state(before[0])
-        random.setstate(before[1])
-        np.random.set_state(before[2])  # noqa: NPY002
 
 
 class Workers:
@@ -366,8 +344,9 @@ def _made(dataset: Any, collate: Callable[[Any], Any], task: Task) -> list[Any]:
     seed_generators(task.seed)
     if dataset.has_own_samples:
         return [collate(dataset.__getitems__(task.indices))]
-    (arrays,) = dataset._batcher.read(Call([task]))
-    return [collate(dataset.samples(arrays))] if len(arrays.indices) or not len(task) else []
+    batcher, samples = dataset._makers()
+    (arrays,) = batcher.read(Call([task]))
+    return [collate(samples(arrays))] if len(arrays.indices) or not len(task) else []
 
 
 def _as_sent(error: Exception) -> Any:

@@ -7,8 +7,10 @@ tensors, unless a user changed the samples: it finds a function for our types in
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Mapping, MutableSequence, Sequence
+import random
+from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
 from functools import partial
 from itertools import takewhile
 from multiprocessing.reduction import ForkingPickler
@@ -196,6 +198,27 @@ def decoded(
     if not failed.any():
         return BatchArrays(made, arrays.indices)
     return BatchArrays({name: values[~failed] for name, values in made.items()}, arrays.indices[~failed])
+
+
+def seed_generators(seed: Sequence[int]) -> None:
+    """Seed the global generators of torch (on the CPU), `random` and NumPy."""
+    words = np.random.SeedSequence([int(word) % (1 << 64) for word in seed]).generate_state(4)
+    torch.default_generator.manual_seed(int(words[0]) << 32 | int(words[1]))
+    random.seed(int(words[2]))
+    np.random.seed(int(words[3]))  # noqa: NPY002  the generator that functions of users draw from
+
+
+@contextlib.contextmanager
+def seeded(seed: Sequence[int]) -> Iterator[None]:
+    """Seed the global generators, and set them back at the end: the training loop draws from them, too."""
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
+    seed_generators(seed)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(before[0])
+        random.setstate(before[1])
+        np.random.set_state(before[2])  # noqa: NPY002
 
 
 def transformed(steps: Sequence[Callable[[Any], Any]], sample: Sample, place: Callable[[], str]) -> Any:

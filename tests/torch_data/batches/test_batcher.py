@@ -11,7 +11,9 @@ from torch.utils.data import DataLoader, Subset
 
 import ray_h5
 from ray_h5 import Groups, Shuffle, Windows, errors, ragged, where
+from ray_h5.loading.read_calls import Task
 from ray_h5.torch_data import H5DataLoader, H5Dataset, OrderBatchSampler, OrderSampler, loader
+from ray_h5.torch_data.batches import processes
 from tests.kit.files import save
 
 ABOVE = {"compat", "loading", "order", "plan", "torch_data"}
@@ -43,15 +45,34 @@ def modules_of(work):
     return {name: count for name, count in entered.items() if name.split("/")[0] in ABOVE}
 
 
-def test_a_batch_passes_few_modules_and_enters_its_dataset_once(path):
-    for options, most in (({}, 10), ({"transform": lambda sample: sample}, 14)):
-        dataset = H5Dataset(path, kept_bytes=0, **options)
-        batches = iter(H5DataLoader(dataset, 16, OrderSampler(dataset, run_length=16), prefetch_factor=1))
-        next(batches)
-        next(batches)
-        passed = modules_of(lambda batches=batches: next(batches))
-        assert len(passed) <= most, passed
-        assert passed.get("torch_data/dataset.py", 0) <= 1
+def of_loader(**options):
+    return lambda data: H5DataLoader(data, 16, OrderSampler(data, run_length=16), prefetch_factor=1, **options)
+
+
+# What users write adds the module that makes samples. Workers begin with the dataset, which a DataLoader asks.
+WAYS = {
+    "plain": ({}, of_loader(), 10, 0),
+    "transform": ({"transform": dict}, of_loader(), 11, 0),
+    "collate_fn": ({}, of_loader(collate_fn=list), 11, 0),
+    "DataLoader": ({"transform": dict}, lambda data: DataLoader(data, 16, sampler=OrderSampler(data)), 10, 1),
+    "worker": (
+        {},
+        lambda data: (processes._made(data, list, Task(range(at, at + 16))) for at in range(0, 64, 16)),
+        10,
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_batch_passes_few_modules_and_enters_its_dataset_once(path, way):
+    options, made, most, times = WAYS[way]
+    batches = iter(made(H5Dataset(path, kept_bytes=0, **options)))
+    next(batches)
+    next(batches)
+    passed = modules_of(lambda: next(batches))
+    assert len(passed) <= most, passed
+    assert passed.get("torch_data/dataset.py", 0) == times
 
 
 class Halves(H5Dataset):
@@ -63,9 +84,23 @@ class Halves(H5Dataset):
         return batch
 
 
+class Rounds(H5Dataset):
+    """Makes samples of arrays itself."""
+
+    def samples(self, arrays):
+        return [{**sample, "x": sample["x"].round()} for sample in super().samples(arrays)]
+
+
 def test_a_subclass_that_collates_itself_is_asked(path):
     plain, halved = (next(iter(loader(made, 8))) for made in (H5Dataset(path), Halves(path)))
     assert np.array_equal(plain.x / 2, halved.x)
+
+
+@pytest.mark.parametrize("options", [{"threads": 0}, {"threads": 2}, {"workers": 1}])
+def test_a_subclass_that_makes_samples_of_arrays_is_asked(path, options):
+    (expected, *_), (batch, *_) = DataLoader(Rounds(path), 8), loader(Rounds(path), 8, shuffle=False, **options)
+    assert torch.equal(batch["x"], expected["x"])
+    assert torch.equal(batch["x"], H5Dataset(path)[:8]["x"].round())
 
 
 def test_a_dataset_that_is_closed_while_it_is_read_ends_the_epoch(path):
