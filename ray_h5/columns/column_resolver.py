@@ -21,6 +21,7 @@ from ray_h5.columns.conventions.matlab_columns import (
 )
 from ray_h5.columns.conventions.tables_of_programs import OF_ROWS, awkward_lists, listed_names, pandas_values
 from ray_h5.columns.derived_columns import (
+    ColumnKey,
     ColumnLike,
     Csr,
     Cut,
@@ -71,9 +72,6 @@ _COMPOUND_CATEGORIES = "uns/{}_categories"
 
 _COLUMNS = {*SPARSE, "category", "optional", "references", "ragged"}
 """What encodes a column."""
-
-_OF_UNITS = " of units"
-"""Ends the key of the bounds of what others are made of: it is no column itself."""
 
 _OPTIONS_OF_BOUNDS = (
     "The options of ragged() say what such numbers are: offsets=, ends=, bounds=, counts=, starts=, with base=1 where "
@@ -155,10 +153,10 @@ class Columns(ABC):
         self.made = {column.name: column for column in columns}
         self.decode_cf = decode_cf
         self.is_reversed = is_reversed
-        self.bounds: dict[str, Bounds] = {} if table is None else dict(table.bounds)
-        self.rows: dict[str, Partition] = {} if table is None else dict(table.rows)
+        self.bounds: dict[Ragged, Bounds] = {} if table is None else dict(table.bounds)
+        self.rows: dict[str | ColumnKey, Partition] = {} if table is None else dict(table.rows)
         self.chunked: dict[str, ChunkedBy] = {} if table is None else dict(table.chunked_by)
-        self.many: dict[str, GroupTable] = {} if table is None else dict(table.joined)
+        self.many: dict[ColumnKey, GroupTable] = {} if table is None else dict(table.joined)
         self.path_of: Callable[[str], str] = lambda name: name
         self._values: dict[str, Values] = {}
 
@@ -241,12 +239,12 @@ class Columns(ABC):
             return self.at(self.dataset_of(name), name)
         return self._made(made, made.name)
 
-    def _made(self, made: MadeColumn, name: str) -> Values:
-        """Return the values of what is made, of all parts; `name` says whose bounds are kept."""
+    def _made(self, made: MadeColumn, key: str | ColumnKey) -> Values:
+        """Return the values of what is made, of all parts; `key` says whose rows are kept."""
         if isinstance(made, Ragged):
-            return self.ragged(made, name)
+            return self.ragged(made, key)
         if isinstance(made, Csr):
-            return self.csr(made, name)
+            return self.csr(made, key)
         if isinstance(made, Fields):
             return self.fields(made, made.name)
         if isinstance(made, JoinedColumn):
@@ -352,8 +350,9 @@ class Columns(ABC):
             return None
         entries = []
         for name in ("indices", "data"):
-            key, pattern = f"{name} of {made!r}", GroupPattern(f"{made.dataset}/{name}", name=made.name)
+            key = ColumnKey("indices" if name == "indices" else "data", made)
             try:
+                pattern = GroupPattern(f"{made.dataset}/{name}", name=made.name)
                 joined = self._datasets(key, pattern).columns.get(made.name)
             except SchemaMismatchError:  # they differ in dtype
                 return None
@@ -370,7 +369,7 @@ class Columns(ABC):
     def _matches(self, made: JoinedColumn) -> tuple[GroupTable, str]:
         """Return what matches the pattern of datasets end to end, and the rest of it, if that is a field of them."""
         # A path leads into compound values as it does into groups: the longest beginning that matches is of datasets.
-        parts, key = [part for part in made.dataset.split("/") if part], repr(made)
+        parts, key = [part for part in made.dataset.split("/") if part], ColumnKey("datasets", made)
         for count in range(len(parts), 0, -1) if key not in self.many else ():
             pattern = "/".join(parts[:count])
             try:
@@ -386,16 +385,16 @@ class Columns(ABC):
 
     def referred(self, path: str) -> Values:
         """Return the values of a column of references: what they refer to."""
-        table = self._referred(f"references in {path.strip('/')!r}", GroupPattern(path.strip("/"), name=path))
+        table = self._referred(ColumnKey("datasets", path.strip("/")), GroupPattern(path.strip("/"), name=path))
         return referred_values(self.path, path, table, is_reversed=self.is_reversed)
 
-    def _referred(self, key: str, pattern: GroupPattern) -> GroupTable:
+    def _referred(self, key: ColumnKey, pattern: GroupPattern) -> GroupTable:
         try:
             return self._datasets(key, pattern)
         except SchemaMismatchError as exc:
             raise UnsupportedColumnError(*exc.args) from None
 
-    def _datasets(self, key: str, pattern: GroupPattern, *, are_encoded_ok: bool = False) -> GroupTable:
+    def _datasets(self, key: ColumnKey, pattern: GroupPattern, *, are_encoded_ok: bool = False) -> GroupTable:
         """Return the datasets that a column consists of. The key says which: a name may be that of others, too."""
         if key not in self.many:
             table, refused = self.reader.group_table(pattern, [])
@@ -405,10 +404,10 @@ class Columns(ABC):
             self.many[key] = table
         return self.many[key]
 
-    def at(self, path: str, name: str = "", key: str = "") -> Values:
+    def at(self, path: str, name: str = "", key: ColumnKey | None = None) -> Values:
         """Return the values of what is at a path; `name` is that of the column, if it has another one.
 
-        `key` says whose bounds are kept, if it is no column of its own.
+        `key` says whose rows are kept, if it is no column of its own.
         """
         if (source := self.plain(path)) is not None:
             return self.decoded(source)
@@ -426,7 +425,7 @@ class Columns(ABC):
             return stored
         return reversed_groups(source, *self.attributes(source, _OF_MATLAB))
 
-    def _encoded(self, path: str, encoding: Encoding, name: str, key: str) -> Values:
+    def _encoded(self, path: str, encoding: Encoding, name: str, key: ColumnKey | None) -> Values:
         """Return the values of what is encoded in several datasets."""
         group = path.strip("/")
         if encoding.kind in SPARSE:
@@ -620,7 +619,7 @@ class Columns(ABC):
 
     # Rows that are ranges -------------------------------------------------------------------------
 
-    def ragged(self, made: Ragged, name: str, *, by_file: bool = False) -> Ranges | Decoded:
+    def ragged(self, made: Ragged, key: str | ColumnKey, *, by_file: bool = False) -> Ranges | Decoded:
         """Return the values of a column made by `ragged`; which rows each group has is known then, by name.
 
         `by_file` says that the file says what has the bounds, and not the user, who may name other datasets.
@@ -630,7 +629,7 @@ class Columns(ABC):
         def check(own: Bounds, length: int, part: int) -> None:
             check_bounds(own, made, length, self.where(part))
 
-        bounds = self._bounds(made, name, [content], check, "" if by_file else _OPTIONS_OF_BOUNDS)
+        bounds = self._bounds(made, key, [content], check, "" if by_file else _OPTIONS_OF_BOUNDS)
         ranges = Ranges(made.name, self.path, content.values, bounds)
         if (array := content.values.array).kind != "sparse":
             return ranges
@@ -641,7 +640,7 @@ class Columns(ABC):
             )
         return dense_ranges(ranges)
 
-    def csr(self, made: Csr, column: str) -> SparseRows:
+    def csr(self, made: Csr, key: str | ColumnKey) -> SparseRows:
         """Return the rows of a sparse matrix, of a file or of each group, one group after the other."""
         name, take = made.group, None
         if self.groups is None:
@@ -664,8 +663,8 @@ class Columns(ABC):
                     f"there are {num_indices} indices and {num_values} values; expected equal numbers, and all from 0"
                 )
 
-        bounds = self._bounds(made.rows, column, [indices, data], check)
-        width = self._common_width(made, column, bounds)
+        bounds = self._bounds(made.rows, key, [indices, data], check)
+        width = self._common_width(made, key, bounds)
         if made.take is not None:
             take = self._along(f"csr({name!r})", made, made.take, width)
         return SparseRows(name, indices.values, data.values, bounds, width, made.dense, take, self.path)
@@ -687,7 +686,7 @@ class Columns(ABC):
                 return whole
             return replace(whole, values=of_one_kind(self._part_of(of, whole.values)), joined=None)
         # Another maker, or the user, may make a column of the same dataset with other bounds: keys say how it is made.
-        key, name = key_of_units(of), of if isinstance(of, str) else repr(of)
+        key, name = ColumnKey("units", of), of if isinstance(of, str) else repr(of)
         if isinstance(of, str):
             values = Stored.of(self.source(of)) if is_stored else self.at(of, key=key)
         else:
@@ -728,7 +727,7 @@ class Columns(ABC):
     def _bounds(
         self,
         made: Ragged,
-        name: str,
+        key: str | ColumnKey,
         contents: Sequence[Parts],
         check: Callable[[Bounds, int, int], None],
         advice: str = "",
@@ -740,31 +739,31 @@ class Columns(ABC):
 
         What is kept are places in a part: columns with the same bounds may have other content, with other lengths.
         """
-        key, content = made.bounds_key, contents[0]
-        if self.groups is None and not name.endswith(_OF_UNITS):
-            self.chunked[name] = ChunkedBy(key, max(part.chunk_rows for part in contents))
-        if self.groups is None and key in self.bounds:
+        said, content = made.bounds_only, contents[0]
+        if self.groups is None and isinstance(key, str):
+            self.chunked[key] = ChunkedBy(said, max(part.chunk_rows for part in contents))
+        if self.groups is None and said in self.bounds:
             with as_said(advice):
-                check(self.bounds[key], int(content.lengths[0]), 0)
-        elif key not in self.bounds or name not in self.rows:
+                check(self.bounds[said], int(content.lengths[0]), 0)
+        elif said not in self.bounds or key not in self.rows:
             read = {option: self._read_bounds(dataset) for option, dataset in made.given.items()}
-            said = " and ".join(map(repr, made.given.values()))
+            datasets = " and ".join(map(repr, made.given.values()))
             of_parts = []
             for part, length in enumerate(content.lengths.tolist()):
                 own = {option: values[part] for option, values in read.items()}
-                where = f"{self.where(part)}: column {made.name!r}, {said}"
+                where = f"{self.where(part)}: column {made.name!r}, {datasets}"
                 with as_said(advice):
                     bounds = bounds_in(own, where, made.base, inclusive=made.inclusive, num_values=length)
                     check(bounds, length, part)
                 of_parts.append(bounds)
-            self.bounds[key] = Bounds.end_to_end(of_parts, np.zeros(1, np.int64))
+            self.bounds[said] = Bounds.end_to_end(of_parts, np.zeros(1, np.int64))
             if self.groups is not None:
-                self.rows[name] = Partition.of(np.array([len(bounds) for bounds in of_parts], np.int64))
-        bounds = self.bounds[key]
+                self.rows[key] = Partition.of(np.array([len(bounds) for bounds in of_parts], np.int64))
+        bounds = self.bounds[said]
         if self.groups is None:
             return bounds
         # Units of the content are counted through all groups: those of a group begin at another one in each column.
-        firsts = self.rows[name].spread(content.starts)
+        firsts = self.rows[key].spread(content.starts)
         return Bounds(bounds.starts + firsts, bounds.stops + firsts)
 
     def _read_bounds(self, of: ColumnLike) -> list[np.ndarray]:
@@ -777,12 +776,12 @@ class Columns(ABC):
             )
         return units.read(self.reader)
 
-    def _common_width(self, made: Csr, column: str, bounds: Bounds) -> int:
+    def _common_width(self, made: Csr, key: str | ColumnKey, bounds: Bounds) -> int:
         """Return the length of a row of a sparse matrix, which is one in all groups."""
         reader, name, groups = self.reader, made.group, self.groups
         of_parts = [len(bounds)]
         if groups is not None:
-            of_parts = self.rows[column].lengths.tolist()
+            of_parts = self.rows[key].lengths.tolist()
 
         def widths() -> np.ndarray:
             of_each = (width_of(reader, made, self._path(part, name), count) for part, count in enumerate(of_parts))
@@ -808,11 +807,6 @@ def are_ranges(values: Values) -> bool:
 def of_one_kind(values: Values) -> Values:
     """Return values that others are made of, whose kind does not depend on how long those of a file happen to be."""
     return replace(values, is_column=False) if isinstance(values, Ranges) else values
-
-
-def key_of_units(of: ColumnLike) -> str:
-    """Return the key under which the rows of a column that others are made of are kept."""
-    return f"{of!r}{_OF_UNITS}"
 
 
 def are_single_values(joined: JoinedArray) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, replace
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
@@ -81,14 +81,10 @@ class Ragged(_OfColumn):
         return {option: name for option in options if (name := getattr(self, option)) is not None}
 
     @property
-    def bounds_key(self) -> str:
-        """Says where rows begin and end: columns with the same key have the same rows."""
-        counted = f"\n{self.base}\n{self.inclusive}" if self.base or self.inclusive else ""
-        if {*self.given} == {"starts"}:  # the last row ends with the values
-            counted += f"\nin {self.content}"
-        unnamed = () if self.starts is None else ("starts", "counts")
-        names = [f"{name}" if option in unnamed else f"{option} {name}" for option, name in self.given.items()]
-        return "\n".join(names) + counted
+    def bounds_only(self) -> Ragged:
+        """Where rows begin and end, of whatever content: columns that share it have the same rows."""
+        is_of_content = {*self.given} == {"starts"}  # the last row ends with the values
+        return replace(self, content=self.content if is_of_content else "", called="")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -282,6 +278,29 @@ MadeColumn: TypeAlias = Ragged | Csr | Fields | RowPart | JoinedColumn
 
 ColumnLike: TypeAlias = str | MadeColumn
 """An entry of ``columns=[...]``, and what a column is made of."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnKey:
+    """What is known of columns beside those that the user names, whose keys are their names.
+
+    The same dataset may be a column, and what others are made of, with other rows.
+
+    Attributes
+    ----------
+    what : str
+        ``"units"``: the rows of what a column is made of; ``"datasets"``: those that are end to end, or that references
+        lead to; ``"indices"`` and ``"data"``: those of sparse matrices end to end.
+    of : ColumnLike
+        The column, or the dataset of references.
+    in_each_group : bool
+        Whether they are those of each group that is a row.
+    """
+
+    what: Literal["units", "datasets", "indices", "data"]
+    of: ColumnLike
+    in_each_group: bool = False
+
 
 BoundsLike: TypeAlias = ColumnLike
 """What says where rows begin or end: a dataset, or any column with an integer, or a pair of them, for each unit."""

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ray_h5.columns.ragged.bounds import RUNS, Bounds
+from ray_h5.columns.ragged.bounds import Bounds
 from ray_h5.manifest.partition import Partition
 from ray_h5.merged_facts import Facts
 
 if TYPE_CHECKING:
+    from ray_h5.columns.derived_columns import ColumnKey, Ragged
     from ray_h5.columns.ragged.bounds import ChunkedBy
     from ray_h5.columns.schema import ColumnSpec
     from ray_h5.manifest.joined_arrays import GroupTable
@@ -76,10 +77,10 @@ class RowTable(Facts):
         int64: the steps of each episode; or the entries of each row of equal values.
     num_steps : int
         With windows: steps of all episodes.
-    bounds : mapping of str to Bounds
-        Where the rows of columns begin and end in longer arrays, by the datasets that say so: in those of their group,
-        if there are several, since columns with the same bounds may have arrays of other lengths.
-    rows : mapping of str to Partition
+    bounds : mapping of Ragged to Bounds
+        Where the rows of columns begin and end in longer arrays, by what says so: in those of their group, if there are
+        several, since columns with the same bounds may have arrays of other lengths.
+    rows : mapping of str or ColumnKey to Partition
         The rows that each group has of such a column, by column.
     chunked_by : mapping of str to ChunkedBy
         The bounds of such columns.
@@ -89,7 +90,7 @@ class RowTable(Facts):
         int64: with `Patches` of groups, how many of these each group has.
     entries : mapping of str to int
         With `Files`, the length of the first axis of columns; with `Patches` that are drawn, what they are drawn in.
-    joined : mapping of str to GroupTable
+    joined : mapping of ColumnKey to GroupTable
         The datasets of columns that consist of many, by what says which: a `joined`, or a dataset of references.
     absent : mapping of str to ColumnSpec
         Columns that other files have and this one lacks: its rows have no values of them.
@@ -102,12 +103,12 @@ class RowTable(Facts):
     groups: GroupTable | None = None
     episode_lengths: np.ndarray | None = None
     num_steps: int = 0
-    bounds: Mapping[str, Bounds] = field(default_factory=dict)
-    rows: Mapping[str, Partition] = field(default_factory=dict)
+    bounds: Mapping[Ragged, Bounds] = field(default_factory=dict)
+    rows: Mapping[str | ColumnKey, Partition] = field(default_factory=dict)
     chunked_by: Mapping[str, ChunkedBy] = field(default_factory=dict)
     chosen: np.ndarray | None = None
     entries: Mapping[str, int] = field(default_factory=dict)
-    joined: Mapping[str, GroupTable] = field(default_factory=dict)
+    joined: Mapping[ColumnKey, GroupTable] = field(default_factory=dict)
     times: Mapping[str, Times] = field(default_factory=dict)
     chosen_counts: np.ndarray | None = None
     absent: Mapping[str, ColumnSpec] = field(default_factory=dict)
@@ -127,9 +128,9 @@ class RowTable(Facts):
         """Return the bounds of the rows of a column, and the chunk size of what they are ranges of; None for others."""
         if (chunked := self.chunked_by.get(name)) is None:
             return None
-        bounds = self.bounds.get(chunked.key)
-        if chunked.key == RUNS:
-            bounds = Bounds.of(Partition.of(self.lengths))
+        if chunked.bounds is None:
+            return Bounds.of(Partition.of(self.lengths)), chunked.size
+        bounds = self.bounds.get(chunked.bounds)
         return None if bounds is None else (bounds, chunked.size)
 
     @property

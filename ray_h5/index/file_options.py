@@ -378,7 +378,7 @@ def _read_ends(index: RowIndex) -> None:
             reader.read(names, np.array([row]))
             for made in ranges:
                 # Offsets and ends are of all values: planning has compared them.
-                bounds = None if table is None else table.bounds.get(made.bounds_key)
+                bounds = None if table is None else table.bounds.get(made.bounds_only)
                 if bounds is None or not isinstance(made.content, str):
                     continue
                 length = reader.base.column(made.content).num_rows

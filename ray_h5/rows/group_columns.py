@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ray_h5.columns.column_resolver import Columns, Parts, Source, key_of_units
+from ray_h5.columns.column_resolver import Columns, Parts, Source
 from ray_h5.columns.conventions.cf_columns import attributes_of_text, text_of_attributes
 from ray_h5.columns.derived_columns import (
+    ColumnKey,
     ColumnLike,
     Csr,
     Fields,
@@ -159,8 +160,8 @@ class GroupColumns(Columns):
             return self._datasets_of(made, made.name)
         return [self.dataset_of(name)]
 
-    def _datasets_of(self, of: ColumnLike, name: str) -> list[str]:
-        """Return the datasets that a column is made of; without those of bounds that are known, by name."""
+    def _datasets_of(self, of: ColumnLike, key: str | ColumnKey) -> list[str]:
+        """Return the datasets that a column is made of; without those of bounds that are known, by `key`."""
         if isinstance(of, str):
             return [of]
         if isinstance(of, JoinedColumn):
@@ -168,9 +169,9 @@ class GroupColumns(Columns):
         if isinstance(of, Csr):
             content, of = [f"{of.group}/data", f"{of.group}/indices"], of.rows
         else:
-            content = self._datasets_of(of.argument, key_of_units(of.argument))
-        bounds = of.given.values() if isinstance(of, Ragged) and name not in self.rows else ()
-        return [*content, *(path for bound in bounds for path in self._datasets_of(bound, key_of_units(bound)))]
+            content = self._datasets_of(of.argument, ColumnKey("units", of.argument))
+        bounds = of.given.values() if isinstance(of, Ragged) and key not in self.rows else ()
+        return [*content, *(path for bound in bounds for path in self._datasets_of(bound, ColumnKey("units", bound)))]
 
     def in_file(self, path: str) -> Values:
         return self._of_file.in_file(path)
@@ -344,7 +345,7 @@ class GroupColumns(Columns):
 
     def end_to_end(self, made: JoinedColumn) -> Values:
         """Return the rows of what matches a pattern below each group, those of one after those of the one before."""
-        key = f"rows of {made} in each group"
+        key = ColumnKey("datasets", made, in_each_group=True)
         whole = self._datasets_end_to_end(made, key)
         if whole is None:
             return self._each_end_to_end(made, key)
@@ -354,7 +355,7 @@ class GroupColumns(Columns):
 
         return OfParts(made.name, (whole,), part_of, joined=self._shapes_of(made, whole, self.rows[key]))
 
-    def _datasets_end_to_end(self, made: JoinedColumn, key: str) -> Values | None:
+    def _datasets_end_to_end(self, made: JoinedColumn, key: ColumnKey) -> Values | None:
         """Fast path of `end_to_end` for datasets of groups of one pattern: one array, however many there are.
 
         None for what is read otherwise, or is wrong.
@@ -381,7 +382,7 @@ class GroupColumns(Columns):
                 return whole.values
         return None
 
-    def _each_end_to_end(self, made: JoinedColumn, key: str) -> Values:
+    def _each_end_to_end(self, made: JoinedColumn, key: ColumnKey) -> Values:
         """Return what `end_to_end` does, of groups whose columns are made one by one, when they are read."""
         made_of: LRU[Values] = LRU(_MOST_MADE)
 
@@ -448,9 +449,9 @@ def _as_stored(path: str) -> str:
     return f"stored {path}"
 
 
-def _followed(path: str) -> str:
+def _followed(path: str) -> ColumnKey:
     """Return the key of the datasets that a column of each group refers to."""
-    return f"references in each {path!r}"
+    return ColumnKey("datasets", path, in_each_group=True)
 
 
 def _encoding(kind: EncodingKind, said: str, path: str) -> Encoding:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_h5 import Groups, Windows, fields, loader, part, ragged
+from ray_h5 import Groups, Shuffle, Windows, fields, loader, part, ragged
 from ray_h5.index.stored.facts_store import MEMORY
 from ray_h5.manifest.partition import Partition
 from ray_h5.manifest.row_requests import Request
@@ -98,3 +98,36 @@ def test_groups_whose_contents_differ_in_length(tmp_path, option, is_indexed):
         batches = loader(path, 3, columns=columns, shuffle=None, pad=True, **options)
         lengths = [length for batch in batches for length in batch[f"{names[0]}_length"].reshape(-1).tolist()]
         assert lengths == [len(row[names[0]]) for row in expected]
+
+
+INNER = "ragged('x', offsets='inner')"
+LIKE_KEYS = [f"{INNER} of units", "x of units", "offsets inner", "inner\n1\nTrue", "episodes inner"]
+
+
+@pytest.mark.parametrize("name", LIKE_KEYS)
+@pytest.mark.parametrize("groups", [[""], ["a/", "b/"]], ids=["axis", "groups"])
+def test_no_name_of_a_column_is_taken_for_what_others_are_made_of(tmp_path, name, groups):
+    x, inner, own = np.arange(12), np.array([0, 2, 5, 5, 12]), np.array([0, 4, 12])
+    datasets = {"x": x, "inner": inner, "outer": np.array([0, 1, 4]), "own": own}
+    path = save(tmp_path / "a.h5", {f"{group}{of}": values for group in groups for of, values in datasets.items()})
+    columns = {name: ragged("x", offsets="own"), "nested": ragged(ragged("x", offsets="inner"), offsets="outer")}
+    expected = {name: [x[:4].tolist(), x[4:].tolist()], "nested": [[[0, 1]], [[2, 3, 4], [], [*range(5, 12)]]]}
+    options = {"rows": Groups("*"), "windows": Windows({column: [0] for column in columns})} if len(groups) > 1 else {}
+    in_window = 0 if options else slice(None)
+    for order in (columns, dict(reversed(columns.items()))):
+        MEMORY.clear()
+        rows = [*H5Dataset(path, order, **options)]
+        own = [row[name][in_window].tolist() for row in rows]
+        nested = [[part.tolist() for part in row["nested"][in_window]] for row in rows]
+        assert {name: own, "nested": nested} == {column: rows * len(groups) for column, rows in expected.items()}
+
+
+def test_any_name_of_a_column_has_chunk_groups(tmp_path):
+    starts = np.arange(401) * 7
+    path = save(tmp_path / "a.h5", {"x": np.arange(2800), "offsets": starts}, chunks=(100,))
+    orders = []
+    for name in ("n", "n of units"):
+        columns = {name: ragged("x", offsets="offsets")}
+        batches = loader(path, 8, columns=columns, shuffle=Shuffle("chunks", seed=0), pad=True)
+        orders.append([int(row[0]) for batch in batches for row in batch[name]])
+    assert orders[0] == orders[1]

@@ -50,29 +50,20 @@ class Bounds:
         return int((self.stops - self.starts).sum())
 
 
-RUNS = "runs of equal values"
-"""The key of the bounds of rows of equal values: a table has their lengths."""
-
-
 @dataclass(frozen=True, slots=True)
 class ChunkedBy:
     """In which steps the rows of a column are best read: as the chunks of the longer array are.
 
     Attributes
     ----------
-    key : str
-        The bounds of the column.
+    bounds : Ragged, optional
+        What says where the rows of the column begin and end; None for rows of equal values, whose lengths a table has.
     size : int
         Values of a chunk.
     """
 
-    key: str
+    bounds: Ragged | None
     size: int = field(default=1)
-
-
-def episodes_key(name: str) -> str:
-    """Return the key of episodes whose bounds a dataset has, among the bounds of a file."""
-    return f"episodes {name}"
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 from msgspec.msgpack import Ext
 
+from ray_h5.columns.derived_columns import ColumnKey, Csr, Cut, Fields, JoinedColumn, Ragged, RowPart
 from ray_h5.columns.ragged.bounds import Bounds, ChunkedBy
 from ray_h5.columns.row_table import RowTable, Times
 from ray_h5.columns.schema import ColumnSpec
@@ -26,14 +27,14 @@ from ray_h5.manifest.partition import Partition
 from ray_h5.storage.byte_source import FileIdentity, ObjectIdentity
 
 _CLASSES: tuple[Any, ...] = (
-    Along, Bounds, ChunkedBy, ColumnFacts, ColumnLayout, ColumnNotes, ColumnSpec, Encoding, FileIdentity,
-    FilterPipeline, FilterStep, GroupTable, JoinedArray, KnownColumn, Manifest, ObjectIdentity, OtherColumn,
-    PackedIndex, Partition, Paths, Redirect, RowTable, Texts, Times,
+    Along, Bounds, ChunkedBy, ColumnFacts, ColumnKey, ColumnLayout, ColumnNotes, ColumnSpec, Csr, Cut, Encoding, Fields,
+    FileIdentity, FilterPipeline, FilterStep, GroupTable, JoinedArray, JoinedColumn, KnownColumn, Manifest,
+    ObjectIdentity, OtherColumn, PackedIndex, Partition, Paths, Ragged, Redirect, RowPart, RowTable, Texts, Times,
 )  # fmt: skip
 _FIELDS = {class_: tuple(one.name for one in fields(class_)) for class_ in _CLASSES}
 _NUMBERS = {class_: number for number, class_ in enumerate(_CLASSES)}
-_ARRAY, _DTYPE, _POOLED, _TEXT = 124, 125, 126, 127
-_MARKS = {number: Ext(number, b"") for number in (*range(len(_CLASSES)), _ARRAY, _DTYPE)}
+_PAIRS, _ARRAY, _DTYPE, _POOLED, _TEXT = 123, 124, 125, 126, 127
+_MARKS = {number: Ext(number, b"") for number in (*range(len(_CLASSES)), _PAIRS, _ARRAY, _DTYPE)}
 _KEPT = ("columns", "sources", "listing", "left_out", "sought", "table", "known")
 """The facts that files may be alike in."""
 
@@ -75,7 +76,11 @@ class FactsWriter:
         if kind is tuple or kind is list:
             return [*map(self._plain, value)]
         if isinstance(value, Mapping):
-            return {self._plain(name): self._plain(item) for name, item in value.items()}
+            names, items = [*map(self._plain, value)], [*map(self._plain, value.values())]
+            is_text = {*map(type, names)} <= {str}  # no other key is hashable once it is plain
+            return (
+                dict(zip(names, items, strict=True)) if is_text else [_MARKS[_PAIRS], [*zip(names, items, strict=True)]]
+            )
         if kind is np.ndarray:
             held = value.reshape(-1).tolist() if value.dtype.hasobject else value.tobytes()
             return [_MARKS[_ARRAY], self._plain(value.dtype), list(value.shape), self._plain(held)]
@@ -132,6 +137,8 @@ class FactsReader:
     def _object(self, number: int, parts: list[Any]) -> Any:
         if number == _DTYPE:
             return dtype_of(parts[0])
+        if number == _PAIRS:
+            return dict(self._value(parts[0]))
         if number != _ARRAY:
             return _CLASSES[number](*map(self._value, parts))
         kind, shape, held = self._value(parts[0]), parts[1], parts[2]

@@ -9,7 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from ray_h5.columns.column_resolver import are_single_values
-from ray_h5.columns.ragged.bounds import Bounds, episodes_key
+from ray_h5.columns.derived_columns import Ragged
+from ray_h5.columns.ragged.bounds import Bounds
 from ray_h5.columns.row_table import RowTable, Times
 from ray_h5.errors import OptionError
 from ray_h5.lru import first_time
@@ -104,9 +105,8 @@ class Clock:
         """Return the clock of a file, given what is known of it."""
         if windows.at is not None:
             return cls.of_times(table.times.__getitem__, windows)
-        has_bounds = windows.episode_bounds is not None and len(table.lengths)
-        bounds = table.bounds[episodes_key(windows.episode_bounds or "")] if has_bounds else None
-        return cls.of_steps(table, windows, bounds)
+        name = windows.episode_bounds if len(table.lengths) else None
+        return cls.of_steps(table, windows, None if name is None else table.bounds[Ragged("", bounds=name)])
 
     @property
     def rows_of_recordings(self) -> np.ndarray:

@@ -8,8 +8,9 @@ import numpy as np
 
 from ray_h5.buffers import objects
 from ray_h5.columns.column_resolver import Parts
+from ray_h5.columns.derived_columns import Ragged
 from ray_h5.columns.file_columns import FileColumns
-from ray_h5.columns.ragged.bounds import Bounds, as_said, bounds_in, check_inside, episodes_key, integers_in
+from ray_h5.columns.ragged.bounds import Bounds, as_said, bounds_in, check_inside, integers_in
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.values import read_units
 from ray_h5.errors import SchemaMismatchError, UnknownColumnError
@@ -94,7 +95,7 @@ class AxisRows(Episodes):
     def _bounds_in(self, name: str) -> Bounds:
         """Return where episodes begin and end, as pairs say."""
         known = self.columns.bounds
-        if (key := episodes_key(name)) not in known:
+        if (key := Ragged("", bounds=name)) not in known:
             (pairs,) = self.columns.units_at(name).read(self.columns.reader)
             with as_said(_OF_BOUNDS):
                 known[key] = bounds_in({"bounds": pairs}, f"{self.columns.path}: {name!r}")
