@@ -21,8 +21,10 @@ from joblib import cpu_count
 
 import ray_h5
 from ray_h5.errors import OptionError
+from ray_h5.lru import LRU
 from ray_h5.messages import counted, few
 from ray_h5.options import require
+from ray_h5.read.file_caches import max_open
 from ray_h5.read.native.build import loop_line
 from ray_h5.storage.addresses import is_url
 from ray_h5.torch_data import H5Dataset, loader
@@ -31,6 +33,9 @@ from ray_h5.torch_data.h5_data_loader import plain_batches
 _TURNS = 3
 _WORKERS = 2
 """Processes of a DataLoader over h5py; it is measured without them, too."""
+
+_MOST_OPEN, _MOST_CACHED_BYTES = 256, 1 << 30
+"""Bounds of each process of a DataLoader over h5py: files that are open, and bytes that their chunk caches may hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +107,7 @@ def measure(
     group = options.get("group") or "/"
     if not has_other_rows and H5pyRows.can_read(_paths(dataset), dataset.columns, group):
         plain = H5pyRows(_paths(dataset), dataset.columns, group)
-        note = plain.held_in_cache()
+        note = " ".join(filter(None, [plain.held_in_cache(), plain.opened_again()]))
         for workers, name in ((0, "h5py, DataLoader"), (_WORKERS, f"h5py, DataLoader, {_WORKERS} workers")):
             ways[name] = _rows_of(plain_batches(copy.copy(plain), batch_size, workers))  # each opens the files itself
     for threads in sorted({1, 2, min(8, max(2, cpu_count()))}):
@@ -141,7 +146,7 @@ def _paths(dataset: H5Dataset) -> list[str]:
 
 
 class H5pyRows:
-    """A plain Dataset over h5py: each column of each row by one call.
+    """A plain Dataset over h5py: each column of each row by one call. The files that were read last stay open.
 
     Parameters
     ----------
@@ -166,12 +171,18 @@ class H5pyRows:
         with h5py.File(paths[0], "r") as file:
             return all(isinstance(file[group].get(name), h5py.Dataset) for name in columns)
 
-    # On first use, so that each process opens the files itself.
     @cached_property
-    def datasets(self) -> list[dict[str, h5py.Dataset]]:
-        """The datasets of each file, by column."""
-        groups = [h5py.File(path, "r")[self.group] for path in self.paths]
-        return [{name: group[name] for name in self.columns} for group in groups]
+    def _open(self) -> LRU[dict[str, h5py.Dataset]]:
+        """The datasets of the files that were read last, by number. It is made by the process that reads."""
+        return LRU(max_open(_MOST_OPEN), _MOST_CACHED_BYTES, _cached_bytes, keeps_last=True)
+
+    def _datasets(self, number: int) -> dict[str, h5py.Dataset]:
+        datasets = self._open.get(number)
+        if datasets is None:
+            group = h5py.File(self.paths[number], "r")[self.group]  # open as long as one of its datasets
+            datasets = {name: group[name] for name in self.columns}
+            self._open.put(number, datasets)
+        return datasets
 
     def __len__(self) -> int:
         return int(self.ends[-1])
@@ -179,7 +190,7 @@ class H5pyRows:
     def __getitem__(self, row: int) -> dict[str, Any]:
         number = int(np.searchsorted(self.ends, row, "right"))
         local = row - (int(self.ends[number - 1]) if number else 0)
-        return {name: column[local] for name, column in self.datasets[number].items()}
+        return {name: column[local] for name, column in self._datasets(number).items()}
 
     def held_in_cache(self) -> str:
         """Return which columns h5py decodes once, as its chunk cache holds all of their chunks; nothing if it has none.
@@ -191,7 +202,7 @@ class H5pyRows:
             with h5py.File(path, "r") as file:
                 for name in [*held]:
                     dataset = file[self.group][name]
-                    size = dataset.id.get_access_plist().get_chunk_cache()[1]
+                    size = _cache_size(dataset)
                     if dataset.chunks is None or _decoded_bytes(dataset) > size:
                         held.remove(name)
             if not held:
@@ -200,6 +211,22 @@ class H5pyRows:
             f"h5py decodes {few(sorted(held))} once, and not for each row: its chunk cache of {size / 2**20:.0f} MiB "
             "holds all chunks of a file. With larger files of this kind h5py is slower."
         )
+
+    def opened_again(self) -> str:
+        """Return that files are opened again and again; nothing if all of them may be open."""
+        most, count = max_open(_MOST_OPEN), len(self.paths)
+        return f"h5py has {most} of {count} files open at a time, and opens the others again." if count > most else ""
+
+
+def _cache_size(dataset: h5py.Dataset) -> int:
+    """Return the bytes of the chunk cache of a dataset."""
+    return int(dataset.id.get_access_plist().get_chunk_cache()[1])
+
+
+def _cached_bytes(datasets: dict[str, h5py.Dataset]) -> int:
+    """Return the bytes that the chunk caches of the datasets of a file may hold."""
+    chunked = [dataset for dataset in datasets.values() if dataset.chunks is not None]
+    return sum(min(_cache_size(dataset), _decoded_bytes(dataset)) for dataset in chunked)
 
 
 def _decoded_bytes(dataset: h5py.Dataset) -> int:

@@ -8,6 +8,7 @@ import hdf5plugin  # noqa: F401  lets h5py read the workloads
 import numpy as np
 import pytest
 
+from ray_h5 import bench
 from ray_h5.cli import main
 from tests.bench.files import make_workload
 from tests.kit.files import save
@@ -192,3 +193,16 @@ def test_an_error_of_a_flag_of_repack_begins_with_it(tmp_path, capsys):
     shown = capsys.readouterr().err
     assert f"--page 1048576: {tmp_path}/a.h5 begins with 512 bytes" in shown
     assert "drop= is --drop" in shown
+
+
+def test_bench_bounds_the_files_that_h5py_has_open(tmp_path, capsys, monkeypatch):
+    for number in range(12):
+        save(tmp_path / f"{number:02}.h5", {"x": np.arange(3) + 10 * number})
+    monkeypatch.setattr(bench, "_MOST_OPEN", 5)
+    paths = sorted(map(str, tmp_path.iterdir()))
+    before, rows = h5py.h5f.get_obj_count(types=h5py.h5f.OBJ_FILE), bench.H5pyRows(paths, ["x"], "/")
+    for row in np.random.default_rng(0).permutation(36).tolist() * 2:
+        assert rows[row] == {"x": row % 3 + 10 * (row // 3)}
+        assert h5py.h5f.get_obj_count(types=h5py.h5f.OBJ_FILE) <= 5 + before
+    assert main(["bench", str(tmp_path), "--seconds", "0.01", "--no-ray"]) == 0
+    assert "h5py has 5 of 12 files open at a time" in capsys.readouterr().out
