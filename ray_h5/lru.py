@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Generic, TypeVar
 
 from ray_h5.per_process import PerProcess
@@ -139,9 +139,21 @@ class _State(Generic[Value]):
             self.total_bytes -= self.items.pop(key)[1]
 
 
-_ASKED: LRU[int] = LRU(10_000)
+_ASKED: LRU[frozenset[str]] = LRU(10_000)
 
 
 def first_time(*key: Hashable) -> bool:
     """Return whether this process asks for the first time with a key, of the last ten thousand: to say it once."""
-    return _ASKED.update(hash(key), lambda times: (times or 0) + 1) == 1
+    return bool(not_asked([""], *key))
+
+
+def not_asked(names: Sequence[str], *key: Hashable) -> list[str]:
+    """Return those of some names that this process asks for the first time with a key, of the last ten thousand."""
+    new: list[str] = []
+
+    def with_new(known: frozenset[str] | None) -> frozenset[str]:
+        new.extend(name for name in names if known is None or name not in known)
+        return frozenset(names).union(known or ())
+
+    _ASKED.update(hash(key), with_new)
+    return new

@@ -15,7 +15,7 @@ from ray_h5.index.row_index import RowIndex
 from ray_h5.likely_rows.shapes import block_of
 from ray_h5.likely_rows.suggestions import suggestions
 from ray_h5.likely_rows.tree import FileTree, Seen
-from ray_h5.lru import first_time
+from ray_h5.lru import not_asked
 from ray_h5.messages import counted, few, printable
 from ray_h5.rows.frames_option import Frames
 from ray_h5.rows.windows_option import IS_PAD
@@ -40,18 +40,19 @@ _MAX_COPIED, _MAX_NAMED = 8, 40
 
 def warn_of_surprises(index: RowIndex, files: FileOptions) -> None:
     """Warn of columns that are likely samples, unless they were named; and of values that have to be converted."""
-    notices: list[Callable[[RowIndex], str]] = [_of_no_rows, _of_patterns, _of_shapes, _of_packing]
+    notices: dict[str, Callable[[RowIndex], str]] = {}
     if files.source.names is None and index.scope.by_axis and not index.tables:
-        notices.insert(0, partial(_of_rows, files))
+        notices["of rows"] = partial(_of_rows, files)
+    notices |= {"of no rows": _of_no_rows, "of patterns": _of_patterns, "of shapes": _of_shapes}
+    notices["of packing"] = _of_packing
     if len(index.files) > 1 and ("X" in index.columns or any(name.startswith("layers/") for name in index.columns)):
-        notices.append(_of_names)
+        notices["of names"] = _of_names
     if files.source.names is not None and index.scope.windows is not None:
-        notices.append(_of_padding)
+        notices["of padding"] = _of_padding
     rows = repr((files.source.rows, files.source.windows))  # other patterns may match nothing
-    what = hash((index.scope.group, rows, *index.columns, *index.files.all_paths()))
-    for notice in notices:
+    for name in not_asked([*notices], index.scope.group, rows, *index.columns, *index.files.all_paths()):
         try:
-            message = notice(index) if first_time(getattr(notice, "func", notice).__name__, what) else ""
+            message = notices[name](index)
         except RayH5Error as exc:
             logger.debug("%s", exc)  # a file that cannot be read is reported where it is read
             continue

@@ -125,7 +125,7 @@ class Lookup:
                 # Equal facts of many files share one object, to save memory.
                 shared = columns.setdefault(tuple(facts.columns.items()), facts.columns)
                 known[facts.path] = shared_facts = replace(facts, columns=shared)
-                store.remember(shared_facts)
+                store.remember(shared_facts, begun.get(facts.path))
                 store.add(shared_facts)
             if time.monotonic() - said > _PROGRESS_S:
                 said = time.monotonic()

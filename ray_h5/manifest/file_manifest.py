@@ -53,6 +53,10 @@ class Manifest(Facts):
         """Return whether anything is known."""
         return self != Manifest()
 
+    def copy(self) -> Manifest:
+        """Return the same in mappings of its own, which may be added to."""
+        return Manifest().merged(self)
+
     def without(self, names: Collection[str]) -> Manifest:
         """Return the same without some datasets."""
         return replace(self, columns={name: column for name, column in self.columns.items() if name not in names})

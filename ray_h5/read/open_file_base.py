@@ -343,7 +343,7 @@ class OpenFile(ABC):
         if (known := self.manifest.columns.get(name)) is not None and known.notes is not None:
             return known.notes
         key = self._by_headers(lambda headers: headers.noted(name))
-        if key is not None and (notes := KNOWN_NOTES.get(key)) is not None:
+        if key is not None and (notes := KNOWN_NOTES.get(key) if key else ColumnNotes()) is not None:
             return notes
         with self.library() as library:
             dataset = library.dataset(name)

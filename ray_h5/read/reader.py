@@ -97,7 +97,7 @@ class FileReader:
         require(isinstance(swmr, (bool, np.bool_)), "swmr", swmr, "True or False")
         address = on_hub(os.fsdecode(path))
         self.path = whole_path(address)
-        self._known = Manifest() if known is None else Manifest().merged(known)  # its own: values are added
+        self._known = known.copy() if known else Manifest()  # its own: values are added
         # What a store was asked is kept, for others to know it too.
         self._asked: dict[str, None] = {}
         self.group = group

@@ -8,7 +8,9 @@ import pytest
 
 from ray_h5 import Groups, H5Dataset, RowReader, Windows
 from ray_h5.errors import CorruptFileError, RayH5Error
+from ray_h5.hdf5.tree.attributes import notes_of
 from ray_h5.manifest.layout import ColumnNotes
+from ray_h5.read import open_file_base
 
 
 def notes(path, **attributes):
@@ -35,6 +37,19 @@ def test_packing(tmp_path):
 )
 def test_attributes_of_another_kind(tmp_path, name, value):
     assert notes(tmp_path / "a.h5", **{name: value}) == ColumnNotes()
+
+
+@pytest.mark.parametrize("kind", ["<i8", ">f4", "bool", "enum", "compound", "text", "noted"])
+def test_libhdf5_is_not_asked_for_the_notes_of_numbers_without_attributes(tmp_path, monkeypatch, kind):
+    own = {"enum": h5py.enum_dtype({"a": 0, "b": 1}, "i2"), "compound": [("a", "i4")], "text": h5py.string_dtype()}
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", (3,), dtype=own.get(kind, "f4" if kind == "noted" else kind))
+        file["x"].attrs.update({"units": "days since 2000-01-01"} if kind == "noted" else {})
+    asked = []
+    monkeypatch.setattr(open_file_base, "notes_of", lambda dataset: asked.append(dataset.name) or notes_of(dataset))
+    with RowReader(tmp_path / "a.h5") as reader, h5py.File(tmp_path / "a.h5") as file:
+        assert reader.notes(["x"])["x"] == notes_of(file["x"])
+    assert len(asked) == (kind not in {"<i8", ">f4"})
 
 
 def test_damaged_attributes(tmp_path):

@@ -81,8 +81,11 @@ _known: LRU[tuple[tuple[int, ...], dict[str, Any]]] = LRU(1024, 64 << 20, lambda
 KNOWN_NOTES: LRU[ColumnNotes] = LRU(1024)
 """What libhdf5 said of datasets, for all that are like them."""
 
-_IN_PLACE, _VARYING, _TEXT = frozenset({0, 1, 3}), 9, 1
-"""Classes of types whose values are in the attribute itself (integers, floats, texts); of varying length; of text."""
+_NUMBERS = frozenset({0, 1})
+"""Classes of types: integers and floats."""
+
+_IN_PLACE, _VARYING, _TEXT = frozenset({*_NUMBERS, 3}), 9, 1
+"""Classes of types whose values are in the attribute itself (numbers, texts); of varying length; of text."""
 
 _LEAST_TYPE_BYTES = 8
 _UNITS = b"units"
@@ -182,12 +185,15 @@ class _DatasetHeader(NamedTuple):
         How its values are stored.
     attributes : tuple of bytes
         Its attributes.
+    type_class : int
+        The class of its type.
     """
 
     key: Key
     shape: tuple[int, ...]
     stored: Layout
     attributes: tuple[bytes, ...]
+    type_class: int
 
     @classmethod
     def of(cls, messages: list[Message], *, strict: bool = False) -> _DatasetHeader:
@@ -205,7 +211,13 @@ class _DatasetHeader(NamedTuple):
         is_of_chunks = stored.kind == CHUNKED and len(stored.chunk_shape) == len(shape) + 1
         if stored.version != 3 or not (is_of_chunks or stored.kind in {COMPACT, CONTIGUOUS}):
             raise FormatError("values that are stored in another way")
-        return cls((*alike, stored.kind, len(shape), growing), shape, stored, tuple(attributes))
+        key = (*alike, stored.kind, len(shape), growing)
+        return cls(key, shape, stored, tuple(attributes), bodies[MessageKind.TYPE][0] & 15)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its values are integers or floats, no enum, and it has no attributes: there is nothing to note."""
+        return not self.attributes and self.type_class in _NUMBERS
 
     def layout(self, name: str, path: str, end: int) -> ColumnLayout:
         """Describe the dataset as a column of a file that ends at `end`."""
@@ -346,8 +358,13 @@ class KnownHeaders:
             raise FormatError(str(exc)) from None
 
     def noted(self, name: str) -> Key:
-        """Return the type and the attributes of a dataset, as far as notes are made of them: a key of `KNOWN_NOTES`."""
+        """Return the type and the attributes of a dataset, as far as notes are made of them: a key of `KNOWN_NOTES`.
+
+        It is empty where there is nothing to note.
+        """
         header = self._header(name)
+        if header.is_plain:
+            return ()
         return (*header.key, *(_alike(attribute, self.plain) for attribute in header.attributes))
 
 

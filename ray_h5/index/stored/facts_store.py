@@ -225,11 +225,14 @@ class FactsStore:
                 self.remember(facts)  # it takes requests to ask the store again
         return facts
 
-    def remember(self, facts: FileFacts) -> None:
-        """Add facts to the memory; those that other threads found meanwhile stay."""
+    def remember(self, facts: FileFacts, begun: FileFacts | None = None) -> None:
+        """Add facts to the memory; those that other threads found meanwhile stay.
+
+        `begun` is what was known before these were found, all of which they have, too.
+        """
         place = self._in_memory(facts.path)
         owned = facts.owned(MEMORY.get(place))
-        MEMORY.update(place, lambda known: owned if known is None else known.merged(owned))
+        MEMORY.update(place, lambda known: owned if known is None or known is begun else known.merged(owned))
 
     def _stored(self, key: str) -> FileFacts | None:
         """Return what all index files say of a file; that of the later ones, if they are of other states."""
