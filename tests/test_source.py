@@ -80,6 +80,10 @@ def test_the_command_line_uses_the_options(tmp_path, capsys):
     tables = ["--attrs", "fs", "--sidecar", str(tmp_path / "t.csv"), "guid"]
     assert main([*inspected, "x", "label", "fs", *tables]) == 0
     assert "x: float64 (4,), label: string, fs: int64" in capsys.readouterr().out
+    tables[-1] = "guid=id"
+    (tmp_path / "t.csv").write_text("id,label\n2,a\n1,b\n0,c\n")
+    assert main([*inspected, "x", "label", "fs", *tables]) == 0
+    assert "x: float64 (4,), label: string, fs: int64" in capsys.readouterr().out
     assert main([*inspected, "z", "--axes", "reversed", "--dtypes", "z=float32"]) == 0
     assert "z: float32 (4,)" in capsys.readouterr().out
     assert list((tmp_path / "index").iterdir())

@@ -85,7 +85,7 @@ _OF_ROWS: Mapping[str, Mapping[str, Any]] = {
     "zip_files": {"metavar": "PATH ..."},
     "columns": {"metavar": "NAME ..."},
     "group": {"metavar": "NAME"},
-    "sidecar": {"metavar": "PATH COLUMN", "nargs": 2, "multiple": True},
+    "sidecar": {"metavar": "PATH COLUMN[=KEY]", "nargs": 2, "multiple": True},
     "attrs": {"metavar": "NAME ..."},
     "decode_cf": {"is_flag": True},
     "axes": {"type": click.Choice(["stored", "reversed"])},
@@ -185,7 +185,7 @@ def options_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
         "dtypes": dict,
         "storage_options": dict,
         "labels": lambda pairs: {name: text if text == "auto" else text.split(",") for name, text in pairs},
-        "sidecar": lambda tables: [Sidecar(path, on=column) for path, column in tables],
+        "sidecar": lambda tables: [Sidecar(path, **_key(columns)) for path, columns in tables],
     }
     chosen = {name: arguments[name] for name in _SOURCE if arguments.get(name) not in (None, (), False)}
     options = {
@@ -201,6 +201,12 @@ def options_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
         how = {name: arguments[name] for name in ("stride", *_OF_WINDOWS) if arguments[name] not in (None, ())}
         options["windows"] = Windows(dict(arguments["windows"]), pad=pad[0] if len(pad) == 1 else pad, **how)
     return options
+
+
+def _key(columns: str) -> dict[str, Any]:
+    """Return what ``COLUMN`` or ``COLUMN=KEY`` says: a column of the files, and the column of the table."""
+    on, _, key = columns.partition("=")
+    return {"on": on, "key": key or None}
 
 
 def _rows(arguments: Mapping[str, Any], options: dict[str, Any]) -> Any:

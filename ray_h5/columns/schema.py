@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 import pyarrow as pa
@@ -165,6 +165,18 @@ class ColumnSpec:
     def may_be_missing(self) -> bool:
         """Whether files may say that a value is missing."""
         return self.nullable or self.kind in {"category", "optional"}
+
+    @property
+    def with_none(self) -> ColumnSpec | None:
+        """The column for rows of which some are None; None for a type that cannot be."""
+        made = partial(ColumnSpec, self.name, dtype=np.dtype(object), row_shape=())
+        if self.kind in TENSOR_KINDS and not self.row_shape:
+            return made(kind="optional", element=self.dtype)
+        if self.kind in TENSOR_KINDS:
+            of_rows = made(kind="ragged", element=self.dtype, ragged_shape=self.row_shape, mean_bytes=self.row_bytes)
+            return replace(of_rows, nullable=True)
+        is_list = self.kind in {"ragged", "list", *NULLABLE_KINDS} and not self.row_shape
+        return self if is_list else None
 
     @property
     def value_type(self) -> pa.DataType:

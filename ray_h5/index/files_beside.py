@@ -70,7 +70,12 @@ class FilesBeside(Table):
         """Return the table beside files; raise errors as `build_index` does, and an UnknownColumnError for no key."""
         files, part_of, scope, of_files = found.files, found.part_of, lookup.scope, lookup
         paths = [file.path for file in files]
-        scope = Scope(allow_external=scope.allow_external, threads=scope.threads, storage=scope.storage)
+        scope = Scope(
+            allow_external=scope.allow_external,
+            threads=scope.threads,
+            storage=scope.storage,
+            decode_cf=scope.decode_cf,
+        )
         states = {file.path: file.state for file in files if isinstance(file.state, ObjectIdentity)}
         lookup = replace(lookup, scope=scope, states=states, leaves_out=False)
         sidecar.check_no_csv(f"HDF5, {paths[0]}")
@@ -117,6 +122,15 @@ class FilesBeside(Table):
 
     def check_unchanged(self) -> None:
         self.index.check_unchanged()
+
+    def find(self, name: str) -> tuple[str, ColumnSpec] | None:
+        stored = name.removeprefix(self.sidecar.prefix)
+        if not name.startswith(self.sidecar.prefix) or stored in self.sidecar.keys:
+            return None
+        try:
+            return stored, replace(self.index.find([stored])[stored], name=name)
+        except UnknownColumnError:
+            return None
 
     def lengths(self) -> np.ndarray:
         return self.index.files.rows.lengths

@@ -226,19 +226,40 @@ class RowIndex(ComparedByContent):
             If a file lacks one, or its other columns have another number of rows.
         """
         virtual = {name: virtual_spec(name) for name in names if parse_virtual(name)[1]}
-        known = {**virtual, **self.found.columns, **self.columns, **self.beside.specs}
+        of_tables = {name: column.spec for name, column in self.columns_beside.items()}
+        known = {**virtual, **self.found.columns, **self.columns, **of_tables}
         absent = [name for name in names if name not in known]
         if absent:
             with self._noticing_changes():
                 try:
                     more = _build(self.files.all_paths(), tuple(absent), self.lookup, self.cast)
                 except UnknownColumnError as exc:
+                    if self._find_beside(absent):
+                        return self.find(names)
                     raise UnknownColumnError(f"{exc}{columns_beside(self.beside.specs, absent)}") from None
                 _check_same_rows(self, more.files, absent)
             self._add_sources(more.found.sources)
             self.found.add(columns=more.columns)
             known.update(more.columns)
         return {name: known[name] for name in names}
+
+    @property
+    def columns_beside(self) -> Mapping[str, TableColumn]:
+        """Columns of tables: those that the tables list, and those that were looked up since."""
+        return {**self.found.beside, **self.beside.columns}
+
+    def _find_beside(self, names: Sequence[str]) -> bool:
+        """Look up columns that no file has, and files beside do not list, such as categories; return if there is one.
+
+        One of several names may be of the files: it is asked for again.
+        """
+        for column in {id(column.table): column for column in self.beside.columns.values()}.values():
+            found = {name: there for name in names if (there := column.table.find(name)) is not None}
+            more = {name: TableColumn(column.table, *there, column.lines) for name, there in found.items()}
+            if more:
+                self.found.add(beside=more)
+                return True
+        return False
 
     @property
     def outputs(self) -> dict[str, ColumnSpec]:
@@ -313,7 +334,8 @@ class RowIndex(ComparedByContent):
     def _beside(self, spec: ColumnSpec) -> TableColumn | None:
         """Return a column of a table, or what is computed of one whose values stay in files; None for others."""
         name, criterion = parse_virtual(spec.name)
-        column, known = self.beside.columns.get(name), self.beside.columns
+        known = self.columns_beside
+        column = known.get(name)
         if column is None or criterion is None:
             return column
         if not column.table.is_in_files or not isinstance(criterion, (AnyEqual, Length)):

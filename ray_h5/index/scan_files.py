@@ -30,6 +30,7 @@ from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.request_pool import each_waiting, fetching_threads
 from ray_h5.storage.storage_of_path import storage_of
 from ray_h5.system import waits_of_thread
+from ray_h5.tables.table_columns import TableColumn
 
 logger = logging.getLogger(__name__)
 
@@ -171,6 +172,8 @@ class Found:
         The values of columns of one value a row, of all rows.
     sources : mapping of str to sequence of SourceStates
         The other files that columns come from.
+    beside : mapping of str to TableColumn
+        Columns of tables that are not in those of the index.
     """
 
     def __init__(
@@ -178,8 +181,9 @@ class Found:
         columns: Mapping[str, ColumnSpec] = MappingProxyType({}),
         values: Mapping[ColumnSpec, pa.ChunkedArray] = MappingProxyType({}),
         sources: Sources = MappingProxyType({}),
+        beside: Mapping[str, TableColumn] = MappingProxyType({}),
     ) -> None:
-        self.columns, self.values, self.sources = columns, values, sources
+        self.columns, self.values, self.sources, self.beside = columns, values, sources, beside
         self._lock = PerProcess(threading.Lock)
 
     def add(self, **more: Mapping[Any, Any]) -> None:
@@ -190,11 +194,12 @@ class Found:
 
     def without_values(self) -> Found:
         """Return the same without values."""
-        return Found(self.columns, sources=self.sources)
+        return Found(self.columns, sources=self.sources, beside=self.beside)
 
     def __reduce__(self) -> tuple[Any, ...]:
         is_small = sum(values_of_one.nbytes for values_of_one in self.values.values()) <= _MAX_CARRIED_BYTES
-        return Found, (dict(self.columns), dict(self.values) if is_small else {}, dict(self.sources))
+        values = dict(self.values) if is_small else {}
+        return Found, (dict(self.columns), values, dict(self.sources), dict(self.beside))
 
 
 # What an index leaves out, and what it cannot be made of ---------------------------------------------------------

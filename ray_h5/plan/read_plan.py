@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from ray_h5.buffers import objects
 from ray_h5.columns.schema import Cast, ColumnSpec
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import OptionError, SchemaMismatchError, StaleIndexError
@@ -82,9 +83,11 @@ class RowsBeside(ComparedByContent):
             return
         values = read(numbers)
         for name, array in out.items():
-            array[has_line] = values[self.names[name]][places]
+            found = values[self.names[name]][places]
+            array[has_line] = objects(list(found)) if found.ndim > array.ndim else found
             if not has_line.all():
-                array[~has_line] = self.no_value(name, lambda: files.where(int(row_ids[int(np.argmin(has_line))])))
+                where = partial(files.where, int(row_ids[int(np.argmin(has_line))]))
+                array[~has_line] = self.no_value(name, array.dtype, where)
 
     def _check_unchanged(self, numbers: np.ndarray) -> None:
         """Raise if one of the files that have some rows changed: their values decided which rows are selected."""
@@ -93,21 +96,45 @@ class RowsBeside(ComparedByContent):
             path, state = files.path(file), files.identity(file)
             check_same(path, state, storage_of(path, storage).seen(path, state))
 
-    def no_value(self, name: str, where: Callable[[], str]) -> Any:
-        """Return what stands for no value in the array of a column; raise a SchemaMismatchError if nothing can."""
-        stored = self.names[name]
-        spec = next(spec for spec in self.plan.columns if spec.name == stored)
-        if (classes := {label.name: label for label in self.plan.scope.labels}.get(stored)) is not None:
+    def no_value(self, name: str, dtype: np.dtype, where: Callable[[], str]) -> Any:
+        """Return what stands for no value in an array of a column; raise a SchemaMismatchError if nothing can."""
+        if (classes := {label.name: label for label in self.plan.scope.labels}.get(self.names[name])) is not None:
             return classes.of(np.array([None], object), lambda _: where())[0]
-        if spec.dtype.hasobject:
+        if dtype.hasobject:
             return None
-        if spec.dtype.kind in "fcmM":
-            return np.array("NaT", spec.dtype) if spec.dtype.kind in "mM" else np.nan
-        raise SchemaMismatchError(
-            f"{where()}: column {name!r} of {self.plan.files.path(0)} has no row for this row, and {spec} cannot say "
-            f"so. To go on, leave rows without one out with missing='drop', or pass dtypes={{{name!r}: 'float64'}}, "
-            "which has NaN."
+        if dtype.kind in "fcmM":
+            return np.array("NaT", dtype) if dtype.kind in "mM" else np.nan
+        raise self.lacking(name, where())
+
+    def lacking(self, name: str, where: str) -> SchemaMismatchError:
+        """Return the error for a row without a value in a column whose arrays cannot say so."""
+        (spec,) = [spec for spec in self.plan.columns if spec.name == self.names[name]]
+        leave_out = (
+            f"or leave such rows out with the predicate ~where(**{{{name!r}: None}}), " if spec.is_scalar else ""
         )
+        return SchemaMismatchError(
+            f"{where}: column {name!r} of {self.plan.files.path(0)} has no row for this row, and {spec} cannot say "
+            f"so. To go on, leave rows without one out with missing='drop', {leave_out}or pass "
+            f"dtypes={{{name!r}: 'float64'}}, which has NaN."
+        )
+
+    def first_without(self, files: FileTable, selection: np.ndarray | None) -> int | None:
+        """Return the first selected row without a row there."""
+        places = np.flatnonzero(self.lines.of(files, selection) < 0)[:1].tolist()
+        return None if not places else places[0] if selection is None else int(selection[places[0]])
+
+    def with_none(self, columns: Sequence[ColumnSpec], where: Callable[[], str]) -> list[ColumnSpec]:
+        """Return columns for rows of which some, as at `where`, have none here: of arrays that cannot say so, Nones."""
+        made = list(columns)
+        for place, spec in enumerate(columns):
+            if spec.name in self.names:
+                try:
+                    self.no_value(spec.name, spec.dtype, where)
+                except SchemaMismatchError:
+                    if (with_none := spec.with_none) is None:
+                        raise
+                    made[place] = with_none
+        return made
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -180,6 +207,19 @@ class ReadPlan(ComparedByContent):
         """The columns that are read: of the files, and of files beside them."""
         beside = self.beside.columns
         return tuple(column for column in self.columns if column.name not in beside) if beside else self.columns
+
+    def without_value(self) -> SchemaMismatchError | None:
+        """Return the error for a row without a value, in a column whose arrays cannot say so; None if there is none."""
+        if (error := self.beside.without_value(self.files, self.selection)) is not None:
+            return error
+        delivered = {spec.name: spec for spec in self.columns}
+        for rows in self.files_beside:
+            stored = {spec.name: spec for spec in rows.plan.columns}
+            for name, there in rows.names.items():
+                row = rows.first_without(self.files, self.selection)
+                if row is not None and delivered[name].kind != stored[there].kind:
+                    return rows.lacking(name, self.files.where(row))
+        return None
 
     @property
     def num_rows(self) -> int:
@@ -320,10 +360,19 @@ def make_plan(
     OptionError
         If rows are selected, and the tail drops all of them.
     """
-    columns = tuple(columns)
     if (kept := index.beside.kept) is not None:  # tables leave out other rows
         selection = kept if selection is None else np.intersect1d(selection, kept, assume_unique=True)
     order = make_order(index, selection, shuffle)
+    if selected_by is None:
+        selected_by = [spec.name for spec in index.found.values]
+    named = () if selection is None else selected_by
+    if shuffle is not None and (shuffle.weights is not None or shuffle.by_length is not None):
+        named = [*named, *named_columns(shuffle.weights), *named_columns(shuffle.by_length)]
+    files_beside = _files_beside(index, columns, named)
+    for beside_rows in files_beside:
+        if (row := beside_rows.first_without(index.files, selection)) is not None:
+            columns = beside_rows.with_none(columns, partial(index.files.where, row))
+    columns = tuple(columns)
     num_rows = order.epoch_rows
     positions = num_rows if tail is None else tail.apply(num_rows)
     if tail is not None and num_rows and not positions:
@@ -333,11 +382,6 @@ def make_plan(
             "Lower tail_rows (workers * batch size), or pass tail='pad'."
         )
     rows = block_rows_of(order, sum(column.row_bytes for column in columns), positions, block_rows, num_blocks)
-    if selected_by is None:
-        selected_by = [spec.name for spec in index.found.values]
-    named = () if selection is None else selected_by
-    if shuffle is not None and (shuffle.weights is not None or shuffle.by_length is not None):
-        named = [*named, *named_columns(shuffle.weights), *named_columns(shuffle.by_length)]
     sources = index.sources_of([*(column.name for column in columns), *named])
     # Columns that are cast, or may be: their dtypes in the files do not matter. A subclass may cast any column.
     changed = (c.name for c in columns if c.name not in index.columns or index.columns[c.name].dtype != c.dtype)
@@ -359,7 +403,7 @@ def make_plan(
         frozenset(cast),
         index.tables,
         beside,
-        _files_beside(index, columns, named, selection),
+        files_beside,
         known,
         data_of_rows(index),
         chunk_rows,
@@ -367,14 +411,9 @@ def make_plan(
     )
 
 
-def _files_beside(
-    index: RowIndex, columns: Sequence[ColumnSpec], named: Iterable[str], selection: np.ndarray | None
-) -> tuple[RowsBeside, ...]:
-    """Return the rows of other files that columns come from, or `named` columns, whose values decided the rows.
-
-    Raises a SchemaMismatchError for rows without one, if arrays cannot say so.
-    """
-    beside, planned = index.beside.columns, []
+def _files_beside(index: RowIndex, columns: Sequence[ColumnSpec], named: Iterable[str]) -> tuple[RowsBeside, ...]:
+    """Return the rows of other files that columns come from, or `named` columns, whose values decided the rows."""
+    beside, planned = index.columns_beside, []
     wanted = [spec for spec in columns if spec.name in beside and beside[spec.name].table.is_in_files]
     used = [*(spec.name for spec in wanted), *(name for each in named for name in read_for(each) if name in beside)]
     for column in {id(beside[name].table): beside[name] for name in used if beside[name].table.is_in_files}.values():
@@ -386,11 +425,6 @@ def _files_beside(
         small = lines.numbers.astype(np.min_scalar_type(-max(1, table.index.num_rows)))
         plan = make_plan(replace(table.index, labels=labels), specs)
         rows = RowsBeside(plan, names, replace(lines, numbers=small))
-        numbers = lines.of(index.files, selection)
-        if len(alone := np.flatnonzero(numbers < 0)):
-            row = int(alone[0] if selection is None else selection[alone[0]])
-            for name in names:
-                rows.no_value(name, partial(index.files.where, row))
         planned.append(rows)
     return tuple(planned)
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ray_h5.arrow_arrays import large_type
-from ray_h5.columns.schema import is_text
+from ray_h5.columns.schema import ColumnSpec, is_text
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import TableError, UnknownColumnError
 from ray_h5.messages import few, near_names
@@ -70,6 +70,10 @@ class Table(ComparedByContent):
 
     def check_unchanged(self) -> None:
         """Raise if values that stay in files changed."""
+
+    def find(self, name: str) -> tuple[str, ColumnSpec] | None:  # noqa: ARG002  an overriding method needs it
+        """Return a column that rows get under a name, and is not among those that files list; None if there is none."""
+        return None
 
     def lengths(self) -> np.ndarray:
         """Return the number of lines of each part: int64."""

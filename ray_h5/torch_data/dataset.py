@@ -179,7 +179,7 @@ class H5Dataset(BatchedDataset):
             take_warnings()  # a process that gets such tensors of workers would warn
         self._fills = self._fills_of(padding)
         plan = make_plan(self._index, list(self._specs.values()), self._select(predicate))
-        if (error := plan.beside.without_value(plan.files, plan.selection)) is not None:
+        if (error := plan.without_value()) is not None:
             raise error
         self._source = self._source_of(plan)
 

@@ -95,6 +95,7 @@ def joined(tmp_path_factory):
     with h5py.File(folder / "features.h5", "w") as file:
         file.create_dataset("features", data=np.arange(24.0).reshape(12, 2), chunks=(3, 2))
         file["name"], file["level"] = [f"n{i}" for i in range(12)], np.arange(12) % 3
+        file["pair"] = np.arange(12)[:, None] * [1, 2]
         points = file.create_dataset("points", (12,), h5py.vlen_dtype("i4"))
         for i in range(12):
             points[i] = np.arange(i % 4)
@@ -141,9 +142,13 @@ def test_rows_without_a_row_there_are_null(joined, tmp_path):
     with h5py.File(tmp_path / "q.h5", "w") as file:
         file["q"], file["image"] = np.arange(3), [5, 12, 0]
     table = Sidecar(joined[0] / "features.h5", on="image", key="row_id", missing="null")
-    rows = ray_h5.read_h5(tmp_path / "q.h5", columns=["q", "name", "features", "points"], sidecar=table).take_all()
+    columns = ["q", "name", "features", "points", "level", "pair"]
+    ds = ray_h5.read_h5(tmp_path / "q.h5", columns=columns, sidecar=table)
+    rows = ds.take_all()
     assert [row["name"] for row in rows] == ["n5", None, "n0"]
     assert [np.isnan(row["features"]).all() for row in rows] == [False, True, False]
     assert [row["points"] is None for row in rows] == [False, True, False]
-    with pytest.raises(SchemaMismatchError, match=r"q\.h5, row 1: column 'level'"):
-        ray_h5.read_h5(tmp_path / "q.h5", columns=["level"], sidecar=table).schema()
+    assert [row["level"] for row in rows] == [5 % 3, None, 0]
+    assert [row["pair"] if row["pair"] is None else row["pair"].tolist() for row in rows] == [[5, 10], None, [0, 0]]
+    with_row = ds.filter(expr=~where(level=None)).take_all()
+    assert [(row["q"], row["level"], row["pair"].tolist()) for row in with_row] == [(0, 2, [5, 10]), (2, 0, [0, 0])]

@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from ray_h5 import any_equal, csr, fields, part, ragged
+from ray_h5 import any_equal, between, csr, fields, part, ragged
 from ray_h5.errors import (
     OptionError,
     PositionError,
@@ -137,6 +137,9 @@ def test_encoded_columns_of_another_file(folder):
         file["X"].attrs.update({"encoding-type": "csr_matrix", "shape": dense.shape})
         file["kind/categories"], file["kind/codes"] = ["B", "T"], np.arange(IMAGES) % 3 - 1
         file["kind"].attrs["encoding-type"] = "categorical"
+        file["score/values"], file["score/mask"] = np.arange(IMAGES), np.arange(IMAGES) % 2 == 1
+        file["score"].attrs["encoding-type"] = "nullable-integer"
+        file["number"].attrs["scale_factor"] = 0.5
     for column, at in [("image/X", [*range(5)]), (csr("image/X", take=[3, 1]), [3, 1]), (csr("image/X"), [*range(5)])]:
         samples = opened(folder, ["q", column, "image/kind"])
         for sample, of in zip(samples, OF, strict=True):
@@ -148,6 +151,21 @@ def test_encoded_columns_of_another_file(folder):
     for batch in loader(cut, 64, shuffle=False):
         assert np.array_equal(batch["X"], dense[rows[:64], 2:4])
         assert batch["class"].tolist() == [of % 3 - 1 for of in rows]
+
+    # Predicates may name what files do not list, and columns= does not name.
+    for name, values, chosen in [
+        ("kind", "B", OF % 3 == 1),
+        ("kind", None, OF % 3 == 0),
+        ("score", [2, 3, 4], np.isin(OF, [2, 4])),
+        ("score", None, OF % 2 == 1),
+        ("number", 2.5, OF == 5),
+    ]:
+        rows = opened(
+            folder, ["q"], predicate=where(**{f"image/{name}": values, "q": between(3, None)}), decode_cf=True
+        )
+        assert pickle.loads(pickle.dumps(rows))[:]["q"].tolist() == [q for q in np.flatnonzero(chosen) if q >= 3], name
+    with pytest.raises(UnknownColumnError, match="image/kind/codes"):
+        opened(folder, ["q"], predicate=where(**{"image/kind": "B", "image/knd": 1}))
 
 
 def test_ranges_of_another_file_are_values_of_groups(folder):

@@ -203,13 +203,8 @@ def _allow_none(
 
 def _with_none(spec: ColumnSpec, lacks: FileFacts) -> ColumnSpec:
     """Return the spec of a column that a file lacks: its rows have None."""
-    made = partial(ColumnSpec, spec.name, dtype=np.dtype(object), row_shape=())
-    if spec.kind in TENSOR_KINDS and not spec.row_shape:
-        return made(kind="optional", element=spec.dtype)
-    if spec.kind in TENSOR_KINDS:
-        return made(kind="ragged", element=spec.dtype, ragged_shape=spec.row_shape, mean_bytes=spec.row_bytes)
-    if spec.kind in {"ragged", "list", *NULLABLE_KINDS} and not spec.row_shape:
-        return spec
+    if (with_none := spec.with_none) is not None:
+        return replace(with_none, nullable=spec.nullable)  # whether rows are missing is said of all files
     raise SchemaMismatchError(
         f"{lacks.path}: column {spec.name!r} is missing, and others have {spec}; values of this type cannot "
         "be None. Leave the column out with columns=[...]."
