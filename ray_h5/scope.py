@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from ray_h5.columns.derived_columns import JoinedColumn, MadeColumn, Ragged, is_range, joined_in, links_of, whole_of
+from ray_h5.columns.derived_columns import JoinedColumn, MadeColumn, Ragged, is_range, links_of, whole_of
 from ray_h5.columns.labels import Classes
 from ray_h5.columns.row_table import RowTable
 from ray_h5.errors import OptionError
@@ -79,8 +79,6 @@ class Scope:
             raise OptionError(
                 f"{option}: with rows=Patches(...), blocks are of arrays as they are stored; leave it out"
             )
-        if rows is not None and rows.is_block and (end_to_end := [*filter(None, map(joined_in, columns))]):
-            raise OptionError(f"columns: {end_to_end[0]}: blocks are of one array; leave rows={rows} out")
         require(isinstance(decode_cf, (bool, np.bool_)), "decode_cf", decode_cf, "True or False")
         require(axes in ("stored", "reversed"), "axes", axes, "'stored' or 'reversed'")
         # Columns that are more than parts of the rows of datasets.

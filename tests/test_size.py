@@ -38,10 +38,10 @@ class Size(NamedTuple):
     """Functions with six or more parameters, public ones apart."""
 
 
-LIMITS = Size(lines=61_700, modules=306, hidden_imports=36, lone_protocols=0, single_use=47, wide_functions=27)
+LIMITS = Size(lines=61_800, modules=307, hidden_imports=36, lone_protocols=0, single_use=47, wide_functions=27)
 """Of all packages together."""
 
-TEST_LINES = 64_300
+TEST_LINES = 64_420
 """Of all modules in tests/."""
 
 COMMENTS = 1.35

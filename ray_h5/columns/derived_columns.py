@@ -324,6 +324,13 @@ def joined_in(column: ColumnLike) -> JoinedColumn | None:
     return next((link for link in links_of(column) if isinstance(link, JoinedColumn)), None)
 
 
+def joined_below(column: Any, group: str) -> Any:
+    """Return a column whose datasets end to end are below a group; what else it names is found there otherwise."""
+    if isinstance(column, JoinedColumn):
+        return column.below(group)
+    return column if joined_in(column) is None else made_of(column, joined_below(column.argument, group))
+
+
 def whole_of(column: ColumnLike) -> ColumnLike:
     """Return the column that another one is a part of, however often it is cut; others as they are."""
     return whole_of(column.of) if isinstance(column, RowPart) else column

@@ -12,7 +12,7 @@ import numpy as np
 from ray_h5.columns.column_resolver import Columns, Source
 from ray_h5.columns.conventions.cf_columns import attributes_of_text, text_of_attributes
 from ray_h5.columns.conventions.tables_of_programs import check_tables, listed_names
-from ray_h5.columns.derived_columns import MadeColumn
+from ray_h5.columns.derived_columns import MadeColumn, joined_below
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.values import Values
 from ray_h5.errors import RayH5Error, UnknownColumnError, UnsupportedColumnError
@@ -133,6 +133,7 @@ class FileColumns(Columns):
         """Return the columns of one group of the file; `paths` are the datasets of names that are not below it."""
         columns = copy.copy(self)
         columns.path_of = lambda name: paths.get(name.strip("/")) or f"{group}/{name.strip('/')}".strip("/")
+        columns.made = {name: joined_below(made, group) for name, made in self.made.items()}
         columns._values, columns._singles = {}, {}
         return columns
 

@@ -81,6 +81,11 @@ class Stored(Values):
         return np.result_type(*(kind.newbyteorder("=") for kind, _ in types)), (len(types), *shape)
 
     @property
+    def num_axes(self) -> int:
+        """How many axes the array of values has, without those that fields add."""
+        return len(self.layout.shape)
+
+    @property
     def array(self) -> ColumnLayout:
         layout = self.layout
         if self.fields:
@@ -125,11 +130,17 @@ class Stored(Values):
     def boxes(self, axes: tuple[int, ...], shape: tuple[int, ...], taken: Indices) -> Stored:
         """Return boxes of a dataset, of a shape along `axes`; `taken` has indices along other axes.
 
-        Units are the places of their corners along these axes, in C order.
+        Units are the places of their corners along these axes, in C order. Those of many datasets have one index of
+        the first axis: each is in one of them.
         """
-        assert isinstance(self.address, str), "a plain dataset"
-        address = Take(self.address, axes, shape, taken)
-        return replace(self, layout=address.layout(self.layout), address=address)
+        assert not isinstance(self.address, Take)
+        if wrong := [axis for axis in axes if axis and [None, *self.taken][axis : axis + 1] not in ([], [None])]:
+            raise UnsupportedColumnError(
+                f"{self.layout.where}: blocks cut axis {wrong[0]} of its array, of which part() takes some. Take "
+                "parts of axes that blocks have as a whole, and choose other blocks with rows=Patches(...)."
+            )
+        address = Take(self.address, axes, shape, composed((None, *self.taken), taken) if self.taken else taken)
+        return replace(self, layout=address.layout(self.layout), address=address, taken=())
 
     def reading(self, units: Request, out: np.ndarray) -> Reading:
         part = self._part
@@ -165,7 +176,7 @@ class Stored(Values):
         Fields can where the stored bytes are the values, and indices where this package decodes these; for those of a
         virtual dataset, its sources are asked.
         """
-        many = self.address if isinstance(self.address, JoinedArray) else None
+        many = array if isinstance(array := self._rows.array, JoinedArray) else None
         of = (self.layout,) if many is None else many.layouts
         if not (self.fields or self.taken) or (many is not None and many.single):
             return None

@@ -18,7 +18,21 @@ import h5py
 import numpy as np
 import torch
 
-from ray_h5 import Files, Grid, Groups, H5Dataset, RayH5Error, Windows, csr, fields, joined, part, ragged, read_h5
+from ray_h5 import (
+    Files,
+    Grid,
+    Groups,
+    H5Dataset,
+    Patches,
+    RayH5Error,
+    Windows,
+    csr,
+    fields,
+    joined,
+    part,
+    ragged,
+    read_h5,
+)
 
 LENGTHS = (4, 3)
 """Rows of each file, and of each group."""
@@ -323,6 +337,11 @@ KINDS = {
         lambda units: [unit for unit in units for _ in range(2)],
         others=("grid",),
     ),
+    "Patches": Kind(
+        lambda *names: {"rows": Patches(dict.fromkeys(names, (2,)), stride=(1,), axes=dict.fromkeys(names, (0,)))},
+        lambda units: [units[i : i + 2] for i in range(len(units) - 1)],
+        is_whole=True,
+    ),
     "Windows": Kind(
         lambda *names: {"windows": Windows(dict.fromkeys(names, range(-1, 2)))},
         lambda units: _shifted(units, -1, 0, 1),
@@ -346,7 +365,7 @@ KINDS = {
         others=("s", "v"),
     ),
 }
-IN_RAY = ("first axis", "Groups", "Files", "Windows", "Windows Groups")
+IN_RAY = ("first axis", "Groups", "Files", "Patches", "Windows", "Windows Groups")
 
 
 def write_files(folder):

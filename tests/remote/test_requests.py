@@ -151,6 +151,14 @@ CASES = {
         {"rows": Patches({"raw": (4, 4)}, groups="scans/*"), "columns": ["raw", "t"]},
     ),
     "joined": (in_parts, {"columns": [joined("part_*")]}),
+    "patches end to end": (in_parts, {"columns": [joined("part_*")], "rows": Patches({"part": (5, 2)}, stride=(3, 1))}),
+    "patches of groups end to end": (
+        lambda file: [makers.write(file.create_group(f"g_{i}"), RNG, N) for i in range(2)],
+        {
+            "columns": [joined(fields("jc_*", ["v", "u"])), joined("jx_*")],
+            "rows": Patches({"jc": (3,), "jx": (3,)}, axes={"jx": (0,)}, groups="g_*", stride=(2,)),
+        },
+    ),
     "made of made": (
         lambda file: makers.write(file, RNG, N),
         {

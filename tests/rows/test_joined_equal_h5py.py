@@ -73,7 +73,7 @@ def test_what_cannot_be_joined(tmp_path):
         H5Dataset(tmp_path / "a.h5", [joined("x_*")])
     with pytest.raises(OptionError, match="expected a glob"):
         joined("data")
-    with pytest.raises(OptionError, match="blocks are of one array; leave rows="):
+    with pytest.raises(RayH5Error, match="rows of several shapes"):
         H5Dataset(tmp_path / "a.h5", [joined("a_*")], rows=Patches({"a": (2,)}))
     with pytest.raises(RayH5Error, match=r"nothing matches the pattern 'g_0/y_\*'"):
         H5Dataset(tmp_path / "a.h5", [joined("y_*")], rows=Groups("g_*"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -193,7 +194,7 @@ class JoinedColumn:
         self._taken: Take | None = None
 
     def select(self, take: Take) -> JoinedColumn:
-        """Return the column of parts of units."""
+        """Return the column of parts of units, or of boxes of one index of the first axis."""
         selected = copy.copy(self)
         selected._taken = replace(take, array=self.joined.name)
         return selected
@@ -204,7 +205,11 @@ class JoinedColumn:
             return []
         if len(self._like) == 1 and self._like[0][0].layout.storage != "chunked":  # its rows are the units
             return self._column(0).jobs(request, out)
-        runs, datasets = self.joined.units.cut(request)
+        # Boxes have one index of the first axis: of each, a dataset has the places along the others that they cut.
+        inner = (
+            1 if self._taken is None else math.prod(self._like[0][0].layout.shape[at] for at in self._taken.axes[1:])
+        )
+        runs, datasets = Partition(self.joined.units.starts * inner).cut(request)
         jobs: list[Job] = []
         for number, chosen in by_part(self.joined.class_of[datasets]):
             column, some, parts = self._column(number), runs.select(chosen), self._numbers[datasets[chosen]]
@@ -214,7 +219,7 @@ class JoinedColumn:
                 index.listed(parts[runs_between(parts[1:] != parts[:-1])[0]].tolist())
             assert source.parts is not None
             shift = source.parts.rows.starts[parts] - self.joined.units.starts[datasets[chosen]]
-            jobs += column.jobs(replace(some, firsts=some.firsts + shift), out)
+            jobs += column.jobs(replace(some, firsts=some.firsts + shift * inner), out)
         return jobs
 
     def _column(self, number: int) -> Column:

@@ -10,7 +10,8 @@ from itertools import combinations
 
 import numpy as np
 
-from ray_h5.columns.derived_columns import RowEntries
+from ray_h5.columns.blocks_end_to_end import BlocksEndToEnd, can_be_cut
+from ray_h5.columns.derived_columns import RowEntries, joined_in
 from ray_h5.columns.file_columns import FileColumns
 from ray_h5.columns.stored_values import Stored
 from ray_h5.columns.values import Decoded, Taken, Values, read_units
@@ -113,18 +114,22 @@ class Blocks:
                 f"{values.array.where} has shape {values.array.shape}, and is not in shapes= of Patches; name it there "
                 "with the shape of a block, or leave it out with columns=[...]"
             )
-        stored = _stored(values)
-        if stored is None or not isinstance(stored.address, str) or values.array.kind not in {"number", "bool"}:
+        stored, is_joined = _stored(values), joined_in(self.columns.made.get(name.strip("/"), "")) is not None
+        is_one = stored is not None and isinstance(stored.address, str)
+        if not (can_be_cut(values) if is_joined else is_one) or values.array.kind not in {"number", "bool"}:
             fields = self.fields(name)
             raise UnsupportedColumnError(
                 f"{values.array.where} holds {values.array.kind} values; blocks are of arrays of numbers or booleans"
                 + (f". Name its fields: columns=[{fields[0]!r}]" if fields else "")
             )
-        axes, layout = self.axes[of], stored.layout
+        axes, own = self.axes[of], len(self._layouts[of].shape)  # fields add others
         taken, drawn = self._part(name, values.array, axes)
-        own = len(layout.shape)  # fields add others
-        cut = stored.boxes(axes, self.kind.block, taken[:own])
-        blocks: Values = replace(values, values=cut) if isinstance(values, Decoded) else cut
+        if is_joined:
+            blocks = BlocksEndToEnd.of(values, axes, self.kind.block, taken[:own])
+        else:
+            assert stored is not None
+            cut = stored.boxes(axes, self.kind.block, taken[:own])
+            blocks = replace(values, values=cut) if isinstance(values, Decoded) else cut
         if not taken[own:] and drawn is None:
             return blocks
         return Taken(blocks, (*[None] * own, *taken[own:]) if taken[own:] else (), drawn)
@@ -164,8 +169,8 @@ class Blocks:
             names.append(self.kind.where_any[0])
         for name in names:
             values = self.values_of(name)
-            stored = _stored(values)
-            layouts[name] = values.array if stored is None else stored.layout
+            stored, array = _stored(values), values.array
+            layouts[name] = array if stored is None else replace(array, shape=array.shape[: stored.num_axes])
         return layouts
 
     @cached_property
