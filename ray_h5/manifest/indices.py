@@ -31,7 +31,7 @@ class Along:
     first, stride, count, block : int
         Where the first block begins, the distance from one to the next, how many there are, and the size of each.
     runs : tuple of (int, int)
-        The first index and the length of each run, if these are not such blocks; the other fields are 0.
+        The first index and the length of each of several runs, if these are not such blocks; the other fields are 0.
     """
 
     first: int = 0
@@ -72,7 +72,7 @@ class Along:
     def even(self) -> tuple[int, int] | None:
         """The first index, and the distance to the next, if all are at equal distances."""
         if self.runs:
-            return (self.runs[0][0], 1) if len(self.runs) == 1 else None
+            return None
         if self.count < 2 or self.stride == self.block:
             return self.first, 1
         return (self.first, self.stride) if self.block == 1 else None

@@ -1,6 +1,4 @@
-"""Takes of takes equal what NumPy takes of arrays; where there is a closed form, many indices take no memory."""
-
-import pickle
+"""Takes of takes, as they are read, equal what NumPy takes of arrays."""
 
 import h5py
 import numpy as np
@@ -13,86 +11,9 @@ from ray_h5.manifest.indices import Along, composed, lengths_of, picked
 from ray_h5.manifest.row_requests import request_of
 from ray_h5.manifest.takes import Take
 from ray_h5.read.read_parts import FileRead, Part
+from tests.manifest.test_indices import along
 from tests.properties import few
 from tests.read.test_selections import read
-
-
-@st.composite
-def along(draw, length):
-    """Some indices of an axis, in any order; and as NumPy has them."""
-    kind = draw(st.sampled_from(["range", "slice", "blocks", "any"]))
-    if kind == "range":
-        first = draw(st.integers(0, length))
-        at = Along.range(first, draw(st.integers(0, length - first)))
-        return at, np.arange(at.first, at.first + at.block)
-    if kind == "slice":
-        ends = st.one_of(st.none(), st.integers(-length, length))
-        step = draw(st.sampled_from([1, 2, 3, -1, -2]))
-        indices = np.arange(length)[slice(draw(ends), draw(ends), step)]
-        return Along.of(indices), indices
-    if kind == "blocks":
-        first, block = draw(st.integers(0, length - 1)), draw(st.integers(1, length))
-        stride = draw(st.integers(block, length))
-        count = max(0, (length - first - block) // stride + 1)
-        at = Along(first, stride, count, block)
-        return at, (first + stride * np.arange(count)[:, None] + np.arange(block)).ravel()
-    indices = np.array(draw(st.lists(st.integers(0, length - 1), max_size=2 * length)), np.int64)
-    return Along.of(indices), indices
-
-
-@few(300)
-@given(st.data(), st.integers(1, 12))
-def test_indices_along_an_axis_equal_numpy(data, length):
-    at, indices = data.draw(along(length))
-    for _ in range(data.draw(st.integers(0, 3))):
-        if len(at):
-            then, places = data.draw(along(len(at)))
-            at, indices = at.take(then), indices[places]
-    values = np.arange(100, 100 + length)
-    assert len(at) == len(indices)
-    assert at.indices.tolist() == indices.tolist()
-    assert values[at.key].tolist() == values[indices].tolist()
-    assert [i for first, count in at.pieces.tolist() for i in range(first, first + count)] == indices.tolist()
-    assert len(at.pieces) == at.num_pieces
-    assert at.is_all_of(length) == (indices.tolist() == [*range(length)])
-    assert at.shifted(7).indices.tolist() == (indices + 7).tolist()
-    assert (at.even is not None) or len({*np.diff(indices).tolist()}) > 1
-    assert Along.of(indices).indices.tolist() == indices.tolist()
-    assert pickle.loads(pickle.dumps(at)) == at
-    assert [at.one(place).indices.tolist() for place in range(len(at))] == [[i] for i in indices.tolist()]
-
-
-def test_none_of_reversed_indices_takes_none():
-    at = Along.of(np.arange(6)[::-1]).take(Along.range(3, 3)).take(Along(7, 2, 0))
-    assert np.arange(6)[at.key].tolist() == at.indices.tolist() == at.pieces.tolist() == []
-    assert len(at) == at.num_pieces == at.end == 0
-    assert at.is_all_of(0)
-
-
-@few(300)
-@given(st.data(), st.integers(1, 12))
-def test_what_two_have_in_common(data, length):
-    at, indices = data.draw(along(length))
-    other, others = data.draw(along(length))
-    if (np.diff(others) <= 0).any():
-        others = np.unique(others)
-        other = Along.of(others)
-    assert other.places(np.arange(length)).tolist() == [
-        others.tolist().index(i) if i in others else -1 for i in range(length)
-    ]
-    here, there = at.common(other)
-    assert here.indices.tolist() == [place for place, i in enumerate(indices.tolist()) if i in others]
-    assert indices[here.indices].tolist() == others[there.indices].tolist()
-
-
-def test_many_indices_take_no_memory():
-    billion = 1 << 30
-    at = Along.all_of(4 * billion).take(Along(3, 2, billion)).take(Along(7, -1, 8)).take(Along.range(2, 3))
-    assert at.indices.tolist() == [13, 11, 9]
-    halves = Along(0, 2 * billion, 2, billion // 2)  # a mapping of two blocks
-    here, there = Along.all_of(4 * billion).common(halves)
-    assert (here, there) == (halves, Along.all_of(billion))
-    assert Along.range(5, billion).take(there).take(Along.range(0, 2)).indices.tolist() == [5, 6]
 
 
 @pytest.mark.parametrize("chunks", [None, (2, 3, 2, 2)])

@@ -340,14 +340,14 @@ def _product(space: h5py.h5s.SpaceID) -> _Indices | None:
     if not 0 < space.get_select_hyper_nblocks() <= _MOST_BLOCKS:
         return None
     blocks = np.asarray(space.get_select_hyper_blocklist(), np.int64)  # (blocks, first and last corner, axes)
-    product = tuple(Along(0, 0, 0, 0, _union(*blocks[:, :, axis].T)) for axis in range(blocks.shape[2]))
+    product = tuple(Along.of_runs(_union(*blocks[:, :, axis].T)) for axis in range(blocks.shape[2]))
     return product if size_of(product) == space.get_select_npoints() else None
 
 
-def _union(first: np.ndarray, last: np.ndarray) -> tuple[tuple[int, int], ...]:
-    """Return ranges of indices, given the first and the last of each, as runs that are apart."""
+def _union(first: np.ndarray, last: np.ndarray) -> np.ndarray:
+    """Return ranges of indices, given the first and the last of each, as runs that are apart: shape (runs, 2)."""
     order = np.argsort(first, kind="stable")
     first, end = first[order], np.maximum.accumulate(last[order]) + 1
     begins = np.flatnonzero(np.concatenate([[True], first[1:] > end[:-1]]))
     lengths = end[np.append(begins[1:] - 1, len(end) - 1)] - first[begins]
-    return tuple(zip(first[begins].tolist(), lengths.tolist(), strict=True))
+    return np.stack([first[begins], lengths], axis=1)
