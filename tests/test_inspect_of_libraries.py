@@ -6,6 +6,7 @@ import h5py
 import numpy as np
 import pytest
 
+import ray_h5
 from ray_h5 import Files, Groups, H5Dataset, csr
 from ray_h5.cli import main
 
@@ -107,3 +108,53 @@ def test_attributes_that_can_be_columns_are_named(tmp_path, capsys):
     assert "attributes of each, such as arrival, end, are columns with attrs=['arrival'] in Groups(...)" in text
     rows = H5Dataset(tmp_path / "a.h5", rows=Groups("data/*", attrs=["arrival", "end"]), attrs=["rate", "site"])
     assert (rows[3]["arrival"], rows[3]["end"], rows[3]["rate"], rows[3]["site"]) == (1.5, 7, 250, "north")
+
+
+def write(path, **columns):
+    path.parent.mkdir(exist_ok=True)
+    with h5py.File(path, "w") as file:
+        file.update({name: np.asarray(values) for name, values in columns.items()})
+
+
+IMAGES = np.arange(8) * 10
+OF = np.array([3, 7, 0, 0, 5])
+
+
+@pytest.mark.parametrize("given", ["questions.h5", "features.h5 questions.h5", ""])
+def test_a_file_with_the_rows_that_numbers_name_is_joined(tmp_path, capsys, monkeypatch, given):
+    write(tmp_path / "questions.h5", image_idx=OF, question=np.arange(5))
+    write(tmp_path / "features.h5", features=IMAGES)
+    if given:
+        write(tmp_path / "unlike.h5", z=np.arange(3))
+    monkeypatch.chdir(tmp_path)
+    assert joined(capsys, given.split() or [tmp_path])[:]["features"].tolist() == IMAGES[OF].tolist()
+
+
+def joined(capsys, given):
+    """Return the dataset of the call that joins a file, as it is printed."""
+    status, text = shown(capsys, *given)
+    assert status == 0
+    (call,) = re.findall(r"write (read_h5\(.*\)): see docs/tables.md", text)
+    return eval(call, {"read_h5": H5Dataset, "paths": list(given), "ray_h5": ray_h5})
+
+
+def test_a_file_with_the_same_ids_is_joined(tmp_path, capsys):
+    folder = tmp_path / "of"
+    write(folder / "a.h5", id=[b"x", b"y", b"z"], time=np.arange(3), label=[1, 1, 2])
+    write(folder / "b.h5", id=[b"z", b"y", b"w", b"x"], label=[5, 6, 7, 8])
+    assert joined(capsys, [folder / "a.h5"])[:]["b/label"].tolist() == [8, 6, 5]
+    write(folder / "b.h5", id=[b"z", b"y", b"w"], label=[5, 6, 7])  # x is missing
+    assert "Sidecar" not in shown(capsys, folder / "a.h5")[1]
+
+
+@pytest.mark.parametrize(("folder", "name"), [("x", "run{}_labels.hdf5"), ("labels", "run{}.h5")])
+def test_files_of_one_name_are_joined_row_by_row(tmp_path, capsys, folder, name):
+    for number in range(3):
+        write(tmp_path / "x" / f"run{number}.h5", x=np.arange(4) + 4 * number)
+        write(tmp_path / folder / name.format(number), label=np.arange(4) + 100 * number)
+    paths = [tmp_path / "x" / f"run{number}.h5" for number in range(3)]
+    for given in (paths, paths[1:2]):
+        found = joined(capsys, given)[:]
+        assert found["label"].tolist() == (found["x"] // 4 * 100 + found["x"] % 4).tolist()
+    write(tmp_path / folder / name.format(1), label=np.arange(5))  # another number of rows
+    assert "Sidecar" not in shown(capsys, *paths)[1]

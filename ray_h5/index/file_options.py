@@ -40,6 +40,7 @@ from ray_h5.storage.find_files import PathLike, find_files, is_local_only, list_
 from ray_h5.storage.hub import on_hub
 from ray_h5.storage.local import LOCAL
 from ray_h5.storage.storage_of_path import Storage, storage_for
+from ray_h5.tables.sidecar import Sidecar
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -57,7 +58,7 @@ _MAX_ROW_BYTES = 64 << 20
 """A column with larger rows is planned and not read."""
 
 _MAKERS: Mapping[str, Callable[..., Any]] = {
-    maker.__name__: maker for maker in (Files, Grid, Groups, Patches, Windows, csr, joined, ragged)
+    maker.__name__: maker for maker in (Files, Grid, Groups, Patches, Sidecar, Windows, csr, joined, ragged)
 }
 
 

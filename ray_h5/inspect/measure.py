@@ -14,6 +14,7 @@ from ray_h5.errors import OptionError, RayH5Error, UnsupportedColumnError
 from ray_h5.hdf5.files.opening import is_of_matlab
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.row_index import RowIndex
+from ray_h5.inspect.beside import sidecars
 from ray_h5.inspect.report import ColumnReport, Delivery, FileReport, Report, Unreadable
 from ray_h5.inspect.store_cost import OpenCost, opening, store_report
 from ray_h5.likely_rows.suggestions import Suggestion, suggestions
@@ -87,7 +88,7 @@ def inspect_files(files: FileOptions, shuffle: str | None = None) -> Report:
         problem,
         None if index is None or shuffle is None else _shuffled(index, shuffle),
         store_report(costs, index, sum(column.stored_bytes or column.real_bytes or 0 for column in columns)),
-        _suggestions(files, reports),
+        (*_suggestions(files, reports), *sidecars(replace(files, paths=[report.path for report in reports]))),
     )
 
 

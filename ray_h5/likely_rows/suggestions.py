@@ -63,6 +63,8 @@ class Suggestion:
         What else there is to say.
     samples : Alike, optional
         The groups or datasets that the options make rows of.
+    paths : str
+        What files a call of `read_h5` names.
     """
 
     found: str
@@ -71,6 +73,7 @@ class Suggestion:
     is_surprise: bool = False
     more: str = ""
     samples: Alike | None = None
+    paths: str = "paths"
 
     @property
     def options(self) -> str:
@@ -87,8 +90,9 @@ class Suggestion:
     @property
     def as_call(self) -> str:
         """A sentence with a call, for a report."""
-        said = f". {_capital(self.when)}, write read_h5(paths, {self.options})" if self.options else ""
-        page = ": see docs/files.md" if "axes" in self.arguments else ": see docs/rows.md"
+        said = f". {_capital(self.when)}, write read_h5({self.paths}, {self.options})" if self.options else ""
+        pages = {"axes": "files", "sidecar": "tables"}
+        page = f": see docs/{next((pages[name] for name in self.arguments if name in pages), 'rows')}.md"
         return f"{self.found}{said}" + (f"; {self.more}" if self.more else "") + (page if self.options else "")
 
     @property

@@ -84,6 +84,7 @@ class RowsBeside(ComparedByContent):
         values = read(numbers)
         for name, array in out.items():
             found = values[self.names[name]][places]
+            # Tensors of which some are missing are objects, each an array.
             array[has_line] = objects(list(found)) if found.ndim > array.ndim else found
             if not has_line.all():
                 where = partial(files.where, int(row_ids[int(np.argmin(has_line))]))
