@@ -41,7 +41,7 @@ class Size(NamedTuple):
 LIMITS = Size(lines=61_930, modules=308, hidden_imports=36, lone_protocols=0, single_use=48, wide_functions=27)
 """Of all packages together."""
 
-TEST_LINES = 64_650
+TEST_LINES = 65_050
 """Of all modules in tests/."""
 
 COMMENTS = 1.35

@@ -54,6 +54,9 @@ def test_runs_are_cut_where_parts_begin(data, lengths):
         for at in range(n)
     }
     assert len(cut.lengths) == len(pairs)  # no more pieces than parts that a run touches
+    listed, of = parts.cut(units := Request(np.array(runs), ends - counts))
+    assert listed is units
+    assert of.tolist() == parts.part_of(np.array(runs)).tolist()
 
 
 def test_a_partition_of_ten_million_parts_is_one_array():
