@@ -28,6 +28,14 @@ class Facts:
         return all(_holds(getattr(self, name), getattr(other, name)) for name in self.__dataclass_fields__)
 
 
+def nbytes_of(value: Any) -> int:
+    """Return the bytes of the arrays that a value has, those of its fields, or those of the values of a mapping."""
+    if isinstance(value, Mapping):
+        return sum(map(nbytes_of, value.values()))
+    fields = () if hasattr(value, "nbytes") else getattr(value, "__dataclass_fields__", ())
+    return sum(nbytes_of(getattr(value, name)) for name in fields) + getattr(value, "nbytes", 0)
+
+
 def _is_known(value: Any) -> bool:
     return value is not None and not (isinstance(value, int) and value == 0)
 

@@ -38,7 +38,7 @@ class Size(NamedTuple):
     """Functions with six or more parameters, public ones apart."""
 
 
-LIMITS = Size(lines=61_930, modules=308, hidden_imports=36, lone_protocols=0, single_use=48, wide_functions=27)
+LIMITS = Size(lines=61_945, modules=308, hidden_imports=36, lone_protocols=0, single_use=48, wide_functions=27)
 """Of all packages together."""
 
 TEST_LINES = 65_050

@@ -33,7 +33,7 @@ from ray_h5.columns.derived_columns import (
     RowPart,
     joined_in,
 )
-from ray_h5.columns.ragged.bounds import Bounds, ChunkedBy, as_said, bounds_in, check_bounds
+from ray_h5.columns.ragged.bounds import Bounds, as_said, bounds_in, check_bounds
 from ray_h5.columns.ragged.csr_groups import (
     SPARSE,
     SparseRows,
@@ -155,7 +155,7 @@ class Columns(ABC):
         self.is_reversed = is_reversed
         self.bounds: dict[Ragged, Bounds] = {} if table is None else dict(table.bounds)
         self.rows: dict[str | ColumnKey, Partition] = {} if table is None else dict(table.rows)
-        self.chunked: dict[str, ChunkedBy] = {} if table is None else dict(table.chunked_by)
+        self.chunked: dict[str, tuple[Ragged | None, int]] = {} if table is None else dict(table.chunked_by)
         self.many: dict[ColumnKey, GroupTable] = {} if table is None else dict(table.joined)
         self.path_of: Callable[[str], str] = lambda name: name
         self._values: dict[str, Values] = {}
@@ -741,7 +741,7 @@ class Columns(ABC):
         """
         said, content = made.bounds_only, contents[0]
         if self.groups is None and isinstance(key, str):
-            self.chunked[key] = ChunkedBy(said, max(part.chunk_rows for part in contents))
+            self.chunked[key] = said, max(part.chunk_rows for part in contents)
         if self.groups is None and said in self.bounds:
             with as_said(advice):
                 check(self.bounds[said], int(content.lengths[0]), 0)

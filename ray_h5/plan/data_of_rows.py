@@ -5,6 +5,7 @@ from __future__ import annotations
 from ray_h5.columns.schema import Cast
 from ray_h5.index.row_index import RowIndex
 from ray_h5.manifest.file_table import digest_of, digest_of_names
+from ray_h5.rows.kinds.patch_rows import PatchesFound
 
 _MOST_CHARACTERS = 300
 """Longer texts end in a digest: `take=` of `csr` may list thousands of genes."""
@@ -24,8 +25,8 @@ def data_of_rows(index: RowIndex) -> dict[str, str]:
     if scope.rows is not None and scope.rows.is_drawn:
         # What blocks are drawn in, in each file: of arrays of other lengths, the same draws are other blocks.
         cut, pairs = len(index.files.folder), zip(index.files.all_paths(), index.tables, strict=True)
-        entries = [(path[cut:], entry) for path, table in pairs if table is not None for entry in table.entries]
-        drawn_in = "; ".join(f"{name} {entry}" for name, entry in entries)
+        known = [(path[cut:], table.found(PatchesFound)) for path, table in pairs if table is not None]
+        drawn_in = "; ".join(f"{name} {text}" for name, found in known for text in found.drawn_in)
     # Columns: how they are made, and their types with the casts of the user. H5Dataset casts types that torch lacks,
     # and Ray does not: a run may go on in the other one.
     cast, specs = Cast(index.cast.dtypes), index.find(index.names)

@@ -8,6 +8,7 @@ from ray_h5.columns.derived_columns import RowPart
 from ray_h5.index.row_index import RowIndex, build_index
 from ray_h5.plan.weights_of_rows import row_values
 from ray_h5.predicates.virtual_names import Length, virtual_name
+from ray_h5.rows.kinds.group_and_file_rows import LengthsOfColumns
 from ray_h5.tables.table_columns import one_array
 
 
@@ -62,9 +63,9 @@ def _range_lengths(index: RowIndex, name: str) -> np.ndarray | None:
 def _dataset_lengths(index: RowIndex, name: str) -> np.ndarray | None:
     lengths_of_files = []
     for table in index.tables:
-        groups = None if table is None else table.groups
-        if table is not None and name in table.entries:
-            lengths_of_files.append(np.array([table.entries[name]], np.int64))
+        groups, of_file = (None, {}) if table is None else (table.groups, table.found(LengthsOfColumns).of)
+        if name in of_file:
+            lengths_of_files.append(np.array([of_file[name]], np.int64))
         elif groups is None or name not in groups.columns:
             return None
         else:

@@ -37,7 +37,7 @@ from ray_h5.rows.kinds.first_axis_rows import AxisRows
 from ray_h5.rows.kinds.grid_rows import GridRows
 from ray_h5.rows.kinds.group_and_file_rows import FrameRows, WholeRows
 from ray_h5.rows.kinds.patch_positions import Blocks
-from ray_h5.rows.kinds.patch_rows import PatchRows
+from ray_h5.rows.kinds.patch_rows import PatchesFound, PatchRows
 from ray_h5.rows.kinds.window_rows import WindowRows
 from ray_h5.rows.patches_option import Patches
 from ray_h5.rows.row_columns import Episodes, RowColumn, RowsOfKind
@@ -462,7 +462,8 @@ def _rows_of_kind(
 ) -> RowsOfKind:
     """Return the rows of a file as a row kind defines them; `name` is that of the file, which draws depend on."""
     if isinstance(kind, Patches):
-        return PatchRows(Blocks(columns, kind, None if table is None else table.chosen), table, name)
+        chosen = None if table is None else table.found(PatchesFound).chosen
+        return PatchRows(Blocks(columns, kind, chosen), table, name)
     rows: Episodes
     if isinstance(kind, Groups) and kind.by is not None:
         return EqualValueRows(columns, kind, table)

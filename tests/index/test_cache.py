@@ -230,7 +230,7 @@ def test_facts_of_rows_that_are_known_already_stay(tmp_path):
         MEMORY.clear()
         found = table([names[0]], index_dir=folder, **options)
         assert {*found.chunked_by} | {*(found.groups.columns if found.groups else ())} == {*names}
-        assert all(each.bounds in found.bounds for each in found.chunked_by.values())
+        assert all(said in found.bounds for said, _ in found.chunked_by.values())
         assert found.holds(table([names[1]], **options))
 
 

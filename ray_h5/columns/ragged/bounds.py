@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,22 +48,6 @@ class Bounds:
     def total(self) -> int:
         """Values of all rows."""
         return int((self.stops - self.starts).sum())
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkedBy:
-    """In which steps the rows of a column are best read: as the chunks of the longer array are.
-
-    Attributes
-    ----------
-    bounds : Ragged, optional
-        What says where the rows of the column begin and end; None for rows of equal values, whose lengths a table has.
-    size : int
-        Values of a chunk.
-    """
-
-    bounds: Ragged | None
-    size: int = field(default=1)
 
 
 @contextlib.contextmanager

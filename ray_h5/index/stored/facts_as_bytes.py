@@ -13,8 +13,8 @@ import numpy as np
 from msgspec.msgpack import Ext
 
 from ray_h5.columns.derived_columns import ColumnKey, Csr, Cut, Fields, JoinedColumn, Ragged, RowPart
-from ray_h5.columns.ragged.bounds import Bounds, ChunkedBy
-from ray_h5.columns.row_table import RowTable, Times
+from ray_h5.columns.ragged.bounds import Bounds
+from ray_h5.columns.row_table import RowTable
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.index.facts.file_facts import ColumnFacts, FileFacts
 from ray_h5.manifest.chunk_index import UNALLOCATED
@@ -24,12 +24,16 @@ from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray, Paths, Texts
 from ray_h5.manifest.known_columns import KnownColumn, OtherColumn, PackedIndex, Redirect, num_chunks
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, Encoding, FilterPipeline, FilterStep
 from ray_h5.manifest.partition import Partition
+from ray_h5.rows.kinds.group_and_file_rows import LengthsOfColumns
+from ray_h5.rows.kinds.patch_rows import PatchesFound
+from ray_h5.rows.kinds.samples_around import Times, TimesOfColumns
 from ray_h5.storage.byte_source import FileIdentity, ObjectIdentity
 
 _CLASSES: tuple[Any, ...] = (
-    Along, Bounds, ChunkedBy, ColumnFacts, ColumnKey, ColumnLayout, ColumnNotes, ColumnSpec, Csr, Cut, Encoding, Fields,
+    Along, Bounds, ColumnFacts, ColumnKey, ColumnLayout, ColumnNotes, ColumnSpec, Csr, Cut, Encoding, Fields,
     FileIdentity, FilterPipeline, FilterStep, GroupTable, JoinedArray, JoinedColumn, KnownColumn, Manifest,
-    ObjectIdentity, OtherColumn, PackedIndex, Partition, Paths, Ragged, Redirect, RowPart, RowTable, Texts, Times,
+    LengthsOfColumns, ObjectIdentity, OtherColumn, PackedIndex, Partition, PatchesFound, Paths, Ragged, Redirect,
+    RowPart, RowTable, Texts, Times, TimesOfColumns,
 )  # fmt: skip
 _FIELDS = {class_: tuple(one.name for one in fields(class_)) for class_ in _CLASSES}
 _NUMBERS = {class_: number for number, class_ in enumerate(_CLASSES)}

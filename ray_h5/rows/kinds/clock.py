@@ -11,14 +11,14 @@ import numpy as np
 from ray_h5.columns.column_resolver import are_single_values
 from ray_h5.columns.derived_columns import Ragged
 from ray_h5.columns.ragged.bounds import Bounds
-from ray_h5.columns.row_table import RowTable, Times
+from ray_h5.columns.row_table import RowTable
 from ray_h5.errors import OptionError
 from ray_h5.lru import first_time
 from ray_h5.manifest.partition import Partition
 from ray_h5.manifest.row_requests import runs_between
 from ray_h5.messages import few
 from ray_h5.per_process import cached_property
-from ray_h5.rows.kinds.samples_around import SamplesAround
+from ray_h5.rows.kinds.samples_around import SamplesAround, Times, TimesOfColumns
 from ray_h5.rows.kinds.timestamps import regular, width_of
 from ray_h5.rows.windows_option import WindowColumn, Windows
 
@@ -104,7 +104,7 @@ class Clock:
     def of_table(cls, table: RowTable, windows: Windows) -> Clock:
         """Return the clock of a file, given what is known of it."""
         if windows.at is not None:
-            return cls.of_times(table.times.__getitem__, windows)
+            return cls.of_times(table.found(TimesOfColumns).of.__getitem__, windows)
         name = windows.episode_bounds if len(table.lengths) else None
         return cls.of_steps(table, windows, None if name is None else table.bounds[Ragged("", bounds=name)])
 
@@ -298,7 +298,7 @@ def steps_of_rows(table: RowTable, windows: Windows) -> np.ndarray:
     axis; the ordinal of the step where groups or files are episodes, or the last axis of a grid is time; with times,
     the number of the sample, or of the tick of `fps`, that is the row's time.
     """
-    if windows.at is not None and not table.times:
+    if windows.at is not None and not table.found(TimesOfColumns).of:
         return np.empty(0, np.int64)
     clock = Clock.of_table(table, windows)
     return clock.step_numbers(np.arange(clock.num_rows))

@@ -7,7 +7,7 @@ import numpy as np
 from ray_h5.buffers import objects
 from ray_h5.columns.column_resolver import Columns
 from ray_h5.columns.file_columns import FileColumns
-from ray_h5.columns.ragged.bounds import Bounds, ChunkedBy
+from ray_h5.columns.ragged.bounds import Bounds
 from ray_h5.columns.ragged.csr_groups import dense_ranges
 from ray_h5.columns.ragged.range_columns import Ranges
 from ray_h5.columns.row_table import Listing, RowTable
@@ -99,7 +99,7 @@ class EqualValueRows(RowsOfKind):
         if name == self._by:
             return RowColumn(name, self._columns.of_units(name, values), self.runs.firsts.__getitem__)
         ranges = Ranges(name, self._columns.path, values, Bounds.of(self.runs))
-        self._columns.chunked[name] = ChunkedBy(None, values.array.chunk_rows)
+        self._columns.chunked[name] = None, values.array.chunk_rows
         if values.array.kind == "sparse":
             if not values.array.dense:
                 raise UnsupportedColumnError(

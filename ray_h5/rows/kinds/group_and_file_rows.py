@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
@@ -21,6 +21,7 @@ from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import ENDS, LACKS, GroupTable, Texts
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import Request
+from ray_h5.merged_facts import Facts
 from ray_h5.per_process import cached_property
 from ray_h5.rows.frames_option import Frames
 from ray_h5.rows.group_columns import GroupColumns
@@ -32,6 +33,13 @@ from ray_h5.rows.windows_option import IS_PAD, WindowColumn, Windows
 
 _OF_ROWS = {"list", "ragged", "sparse"}
 """Kinds of columns whose values are arrays of varying length already."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LengthsOfColumns(Facts):
+    """The length of the first axis of each column of a file that is a row."""
+
+    of: Mapping[str, int] = field(default_factory=dict)
 
 
 class WholeRows(Episodes):
@@ -63,9 +71,10 @@ class WholeRows(Episodes):
             return self.columns.table()
         # With windows, the lengths in all files say which columns have a value for each step.
         known = dict(self.columns.as_arrays)
-        groups = None if self._windows is None else GroupTable(THE_FILE, known, {})
-        entries = {name: int(joined_array.shapes[0, 0]) for name, joined_array in known.items()}
-        return self.columns.table(groups=groups, entries=entries)
+        if self._windows is not None:
+            return self.columns.table(groups=GroupTable(THE_FILE, known, {}))
+        lengths = {name: int(joined_array.shapes[0, 0]) for name, joined_array in known.items()}
+        return self.columns.table(of_kind=LengthsOfColumns(lengths))
 
     def prepare(self, names: Iterable[str]) -> None:
         if isinstance(self.columns, GroupColumns):

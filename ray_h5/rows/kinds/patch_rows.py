@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from ray_h5.manifest.file_table import digest_of
 from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.partition import Partition
+from ray_h5.merged_facts import Facts
 from ray_h5.per_process import cached_property
 from ray_h5.rows.kinds.group_and_file_rows import name_column
 from ray_h5.rows.kinds.patch_positions import Blocks, Positions, axes_of, lengths_along
@@ -63,6 +64,25 @@ class _Cut:
         return cls(different, np.array([different.index(way) for way in ways]), np.array(extents, np.int64))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PatchesFound(Facts):
+    """What is found out once of the blocks of a file.
+
+    Attributes
+    ----------
+    chosen : numpy.ndarray, optional
+        int64: the blocks or cells that hold a class.
+    counts : numpy.ndarray, optional
+        int64: with groups, how many of these each group has.
+    drawn_in : mapping of str to int
+        What blocks are drawn in, and how many are.
+    """
+
+    chosen: np.ndarray | None = None
+    counts: np.ndarray | None = None
+    drawn_in: Mapping[str, int] = field(default_factory=dict)
+
+
 class PatchRows(RowsOfKind):
     """Blocks of the arrays of one file, or of its groups: those of a group follow those of the group before.
 
@@ -78,8 +98,8 @@ class PatchRows(RowsOfKind):
 
     def __init__(self, whole: Blocks, table: RowTable | None, name: str) -> None:
         self._whole, self._columns, self._kind, self._name = whole, whole.columns, whole.kind, name
-        self._known = RowTable() if table is None else table
-        self._table = self._known.groups
+        self._known = PatchesFound() if table is None else table.found(PatchesFound)
+        self._table = None if table is None else table.groups
         self._made: LRU[Blocks] = LRU(_MOST_MADE)
 
     # Parts: the file, or its groups ---------------------------------------------------------------
@@ -141,7 +161,7 @@ class PatchRows(RowsOfKind):
 
     @cached_property
     def _known_chosen(self) -> tuple[np.ndarray, Partition] | None:
-        chosen, counts = self._known.chosen, self._known.chosen_counts
+        chosen, counts = self._known.chosen, self._known.counts
         return None if chosen is None or counts is None else (chosen, Partition.of(counts))
 
     def _each(self) -> Iterator[Blocks]:
@@ -255,12 +275,11 @@ class PatchRows(RowsOfKind):
 
     @property
     def table(self) -> RowTable:
-        drawn_in = dict(self._drawn_in()) if self._kind.is_drawn else {}
-        table = self._columns.table(entries=drawn_in, groups=self._groups if self._kind.has_groups else None)
-        if self._chosen is None:
-            return table
-        chosen, held = self._chosen
-        return replace(table, chosen=chosen, chosen_counts=held.lengths if self._kind.has_groups else None)
+        found = PatchesFound(drawn_in=dict(self._drawn_in()) if self._kind.is_drawn else {})
+        if self._chosen is not None:
+            chosen, held = self._chosen
+            found = replace(found, chosen=chosen, counts=held.lengths if self._kind.has_groups else None)
+        return self._columns.table(of_kind=found, groups=self._groups if self._kind.has_groups else None)
 
     def _drawn_in(self) -> Iterator[tuple[str, int]]:
         """Yield the arrays that blocks of each part are drawn in, with their lengths, and how many are drawn."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
 import numpy as np
 
-from ray_h5.columns.row_table import Times
 from ray_h5.manifest.partition import Partition
 from ray_h5.manifest.row_requests import by_part
+from ray_h5.merged_facts import Facts
 
 LIKE_A_NUMBER = 1e-6
 """Parts of a sample, or of a unit of times that are integers: offsets and rates in floats are not exact."""
@@ -21,6 +24,54 @@ _MOST = float(1 << 61)
 def like_a_number(values: np.ndarray) -> np.ndarray:
     """Return which values are whole numbers, up to the rounding of floats."""
     return np.abs(values - np.rint(values)) <= LIKE_A_NUMBER + _EPS * np.abs(values)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Times:
+    """The times of the samples of a column in each recording, ascending: at a rate, or listed.
+
+    Times that are integers stay integers.
+
+    Attributes
+    ----------
+    counts : numpy.ndarray
+        int64: the samples of each recording.
+    starts : numpy.ndarray
+        int64 or float64: the time of the first sample.
+    steps : numpy.ndarray
+        float64: the time of a sample; where times are listed, in the median.
+    rates : numpy.ndarray
+        float64: samples in a unit of time; empty where times are listed.
+    listed : numpy.ndarray
+        int64 or float64: the times of all samples, one recording after the other; empty for a rate.
+    closest : numpy.ndarray
+        float64: the least time between two listed samples that differ; infinite if there are none.
+    resolution : numpy.ndarray
+        float64: how far neighbouring floats are apart, of those that the file has near its times; 0 for integers.
+    per_second : int
+        The unit of times: datetimes are integers of so many a second. 1 for numbers, which offsets are added to.
+    """
+
+    counts: np.ndarray
+    starts: np.ndarray
+    steps: np.ndarray
+    rates: np.ndarray = field(default_factory=lambda: np.empty(0))
+    listed: np.ndarray = field(default_factory=lambda: np.empty(0))
+    closest: np.ndarray = field(default_factory=lambda: np.empty(0))
+    resolution: np.ndarray = field(default_factory=lambda: np.empty(0))
+    per_second: int = 1
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether samples are at a rate."""
+        return len(self.rates) == len(self.counts)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TimesOfColumns(Facts):
+    """The times of the samples of each column of a file that windows name, as far as they are known."""
+
+    of: Mapping[str, Times] = field(default_factory=dict)
 
 
 class SamplesAround:

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from ray_h5.columns.column_resolver import Columns
-from ray_h5.columns.row_table import RowTable, Times
+from ray_h5.columns.row_table import RowTable
 from ray_h5.columns.values import read_units
 from ray_h5.errors import CorruptFileError, OptionError, UnsupportedColumnError
 from ray_h5.manifest.partition import Partition
-from ray_h5.rows.kinds.samples_around import like_a_number
+from ray_h5.rows.kinds.samples_around import Times, TimesOfColumns, like_a_number
 from ray_h5.rows.windows_option import WindowColumn, Windows
 
 _RATES = ("rate", "sampling_rate", "sample_rate", "fs", "frequency")
@@ -246,7 +246,8 @@ def check_widths(
     for window in windows.columns if windows.marks_padding else ():
         if window.span is None or (columns is not None and window.name not in columns):
             continue
-        known = {path: table.times for path, table in zip(paths, tables, strict=True) if table is not None}
+        pairs = zip(paths, tables, strict=True)
+        known = {path: table.found(TimesOfColumns).of for path, table in pairs if table is not None}
         widths = {path: width_of(window, times.__getitem__) for path, times in known.items() if times}
         padded = next((path for path, width in widths.items() if width is not None), None)
         varying = next((path for path, width in widths.items() if width is None), None)

@@ -19,6 +19,7 @@ from ray_h5.columns.values import InMemory
 from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
 from ray_h5.per_process import cached_property
 from ray_h5.rows.kinds.clock import Clock
+from ray_h5.rows.kinds.samples_around import TimesOfColumns
 from ray_h5.rows.kinds.timestamps import TimesOf, width_of
 from ray_h5.rows.row_columns import Episodes, RowColumn, RowsOfKind, Steps, sparse_steps
 from ray_h5.rows.windows_option import IS_PAD, WindowColumn, Windows
@@ -50,7 +51,7 @@ class WindowRows(RowsOfKind):
         self._by_name = {column.name: column for column in windows.columns}
         self._sources = [*dict.fromkeys(column.source for column in windows.columns)]
         self._is_timed = windows.at is not None
-        self._times = TimesOf(episodes.columns, windows, {} if table is None else dict(table.times))
+        self._times = TimesOf(episodes.columns, windows, {} if table is None else dict(table.found(TimesOfColumns).of))
 
     # Rows: ticks of the clock ----------------------------------------------------------------
 
@@ -68,7 +69,8 @@ class WindowRows(RowsOfKind):
     @property
     def table(self) -> RowTable:
         lengths = self._clock.rows_of_recordings if self._is_timed else self._clock.counts
-        return replace(self._episodes.table, episode_lengths=lengths, times=dict(self._times.known))
+        table = replace(self._episodes.table, episode_lengths=lengths)
+        return replace(table, of_kind=TimesOfColumns(dict(self._times.known))) if self._is_timed else table
 
     @cached_property
     def _clock(self) -> Clock:
