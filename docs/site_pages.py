@@ -70,7 +70,7 @@ def _on_site(page: Path, text: str) -> str:
 
 def _reference(groups: dict[str, str]) -> str:
     """Return the page whose entries mkdocstrings makes from the docstrings."""
-    homes = ray_h5._HOMES | ray_h5.torch_data._HOMES
+    homes = ray_h5._NAMES.homes | ray_h5.torch_data._NAMES.homes
     lines = ["# Reference", ""]
     lines += [
         "[All options](options.md) also has the options that several functions share, in groups, with their defaults.",

@@ -31,7 +31,7 @@ def names_text():
                 entry = _entry(name, value)
                 lines += [*_without(entry, [f"  {each}" for each in source]), ""]
     lines += ["# names of documents, in ray_h5 and ray_h5.torch_data, outside __all__", ""]
-    for name in sorted(name for name, home in torch_data._HOMES.items() if home.startswith("ray_h5.compat")):
+    for name in sorted(name for name, home in torch_data._NAMES.homes.items() if home.startswith("ray_h5.compat")):
         entry = _entry(name, getattr(torch_data, name))
         lines += [*_without(entry, [f"  {each}" for each in source]), ""]
     return "\n".join([*lines, "", "# errors", "", *_errors(), "", "# command line", "", *_flags(), ""])

@@ -1,5 +1,7 @@
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -14,13 +16,19 @@ def test_every_public_name_is_there_and_sorted():
 
 
 def test_all_names_that_need_no_ray_are_here():
-    of_ray = {name for name, home in ray_h5._HOMES.items() if home.startswith("ray_h5.ray_data.")}
-    of_documents = {name for name, home in ray_h5._HOMES.items() if home.startswith("ray_h5.compat")}
+    homes, of_torch = ray_h5._NAMES.homes, {"where", "kfold", "DecodeImage", "Standardize"}
+    of_ray = {name for name, home in homes.items() if home.startswith("ray_h5.ray_data")}
+    of_documents = {name for name, home in homes.items() if home.startswith("ray_h5.compat")}
     leaves = {leaf for leaf in vars(errors) if leaf.endswith("Error")}
-    others = of_documents | (of_ray - {"where", "kfold", "DecodeImage", "Standardize"})
-    assert set(torch_data.__all__) == {*ray_h5._HOMES, *leaves} - others
+    assert set(torch_data.__all__) == {*homes, *leaves} - of_documents - (of_ray - of_torch)
     assert {*ray_h5.__all__} - {*torch_data.__all__} <= of_ray
     assert torch_data.CastError is ray_h5.CastError
+    differ = {name for name in ray_h5.__all__ if getattr(torch_data, name, None) not in (None, getattr(ray_h5, name))}
+    assert differ == of_torch
+    # Lines after the first one of a name would say something else to type checkers.
+    stub = Path(ray_h5.__file__).with_suffix(".pyi").read_text()
+    names = re.findall(r"import (\w+) as \1$", stub, re.MULTILINE)
+    assert sorted(names) == sorted([*homes, *ray_h5._NAMES.modules])
 
 
 IMPORTS = """

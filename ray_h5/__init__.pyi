@@ -1,0 +1,69 @@
+# The one table of public names, for type checkers and for `public_names`: each name, and the module that defines it.
+# Those of ray_h5.compat, and errors apart from RayH5Error, are here without being in __all__.
+
+from ray_h5 import plots as plots
+from ray_h5 import torch_data as torch_data
+from ray_h5.columns.column_functions import csr as csr
+from ray_h5.columns.column_functions import fields as fields
+from ray_h5.columns.column_functions import joined as joined
+from ray_h5.columns.column_functions import part as part
+from ray_h5.columns.column_functions import ragged as ragged
+from ray_h5.compat.combined_dataset import CombinedHDF5Dataset as CombinedHDF5Dataset
+from ray_h5.compat.dataset_wrappers import WorkerSafeAugmentedDataset as WorkerSafeAugmentedDataset
+from ray_h5.compat.dataset_wrappers import WorkerSafeStandardizedDataset as WorkerSafeStandardizedDataset
+from ray_h5.compat.dataset_wrappers import worker_init_fn as worker_init_fn
+from ray_h5.compat.lazy_dataset import H5LazyDataset as H5LazyDataset
+from ray_h5.compat.lazy_dataset import h5_worker_init_fn as h5_worker_init_fn
+from ray_h5.compat.optimal_dataloader import OptimalDataLoaderFactory as OptimalDataLoaderFactory
+from ray_h5.compat.optimal_dataloader import create_optimized_dataloader as create_optimized_dataloader
+from ray_h5.compat.rank_cached import DistributedError as DistributedError
+from ray_h5.compat.rank_cached import EpochShuffleSampler as EpochShuffleSampler
+from ray_h5.compat.rank_cached import RankMemCachedH5Dataset as RankMemCachedH5Dataset
+from ray_h5.compat.rank_cached import _balanced_contiguous_shard as _balanced_contiguous_shard
+from ray_h5.compat.rank_cached import _interleaved_indices as _interleaved_indices
+from ray_h5.compat.rank_cached import balanced_contiguous_shard as balanced_contiguous_shard
+from ray_h5.compat.rank_cached import interleaved_indices as interleaved_indices
+from ray_h5.compat.wait_monitor import DataLoaderPerformanceMonitor as DataLoaderPerformanceMonitor
+from ray_h5.errors import *  # noqa: F403
+from ray_h5.errors import RayH5Error as RayH5Error
+from ray_h5.order.draws.shuffle import Shuffle as Shuffle
+from ray_h5.order.draws.shuffle import balance as balance
+from ray_h5.order.position import Position as Position
+from ray_h5.predicates.criteria import any_equal as any_equal
+from ray_h5.predicates.criteria import between as between
+from ray_h5.predicates.criteria import row_mask as row_mask
+from ray_h5.ray_data import kfold as kfold
+from ray_h5.ray_data import where as where
+from ray_h5.ray_data.datasource import H5Datasource as H5Datasource
+from ray_h5.ray_data.datasource import labels_of as labels_of
+from ray_h5.ray_data.epochs import set_epoch as set_epoch
+from ray_h5.ray_data.preprocessing.image_preprocessor import DecodeImage as DecodeImage
+from ray_h5.ray_data.preprocessing.standardize import Standardize as Standardize
+from ray_h5.ray_data.quiet import quiet as quiet
+from ray_h5.ray_data.read_h5 import build_index as build_index
+from ray_h5.ray_data.read_h5 import read_h5 as read_h5
+from ray_h5.ray_data.training.collate import TorchCollate as TorchCollate
+from ray_h5.ray_data.training.data_config import data_config as data_config
+from ray_h5.ray_data.training.train_batches import train_batches as train_batches
+from ray_h5.ray_data.write_h5 import H5Datasink as H5Datasink
+from ray_h5.ray_data.write_h5 import write_h5 as write_h5
+from ray_h5.rows.patches_option import Patches as Patches
+from ray_h5.rows.row_kind_options import Files as Files
+from ray_h5.rows.row_kind_options import Grid as Grid
+from ray_h5.rows.row_kind_options import Groups as Groups
+from ray_h5.rows.row_reader import RowReader as RowReader
+from ray_h5.rows.windows_option import Windows as Windows
+from ray_h5.tables.sidecar import Sidecar as Sidecar
+from ray_h5.torch_data.batches.tensors import Sample as Sample
+from ray_h5.torch_data.dataset import H5Dataset as H5Dataset
+from ray_h5.torch_data.derived_samplers import OrderBatchSampler as OrderBatchSampler
+from ray_h5.torch_data.derived_samplers import WeightedSampler as WeightedSampler
+from ray_h5.torch_data.h5_data_loader import H5DataLoader as H5DataLoader
+from ray_h5.torch_data.h5_data_loader import loader as loader
+from ray_h5.torch_data.samplers import OrderSampler as OrderSampler
+from ray_h5.transforms.augmentation import augmentation_defaults as augmentation_defaults
+from ray_h5.transforms.noise import GaussianNoise as GaussianNoise
+from ray_h5.transforms.spec_augment import SpecAugment as SpecAugment
+from ray_h5.writing.repack.repack import repack as repack
+
+__version__: str
