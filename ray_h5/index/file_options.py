@@ -113,14 +113,20 @@ class FileOptions:
             folder = check_index_dir(source.index_dir, in_store=in_store)
         how = source.file_extensions, source.ignore_missing_paths, filesystem, storage
         files = find_files(named, *how)
-        if scope.rows is not None:
-            rows = scope.rows
-            kind: RowKind = rows.of_files(files.paths) if isinstance(rows, Frames) else naming_files(rows, files.paths)
-            scope = replace(scope, rows=kind)
         if beside:
             scope = replace(scope, zipped=_zipped(files.paths, find_files(beside, *how).paths))
-        local_only = is_local_only([*named, *beside])
-        return cls(source, files.paths, scope, folder, source.cast, local_only, files.states)
+        rows, local_only = scope.rows, is_local_only([*named, *beside])
+
+        def of(kind: RowKind | None) -> FileOptions:
+            its = replace(scope, rows=kind)
+            return cls(source, files.paths, its, folder, source.cast, local_only, files.states)
+
+        if not isinstance(rows, Frames):
+            return of(None if rows is None else naming_files(rows, files.paths))
+        if rows.column is not None:
+            alone = of(naming_files(rows.files, files.paths))
+            rows = replace(rows, episodes=_episodes_of_files(alone, rows.column))
+        return of(rows.of_files(files.paths))
 
     def _matching(self, names: Sequence[str] | None) -> tuple[list[str] | None, Scope]:
         """Return names of columns, with those of the first file that match in the place of each pattern.
@@ -289,6 +295,30 @@ def _zipped(paths: Sequence[str], others: Sequence[str]) -> dict[str, str]:
             "files that have none beside them."
         )
     return dict(zip(paths, others, strict=True))
+
+
+def _episodes_of_files(files: FileOptions, name: str) -> dict[str, Any]:
+    """Return the episode of each file: the value of a column. Rows are files.
+
+    Raises
+    ------
+    OptionError
+        If a file has no value, and is not left out.
+    """
+    index = files.plan([name])
+    if not (spec := index.find([name])[name]).has_one_value:
+        raise OptionError(
+            f"Windows: episode={name!r} with rows=Files(): each file is a step, and the column has {spec} there; "
+            "expected one value a file. If each file is an episode of its own, leave episode= out."
+        )
+    values, kept = index.values([name], stored=True)[name], {*index.kept.tolist()}
+    of_files: dict[str, Any] = {path: path for path in files.paths}  # what is left out is a step of no other
+    for row, (file, value) in enumerate(zip(index.files.files_of(index.every_row()), values.to_pylist(), strict=True)):
+        if value is not None:
+            of_files[index.files.path(int(file))] = value
+        elif row in kept:
+            raise OptionError(f"{index.files.where(row)}: Windows: episode={name!r} has no value for this file")
+    return of_files
 
 
 def _with_labels(index: RowIndex, labels: Iterable[Classes], *, of_some: bool) -> RowIndex:

@@ -31,7 +31,8 @@ class Frames(RowKind):
     windows : Windows
         The windows.
     episodes : str or mapping of str to object
-        What files are an episode: those in one ``"folder"``, or with one value in a mapping.
+        What files are an episode: those in one ``"folder"``, or with one value in a mapping. Or the name of a column
+        with their values, until these are looked up.
     """
 
     files: Files
@@ -48,6 +49,11 @@ class Frames(RowKind):
     def missing(self) -> str:
         """The option of `Files`."""
         return self.files.missing
+
+    @property
+    def column(self) -> str | None:
+        """The column with the episode of each file, if its values were not looked up."""
+        return self.episodes if isinstance(self.episodes, str) and self.episodes != FOLDER else None
 
     def of_files(self, paths: Sequence[str]) -> Frames:
         """Return the kind that knows the episodes of files, given these in the order of their steps."""
@@ -136,14 +142,14 @@ def with_episodes(rows: RowKind | None, windows: Windows | None) -> tuple[RowKin
     """
     if windows is None:
         return rows, windows
-    if isinstance(rows, Files) and windows.of_files:
+    if isinstance(rows, Files) and windows.episode is not None:
         for name in ("per_step", "constants", "episode_length"):
             if value := getattr(windows, name):
                 raise OptionError(f"Windows: {name}={value!r}: with a file a step, each column has one value a step")
-        if (of := windows.episode) != FOLDER and not (of and all(isinstance(file, str) for file in of or ())):
-            raise OptionError(f"Windows: episode={of!r}: expected 'folder', or {{file: episode}}")
+        if not ((of := windows.episode) and all(isinstance(file, str) for file in of)):
+            raise OptionError(f"Windows: episode={of!r}: expected 'folder', a column, or {{file: episode}}")
         # The rows are those of `Files`: nobody above needs to know of windows.
-        return Frames(rows, windows.of_episode(None), windows.episode or FOLDER), None
+        return Frames(rows, windows.of_episode(None), of), None
     check_episodes(rows, windows)
     if (by := getattr(rows, "by", None)) is None:
         return rows, windows

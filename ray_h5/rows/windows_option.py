@@ -63,9 +63,10 @@ class Windows:
         column ``<column>_is_pad`` says which steps are padding.
     episode : str, or mapping of str to object, optional
         A column with one value an episode, such as its number. Rows of an episode follow each other. With
-        ``rows=Files()``, ``"folder"``: each file is a step, and the files of a folder are an episode, in natural order
-        of their names (``t_2`` before ``t_10``); or ``{file: episode}`` with the last parts of paths, such as
-        ``"2010/t_2"``, as many as tell the files apart.
+        ``rows=Files()``, each file is a step, and an episode is the files with one value of the column, also of a
+        `Sidecar` or an attribute; or of a ``"folder"``. They are in natural order of their names (``t_2`` before
+        ``t_10``). Or ``{file: episode}`` with the last parts of paths, such as ``"2010/t_2"``, as many as tell the
+        files apart.
     episode_ends : str, optional
         A dataset with the row after the last one of each episode, ascending.
     episode_flags : str or sequence of str, optional

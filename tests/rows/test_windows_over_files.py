@@ -2,7 +2,9 @@
 
 import os
 import pickle
+from dataclasses import replace
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ray_h5
-from ray_h5 import Files, RowReader, Shuffle, Windows, kfold, where
+from ray_h5 import Files, RowReader, Shuffle, Sidecar, Windows, kfold, where
 from ray_h5.cli import main
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError
 from ray_h5.torch_data import H5Dataset, loader
@@ -101,6 +103,49 @@ def test_they_compose(typhoons, tmp_path):
     of_table = Windows({"wind": [-1, 0]}, episode={f"t_{n}": n % 2 for n in range(13)})
     flat = H5Dataset(typhoons / "2010", rows=Files(), windows=of_table)
     assert [row["wind"].tolist() for row in flat][:4] == [[1.0, 1.0], [2.0, 2.0], [1.0, 3.0], [2.0, 4.0]]
+
+
+@pytest.mark.parametrize("of", ["table", "attribute", "dataset"])
+def test_episodes_are_values_of_a_column(typhoons, tmp_path, of):
+    paths = sorted(typhoons.rglob("*.h5"), key=lambda path: (path.parent.name, int(path.stem[2:])))
+    storm_of = {path: int(path.stem[2:]) % 2 * 10 + (path.parent.name == "2010") for path in paths}
+    options = {"rows": Files(key="frame"), "windows": Windows({"wind": [-1, 0]}, episode="storm")}
+    for path, storm in storm_of.items() if of != "table" else ():
+        with h5py.File(path, "r+") as file:
+            if of == "attribute":
+                file.attrs["storm"] = storm
+            else:
+                file["storm"] = storm
+    if of == "attribute":
+        options["attrs"] = ["storm"]
+    if of == "table":
+        lines = [f"{path.parent.name}/{path.name},s{storm}" for path, storm in storm_of.items()]
+        (tmp_path / "t.csv").write_text("\n".join(["frame,storm", *lines[::-1]]))
+        options["sidecar"] = Sidecar(tmp_path / "t.csv", on="path", key="frame")
+    expected, last = [], {}
+    for path, storm in storm_of.items():
+        wind = float(path.stem[2:])
+        expected.append([last.setdefault(storm, wind), wind])
+        last[storm] = wind
+    for columns in (None, ["wind", "storm"]):
+        rows = [*H5Dataset(typhoons, columns, **options)]
+        assert [row["wind"].tolist() for row in rows] == expected
+        assert [int(row["storm"][1:] if of == "table" else row["storm"]) for row in rows] == [*storm_of.values()]
+    folds = kfold(typhoons, 2, group="episode", **options)
+    held = [{row["frame"] for row in H5Dataset(typhoons, None, own, **options)} for _, own in folds]
+    assert not held[0] & held[1]
+
+
+def test_files_that_a_table_leaves_out_are_steps_of_no_other(typhoons, tmp_path):
+    (tmp_path / "t.csv").write_text("path,storm\n" + "".join(f"t_{n},a\n" for n in (1, 2, 4, 7)))
+    windows = Windows({"wind": [-1, 0]}, episode="storm")
+    table = Sidecar(tmp_path / "t.csv", on="path", missing="drop")
+    rows = H5Dataset(typhoons / "2010", ["wind"], rows=Files(), windows=windows, sidecar=table)
+    assert [row["wind"].tolist() for row in rows] == [[1.0, 1.0], [1.0, 2.0], [2.0, 4.0], [4.0, 7.0]]
+    with pytest.raises(OptionError, match=r"t_3\.h5.*episode='storm' has no value for this file"):
+        H5Dataset(typhoons / "2010", rows=Files(), windows=windows, sidecar=replace(table, missing="null"))
+    with pytest.raises(OptionError, match=r"episode='image' .*one value a file.*leave episode= out"):
+        H5Dataset(typhoons, rows=Files(), windows=Windows({"wind": [0]}, episode="image"))
 
 
 def test_episodes_of_files_that_folders_tell_apart(typhoons):
