@@ -10,6 +10,8 @@ import numpy as np
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import CorruptChunkError
 from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.partition import Partition
+from ray_h5.manifest.row_requests import units_of
 
 MAX_CHUNK_BYTES = 1 << 32
 """HDF5's own limit for a chunk; a header with a larger one is damaged."""
@@ -104,10 +106,22 @@ class ChunkIndex(ComparedByContent):
         if not len(self.numbers):  # searchsorted would return positions past the end
             nothing = np.zeros(len(numbers), np.int64)
             return nothing + UNALLOCATED, nothing, nothing.astype(np.uint32)
-        at = np.searchsorted(self.numbers, numbers)
-        at[at == len(self.numbers)] = 0
+        last = len(self.numbers) - 1
+        # Mostly all chunks are there: then a number is its place.
+        at = np.minimum(numbers, last) if self.numbers[last] == last else np.searchsorted(self.numbers, numbers)
+        at[at > last] = 0
         offsets = np.where(self.numbers[at] == numbers, self.offsets[at], UNALLOCATED)
         return offsets, self.sizes[at], self.masks[at]
+
+    def renumbered(self, of_arrays: Partition, arrays: np.ndarray) -> ChunkIndex:
+        """Return the chunks of some arrays, numbered from 0 on, given the numbers here of the chunks of all arrays."""
+        if len(arrays) == len(of_arrays):
+            return self
+        firsts, stops = (np.searchsorted(self.numbers, of_arrays.starts[some]) for some in (arrays, arrays + 1))
+        at, shift = units_of(firsts, stops - firsts), of_arrays.starts[arrays]
+        shift = shift - Partition.of(of_arrays.lengths_of(arrays)).firsts
+        numbers = self.numbers[at] - np.repeat(shift, stops - firsts)
+        return ChunkIndex(numbers, self.offsets[at], self.sizes[at], self.masks[at])
 
 
 def corrupt_chunk(

@@ -85,6 +85,10 @@ class Partition:
         parts = self.part_of(units)
         return parts, units - self.starts[parts]
 
+    def times(self, count: int) -> Partition:
+        """Return the same parts of units that are smaller: each unit is `count` of them."""
+        return self if count == 1 else Partition(self.starts * count)
+
     def spread(self, of_parts: np.ndarray) -> np.ndarray:
         """Return for each unit what an array says of its part."""
         return np.repeat(of_parts, self.lengths)

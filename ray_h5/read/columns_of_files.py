@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ray_h5.errors import CorruptChunkError
-from ray_h5.manifest.chunk_index import UNALLOCATED, ChunkIndex
+from ray_h5.manifest.chunk_index import UNALLOCATED
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.row_requests import request_of
 from ray_h5.manifest.takes import Take
 from ray_h5.per_process import cached_property
-from ray_h5.read.arrays.chunk_source import ChunkSource, Parts, joined_indexes
+from ray_h5.read.arrays.chunk_source import ChunkSource
 from ray_h5.read.arrays.column import Column
 from ray_h5.read.jobs import ReadStats
 from ray_h5.read.native.job_table import (
@@ -40,22 +40,6 @@ _MOST_ROWS, _MOST_BYTES = 1 << 18, 1 << 20
 """Jobs are kept for at most that many rows of a column, of 72 bytes each, which are read by one request each."""
 
 
-def joint_column(columns: Sequence[Column]) -> Column:
-    """Return a column that is alike in several files, with rows of all of them; see `alike`."""
-    sources = [column.source for column in columns]
-    indexes = [source.index for source in sources if isinstance(source.index, ChunkIndex)]
-    whole = ChunkSource.joined(
-        sources[0],
-        np.array([source.layout.num_rows for source in sources], np.int64),
-        lambda file: (sources[file].path, sources[file].layout),
-        (lambda numbers: joined_indexes(indexes, numbers.firsts)) if indexes else None,
-        offsets=np.array([UNALLOCATED if source.layout.offset is None else source.layout.offset for source in sources]),
-        descriptors=np.array([source.file for source in sources], np.int64),
-        byte_sources={source.file: source.byte_source for source in sources},  # their descriptors stay open
-    )
-    return Column(whole, Take(whole.layout.name))
-
-
 def alike(readers: Iterable[object]) -> list[Column]:
     """Return columns of whole rows if they differ in their files and lengths alone, and can be one; otherwise none."""
     columns, facts = list[Column](), set[tuple[object, ...]]()
@@ -64,7 +48,7 @@ def alike(readers: Iterable[object]) -> list[Column]:
             return []
         source, layout = column.source, column.source.layout
         # It has values, in a file that has a descriptor.
-        if not layout.row_bytes or source.is_unwritten or source.file == NO_DESCRIPTOR:
+        if not layout.row_bytes or source.is_unwritten or source.table.descriptors[0] == NO_DESCRIPTOR:
             return []
         fill = None if layout.fill is None else layout.fill.tobytes()
         facts.add((layout.stored_dtype, layout.row_shape, layout.storage, layout.chunk_shape, layout.pipeline, fill))
@@ -72,12 +56,6 @@ def alike(readers: Iterable[object]) -> list[Column]:
         if len(facts) > 1:
             return []
     return columns
-
-
-def parts_of(column: Column) -> Parts:
-    """Return the files of a joint column."""
-    assert column.source.parts is not None
-    return column.source.parts
 
 
 class JobsOfRows:
@@ -119,7 +97,7 @@ class JobsOfRows:
     def of_files(cls, columns: Mapping[str, ChunkSource]) -> JobsOfRows | None:
         """Return those of columns of several files whose chunks are one row each; None if there are none."""
         jobs = {name: of_chunks for name, source in columns.items() if (of_chunks := _of_chunks(source)) is not None}
-        starts = {name: parts.rows.firsts for name in jobs if (parts := columns[name].parts) is not None}
+        starts = {name: columns[name].table.rows.firsts for name in jobs}
         return cls(jobs, starts, {name: columns[name].layout.stored_dtype for name in jobs}) if jobs else None
 
     @classmethod
@@ -184,8 +162,8 @@ class JobsOfRows:
 
 def _of_chunks(source: ChunkSource) -> np.ndarray | None:
     """Return the jobs of all chunks, if each chunk is one row and all of them are there."""
-    index = source.index
-    if not isinstance(index, ChunkIndex) or source.grid.chunk_rows != 1 or source.chunk_bytes > _MOST_BYTES:
+    index = source.table.index
+    if index is None or not source.is_chunked or source.chunk_rows != 1 or source.chunk_bytes > _MOST_BYTES:
         return None
     if len(index.numbers) > _MOST_ROWS or not np.array_equal(index.numbers, np.arange(source.layout.num_rows)):
         return None
@@ -193,7 +171,7 @@ def _of_chunks(source: ChunkSource) -> np.ndarray | None:
         _, _, jobs = source.stored(index.numbers)
     except CorruptChunkError:  # named by the read of that chunk
         return None
-    return jobs
+    return source.in_files(jobs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,10 +193,7 @@ class JointFiles:
     def decodes_parts(self) -> bool:
         """Whether rows lie in chunks of several rows that have to be decoded."""
         sources = [column.source for column in self.columns.values()]
-        return any(
-            source.index is not None and source.grid.chunk_rows > 1 and source.layout.pipeline.steps
-            for source in sources
-        )
+        return any(source.is_chunked and source.chunk_rows > 1 and source.layout.pipeline.steps for source in sources)
 
     @classmethod
     def of(cls, files: Sequence[OpenFile], like: Mapping[str, np.ndarray]) -> JointFiles | None:
@@ -237,12 +212,12 @@ class JointFiles:
             one = columns_alike[0].source if columns_alike else None
             if one is None or array.dtype != one.layout.stored_dtype or not array.flags.c_contiguous:
                 continue
-            if one.index is not None and one.pipeline == IN_PYTHON:
+            if one.is_chunked and one.pipeline == IN_PYTHON:
                 continue
-            nbytes += sum(column.source.nbytes for column in columns_alike)
+            nbytes += sum(column.source.table.nbytes for column in columns_alike)
             if nbytes > _MOST_INDEX_BYTES:
                 break
-            columns[name] = joint_column(columns_alike)
+            columns[name] = Column(ChunkSource.joined([column.source for column in columns_alike]), Take(name))
         whole = JobsOfRows.of_files({name: column.source for name, column in columns.items()})
         return cls(columns, whole) if columns else None
 
@@ -262,8 +237,9 @@ class JointFiles:
             files, rows, places = files[order], rows[order], places[order]
         for name, array in rest.items():
             column = self.columns[name]
-            jobs = column.jobs(request_of(parts_of(column).rows.starts[files] + rows, places), array)
-            if len(jobs) != 1 or not isinstance(jobs[0], JobTable):  # of those that the loop does not read
+            jobs = column.jobs(request_of(column.source.table.rows.starts[files] + rows, places), array)
+            planned = [job for job in jobs if isinstance(job, JobTable)]
+            if len(planned) < len(jobs):  # some are of those that the loop does not read
                 return False
-            tables.append(jobs[0])
-        return not JobTable.join(tables).run_compiled(times)[0].any()
+            tables += planned
+        return not tables or not JobTable.join(tables).run_compiled(times)[0].any()

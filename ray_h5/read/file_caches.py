@@ -64,7 +64,7 @@ OTHERS: LRU[Any] = LRU(MAX_OTHERS, MAX_INDEX_BYTES, lambda opened: opened.cached
 def _share(columns: Sequence[Column]) -> int:
     """Return the bytes of the index of a joint column, or its share of the descriptors, if that is more."""
     of_file = MAX_INDEX_BYTES // max_open(MAX_OTHERS)
-    return max([column.source.nbytes + len(column.source.parts or ()) * of_file for column in columns], default=0)
+    return max([column.source.table.nbytes + len(column.source.table) * of_file for column in columns], default=0)
 
 
 JOINT_COLUMNS: LRU[Sequence[Column]] = LRU(64, 256 << 20, _share, keeps_last=True)

@@ -34,7 +34,8 @@ from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray
 from ray_h5.manifest.known_columns import KnownColumn, OtherColumn, PackedIndex, Redirect
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, Encoding, FileLayout, Form
 from ray_h5.manifest.takes import Take
-from ray_h5.read.arrays.chunk_source import ChunkSource, RawFiles, joined_indexes
+from ray_h5.read.arrays.chunk_source import ChunkSource, RawFiles
+from ray_h5.read.arrays.chunk_table import ChunkTable, joined_indexes
 from ray_h5.read.arrays.column import Column, JoinedColumn, no_places
 from ray_h5.read.file_caches import FILES, OTHERS
 from ray_h5.read.native.chunk_lister import list_chunks
@@ -528,7 +529,8 @@ class OpenFile(ABC):
                 source = RawFiles(layout, library.dataset(layout.name))
             path = f"{where} leads to {self.path}" if where else self.path
             take = address if isinstance(address, Take) else Take(array)
-            column = Column(ChunkSource(path, layout, source, index, None, self._key), take, items)
+            table = ChunkTable.one(layout, source, index)
+            column = Column(ChunkSource(path, layout, table, self._key), take, items)
             if not where or isinstance(address, str):  # there may be any number of others
                 self.readers[where, address] = column
         return column
@@ -548,8 +550,8 @@ class OpenFile(ABC):
     def _joined_column(self, joined: JoinedArray) -> JoinedColumn:
         if (column := self.joined_columns.get(joined)) is None:
             described = [self._items_of(layout) for layout in joined.layouts]
-            source = ChunkSource(self.path, joined.layouts[0], self.byte_source, file_key=self._key)
-            like = [(replace(source, layout=layout), items) for layout, items in described]
+            table = ChunkTable.one(joined.layouts[0], self.byte_source)
+            like = [(ChunkSource(self.path, layout, table, self._key), items) for layout, items in described]
             chunks = None
             if joined.chunks is not None:
                 where, most = f"{self.path}: column {joined.name!r}", joined.chunk_numbers.num_units

@@ -27,9 +27,10 @@ from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.partition import Partition
 from ray_h5.manifest.row_requests import Request, request_of
 from ray_h5.manifest.takes import Take
+from ray_h5.read.arrays.chunk_source import ChunkSource
 from ray_h5.read.arrays.column import Column, items_are_arrays
 from ray_h5.read.casting import keeps_all
-from ray_h5.read.columns_of_files import alike, joint_column, parts_of
+from ray_h5.read.columns_of_files import alike
 from ray_h5.read.jobs import Job
 from ray_h5.read.read_parts import ColumnAddress, Part
 from ray_h5.read.stored_items import converted
@@ -281,7 +282,9 @@ class VirtualColumn:
         columns = alike(map(reader, self.sources))
         # Rows of the stack may be wider than those of its sources.
         like = {(layout.dtype, layout.row_shape) for layout in [self.layout, *(of.source.layout for of in columns)]}
-        return joint_column(columns) if columns and len(like) == 1 else None
+        if not columns or len(like) > 1:
+            return None
+        return Column(ChunkSource.joined([column.source for column in columns]), Take(self.layout.name))
 
     def states_of(self, paths: set[str]) -> list[tuple[str, Identity | None]]:
         """Return the states that files have to have if values of these are read.
@@ -297,7 +300,7 @@ class VirtualColumn:
             runs.select(alone).fill(out, self._fill)
             runs, at = runs.select(~alone), at[~alone]
         numbers = at // 2
-        firsts = runs.firsts + (parts_of(joint).rows.starts[numbers] + self._shifts[numbers])
+        firsts = runs.firsts + (joint.source.table.rows.starts[numbers] + self._shifts[numbers])
         paths = {self.sources[number].path for number in {*numbers.tolist()}}
         return joint.jobs(replace(runs, firsts=firsts), out), paths
 

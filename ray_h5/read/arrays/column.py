@@ -16,11 +16,11 @@ from ray_h5.manifest.chunk_index import ChunkIndex
 from ray_h5.manifest.indices import picked
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.manifest.partition import Partition
-from ray_h5.manifest.row_requests import Request, by_part, runs_between
+from ray_h5.manifest.row_requests import Request, by_part
 from ray_h5.manifest.takes import Take, rows_in_order
 from ray_h5.per_process import cached_property
-from ray_h5.read.arrays.chunk_source import ChunksOfParts, ChunkSource
+from ray_h5.read.arrays.chunk_source import ChunkSource
+from ray_h5.read.arrays.chunk_table import ChunkTable, contiguous, partitions
 from ray_h5.read.arrays.plan_boxes import MOST_BOXES, BoxPlanner
 from ray_h5.read.arrays.plan_rows import row_jobs, row_parts
 from ray_h5.read.jobs import Asking, Job, ReadStats, Worker, at_front, in_parts, index_of, staged
@@ -61,17 +61,14 @@ class Column:
         if take.is_plain:
             layout = rows_in_order(source.layout, len(take.axes))
             if layout is not None and layout is not source.layout:
-                source = replace(source, layout=layout)
+                source = source.over(layout)
             if layout is not None and source.grid.chunk_shape[1:] == layout.row_shape:  # chunks hold whole rows
                 return source
         return BoxPlanner(self.source, replace(take, taken=take.taken[: len(source.layout.shape)]))
 
     def as_row(self) -> Column:
         """Return the same array as one row of an array with one more axis."""
-        layout = self.source.layout
-        chunk = None if layout.chunk_shape is None else (1, *layout.chunk_shape)
-        whole = replace(self.source, layout=replace(layout, shape=(1, *layout.shape), chunk_shape=chunk))
-        return Column(whole, Take(self.take.array), self.items)
+        return Column(self.source.as_row(), Take(self.take.array), self.items)
 
     def jobs(self, request: Request, out: np.ndarray) -> list[Job]:
         """Return the work that fills ``out[request.places]`` with ``request.rows``."""
@@ -96,7 +93,7 @@ class Column:
         def put(part: Request, values: np.ndarray, read_at: ReadAt | None = None) -> None:
             values = values if pick is None else pick(values)
             if self.items is not None:
-                values = self.items.values(values, read_at, part, self._where)
+                values = self.items.values(values, read_at, part, self.source.where)
                 of_items = self.take.taken[len(self.source.layout.shape) :]
                 values = picked(values, (*[None] * (values.ndim - 1 - len(self.items.shape)), *of_items))
             out[index_of(part)] = values.reshape(part.num_rows, *out.shape[1:])
@@ -110,13 +107,6 @@ class Column:
             items = np.empty((part.num_rows, *shape), dtype)
             planned.append((part, items, reads(at_front(part), items)))
         return [Asking(self._ask, planned, put, self.items.held)]
-
-    def _where(self, row: int) -> str:
-        if (parts := self.source.parts) is None:
-            return f"{self.source.path}: column {self.source.layout.name!r}, row {row}"
-        part, own_row = map(int, parts.rows.local(row))
-        path, layout = parts.layout_of(part)
-        return f"{path}: column {layout.name!r}, row {own_row}"
 
     def _ask(
         self,
@@ -203,49 +193,52 @@ class JoinedColumn:
         """Return the work that fills ``out[request.places]`` with the units ``request.rows``."""
         if not len(request):
             return []
-        if len(self._like) == 1 and self._like[0][0].layout.storage != "chunked":  # its rows are the units
+        if len(self._like) == 1 and not self._like[0][0].is_chunked:  # its rows are the units
             return self._column(0).jobs(request, out)
         # Boxes have one index of the first axis: of each, a dataset has the places along the others that they cut.
         inner = (
             1 if self._taken is None else math.prod(self._like[0][0].layout.shape[at] for at in self._taken.axes[1:])
         )
-        runs, datasets = Partition(self.joined.units.starts * inner).cut(request)
+        runs, datasets = self.joined.units.times(inner).cut(request)
         jobs: list[Job] = []
         for number, chosen in by_part(self.joined.class_of[datasets]):
-            column, some, parts = self._column(number), runs.select(chosen), self._numbers[datasets[chosen]]
-            source = column.source
-            if isinstance(index := source.index, ChunksOfParts) and index.known is None:
-                # Now: the file may be closed when the work is done. The numbers of datasets ascend.
-                index.listed(parts[runs_between(parts[1:] != parts[:-1])[0]].tolist())
-            assert source.parts is not None
-            shift = source.parts.rows.starts[parts] - self.joined.units.starts[datasets[chosen]]
+            column, some, arrays = self._column(number), runs.select(chosen), self._numbers[datasets[chosen]]
+            table = column.source.table
+            table.list_now(arrays)  # their numbers ascend
+            shift = table.rows.starts[arrays] - self.joined.units.starts[datasets[chosen]]
             jobs += column.jobs(replace(some, firsts=some.firsts + shift * inner), out)
         return jobs
 
     def _column(self, number: int) -> Column:
         """Return the datasets of a class as one column; of chunked ones, each begins with a chunk."""
         if number not in self._columns:
-            joined, datasets = self.joined, self._datasets[number]
             source, items = self._like[number]
-
-            def layout_of(part: int) -> tuple[str, ColumnLayout]:
-                dataset = datasets[part]
-                shape = int(joined.lengths[dataset]), *source.layout.row_shape
-                return source.path, replace(source.layout, name=joined.paths[dataset], shape=shape)
-
-            def listed(numbers: Partition) -> ChunksOfParts:
-                known = None if self._chunks is None else (self._chunks, joined.chunk_numbers.starts[datasets])
-                paths = joined.paths
-                return ChunksOfParts(
-                    numbers, lambda parts: self._indexes_of([paths[dataset] for dataset in datasets[parts]]), known
-                )
-
-            chunks = listed if source.layout.storage == "chunked" else None
-            offsets = joined.offsets[datasets]
-            whole = ChunkSource.joined(source, joined.lengths[datasets], layout_of, chunks, offsets=offsets)
-            self._columns[number] = Column(whole, Take(joined.name), items)
+            self._columns[number] = Column(self._source(number, source), Take(self.joined.name), items)
         column = self._columns[number]
         return column if self._taken is None else replace(column, take=self._taken)
+
+    def _source(self, number: int, like: ChunkSource) -> ChunkSource:
+        """Return the datasets of a class as one array, given one like them."""
+        joined, datasets = self.joined, self._datasets[number]
+        lengths, paths = joined.lengths[datasets], joined.paths
+
+        def array_of(array: int) -> tuple[str, ColumnLayout]:
+            dataset = datasets[array]
+            shape = int(joined.lengths[dataset]), *like.layout.row_shape
+            return like.path, replace(like.layout, name=paths[dataset], shape=shape)
+
+        def list_chunks(arrays: np.ndarray) -> Sequence[ChunkIndex]:
+            return self._indexes_of([paths[dataset] for dataset in datasets[arrays]])
+
+        rows, chunks = partitions(like.layout, lengths)
+        index = None
+        if not like.is_chunked:
+            index = contiguous(joined.offsets[datasets], lengths * like.row_bytes)
+        elif self._chunks is not None:
+            index = self._chunks.renumbered(joined.chunk_numbers, datasets)
+        table = ChunkTable(rows, chunks, like.table.files, index, list_chunks, array_of=array_of)
+        layout = replace(like.layout, shape=(rows.num_units, *like.layout.row_shape), offset=None)
+        return replace(like, layout=layout, table=table)
 
 
 def no_places(where: str) -> UnsupportedColumnError:

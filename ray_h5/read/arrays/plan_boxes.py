@@ -181,20 +181,18 @@ class BoxPlanner:
         if len(boxes[0]) > MOST_BOXES and len(parts := list(self.parts(request, MOST_BOXES))) > 1:
             return in_parts(self.source.byte_source, [partial(self.jobs, part, out) for part in parts])
         cells = self._cells(*boxes)
-        if self.source.index is not None:
+        if self.source.is_chunked:
             return self._chunk_jobs(cells, out)
-        layout, joined = self.source.layout, self.source.parts
-        # Where the arrays begin that have cells, as if their first row were row 0.
-        bases = np.full(len(cells.numbers), UNALLOCATED if layout.offset is None else layout.offset)
-        missing = bases == UNALLOCATED
-        if joined is not None:
-            at = joined.rows.part_of(cells.sources // layout.row_bytes)
-            missing = joined.offsets[at] == UNALLOCATED
-            bases = joined.offsets[at] - joined.rows.starts[at] * layout.row_bytes
-        if missing.any():
-            self._fill(cells.select(missing), out)
-            cells, bases = cells.select(~missing), bases[~missing]
-        return self._raw_jobs(cells, bases, out) if len(bases) else []
+        if self.source.is_unwritten:
+            self._fill(cells, out)
+            return []
+        table, arrays = self.source.table, None
+        if len(table) > 1:
+            arrays = table.rows.part_of(cells.sources // self.source.row_bytes)
+        if arrays is not None and not (written := table.are_written(arrays)).all():
+            self._fill(cells.select(~written), out)
+            cells, arrays = cells.select(written), arrays[written]
+        return self._raw_jobs(cells, *self.source.begins(arrays), out)
 
     # Rows -> boxes -> parts of chunks ---------------------------------------------------------
 
@@ -206,10 +204,7 @@ class BoxPlanner:
         take, layout = self.take, self.source.layout
         runs = request.listed() if take.shape else request.joined()
         if not take.shape:
-            if (parts := self.source.parts) is not None:
-                runs, _ = parts.rows.cut(runs)
-            if len(take.axes) > 1:
-                runs = runs.pieces(layout.shape[take.axes[-1]])
+            runs = runs.pieces(layout.shape[take.axes[-1]]) if len(take.axes) > 1 else self.source.table.cut(runs)[0]
         firsts, places = runs.firsts, runs.places
         corners, lengths = (np.repeat(bounds[None], len(firsts), axis=0) for bounds in (self.origin, self.box))
         for axis, at in zip(take.axes, np.unravel_index(firsts, take.extents(layout)), strict=True):
@@ -231,7 +226,7 @@ class BoxPlanner:
 
     def _cells(self, corners: np.ndarray, lengths: np.ndarray, begins: np.ndarray) -> _Cells:
         """Return the parts of chunks that boxes touch; their chunks ascend."""
-        if self.source.index is None:
+        if not self.source.is_chunked:
             return _Cells(np.zeros(len(begins), np.int64), lengths, corners @ self.chunk_strides, begins)
         first = corners // self.chunk
         touched = (corners + lengths - 1) // self.chunk - first + 1
@@ -278,7 +273,8 @@ class BoxPlanner:
         jobs: list[Job] = []
         if (raw := table[Field.PIPELINE] == RAW).any():
             of_raw = cells.select(units_of(starts[raw], counts[raw]))
-            jobs += self._raw_jobs(of_raw, table[Field.OFFSET, raw].repeat(counts[raw]), out)
+            files, bases = (table[field, raw].repeat(counts[raw]) for field in (Field.FILE, Field.OFFSET))
+            jobs += self._raw_jobs(of_raw, files, bases, out)
             starts, counts, numbers, table = starts[~raw], counts[~raw], numbers[~raw], table.compress(~raw, axis=1)
         if len(numbers):
             # A chunk that lies in the output as it is stored is decoded into its place.
@@ -290,8 +286,18 @@ class BoxPlanner:
             jobs.append(self._table(table, numbers, counts, whole, cells, out))
         return jobs
 
-    def _raw_jobs(self, cells: _Cells, bases: np.ndarray, out: np.ndarray) -> list[Job]:
-        """Return the work for parts of chunks, or of an array, that are stored as they are from `bases` on."""
+    def _raw_jobs(self, cells: _Cells, files: np.ndarray | int, bases: np.ndarray | int, out: np.ndarray) -> list[Job]:
+        """Return the work for parts of chunks, or of arrays, that are stored as they are in files from `bases` on."""
+        if not len(cells.numbers):
+            return []
+        span = 0
+        if self.source.table.file_of is not None:  # as one file, in which the bytes of each are far after the last ones
+            ends = bases + cells.sources + (cells.lengths - 1) @ self.chunk_strides
+            span = (int(ends.max() + _GAP_BYTES) // _MOST_BYTES + 1) * _MOST_BYTES
+        return self._reads(cells, files * span + bases + np.zeros_like(cells.numbers), span, out)
+
+    def _reads(self, cells: _Cells, bases: np.ndarray, span: int, out: np.ndarray) -> list[Job]:
+        """Return the work for parts that are stored from `bases` on; of several files, each has `span` bytes there."""
         strides = self.chunk_strides
         inner, step = self._read_at_once(cells.lengths.max(axis=0).tolist())
         lengths, sources, begins = cells.lengths, bases + cells.sources, cells.begins
@@ -301,7 +307,7 @@ class BoxPlanner:
             ends = np.cumsum(parts.prod(axis=1))
             if (cuts := np.flatnonzero(np.diff(ends // MOST_BOXES)) + 1).size:
                 some = [slice(*end) for end in itertools.pairwise([0, *cuts.tolist(), len(ends)])]
-                plan = [partial(self._raw_jobs, cells.select(part), bases[part], out) for part in some]
+                plan = [partial(self._reads, cells.select(part), bases[part], span, out) for part in some]
                 return in_parts(self.source.byte_source, plan)
             of, at = _indices_of(parts)
             at *= steps
@@ -317,13 +323,14 @@ class BoxPlanner:
         apart |= read.sources[1:] // _MOST_BYTES != read.sources[:-1] // _MOST_BYTES
         starts, stops = runs_between(apart)
         table = np.zeros((len(Field), len(starts)), np.int64)
-        table[Field.FILE], table[Field.PIPELINE] = self.source.file, RAW
-        table[Field.OFFSET] = read.sources[starts]
-        table[Field.SIZE] = table[Field.DECODED] = np.maximum.reduceat(ends, starts) - table[Field.OFFSET]
-        counts = stops - starts
+        firsts, counts = read.sources[starts], stops - starts
+        table[Field.PIPELINE], table[Field.OFFSET] = RAW, firsts
+        table[Field.SIZE] = table[Field.DECODED] = np.maximum.reduceat(ends, starts) - firsts
+        if span:
+            table[Field.FILE], table[Field.OFFSET] = np.divmod(firsts, span)
         plain = counts == 1
         plain[plain] = self._is_plain(read.lengths[starts[plain]])
-        read = read._replace(sources=read.sources - np.repeat(table[Field.OFFSET], counts))
+        read = read._replace(sources=read.sources - np.repeat(firsts, counts))
         return [self._table(table, np.full(len(counts), -1), counts, plain, read, out)]
 
     def _read_at_once(self, lengths: Sequence[int]) -> tuple[int, int]:
@@ -366,11 +373,11 @@ class BoxPlanner:
             ends = np.cumsum(counts)
         table[Field.BEGIN], table[Field.END] = ends - counts, ends
         if not len(begins):
-            return self.source.table(table, NO_PIECES, out, numbers)
+            return self.source.job_table(table, NO_PIECES, out, numbers)
         pieces = np.zeros((len(Piece), len(begins)), np.int64)
         pieces[Piece.SOURCE], pieces[Piece.DESTINATION] = cells.sources, begins
         boxes, pieces[Piece.BOX] = _boxes_of(cells.lengths, self.chunk_strides, self.strides)
-        return self.source.table(table, pieces, out, numbers, boxes)
+        return self.source.job_table(table, pieces, out, numbers, boxes)
 
     def _fill_rows(self, cells: _Cells, unwritten: _Cells, out: np.ndarray) -> np.ndarray:
         """Fill each row that has several unwritten parts as a whole; jobs write its other parts later.
@@ -407,7 +414,7 @@ class BoxPlanner:
         layout, source, take = self.source.layout, self.source, self.take
         *lead, length = layout.shape
         last = replace(take, is_reversed=False) == Take(take.array, (len(lead),))
-        if layout.offset is None or not (last and lead and request.counts is None):  # chunks, or several arrays
+        if source.offset == UNALLOCATED or not (last and lead and request.counts is None):  # chunks, or several arrays
             return []
         item = layout.stored_dtype.itemsize
         apart = np.diff(request.rows) * item

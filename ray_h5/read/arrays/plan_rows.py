@@ -7,10 +7,9 @@ from functools import partial
 
 import numpy as np
 
-from ray_h5.manifest.chunk_index import UNALLOCATED
 from ray_h5.manifest.row_requests import Request, runs_between, units_of
 from ray_h5.read.arrays.chunk_source import ChunkSource, cut_between_chunks
-from ray_h5.read.jobs import Job, Worker, in_parts
+from ray_h5.read.jobs import Job, in_parts
 from ray_h5.read.native.job_table import NO_PIECES, PLAIN, RAW, Field, Piece
 
 _MOST_BYTES = 1 << 20
@@ -23,16 +22,18 @@ _MOST_ROWS = 1 << 16
 # The functions plan whole rows of an array, a `ChunkSource`, whose chunks hold whole rows. Each chunk is fetched and
 # decoded once. Rows that are stored as they are (contiguous, or in chunks that no filter changed) are copied from the
 # file straight into the output. Other chunks are decoded: into the output if all their rows are requested in their
-# order, and otherwise into scratch memory, from which pieces are copied.
+# order, and otherwise into scratch memory, from which pieces are copied. Rows that were never written are filled when
+# they are planned: no job writes to their places.
 
 
 def row_jobs(source: ChunkSource, request: Request, out: np.ndarray) -> list[Job]:
     """Return the work that fills ``out[request.places]`` with ``request.rows``, as they are stored."""
     if source.is_unwritten:
-        return [partial(_fill, request, out, source.layout.fill_value)]
-    rows, at = 0 if source.index is None else source.chunk_rows, None
-    if not rows and source.parts is not None:
-        request, at = source.parts.rows.cut(request)
+        request.fill(out, source.layout.fill_value)
+        return []
+    rows, at = source.chunk_rows if source.is_chunked else 0, None
+    if not rows:
+        request, at = source.table.cut(request)
     if request.firsts.size > _MOST_ROWS and not (rows and request.counts is not None):
         parts = list(cut_between_chunks(request, _MOST_ROWS, request.firsts // rows if rows else None))
         if len(parts) > 1:  # not all of the rows are in one chunk
@@ -49,25 +50,20 @@ def row_parts(source: ChunkSource, request: Request, at_once: int) -> Iterator[R
         yield from request.spans(rows, source.row_bytes)
         return
     request = request.listed()
-    yield from cut_between_chunks(request, at_once, None if source.index is None else request.rows // rows)
+    yield from cut_between_chunks(request, at_once, request.rows // rows if source.is_chunked else None)
 
 
 def _contiguous_jobs(source: ChunkSource, runs: Request, at: np.ndarray | None, out: np.ndarray) -> list[Job]:
     """Return the work for rows of contiguous arrays; each run is in one of them, of several, in array ``at[i]``."""
-    jobs, parts, row_bytes = list[Job](), source.parts, source.row_bytes
-    if parts is None or at is None:
-        assert source.layout.offset is not None
-        offsets, files = source.layout.offset + runs.firsts * row_bytes, np.full(runs.firsts.size, source.file)
-    else:
-        if (missing := parts.offsets[at] == UNALLOCATED).any():
-            jobs.append(partial(_fill, runs.select(missing), out, source.layout.fill_value))
-            runs, at = runs.select(~missing), at[~missing]
-        offsets = parts.offsets[at] + (runs.firsts - parts.rows.starts[at]) * row_bytes
-        files = np.full(at.size, source.file) if parts.descriptors is None else parts.descriptors[at]
-    if files.size:
-        table = _copies(files, offsets, runs.places * row_bytes, runs.lengths * row_bytes, out)
-        jobs.append(source.table(table, NO_PIECES, out, -1))
-    return jobs
+    if at is not None and not (written := source.table.are_written(at)).all():
+        runs.select(~written).fill(out, source.layout.fill_value)
+        runs, at = runs.select(written), at[written]
+    if not runs.firsts.size:
+        return []
+    row_bytes, (files, bases) = source.row_bytes, source.begins(at)
+    offsets, of_runs = bases + runs.firsts * row_bytes, np.full(runs.firsts.size, files)
+    table = _copies(of_runs, offsets, runs.places * row_bytes, runs.lengths * row_bytes, out)
+    return [source.job_table(table, NO_PIECES, out, -1)]
 
 
 def _chunk_jobs(source: ChunkSource, runs: Request, out: np.ndarray) -> list[Job]:
@@ -76,10 +72,8 @@ def _chunk_jobs(source: ChunkSource, runs: Request, out: np.ndarray) -> list[Job
     along = runs.firsts // chunk_rows
     starts, stops = runs_between(along[1:] != along[:-1])
     written, numbers, table = source.stored(along[starts])
-    jobs: list[Job] = []
     if not written.all():
-        at = units_of(starts[~written], (stops - starts)[~written])
-        jobs.append(partial(_fill, runs.select(at), out, source.layout.fill_value))
+        runs.select(units_of(starts[~written], (stops - starts)[~written])).fill(out, source.layout.fill_value)
         starts, stops = starts[written], stops[written]
     lengths, copied, pieces = runs.lengths, table[:, :0], NO_PIECES
     raw = table[Field.PIPELINE] == RAW
@@ -107,9 +101,7 @@ def _chunk_jobs(source: ChunkSource, runs: Request, out: np.ndarray) -> list[Job
     if copied.size:
         table = np.concatenate([copied, table], axis=1)
         numbers = np.concatenate([np.full(copied.shape[1], -1), numbers])
-    if table.size:
-        jobs.append(source.table(table, pieces, out, numbers))
-    return jobs
+    return [source.job_table(table, pieces, out, numbers)] if table.size else []
 
 
 def _copies(
@@ -145,8 +137,3 @@ def _neighbours_joined(
         files, offsets, begins = files[starts], offsets[starts], begins[starts]
         sizes = np.add.reduceat(sizes, starts)
     return files, offsets, begins, sizes
-
-
-def _fill(request: Request, out: np.ndarray, value: object, worker: Worker) -> None:
-    del worker
-    request.fill(out, value)
