@@ -34,8 +34,9 @@ def where(position):
 
 
 def test_rows_are_counted_from_where_an_iteration_began():
-    cursor = made()
+    cursor = Cursor(Order(ROWS, Shuffle("rows", seed=3)), PLAN)
     assert cursor.position() == Position(3, 0, 0, 1, 1, PLAN)  # before anything is asked
+    assert not cursor.is_ahead
     run = start, _ = cursor.begin(whole), 0
     assert start == cursor.position() == whole(0)
     assert not cursor.is_ahead
@@ -103,6 +104,7 @@ LEFT = Left(((16, ROWS),))
 RESUMED = [
     ({"rows": 8}, None, whole(2, rows=8)),
     ({"rows": 8}, 4, whole(2, rows=8)),
+    ({"rows": 7}, None, whole(2, rows=7)),
     ({"rows": 8}, 3, whole(2, left=LEFT)),  # it ended within a batch
     ({"rows": 4, "world_size": 4}, None, whole(2, left=LEFT)),
     ({"rows": 8, "block_rows": 8}, 4, whole(2, left=LEFT)),
@@ -204,22 +206,23 @@ def loop_after(batches):
 
 
 @pytest.mark.parametrize(
-    ("done", "batch_rows", "tail", "is_said"),
+    ("rows", "done", "batch_rows", "tail", "is_said"),
     [
-        (2, 4, None, False),  # 20 rows a rank: 5 batches, of which 2 are done
-        (1, 4, None, True),
-        (1, 8, None, False),  # 3 batches of at most 8 rows
-        (2, 8, None, True),
-        (1, 8, Tail("drop", 2), False),  # the last one is not whole: 2 batches, of which 1 is done and 1 left
-        (2, 8, Tail("drop", 2), True),
-        (1, 8, Tail("pad", 2), False),
-        (None, 4, None, False),
+        (8, 2, 4, None, False),  # 20 rows a rank: 5 batches, of which 2 are done
+        (8, 1, 4, None, True),
+        (8, 1, 8, None, False),  # 3 batches of at most 8 rows
+        (8, 2, 8, None, True),
+        (8, 1, 8, Tail("drop", 2), False),  # the last one is not whole: 2 batches, of which 1 is done and 1 left
+        (4, 1, 8, None, False),  # cut again, as it ended within a batch: 2 of 3 are left
+        (4, 1, 8, Tail("drop", 2), True),  # 2 of 2
+        (4, 1, 8, Tail("pad", 2), False),
+        (8, None, 4, None, False),
     ],
 )
-def test_lightning_counts_batches_that_are_left_out(monkeypatch, caplog, done, batch_rows, tail, is_said):
+def test_lightning_counts_batches_that_are_left_out(monkeypatch, caplog, rows, done, batch_rows, tail, is_said):
     loop = types.SimpleNamespace() if done is None else loop_after(done)
     call, cursor = lightning(monkeypatch, loop), made()
-    cursor.resume(whole(0, rows=8, tail=tail))
+    cursor.resume(whole(0, rows=rows, tail=tail))
     with caplog.at_level(logging.WARNING, "ray_h5"):
         call(lambda: cursor.begin(lambda epoch: whole(epoch, tail=tail), batch_rows))
     assert [record.getMessage()[:20] for record in caplog.records] == ["lightning counts on "] * is_said
