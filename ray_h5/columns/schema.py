@@ -248,48 +248,57 @@ class ColumnSpec:
         """
         if self.as_bfloat16 and (stored.element or stored.dtype) != np.uint16:
             return False  # numbers would become bits
-        if self.kind == "ragged":
-            return self._holds_arrays(stored, is_cast)
-        if self.kind == "sparse":
-            is_same = is_cast or self.element == stored.element
-            return is_same and stored.kind == "sparse" and self.ragged_shape == stored.ragged_shape
-        are_numbers = stored.kind in TENSOR_KINDS
-        is_alike = without_ones(self.row_shape) == without_ones(stored.row_shape)
-        if self.kind in TENSOR_KINDS:
-            may_cast = is_cast and (are_numbers or stored.kind in {"category", "optional"})
-            return is_alike and (may_cast or (are_numbers and self.dtype == stored.dtype))
-        if self.kind == "list" and self.element is not None and (are_numbers or (is_cast and stored.kind == "list")):
-            fits = self.holds(stored) if are_numbers else self._holds_lists(stored)
-            return fits and (is_cast or self.element.base == stored.dtype)
-        if self.is_scalar and stored.is_scalar and self._holds_encoded(stored):
-            return self.as_bytes or self.value_type == stored.value_type
-        if self.kind != stored.kind or not is_alike:
-            return False
-        # The fields of compound values may have other offsets in another file.
-        stored = replace(stored, row_shape=self.row_shape)
-        return self.value_type == stored.value_type or (self.kind in {"string", "category"} and self.as_bytes)
+        rules = {"ragged": self._holds_arrays, "sparse": self._holds_sparse, "list": self._holds_lists}
+        rules |= dict.fromkeys(TENSOR_KINDS, self._holds_numbers)
+        return rules.get(self.kind, self._holds_values)(stored, is_cast)
+
+    def _is_alike(self, stored: ColumnSpec) -> bool:
+        """Return whether rows have the same shape, up to axes of one."""
+        return without_ones(self.row_shape) == without_ones(stored.row_shape)
+
+    def _holds_numbers(self, stored: ColumnSpec, is_cast: bool) -> bool:
+        """Return whether numbers of one shape hold those of a column, or what categories and optional values are."""
+        may_cast = is_cast and stored.kind in {*TENSOR_KINDS, "category", "optional"}
+        is_same = stored.kind in TENSOR_KINDS and self.dtype == stored.dtype
+        return self._is_alike(stored) and (may_cast or is_same)
+
+    def _holds_sparse(self, stored: ColumnSpec, is_cast: bool) -> bool:
+        """Return whether rows of a sparse matrix hold those of a column: of the same length."""
+        is_same = is_cast or self.element == stored.element
+        return is_same and stored.kind == "sparse" and self.ragged_shape == stored.ragged_shape
 
     def _holds_arrays(self, stored: ColumnSpec, is_cast: bool) -> bool:
         """Return whether rows of varying shape hold those of a column, which may have further axes of one."""
+        if is_cast and stored.kind == "list" and not stored.row_shape:  # of one axis: they are arrays once cast
+            return self.ragged_shape == stored.varying_shape
         is_same = is_cast or self.element == (stored.element or stored.dtype)
         shape, axes = stored.ragged_shape or stored.row_shape, len(self.ragged_shape)
         has_axes = len(shape) >= axes and set(shape[axes:]) <= {1}
-        lengths = zip(self.ragged_shape, shape, strict=False)
-        fits = has_axes and all(one is None or one == other for one, other in lengths)
-        if is_cast and stored.kind == "list" and not stored.row_shape:  # of one axis: they are arrays once cast
-            return self.ragged_shape == stored.varying_shape
+        fits = has_axes and all(one in {None, other} for one, other in zip(self.ragged_shape, shape, strict=False))
         return is_same and stored.kind in {"ragged", *TENSOR_KINDS} and fits
 
-    def _holds_lists(self, stored: ColumnSpec) -> bool:
-        """Return whether lists of numbers hold those of a column in another dtype."""
+    def _holds_lists(self, stored: ColumnSpec, is_cast: bool) -> bool:
+        """Return whether lists hold those of a column; of numbers, arrays of one shape, or lists in another dtype."""
+        if stored.kind in TENSOR_KINDS:
+            is_same = self.element is not None and self.element.base == stored.dtype
+            return self.holds(stored) and (is_cast or is_same)
+        if not is_cast or stored.kind != "list":
+            return self._holds_values(stored, is_cast)
         shapes = [(one.row_shape, one.ragged_shape, one.element and one.element.shape) for one in (self, stored)]
         return shapes[0] == shapes[1]
 
-    def _holds_encoded(self, stored: ColumnSpec) -> bool:
-        """Return whether a column of another kind may have the same values: text as categories, plain numbers."""
+    def _holds_values(self, stored: ColumnSpec, _: bool) -> bool:
+        """Return whether values hold those of a column of the same kind, or of text as categories, plain numbers."""
         if self.kind == "string":
-            return stored.kind == "category" and stored.element is not None and stored.element.kind in "OS"
-        return self.kind == "optional" and stored.kind in {"category", *TENSOR_KINDS}
+            is_encoded = stored.kind == "category" and stored.element is not None and stored.element.kind in "OS"
+        else:
+            is_encoded = self.kind == "optional" and stored.kind in {"category", *TENSOR_KINDS}
+        if not (is_encoded and self.is_scalar and stored.is_scalar):
+            if self.kind != stored.kind or not self._is_alike(stored):
+                return False
+            # The fields of compound values may have other offsets in another file: types of Arrow are without them.
+            stored = replace(stored, row_shape=self.row_shape)
+        return self.as_bytes or self.value_type == stored.value_type
 
     def cast(self, dtype: object, casting: Casting = "checked") -> ColumnSpec:
         """Return the spec of this column delivered as another dtype."""

@@ -300,33 +300,52 @@ def _names_vary(by_parent: Mapping[tuple[str, ...], Sequence[_Node]], level: _Le
 def _are_datasets(siblings: Sequence[_Node], names: Sequence[str], level: _Level) -> bool:
     """Return whether datasets of one type are samples, and not columns: as their names and lengths say.
 
-    Samples are ``trace_1``, ``trace_2``; many vectors under ids, such as proteins; bags of vectors, alone in their
-    group. Columns are ``x1``, ``x2``, and what has a label beside it.
+    ===========================  ===================================================================
+    samples                      ``trace_1``, ``trace_2``
+                                 many vectors under ids, such as proteins
+                                 bags of vectors of one width, alone in their group: (5, 3), (9, 3)
+    columns                      ``x1``, ``x2``
+                                 what has a label beside it: (100, 3), (100, 3), and label (100,)
+    ===========================  ===================================================================
     """
-    parent = siblings[0].path[:-1]
+    said, parent = _said(names), siblings[0].path[:-1]
+    if _one_mark(names) and not said & PARTS and (said & SAMPLES or not said):
+        return True
     shapes = [sibling.seen.shape for sibling in siblings if sibling.seen is not None]
-    lengths, said, many = {shape[0] for shape in shapes}, _said(names), len(names) >= _MANY
-    is_shared = len({shape[1:] for shape in shapes}) == len(lengths) == 1
-    # A column that is no axis, such as a label, has a value for each row: the rows are samples already.
-    own = Counter(sibling.length for sibling in siblings)
-    has_rows = any(level.lengths[parent][length] > own[length] for length in lengths)
-    if _one_mark(names):
-        if not said & PARTS and (said & SAMPLES or not said):
-            return True
-        if is_shared and not many:
-            return not said & PARTS and not _are_short(names) and not has_rows
-    are_ids = all(_IDS.search(name) for name in names)
-    is_part = any(len(word) > 1 for word in said & PARTS)  # a letter in an id is no axis
-    if is_shared and (has_rows or len(shapes[0]) == 1):
-        # Numbers under ids are columns of a table, such as genes, or a vector a sample, such as proteins: nothing says
-        # which, so the message names both. A label beside them, and names that are words, say that they are columns.
-        are_codes = all(_IDS.search(name) or _CODE.fullmatch(name) for name in names)
-        return many and are_codes and not (has_rows or is_part or (_one_mark(names) and _are_short(names)))
-    alone = level.children[parent] == len(siblings)
-    if len(lengths) > 1 and len({shape[1:] for shape in shapes}) == 1 and len(shapes[0]) > 1 and alone:
-        # Bags of vectors of one width, alone in their group.
-        return not is_part and len(names) >= (_FEW if are_ids else _NAMED_GROUPS)
-    return many or (not said & PARTS and len(names) >= _FEW and are_ids)
+    lengths, widths = {shape[0] for shape in shapes}, {shape[1:] for shape in shapes}
+    if len(lengths) == len(widths) == 1:
+        # A column that is no axis, such as a label, has a value for each row: the rows are samples already.
+        own, length = Counter(sibling.length for sibling in siblings), lengths.pop()
+        return _are_of_one_shape(names, len(shapes[0]), has_rows=level.lengths[parent][length] > own[length])
+    if len(widths) == 1 and len(shapes[0]) > 1 and level.children[parent] == len(siblings):
+        return not _names_axis(said) and len(names) >= (_FEW if _are_ids(names) else _NAMED_GROUPS)
+    return _are_many(names)
+
+
+def _are_of_one_shape(names: Sequence[str], axes: int, *, has_rows: bool) -> bool:
+    """Return whether datasets of one shape are samples; `has_rows` says that a label is beside them."""
+    said, is_short = _said(names), _one_mark(names) and _are_short(names)
+    if _one_mark(names) and len(names) < _MANY:
+        return not (said & PARTS or is_short or has_rows)
+    if axes > 1 and not has_rows:
+        return _are_many(names)
+    # Numbers under ids are columns of a table, such as genes, or a vector a sample, such as proteins: nothing says
+    # which, so the message names both. A label beside them, and names that are words, say that they are columns.
+    are_codes = all(_IDS.search(name) or _CODE.fullmatch(name) for name in names)
+    return len(names) >= _MANY and are_codes and not (has_rows or _names_axis(said) or is_short)
+
+
+def _are_many(names: Sequence[str]) -> bool:
+    return len(names) >= _MANY or (not _said(names) & PARTS and len(names) >= _FEW and _are_ids(names))
+
+
+def _names_axis(said: set[str]) -> bool:
+    """Return whether a word is that of an axis or a part; a letter in an id is none."""
+    return any(len(word) > 1 for word in said & PARTS)
+
+
+def _are_ids(names: Sequence[str]) -> bool:
+    return all(map(_IDS.search, names))
 
 
 def _said(names: Iterable[str]) -> set[str]:

@@ -14,7 +14,7 @@ from ray_h5.storage.addresses import is_url, shown
 from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.local import LOCAL, PathLike
 from ray_h5.storage.natural_order import natural_key
-from ray_h5.storage.search import Endings, StoreSearch, find_on_disk, note_on_disk
+from ray_h5.storage.search import Endings, FilesOfPath, StoreSearch, find_on_disk, note_on_disk
 from ray_h5.storage.storage_of_path import InStore, Storage
 
 __all__ = ["PathLike", "find_files", "is_local_only", "list_paths"]
@@ -82,50 +82,70 @@ def find_files(
         If an argument has a value that cannot be used.
     """
     texts = [os.fspath(path) for path in list_paths(paths)]
-    endings = Endings(file_extensions)
-    root = ""
-    if filesystem is not None:
-        from ray_h5.storage.stores.file_systems import local_root  # few need it
-
-        root = local_root(filesystem)
-    urls = [path for path in texts if is_url(path)]
-    if urls and not isinstance(storage, InStore):
-        raise OptionError(f"{shown(urls[0])}: expected a path of the local file system, found a URL")
-    in_stores = StoreSearch(urls, storage, endings) if isinstance(storage, InStore) else None
-    files_of = {
-        path: in_stores.find(path) if in_stores and is_url(path) else find_on_disk(path, root, endings)
-        for path in dict.fromkeys(texts)
-    }
-    taken = [files for files in files_of.values() if files is not None]
+    search = _Search(texts, filesystem, storage, Endings(file_extensions))
+    files_of = {path: search.find(path) for path in dict.fromkeys(texts)}
+    taken = [*filter(None, files_of.values())]
     states = {name: state for files in taken for name, state in files.files.items()}
     missing = [path for path, files in files_of.items() if files is None]
     if missing and not ignore_missing_paths:
-        notes = [
-            in_stores.note(path) if in_stores and is_url(path) else note_on_disk(path, root)
-            for path in missing[:_MAX_LISTED]
-        ]
-        notes += [f"and {len(missing) - _MAX_LISTED} more"] if len(missing) > _MAX_LISTED else []
-        what, them = (
-            ("1 path does not exist", "it") if len(missing) == 1 else (f"{len(missing)} paths do not exist", "them")
-        )
-        may_go_on = ignore_missing_paths is not None and states
-        or_else = ", or pass ignore_missing_paths=True to go on without" if may_go_on else ""
-        raise NotFoundError("\n  ".join([f"{what}:", *notes]) + f"\nCorrect {them}{or_else}.")
+        notes = [*map(search.note, missing[:_MAX_LISTED])]
+        raise _missing(notes, len(missing), may_go_on=ignore_missing_paths is not None and bool(states))
     if not states:
-        others = sum(files.other_endings for files in taken)
+        raise _no_file(texts, taken, file_extensions, are_tables=ignore_missing_paths is None)
+    known = {name: state for name, state in states.items() if state is not None}
+    return FoundFiles(sorted(states, key=natural_key), known)
+
+
+class _Search:
+    """Looks for URLs in stores, all of which are asked at once, and for other paths on the disk."""
+
+    def __init__(self, texts: Sequence[str], filesystem: object, storage: Storage, endings: Endings) -> None:
+        self._root, self._endings = "", endings
+        if filesystem is not None:
+            from ray_h5.storage.stores.file_systems import local_root  # few need it
+
+            self._root = local_root(filesystem)
+        urls = [*filter(is_url, texts)]
+        if urls and not isinstance(storage, InStore):
+            raise OptionError(f"{shown(urls[0])}: expected a path of the local file system, found a URL")
+        self._in_stores = StoreSearch(urls, storage, endings) if isinstance(storage, InStore) else None
+
+    def find(self, path: str) -> FilesOfPath | None:
+        """Return the files that a path names; None if there is nothing."""
+        if self._in_stores is not None and is_url(path):
+            return self._in_stores.find(path)
+        return find_on_disk(path, self._root, self._endings)
+
+    def note(self, path: str) -> str:
+        """Return what is there instead of a path that does not exist."""
+        if self._in_stores is not None and is_url(path):
+            return self._in_stores.note(path)
+        return note_on_disk(path, self._root)
+
+
+def _missing(notes: list[str], count: int, *, may_go_on: bool) -> NotFoundError:
+    """Return the error of paths that do not exist, of which the first have notes."""
+    notes += [f"and {count - len(notes)} more"] if count > len(notes) else []
+    what, them = ("1 path does not exist", "it") if count == 1 else (f"{count} paths do not exist", "them")
+    or_else = ", or pass ignore_missing_paths=True to go on without" if may_go_on else ""
+    return NotFoundError("\n  ".join([f"{what}:", *notes]) + f"\nCorrect {them}{or_else}.")
+
+
+def _no_file(
+    texts: Sequence[str], taken: Sequence[FilesOfPath], extensions: Sequence[str] | None, *, are_tables: bool
+) -> NotFoundError:
+    """Return the error of paths of which those that exist hold no file that is taken."""
+    others = sum(files.other_endings for files in taken)
+    why = "what exists of these holds no file." if taken else "all of these are missing."
+    if others:
         does = "1 file there does" if others == 1 else f"{others} files there do"
-        why = "what exists of these holds no file." if taken else "all of these are missing."
-        if others:
-            how = "with file_extensions=[...], or in a glob, such as '*.nc'; any with file_extensions=None."
-            how = "in a glob, such as '*.txt'." if ignore_missing_paths is None else how
-            why = f"{does} not end in {' or '.join(file_extensions or ())}. Name other endings {how}"
-        elif not missing:
-            why = "there are no files."
-        where = ", ".join(repr(shown(path)) for path in texts[:_MAX_LISTED])
-        raise NotFoundError(f"found no file in {where}: {why}")
-    return FoundFiles(
-        sorted(states, key=natural_key), {name: state for name, state in states.items() if state is not None}
-    )
+        how = "with file_extensions=[...], or in a glob, such as '*.nc'; any with file_extensions=None."
+        how = "in a glob, such as '*.txt'." if are_tables else how
+        why = f"{does} not end in {' or '.join(extensions or ())}. Name other endings {how}"
+    elif len(taken) == len({*texts}):
+        why = "there are no files."
+    where = ", ".join(repr(shown(path)) for path in texts[:_MAX_LISTED])
+    return NotFoundError(f"found no file in {where}: {why}")
 
 
 def is_local_only(paths: PathLike | Sequence[PathLike]) -> bool:

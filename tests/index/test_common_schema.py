@@ -1,6 +1,7 @@
 """What files must agree on, and what they need not."""
 
 import pickle
+from dataclasses import replace
 
 import h5py
 import numpy as np
@@ -8,6 +9,7 @@ import pyarrow.compute as pc
 import pytest
 
 from ray_h5.arrow_arrays import to_arrow
+from ray_h5.columns.schema import ColumnSpec
 from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.row_index import build_index
@@ -201,3 +203,38 @@ def test_files_with_other_groups_offer_the_groups_as_rows(tmp_path, numbers):
     with pytest.raises(SchemaMismatchError, match=r"pass rows=ray_h5\.Groups\('data/demo_\*'\)"):
         H5Dataset(str(tmp_path))
     assert len(H5Dataset(str(tmp_path), rows=Groups("data/demo_*"))) == sum(map(len, numbers))
+
+
+# Which columns of files are delivered as which ----------------------------------------------------
+
+F4, I8, OBJECTS = np.dtype("f4"), np.dtype("i8"), np.dtype(object)
+NUMBER, ROW, WIDE, GRID = (ColumnSpec("x", "number", F4, shape) for shape in ((), (3,), (3, 1), (3, 5)))
+TEXT = ColumnSpec("x", "string", OBJECTS, ())
+WORDS, CODED, MAYBE, LISTS = (
+    ColumnSpec("x", kind, OBJECTS, (), element)
+    for kind, element in (("category", OBJECTS), ("category", F4), ("optional", F4), ("list", F4))
+)
+STEPS, RAGGED = replace(LISTS, row_shape=(3,)), replace(LISTS, kind="ragged", ragged_shape=(None,))
+SPECS = [NUMBER, ROW, WIDE, GRID, TEXT, WORDS, CODED, MAYBE, LISTS, STEPS, RAGGED]
+ALWAYS = [
+    (ROW, WIDE),
+    (WIDE, ROW),
+    (TEXT, WORDS),
+    (MAYBE, NUMBER),
+    (MAYBE, CODED),
+    (RAGGED, ROW),
+    (RAGGED, WIDE),
+    (STEPS, WIDE),
+    (STEPS, GRID),
+]
+IF_CAST = [*ALWAYS, (NUMBER, MAYBE), (NUMBER, CODED), (NUMBER, WORDS), (RAGGED, LISTS)]
+
+
+@pytest.mark.parametrize("delivered", SPECS, ids=str)
+def test_which_columns_of_files_are_delivered_as_another(delivered):
+    for is_cast, pairs in ((False, ALWAYS), (True, IF_CAST)):
+        found = [stored for stored in SPECS if delivered.is_read_from(stored, is_cast)]
+        assert found == [stored for stored in SPECS if stored == delivered or (delivered, stored) in pairs]
+    if delivered in {NUMBER, ROW, WIDE, GRID, LISTS, STEPS, RAGGED}:
+        other = replace(delivered, **({"dtype": I8} if delivered.element is None else {"element": I8}))
+        assert [delivered.is_read_from(other, is_cast) for is_cast in (False, True)] == [False, True]
