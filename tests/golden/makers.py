@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from ray_h5 import (
+    DecodeImage,
     Files,
     Grid,
     Groups,
@@ -33,6 +34,7 @@ from ray_h5 import (
     ragged,
     read_h5,
 )
+from tests.golden.layouts import png
 
 LENGTHS = (4, 3)
 """Rows of each file, and of each group."""
@@ -84,6 +86,7 @@ def write(group, rng, n):
     _end_to_end(group, rng, d)
     _longer(group, rng, d)
     d.X = _sparse(group, "X", rng, n)
+    _images(group, rng, d)
     group["genes"] = np.array([f"g{i}" for i in range(WIDTH)], "S2")
     return d
 
@@ -168,6 +171,18 @@ def _longer(group, rng, d):
     group["rry"], group["rri"] = np.concatenate(d.rr), inner
 
 
+def _images(group, rng, d):
+    pixels = [rng.integers(0, 255, (2, 3, 3)).astype("u1") for _ in range(d.n)]
+    d.img, encoded = [each.transpose(2, 0, 1) for each in pixels], [np.frombuffer(png(each), "u1") for each in pixels]
+    padded = np.array([[*each, 0, 0] for each in encoded], "u1")
+    lists = np.empty(d.n, object)
+    lists[:] = encoded
+    for name, cut in {"img": slice(None), "jimg_0": slice(0, 1), "jimg_1": slice(1, None)}.items():
+        group.create_dataset(name, data=lists[cut], dtype=h5py.vlen_dtype("u1"))
+    group["imgp"], group["imgo"] = padded, padded[:, :-2].copy().view(f"V{padded.shape[1] - 2}")[:, 0]
+    group["rimg"], group["iro"] = np.concatenate(encoded), np.cumsum([0, *map(len, encoded)])
+
+
 def ranges(d, values):
     return [values[a:b] for a, b in itertools.pairwise(d.o.tolist())]
 
@@ -198,7 +213,7 @@ def _stacked(values, *names):
     return np.stack([values[name].astype("f8") for name in names], -1)
 
 
-R, CF, REV = {"offsets": "ro"}, {"decode_cf": True}, {"axes": "reversed"}
+R, CF, REV, IMG = {"offsets": "ro"}, {"decode_cf": True}, {"axes": "reversed"}, {"transform": DecodeImage}
 
 SPECS = {
     "plain of numbers": Spec("x", lambda d: d.x),
@@ -304,6 +319,11 @@ SPECS = {
     "csr of reversed": Spec(csr("X"), lambda d: d.X, REV),
     "category of reversed": Spec("cat", lambda d: d.cat, REV),
     "reversed of decode_cf": Spec("cfx", lambda d: d.cfx, REV | CF),
+    "images of vlen": Spec("img", lambda d: d.img, IMG),
+    "images of rows filled up": Spec("imgp", lambda d: d.img, IMG),
+    "images of opaque values": Spec("imgo", lambda d: d.img, IMG),
+    "images of ragged": Spec(ragged("rimg", offsets="iro"), lambda d: d.img, IMG),
+    "images of joined": Spec(joined("jimg_*"), lambda d: d.img, IMG),
 }
 
 
@@ -454,8 +474,9 @@ def cell(spec, kind_name, folder, held):
     others = [other for other in kind.others if other != spec.name]
     columns = {"new": spec.column} if is_renamed else [spec.column, *others]
     where = folder / (f"reversed {kind.of}" if spec.options.get("axes") else kind.of)
+    given = spec.options if spec.options is not IMG else {"transform": DecodeImage(name)}
     try:
-        dataset = H5Dataset(where, columns, **kind.options(spec.name), **spec.options)
+        dataset = H5Dataset(where, columns, **kind.options(spec.name), **given)
         found = [plain(dataset[i][name]) for i in range(len(dataset))]
     except RayH5Error as error:
         said = re.sub(r"^.*?\.h5(: group '[^']*')?:? ", "", str(error).replace(repr(spec.column), "..."))
@@ -471,7 +492,9 @@ def wrong_in_ray(kind_name, options, names, folder, held):
     kind, specs = KINDS[kind_name], {f"c{i}": SPECS[name] for i, name in enumerate(names)}
     columns = {name: spec.column for name, spec in specs.items()} | {other: other for other in kind.others}
     where = folder / (f"reversed {kind.of}" if options.get("axes") else kind.of)
-    rows = read_h5(where, columns=columns, **kind.options(*specs), **options).take_all()
+    given = {} if options is IMG else options
+    ds = read_h5(where, columns=columns, **kind.options(*specs), **given)
+    rows = (ds.map_batches(DecodeImage([*specs])) if options is IMG else ds).take_all()
     found = {name: [plain(row[name]) for row in rows] for name in specs}
     return {
         str(spec.column): str(found[name])[:99]
