@@ -322,7 +322,8 @@ class ColumnSpec:
         )
         if held.kind not in "biufc":
             ways = f" For numbers of classes, pass labels={{{self.name!r}: 'auto'}}." if held.kind in "OS" else ""
-            raise OptionError(f"dtypes: column {self.name!r} holds {self}, which cannot be cast.{ways}")
+            ways = f" Name a field, such as {f'{self.name}/{held.names[0]}'!r}." if held.names else ways
+            raise OptionError(f"dtypes: column {self.name!r} holds {self}, which cannot be cast; leave it out.{ways}")
         if wanted.kind not in "biufc" or has_long_double(wanted):
             raise OptionError(f"dtypes: column {self.name!r} holds {held}; {wanted} is no type of numbers")
         if self.kind == "sparse":

@@ -64,6 +64,8 @@ def row_values(index: RowIndex, selection: np.ndarray | None, option: Option, va
     kind = spec.kept_type if spec.has_one_value else pa.int64()  # for arrays a row, the error follows
     # Before it is read: lists may be large.
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        if pa.types.is_nested(kind) or pa.types.is_fixed_size_binary(kind):  # which are no classes, either
+            advice = "pass what you compute from it as an array with a number for each row"
         raise OptionError(
             f"Shuffle: {option}={value!r}: expected a column of numbers, found {kind}; {advice.format(value)}"
         )
@@ -89,7 +91,7 @@ def _scalars(
     """
     for name, spec in index.find(names).items():
         if not spec.has_one_value:
-            held = "rows of varying shape" if spec.kind == "ragged" else f"an array of shape {spec.tensor_shape} a row"
+            held = "rows of varying shape" if spec.kind == "ragged" else f"an array of shape {spec.shown_shape} a row"
             raise OptionError(
                 f"Shuffle: {option}: column {name!r} holds {held}; expected one value a row. Pass what you compute "
                 "from it as an array with a number for each row."
@@ -129,7 +131,9 @@ def _encoded(
     try:
         encoded = encode(array)
     except pa.ArrowNotImplementedError as exc:
-        raise OptionError(f"balance({name!r}): values of type {array.type} cannot be classes") from exc
+        raise OptionError(
+            f"balance({name!r}): values of type {array.type} cannot be classes; expected text or integers"
+        ) from exc
     codes, values = encoded.indices.to_numpy(), encoded.dictionary.to_pylist()
     if any(value != value for value in values):  # NaN
         place = int(np.argmax(codes == next(i for i, value in enumerate(values) if value != value)))

@@ -62,7 +62,13 @@ def any_equal(value: float, *, valid: str | None = None) -> AnyEqual:
     valid : str, optional
         A column of shape (T,) or (T, 1). Only time steps at which it is greater than zero count.
     """
+    given: object = value
     value = _plain(value)
+    if isinstance(given, str):
+        raise PredicateError(
+            f"any_equal({value!r}): expected a number; one text a row is compared without it, as in "
+            f"where(column={value!r})"
+        )
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise PredicateError(f"any_equal({value!r}): expected a number")
     if value != value or (isinstance(value, int) and not -(2**63) <= value < 2**64):

@@ -47,7 +47,8 @@ def check_steps(where: str, forms: Sequence[tuple[str, tuple[int, ...]]], criter
     (kind, row_shape), *marks = forms
     shape = step_shape(row_shape)
     if kind not in {"number", "bool"} or len(shape) > 2:
-        held = "rows that differ in length" if kind == "ragged" else f"{kind} values of shape {shape} a row"
+        held = f"one {kind} value a row" if not shape else f"{kind} values of shape {shape} a row"
+        held = {"ragged": "rows that differ in length", "list": "lists", "sparse": "sparse rows"}.get(kind, held)
         raise PredicateError(f"{where} holds {held}; expected numbers of shape (T,), or one-hot of shape (T, C)")
     if len(shape) == 2 and not (float(criterion.value).is_integer() and 0 <= criterion.value < shape[1]):
         raise PredicateError(f"{where} is one-hot of {shape[1]} classes; expected a class from 0 to {shape[1] - 1}")

@@ -16,9 +16,10 @@ from tests.golden.draws import draws_of
 from tests.golden.layouts import LAYOUTS
 from tests.golden.makers import makers_text
 from tests.golden.orders import facts_of
+from tests.golden.uses import uses_text
 
 FOLDER = Path(__file__).parent / "pinned"
-API, DRAWS, MAKERS, TASKS = "api.txt", "draws.json", "makers.txt", "tasks.json"
+API, DRAWS, MAKERS, TASKS, USES = "api.txt", "draws.json", "makers.txt", "tasks.json", "uses.txt"
 
 
 def as_text(found, level=0):
@@ -63,7 +64,7 @@ def tasks_text():
 
 def makers(with_ray):
     """Return, by file, the function that makes its text."""
-    found = {API: names_text, DRAWS: draws_text, MAKERS: makers_text} | {
+    found = {API: names_text, DRAWS: draws_text, MAKERS: makers_text, USES: uses_text} | {
         f"{name}.json": (lambda name=name: layout_text(name)) for name in LAYOUTS
     }
     return found | {TASKS: tasks_text} if with_ray else found

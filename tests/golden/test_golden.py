@@ -9,7 +9,8 @@ from ray_h5.order.remaining_blocks import layout_of
 from ray_h5.plan.blocks import read_block, start_of
 from ray_h5.plan.read_plan import make_plan
 from ray_h5.torch_data import loader
-from tests.golden.__main__ import API, DRAWS, FOLDER, MAKERS, TASKS, difference, layout_text
+from tests.golden import uses
+from tests.golden.__main__ import API, DRAWS, FOLDER, MAKERS, TASKS, USES, difference, layout_text
 from tests.golden.api import names_text
 from tests.golden.draws import DRAWN
 from tests.golden.layouts import LAYOUTS
@@ -55,6 +56,37 @@ def test_makers_of_makers_a_part():
         assert_cells(table_of(folder, held, slice(0, None, 13)))
 
 
+def assert_uses(part):
+    known = uses.cells_of((FOLDER / USES).read_text())
+    with files() as (folder, held):
+        found = uses.table_of(folder, held, part)
+    moved = {cell: said for cell, said in found.items() if said != known.get(cell) or said == "WRONG"}
+    assert not moved, f"{moved}{HINT}"
+
+
+def test_uses_of_made_columns_a_part():
+    assert_uses(slice(0, None, 7))
+
+
+@pytest.mark.nightly
+def test_uses_of_made_columns_all():
+    assert_uses(slice(None))
+
+
+def test_advice_of_refusals_is_no_refusal():
+    """What a sentence of the table says to write instead is right for the same column."""
+    known = uses.cells_of((FOLDER / USES).read_text())
+    advised = {
+        (column, said, advice): known[column, instead]
+        for (column, _), said in known.items()
+        for advice, instead in uses.ADVICE.items()
+        if advice in said
+    }
+    assert advised
+    of_rows = ("ok", *uses.ROWS_TO_FILTER)
+    assert not {key: said for key, said in advised.items() if not any(part in said for part in of_rows)}
+
+
 def assert_right_in_ray(kind):
     """Read all columns whose cell is "ok", those with the same options at once."""
     cells = (line.split(" | ") for line in (FOLDER / MAKERS).read_text().splitlines())
@@ -89,6 +121,7 @@ def test_nothing_is_pinned_that_is_not_compared():
         DRAWS,
         MAKERS,
         TASKS,
+        USES,
         *(f"{name}.json" for name in LAYOUTS),
     }
 

@@ -230,7 +230,7 @@ class H5Tree:
             raise UnsupportedColumnError(f"{self.path}: {name!r} is a group, not a column; its columns are below it")
         error = UnsupportedColumnError(
             f"{self.path}: {name!r} is a group that encodes a column ({encoding.said}), and no dataset. read_h5, "
-            "H5Dataset and loader read such columns, where rows lie along the first axis."
+            "H5Dataset and loader read such columns, where rows lie along the first axis: without axes='reversed'."
         )
         error.is_encoded = True
         raise error
