@@ -242,7 +242,7 @@ class FileOptions:
             from ray_h5.index.zipped_ids import check_ids  # few files are zipped
 
             listed = [os.fspath(path) for path in list_paths(source.zip_files)]
-            check_ids(index.files.all_paths(), scope, repr(listed[0] if len(listed) == 1 else listed))
+            check_ids(index, repr(listed[0] if len(listed) == 1 else listed))
         return _with_labels(index, source.classes, of_some=columns is not None)
 
     def _built(self, paths: Sequence[str], names: Sequence[str] | None, lookup: Lookup) -> RowIndex:

@@ -1,5 +1,6 @@
 """Requests, counted by the server: a process that has the plan of a file asks for the data of its columns alone."""
 
+import contextlib
 import pickle
 
 import h5py
@@ -7,9 +8,11 @@ import numpy as np
 import pytest
 
 from ray_h5 import Grid, Groups, H5Dataset, Patches, Windows, csr, fields, joined, part, ragged, where
+from ray_h5.errors import SchemaMismatchError
 from ray_h5.hdf5.files import opening
 from ray_h5.hdf5.files.metadata_replay import open_held
 from tests.golden import makers
+from tests.kit.files import save
 from tests.kit.stores import forget_files
 from tests.remote.kit import options_of
 from tests.rows.test_ranges_equal_numpy import random_matrix, write_matrix
@@ -249,6 +252,23 @@ def test_files_that_are_paired_are_asked_for_data_alone(server, tmp_path, bucket
             np.testing.assert_array_equal(found[name], values)
     chosen = H5Dataset(URL, ["x"], predicate=where(flat_y=3), **given)
     np.testing.assert_array_equal(chosen[1]["x"].numpy(), local_row(bucket, 8))
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+def test_ids_of_files_that_are_paired_are_compared_once(server, tmp_path, bucket, as_text):
+    ids = np.arange(N) * 7
+    stored = np.array([b"%d" % each for each in ids], object) if as_text else ids
+    given = {"storage_options": options_of(server), "index_dir": tmp_path / "index", "zip_files": "s3://bkt/b.h5"}
+    for order, error in ((slice(None, None, -1), SchemaMismatchError), (slice(None), None)):
+        for name, column, of_rows in (("a.h5", "x", stored), ("b.h5", "y", stored[order])):
+            save(bucket / name, {column: np.arange(N), "id": of_rows})
+        for most in (16, 0):
+            forget_files()
+            server.forget()
+            with pytest.raises(error, match="'id' differs: row 0 has ") if error else contextlib.nullcontext():
+                H5Dataset(URL, ["x", "y"], **given)
+            assert gets(server) <= most
+    assert H5Dataset(URL, ["x", "y"], **given)[:]["y"].tolist() == [*range(N)]
 
 
 def test_groups_of_two_files_are_asked_for_data_alone(server, tmp_path, bucket):
