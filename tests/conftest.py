@@ -57,7 +57,12 @@ def pytest_collection_modifyitems(items):
     _leave_out_of_stores(items)
     # Ray starts once: the tests that need it come together, in one process. It leaves threads and memory there.
     # Tests that count threads, measure memory and fork run before.
-    items.sort(key=lambda item: (_folder_of(item) not in _EARLY, "ray_data" if _needs_ray(item) else _folder_of(item)))
+    items.sort(
+        key=lambda item: (
+            _needs_ray(item) or _folder_of(item) not in _EARLY,
+            "ray_data" if _needs_ray(item) else _folder_of(item),
+        )
+    )
 
 
 @pytest.hookimpl(trylast=True)

@@ -1,6 +1,5 @@
 """A whole training run as a machine: begin, save, crash, resume elsewhere, with files and options that change."""
 
-import json
 import os
 import pickle
 import shutil
@@ -11,98 +10,30 @@ import traceback
 from collections import Counter
 from dataclasses import replace
 
-import numpy as np
 import pytest
-import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from torch.utils.data import DataLoader
 
-from ray_h5.torch_data import H5Dataset, OrderBatchSampler, OrderSampler, PositionError, StaleIndexError, loader
+from ray_h5.torch_data import PositionError, StaleIndexError, loader
 from tests.properties import few
-from tests.training_runs.data import BLOCK, FOLDS, KINDS, PARTS, PER_FILE, Data, File
+from tests.training_runs.data import FOLDS, KINDS, PER_FILE, Data, File
+from tests.training_runs.ranks import OF_PROCESSES, OF_RAY, OF_TORCH, Leg, ranks_of, samples_of
+
+STEPS = st.sampled_from([0, 1, 1, 2, 3, 4, 99])
+"""The last one is more than an epoch has."""
 
 WORLDS = st.sampled_from([1, 1, 2, 3, 5])
-ENTRANCES = ["loader", "batch sampler", "sampler"]
+HOW = {
+    "world": WORLDS,
+    "batch": st.integers(1, 5),
+    "drop_last": st.sampled_from([False, False, True]),
+    "threads": st.sampled_from([0, 0, 1, 2]),
+    "has_index": st.booleans(),
+    "kept_bytes": st.sampled_from([None, 0, 200]),
+}
 SELECTIONS = {"another predicate", "a fold", "another fold", "folds of another seed"}
 """What may select the same rows by chance."""
-
-
-def samples_of(batch):
-    """Return the rows of a batch as dicts of arrays."""
-    columns = {name: list(values) for name, values in batch.items()}
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-
-
-def as_array(value):
-    return value.numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
-
-
-class Ranks:
-    """The ranks of a run, in one process: each has a loader or sampler over a dataset of its own or a common one."""
-
-    def __init__(self, data, entrance, world, batch, *, drop_last=False, threads=0, options=None, state=None, epoch=0):
-        self.data, self.world, self.batch, self.drop_last = data, world, batch, drop_last
-        self.rows, self.entrance = data.rows(), entrance
-        self.dataset = H5Dataset(data.folder, predicate=data.filter(), **data.options(), **(options or {}))
-        given = {"shuffle": data.as_shuffle(), "world_size": world}
-        read_by = {"threads": threads, "workers": int(entrance == "workers")}
-        self.holders, self.iterators = [], []
-        self.has_state = False
-        """Whether a state can be asked for: a sampler that is asked for more than there is has come to its end."""
-        for rank in range(world):
-            if entrance in ("loader", "workers"):
-                holder = batches = loader(self.dataset, batch, rank=rank, drop_last=drop_last, **given, **read_by)
-            elif entrance == "batch sampler":
-                holder = OrderBatchSampler(self.dataset, batch, rank=rank, drop_last=drop_last, **given)
-                batches = DataLoader(self.dataset, batch_sampler=holder)
-            else:
-                holder = OrderSampler(self.dataset, rank=rank, drop_last=drop_last, run_length=batch, **given)
-                batches = None
-            holder.set_epoch(epoch)
-            if state is not None:
-                holder.load_state_dict(state)
-            self.holders.append(holder)
-            self.iterators.append(iter(batches) if batches is not None else self._by_indices(holder))
-
-    def _by_indices(self, sampler):
-        indices = iter(sampler)
-        while wanted := [index for _, index in zip(range(self.batch), indices, strict=False)]:
-            yield [self.dataset[index] for index in wanted]
-
-    def step(self):
-        """Take a batch of each rank; return the keys of their rows, or None at the end of the epoch."""
-        taken = [next(iterator, None) for iterator in self.iterators]
-        assert len({batch is None for batch in taken}) == 1, "ranks have different numbers of batches"
-        if taken[0] is None:
-            return None
-        self.has_state = self.entrance != "sampler" or len(taken[0]) == self.batch
-        rows = [batch if isinstance(batch, list) else samples_of(batch) for batch in taken]
-        assert len({len(each) for each in rows}) == 1, "ranks have batches of different sizes"
-        return [[self.checked(row) for row in each] for each in rows]
-
-    def checked(self, sample):
-        """Return the key of a row, once its values are those of the files as they were planned."""
-        if self.data.kind == "patches":
-            number, corner = int(sample["number"]), tuple(sample["corner"].tolist())
-            expected = self.rows[number][tuple(slice(at, at + size) for at, size in zip(corner, BLOCK, strict=True))]
-            assert np.array_equal(as_array(sample["x"]), expected)
-            return number, corner
-        key = int(sample["id"])
-        for name, whole in self.rows[key].items():
-            found = as_array(sample[name])
-            is_part = name == "x" and self.data.part_seed is not None  # entries that are drawn keep their order
-            expected = whole[np.isin(whole, found)] if is_part else whole
-            assert not is_part or len(found) == min(PARTS, len(whole))
-            assert found.shape == np.shape(expected), (key, name)
-            assert np.array_equal(found, expected), (key, name, found, expected)
-        return key
-
-    def state(self):
-        states = [json.loads(json.dumps(each.state_dict())) for each in self.holders]
-        assert all(state == states[0] for state in states), "ranks have different states"
-        return states[0]
 
 
 class TrainingRun(RuleBasedStateMachine):
@@ -151,71 +82,63 @@ class TrainingRun(RuleBasedStateMachine):
 
     def new_epoch(self, epoch):
         self.epoch, self.state, self.saved = epoch, None, ([], [])
-        self.steps, self.segments = [], []
+        self.steps, self.legs = [], []
         self.wholes = {}
 
-    def reference(self, world=1, batch=7, drop_last=False, entrance="loader"):
+    def reference(self, leg=Leg()):  # noqa: B008  frozen
         """Return the steps of this epoch if nothing happens, which have each selected row once, or drawn positions."""
-        asked = world, batch, drop_last, entrance
-        if asked not in self.wholes:
-            ranks, steps = Ranks(self.data, entrance, world, batch, drop_last=drop_last, epoch=self.epoch), []
+        if leg not in self.wholes:
+            ranks, steps = ranks_of(self.data, leg, epoch=self.epoch), []
             while (keys := ranks.step()) is not None:
                 steps.append(keys)
-            self.wholes[asked] = steps
-            count = sum(len(each[0]) for each in steps) if entrance == "sampler" else len(steps)
-            assert {len(each) for each in ranks.holders} == {count}
-            end = ranks.state()
-            assert end["epoch"] == self.epoch + (entrance == "loader"), "iterations of loaders advance"
-            again = Ranks(self.data, entrance, world, batch, drop_last=drop_last, state=end)
-            assert (again.step() is not None) == bool(steps), "after the end of an epoch a whole one follows"
-            if world == 1 and not drop_last:
+            self.wholes[leg] = steps
+            if leg.mode in OF_TORCH:
+                count = sum(len(each[0]) for each in steps) if leg.mode == "sampler" else len(steps)
+                assert {len(each) for each in ranks.holders} == {count}
+                end = ranks.state()
+                assert end["epoch"] == self.epoch + leg.advances
+                again = ranks_of(self.data, leg, end)
+                assert (again.step() is not None) == bool(steps), "after the end of an epoch a whole one follows"
+            if leg.world == 1 and not leg.drop_last:
                 self.check_once(flat(steps), ranks.rows)
-        return self.wholes[asked]
+        return self.wholes[leg]
 
     def check_once(self, keys, rows):
+        numbers = [number for number, *_ in keys]
         if self.data.kind == "patches":
-            assert Counter(number for number, _ in keys) == dict.fromkeys(rows, PER_FILE)
+            assert Counter(numbers) == dict.fromkeys(rows, PER_FILE)
         elif self.data.shuffle[0] == "weights":
-            assert len(keys) == len(rows)
-            assert set(keys) <= set(rows)
+            assert len(numbers) == len(rows)
+            assert set(numbers) <= set(rows)
         else:
-            assert sorted(keys) == sorted(rows)
+            assert sorted(numbers) == sorted(rows)
 
     def has_rows(self):
         return self.holds_rows(self.data)
 
     # Running ------------------------------------------------------------------------------------
 
-    @precondition(lambda self: self.ranks is None and self.has_rows())
-    @rule(
-        entrance=st.sampled_from(ENTRANCES),
-        world=WORLDS,
-        batch=st.integers(1, 5),
-        threads=st.sampled_from([0, 0, 1, 2]),
-        drop_last=st.sampled_from([False, False, True]),
-        has_index=st.booleans(),
-        kept=st.sampled_from([None, 0, 200]),
-    )
-    def begin_or_resume(self, entrance, world, batch, threads, drop_last, has_index, kept):
-        options = {"kept_bytes": kept} | ({"index_dir": f"{self.folder}.index"} if has_index else {})
-        self.ranks = Ranks(
-            self.data,
-            entrance,
-            world,
-            batch,
-            drop_last=drop_last,
-            threads=threads,
-            options=options,
-            state=self.state,
-            epoch=self.epoch,
-        )
-        self.is_stale = False
-        self.steps, self.segments = map(list, self.saved)
-        self.segments.append((world, batch, drop_last, entrance if drop_last else "loader"))
+    @precondition(lambda self: self.has_rows())
+    @rule(mode=st.sampled_from(OF_TORCH), saves=st.booleans(), steps=STEPS, **HOW)
+    def begin_or_resume(self, mode, saves, steps, **how):
+        """Ranks that run are killed, after their last save or some steps later."""
+        if saves and self.ranks is not None:
+            self.save()
+        self.begin(self.leg_of(mode, **how))
+        self.take(steps, goes_on=True)
+
+    def leg_of(self, mode, *, world, batch, drop_last, has_index, block_rows=None, **options):
+        options |= {"index_dir": f"{self.folder}.index"} if has_index else {}
+        return Leg(mode, 1 if mode == "local" else world, batch, drop_last, block_rows, options)
+
+    def begin(self, leg):
+        self.ranks, self.is_stale = ranks_of(self.data, leg, self.state, self.epoch), False
+        self.steps, self.legs = map(list, self.saved)
+        self.legs.append(leg)
 
     @precondition(lambda self: self.ranks is not None)
-    @rule(steps=st.integers(1, 4))
-    def take(self, steps):
+    @rule(steps=STEPS, goes_on=st.booleans())
+    def take(self, steps, goes_on):
         for _ in range(steps):
             try:
                 keys = self.ranks.step()
@@ -224,33 +147,50 @@ class TrainingRun(RuleBasedStateMachine):
                 self.ranks = None
                 return
             if keys is None:
-                self.ranks = None
                 self.finish()
+                if goes_on and not self.is_stale:
+                    self.go_on(None if self.ranks.leg.advances else self.epoch)
+                else:
+                    self.ranks = None
                 return
             self.account(keys)
+
+    @precondition(lambda self: self.ranks is not None)
+    @rule(to=st.sampled_from([None, None, 0, 1, 2, 5]))
+    def leave_the_epoch(self, to):
+        """The same loaders begin another epoch: one that is said, or that which follows."""
+        if not self.ranks.has_begun:  # what was loaded stays
+            self.ranks.begin(None)
+            return
+        self.new_epoch(self.epoch + self.ranks.leg.advances if to is None else to)
+        self.go_on(to)
+
+    def go_on(self, epoch):
+        self.ranks.begin(epoch)
+        self.legs.append(self.ranks.leg)
 
     def account(self, keys):
         """Note rows as delivered. Ranks that stay as many get the steps of a run that nothing interrupts."""
         self.steps.append(keys)
-        if len(set(self.segments)) == 1:
-            assert self.steps == self.reference(*self.segments[0])[: len(self.steps)]
-        if all(world == 1 for world, *_ in self.segments):
+        if len({leg.like for leg in self.legs}) == 1:
+            assert self.steps == self.reference(self.legs[0].like)[: len(self.steps)]
+        if all(leg.world == 1 for leg in self.legs):
             done = flat(self.steps)
             assert done == flat(self.reference())[: len(done)]
 
     def finish(self):
         done, expected = Counter(flat(self.steps)), Counter(flat(self.reference()))
-        padding = sum(world - 1 for world, _, drops, _ in self.segments if not drops)
-        dropped = sum(world * batch - 1 for world, batch, drops, _ in self.segments if drops)
-        assert (done - expected).total() <= padding, done - expected
-        assert (expected - done).total() <= dropped, expected - done
+        lost, again = map(sum, zip(*(leg.lost for leg in self.legs), strict=True))
+        assert (done - expected).total() <= again, done - expected
+        assert (expected - done).total() <= lost, expected - done
         assert set(done) <= set(expected)
         self.new_epoch(self.epoch + 1)
 
-    @precondition(lambda self: self.ranks is not None and self.ranks.has_state)
+    @precondition(lambda self: self.ranks is not None)
     @rule()
     def save(self):
-        self.state, self.saved = self.ranks.state(), (list(self.steps), list(self.segments))
+        if self.ranks.has_state:
+            self.state, self.saved = self.ranks.state(), (list(self.steps), list(self.legs))
 
     @precondition(lambda self: self.ranks is not None)
     @rule()
@@ -258,22 +198,27 @@ class TrainingRun(RuleBasedStateMachine):
         self.ranks = None
 
     @precondition(lambda self: self.ranks is None and self.has_rows())
-    @rule(one_in=st.integers(0, 9), world=WORLDS, batch=st.integers(1, 4), steps=st.integers(1, 3))
-    def process_is_killed(self, one_in, world, batch, steps):
+    @rule(
+        one_in=st.integers(0, 9),
+        mode=st.sampled_from(["loader", "batch sampler"]),
+        world=WORLDS,
+        batch=st.integers(1, 4),
+        steps=st.integers(1, 3),
+    )
+    def process_is_killed(self, one_in, mode, world, batch, steps):
         """Another process goes on, and is killed; of what it says after each step, the last word is the checkpoint."""
         if one_in != 7:
             return  # a process takes as long as ten steps
-        self.steps, self.segments = map(list, self.saved)
-        self.segments.append((world, batch, False, "loader"))
-        for said in said_by_a_killed_process(
-            lambda: Ranks(self.data, "loader", world, batch, state=self.state, epoch=self.epoch), steps
-        ):
+        leg = Leg(mode, world, batch)
+        self.steps, self.legs = map(list, self.saved)
+        self.legs.append(leg)
+        for said in said_by_a_killed_process(lambda: ranks_of(self.data, leg, self.state, self.epoch), steps):
             if said is None:
                 self.finish()
                 return
             keys, self.state = said
             self.account(keys)
-            self.saved = list(self.steps), list(self.segments)
+            self.saved = list(self.steps), list(self.legs)
 
     # What must be refused -----------------------------------------------------------------------
 
@@ -289,7 +234,7 @@ class TrainingRun(RuleBasedStateMachine):
             return
         self.write_difference(self.data, other)
         with pytest.raises(PositionError):
-            Ranks(other, "loader", 1, 3, state=self.state, epoch=self.epoch)
+            ranks_of(other, Leg(batch=3), self.state, self.epoch)
         self.write_difference(other, self.data)
 
     # What happens meanwhile ---------------------------------------------------------------------
@@ -323,15 +268,15 @@ class TrainingRun(RuleBasedStateMachine):
         self.folders.append(moved)
         self.data = replace(self.data, folder=moved)
 
-    @precondition(lambda self: self.ranks is not None and not self.is_stale)
+    @precondition(lambda self: self.ranks is not None and self.ranks.dataset is not None and not self.is_stale)
     @rule(batch=st.integers(1, 4), steps=st.integers(1, 3))
     def another_loader_reads_the_same_dataset(self, batch, steps):
         ordered = iter(loader(self.ranks.dataset, batch, shuffle=False, threads=0, rank=0, world_size=1))
         keys = [self.ranks.checked(row) for _ in range(steps) for row in samples_of(next(ordered, {}))]
         if self.data.kind != "patches":
-            assert keys == list(self.ranks.rows)[: len(keys)]
+            assert [key for key, *_ in keys] == list(self.ranks.rows)[: len(keys)]
 
-    @precondition(lambda self: self.ranks is not None)
+    @precondition(lambda self: self.ranks is not None and self.ranks.dataset is not None)
     @rule()
     def let_go_of_memory(self):
         self.ranks.dataset.release()
@@ -362,37 +307,40 @@ class TrainingRun(RuleBasedStateMachine):
             after.write_table()
 
 
-class LongRun(TrainingRun):
-    """Also with processes that read, and with Ray: both take seconds."""
+class RunWithRay(TrainingRun):
+    """Also with what reads a Ray dataset in this process, and as its tasks do."""
+
+    @precondition(lambda self: self.has_rows())
+    @rule(
+        mode=st.sampled_from(OF_RAY),
+        saves=st.booleans(),
+        steps=STEPS,
+        block_rows=st.sampled_from([None, 1, 2, 5]),
+        **HOW,
+    )
+    def begin_or_resume_in_ray(self, mode, saves, steps, block_rows, **how):
+        is_refused = len(self.data.rows()) < how["world"]  # as there is no row for each rank
+        if block_rows is None and (is_refused or self.data.shuffle[0] == "length"):
+            block_rows = how["batch"]  # loaders of files cut what comes by length into batches
+        self.begin_or_resume(mode, saves, steps, block_rows=block_rows, **how)
+
+
+class LongRun(RunWithRay):
+    """Also with processes that read, and with processes of Ray: both take seconds."""
 
     @precondition(lambda self: self.ranks is None and self.has_rows())
-    @rule(one_in=st.integers(0, 9), world=st.sampled_from([1, 2]), batch=st.integers(1, 5), steps=st.integers(1, 4))
-    def take_of_workers(self, one_in, world, batch, steps):
+    @rule(
+        one_in=st.integers(0, 19),
+        mode=st.sampled_from(OF_PROCESSES),
+        world=st.sampled_from([1, 2]),
+        batch=st.integers(1, 5),
+        steps=st.integers(1, 4),
+        block_rows=st.integers(1, 9),
+    )
+    def take_of_processes(self, one_in, mode, world, batch, steps, block_rows):
         if one_in == 7:
-            self.begin_or_resume("workers", world, batch, 0, drop_last=False, has_index=False, kept=None)
-            self.take(steps)
-
-    @precondition(lambda self: self.ranks is None and self.has_rows())
-    @rule(one_in=st.integers(0, 5), block_rows=st.integers(1, 9))
-    def finish_in_ray(self, one_in, block_rows):
-        """Tasks of Ray deliver what is left of the epoch, in the order of one rank."""
-        if one_in != 3:
-            return
-        import ray_h5
-
-        data, shuffle = self.data, self.data.as_shuffle()
-        ds = ray_h5.read_h5(data.folder, shuffle=shuffle or None, block_rows=block_rows, **data.options())
-        if (predicate := data.filter(ray_h5)) is not None:
-            ds = ds.filter(expr=predicate)
-        ray_h5.set_epoch(ds, self.epoch, position=self.state)
-        self.steps, self.segments = map(list, self.saved)
-        self.segments.append((1, block_rows, False, "ray"))
-        rows = Ranks(data, "loader", 1, 1)
-        for batch in ds.iter_torch_batches(batch_size=None, collate_fn=ray_h5.TorchCollate()):
-            self.steps.append([[rows.checked(sample) for sample in samples_of(batch)]])
-        if all(world == 1 for world, *_ in self.segments):
-            assert flat(self.steps) == flat(self.reference())
-        self.finish()
+            self.begin(Leg(mode, world, batch, block_rows=None if mode == "processes" else block_rows))
+            self.take(steps, goes_on=True)
 
 
 def flat(steps):
@@ -426,7 +374,12 @@ def said_by_a_killed_process(make, steps):
 
 
 TestTrainingRun = TrainingRun.TestCase
-TestTrainingRun.settings = settings(few(50), stateful_step_count=20)
+TestTrainingRun.settings = settings(few(25), stateful_step_count=20)
+
+
+@pytest.mark.usefixtures("ray_local")
+class TestRunWithRay(RunWithRay.TestCase):
+    settings = settings(few(25), stateful_step_count=20)
 
 
 @pytest.mark.nightly
