@@ -209,13 +209,12 @@ class H5Dataset(BatchedDataset):
                 if images[name].size is None and spec.row_shape[-1:] == spec.row_shape:  # one image a row
                     # Images may differ in height, width and channels.
                     fills[name] = padding.fill(name, np.dtype(np.uint8), (None, None, None), self.columns)
-            elif spec.kind == "string":
+            elif (spec.element or spec.dtype).base.kind not in "biufc":  # which is said of a column that is named
                 fills[name] = padding.fill(name, np.dtype(object), (), self.columns)
             elif spec.element is not None and (shape := spec.varying_shape) is not None:
                 steps = spec.row_shape if spec.kind == "list" else ()
-                dtype = spec.element.base if steps else spec.element
-                if padding.value(name, dtype, is_nullable=spec.has_nullable_items) is not None:
-                    fills[name] = padding.fill(name, dtype, shape[len(steps) :], self.columns, steps)
+                dtype, nullable = spec.element.base if steps else spec.element, spec.has_nullable_items
+                fills[name] = padding.fill(name, dtype, shape[len(steps) :], self.columns, steps, is_nullable=nullable)
             elif spec.is_tensor and spec.row_shape and name in padding.names:  # lengths that are asked for
                 fills[name] = padding.fill(name, spec.dtype, spec.row_shape, self.columns)
         return {name: fill for name, fill in fills.items() if fill is not None}

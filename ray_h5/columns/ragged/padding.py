@@ -79,8 +79,12 @@ class Padding:
         shape: tuple[int | None, ...],
         columns: Collection[str],
         steps: tuple[int, ...] = (),
+        *,
+        is_nullable: bool = False,
     ) -> Fill | None:
         """Return how arrays of `shape` of a column of `columns` are filled up; None if it is not padded.
+
+        `is_nullable` says whether values of lists may be missing.
 
         Raises
         ------
@@ -88,7 +92,7 @@ class Padding:
             If the column holds no numbers, or does not have the value that fills it up; or the column of the lengths
             has the name of another one.
         """
-        value = self.value(name, dtype)
+        value = self.value(name, dtype, is_nullable=is_nullable)
         if value is None:
             return None
         _fill_of(name, value, dtype)
@@ -106,7 +110,7 @@ class Fill(NamedTuple):
     dtype : numpy.dtype
         dtype of the arrays.
     shape : tuple of (int or None)
-        The shape of an array, with None for axes along which arrays differ.
+        The shape of an array, with None for axes along which arrays differ; empty if only arrays show it.
     steps : tuple of int
         The shape of a row that has several arrays, such as the steps of a window over lists.
     """
@@ -115,6 +119,53 @@ class Fill(NamedTuple):
     dtype: np.dtype
     shape: tuple[int | None, ...]
     steps: tuple[int, ...] = ()
+
+    def padded(
+        self,
+        name: str,
+        rows: Sequence[np.ndarray | None],
+        outer: Sequence[int] | None = None,
+        dtype: np.dtype | None = None,
+        axes: int | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return arrays as one, and their lengths.
+
+        Parameters
+        ----------
+        name : str
+            The column, for messages.
+        rows : sequence of numpy.ndarray or None
+            Arrays with the same number of axes.
+        outer : sequence of int, optional
+            The shape around them, if a row has several. By default each is a row.
+        dtype : numpy.dtype, optional
+            dtype of the result, where functions of users changed that of the column.
+        axes : int, optional
+            Axes of an array, where functions of users changed them.
+
+        Returns
+        -------
+        padded : numpy.ndarray
+            Of shape ``(*outer, *longest)``, where `longest` is the largest length along each axis.
+        lengths : numpy.ndarray
+            int64 of shape `outer`: the length of each array along its first axis. If arrays of the column differ along
+            other axes, of shape ``(*outer, axes)``: the whole shape of each.
+
+        Raises
+        ------
+        UnsupportedColumnError
+            If arrays hold no numbers, or the value is none of their dtype.
+        """
+        dtype, axes = dtype or self.dtype, len(self.shape) if axes is None else axes
+        value = _fill_of(name, self.value, dtype)
+        longest = _shapes(rows, axes).max(axis=0, initial=0)
+        out = np.full((len(rows), *longest.tolist()), value, dtype)
+        for i, row in enumerate(rows):
+            if row is not None:
+                inside: Any = (i, *map(slice, row.shape))
+                out[inside] = row
+        outer, lengths = (len(rows),) if outer is None else outer, lengths_of(rows, axes, self.shape or None)
+        return out.reshape(*outer, *out.shape[1:]), lengths.reshape(*outer, *lengths.shape[1:])
 
 
 def check_length_name(name: str, columns: Collection[str]) -> None:
@@ -183,59 +234,8 @@ def _cast(
     return row.astype(element)
 
 
-def pad_rows(
-    name: str,
-    rows: Sequence[np.ndarray | None],
-    fill: float,
-    dtype: np.dtype | None = None,
-    axes: int | None = None,
-    ragged: tuple[int | None, ...] | None = None,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return rows as one array, and their lengths.
-
-    Parameters
-    ----------
-    name : str
-        The column, for messages.
-    rows : sequence of numpy.ndarray or None
-        Arrays with the same number of axes.
-    fill : float
-        The value after the end of a shorter row.
-    dtype : numpy.dtype, optional
-        dtype of the result; by default that of the first row.
-    axes : int, optional
-        Axes of a row, for when there are no rows.
-    ragged : tuple of (int or None), optional
-        The shape of a row, with None for axes along which rows of the column differ. By default what these rows show.
-
-    Returns
-    -------
-    padded : numpy.ndarray
-        Of shape ``(len(rows), *longest)``, where `longest` is the largest length along each axis.
-    lengths : numpy.ndarray
-        int64 of shape ``(len(rows),)``: the length of each row along its first axis. If rows differ along other axes,
-        of shape ``(len(rows), axes)``: the whole shape of each row.
-
-    Raises
-    ------
-    UnsupportedColumnError
-        If rows hold no numbers, or `fill` is no value of their dtype.
-    """
-    known = next((row for row in rows if row is not None), np.empty(0, np.float32))
-    wanted = known.dtype if dtype is None else dtype
-    count = known.ndim if axes is None else axes
-    value = _fill_of(name, fill, wanted)
-    longest = _shapes(rows, count).max(axis=0, initial=0)
-    out = np.full((len(rows), *longest.tolist()), value, wanted)
-    for i, row in enumerate(rows):
-        if row is not None:
-            inside: Any = (i, *map(slice, row.shape))
-            out[inside] = row
-    return out, lengths_of(rows, count, ragged)
-
-
 def lengths_of(rows: Sequence[Any], axes: int, ragged: tuple[int | None, ...] | None = None) -> np.ndarray:
-    """Return the lengths of rows, arrays or tensors, as `pad_rows` does; of a row that is missing, 0."""
+    """Return the lengths of rows, arrays or tensors, as `Fill.padded` does; of a row that is missing, 0."""
     shapes = _shapes(rows, axes)
     there = np.array([row is not None for row in rows], bool)
     one_axis = bool((shapes[there, 1:] == shapes[there][:1, 1:]).all()) if ragged is None else None not in ragged[1:]

@@ -15,7 +15,7 @@ import torch
 from ray.data.block import BlockAccessor
 from ray.data.collate_fn import ArrowBatchCollateFn
 
-from ray_h5.columns.ragged.padding import Padding, PadLike, check_length_name, lengths_of, pad_rows
+from ray_h5.columns.ragged.padding import Fill, Padding, PadLike, check_length_name, lengths_of
 from ray_h5.columns.schema import LENGTH
 from ray_h5.device import can_pin
 from ray_h5.errors import CastError, OptionError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
@@ -133,9 +133,10 @@ class TorchCollate(ArrowBatchCollateFn):
         if is_sparse(type_):
             return {name: self._sparse(name, column)}
         if self._padding is not None and (entries := _entries_of(type_)) is not None:
-            fill = self._padding.value(name, entries[0], is_nullable=may_be_null(field))
+            item, parts = entries
+            fill = self._padding.fill(name, item, (None, *parts), (), is_nullable=may_be_null(field))
             if fill is not None:
-                return self._listed(name, column, fill, *entries)
+                return self._listed(name, column, fill)
         if is_integral(item_type(type_)) and (may_be_null(field) or _items(column).null_count):
             return {name: self._with_nulls(field, column)}
         array = BlockAccessor.for_block(table).to_batch_format("numpy")[name]
@@ -145,14 +146,14 @@ class TorchCollate(ArrowBatchCollateFn):
         # Ray makes empty arrays of rows without a value.
         absent = column.is_null().to_pylist()
         rows = [None if missing else row for row, missing in zip(array, absent, strict=True)]
-        fill = self._fill(name, varies=True)
+        fill = self._fill(name, np.dtype(type_.value_type.to_pandas_dtype()), declared_shape(field) or (), varies=True)
         if fill is None:
             return {name: [None if row is None else self._convert(name, row) for row in rows]}
-        dtype = np.dtype(type_.value_type.to_pandas_dtype())
-        return self._padded(name, *pad_rows(name, rows, fill, dtype, type_.ndim, declared_shape(field)))
+        return self._padded(name, *fill.padded(name, rows, axes=type_.ndim))
 
     def _array(self, name: str, values: np.ndarray) -> TorchBatch:
-        if values.ndim < 2 or self._fill(name, varies=False) is None:
+        fill = self._fill(name, values.dtype, values.shape[1:], varies=False)
+        if fill is None:
             return {name: self._convert(name, values)}
         return self._padded(name, values, lengths_of(list(values), values.ndim - 1))
 
@@ -183,28 +184,26 @@ class TorchCollate(ArrowBatchCollateFn):
             tensor[torch.from_numpy(absent)] = torch.nan
         return tensor.reshape(len(column), *steps)
 
-    def _fill(self, name: str, *, varies: bool) -> float | None:
-        """Return what fills up rows of a column; None for one that has no lengths in this batch.
+    def _fill(self, name: str, dtype: np.dtype, shape: tuple[int | None, ...], *, varies: bool) -> Fill | None:
+        """Return how rows of a column are filled up; None for one that has no lengths in this batch.
 
         A column that is not named has them if its rows vary in shape, which may not depend on the batch.
         """
-        fill = None if self._padding is None else self._padding.value(name)
-        if fill is None or self._padding is None or self._padding.names:
-            return fill
-        if self._varies.setdefault(name, varies) != varies:
+        padding, is_scalar = self._padding, not (varies or shape)
+        if padding is None or padding.value(name, dtype) is None or (is_scalar and dtype.kind in "biufc"):
+            return None
+        if not padding.names and self._varies.setdefault(name, varies) != varies:
             raise SchemaMismatchError(
                 f"pad: rows of column {name!r} vary in length in one batch, and are equally long in another, where Ray "
                 f"made one tensor of what a function returned. Name the column, and each batch has its lengths: "
                 f"pad={{{name!r}: 0}}."
             )
-        return fill if varies else None
+        return padding.fill(name, dtype, shape, ()) if varies or padding.names else None
 
-    def _listed(
-        self, name: str, column: pa.ChunkedArray, fill: float, item: np.dtype, parts: tuple[int, ...]
-    ) -> TorchBatch:
+    def _listed(self, name: str, column: pa.ChunkedArray, fill: Fill) -> TorchBatch:
         """Return the rows of a column of lists, padded."""
         column, steps = _without_steps(column)
-        rows: list[np.ndarray] = []
+        rows, parts = list[np.ndarray](), fill.shape[1:]
         for chunk in column.chunks:
             values = chunk.flatten()
             for _ in parts:
@@ -216,9 +215,7 @@ class TorchCollate(ArrowBatchCollateFn):
                 )
             ends = np.cumsum(pc.list_value_length(chunk).fill_null(0).to_numpy())
             rows += np.split(values.to_numpy(zero_copy_only=False).reshape(-1, *parts), ends)[:-1]
-        array, lengths = pad_rows(name, rows, fill, item, 1 + len(parts), (None, *parts))
-        count = (len(rows) // math.prod(steps), *steps)
-        return self._padded(name, array.reshape(*count, *array.shape[1:]), lengths.reshape(count))
+        return self._padded(name, *fill.padded(name, rows, (len(rows) // math.prod(steps), *steps)))
 
     def _padded(self, name: str, array: np.ndarray, lengths: np.ndarray) -> TorchBatch:
         return {name: self._convert(name, array), name + LENGTH: self._convert(name + LENGTH, lengths)}

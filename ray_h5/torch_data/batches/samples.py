@@ -22,7 +22,7 @@ import torch
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
-from ray_h5.columns.ragged.padding import Fill, lengths_of, pad_rows
+from ray_h5.columns.ragged.padding import Fill, lengths_of
 from ray_h5.columns.schema import LENGTH
 from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError
 from ray_h5.lru import first_time
@@ -154,7 +154,8 @@ def with_lengths(sample: Sample) -> Sample:
         flat = _flat([sample[name]], fill) if name in sample and name + LENGTH not in sample else None
         if flat is not None:  # by shapes alone: a row may be on another device
             rows, outer, _, axes = flat
-            lengths[name + LENGTH] = _outer(outer, lengths_of(rows, axes, fill.shape))[0]
+            found = lengths_of(rows, axes, fill.shape)
+            lengths[name + LENGTH] = torch.from_numpy(found.reshape(*outer, *found.shape[1:]))[0]
     sample.update(lengths)
     return padded_later(sample, fills_of(sample), lengths)
 
@@ -308,11 +309,11 @@ def padded(
         if is_tensor := isinstance(dtype, torch.dtype):  # NumPy lacks bfloat16
             halves = dtype == torch.bfloat16
             values = [None if row is None else (row.float() if halves else row).numpy() for row in values]
-        fill = fills[name]
-        array, lengths = pad_rows(name, values, fill.value, None if is_tensor else dtype, axes, fill.shape)
-        padded_sample[name] = _outer(outer, array).to(dtype) if is_tensor else _outer(outer, array)
+        of_rows = next((row.dtype for row in values if row is not None), None) if is_tensor else dtype
+        array, lengths = map(torch.from_numpy, fills[name].padded(name, values, outer, of_rows, axes))
+        padded_sample[name] = array.to(dtype) if is_tensor else array
         if name + LENGTH not in columns:  # a transform may have set them
-            padded_sample[name + LENGTH] = _outer(outer, lengths)
+            padded_sample[name + LENGTH] = lengths
     return padded_sample
 
 
@@ -329,10 +330,6 @@ def _flat(rows: Any, fill: Fill) -> tuple[list[Any], list[int], Any, int] | None
         return None
     dtype, axes = kinds.pop() if kinds else (fill.dtype, len(fill.shape))
     return None if kinds or not axes else (rows, outer, dtype, axes)
-
-
-def _outer(outer: list[int], values: np.ndarray) -> torch.Tensor:
-    return torch.from_numpy(values.reshape(*outer, *values.shape[1:]))
 
 
 def _stacked(collate_fn_map: Any, name: str, values: list[Any]) -> Any:

@@ -10,6 +10,7 @@ from ray.data.extensions import ArrowPythonObjectArray
 
 import ray_h5
 from ray_h5 import H5Dataset, TorchCollate, train_batches
+from ray_h5.buffers import objects
 from ray_h5.columns.ragged.padding import Padding
 from ray_h5.device import to_device
 from ray_h5.errors import CastError, OptionError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
@@ -32,6 +33,37 @@ BATCH = {
 }
 
 
+@pytest.mark.parametrize(
+    ("pad", "says"),
+    [
+        ({"name": 0}, "'name' holds text or other values that are no numbers"),
+        ({"time": 0}, "'time' holds text or other values"),
+        ({"rows": 1.5}, "'rows' has dtype int64, which cannot hold 1.5"),
+        ({"equal": -1}, "'equal' has dtype uint8, which cannot hold -1"),
+        ({"u1": -1}, None),  # one number a row, which is never padded
+        (-1, None),  # for the rows that vary: others are not asked whether they hold it
+    ],
+)
+@pytest.mark.parametrize("as_table", [False, True])
+def test_padding_that_cannot_be_is_an_error_as_in_plain_pytorch(tmp_path, pad, says, as_table):
+    batch = {**BATCH, "equal": np.zeros((2, 3), "u1"), "rows": objects([np.arange(2), np.arange(3)])}
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name in batch.keys() - {"rows", "name", "text", "time"}:
+            file[name] = batch[name]
+        file["name"] = file["text"] = ["a", "b"]
+        file["time"] = np.zeros(2, h5py.opaque_dtype("M8[ns]"))
+        file.create_dataset("rows", data=batch["rows"], dtype=h5py.vlen_dtype("i8"))
+    if as_table:
+        batch = BlockAccessor.batch_to_block({**batch, "z": batch["u1"], "rows": list(batch["rows"])})
+    ways = [lambda: TorchCollate(padding=pad)(batch), lambda: H5Dataset(tmp_path / "a.h5", pad=pad)[:]]
+    for way in ways if as_table or pad != {"rows": 1.5} else ways[1:]:  # an array of arrays says no dtype
+        if says is None:
+            assert way()["u1"].tolist() == [1, 255]
+        else:
+            with pytest.raises(UnsupportedColumnError, match=f"pad: column {says}"):
+                way()
+
+
 @pytest.mark.parametrize("list_of", [pa.list_, pa.large_list])
 def test_lists_of_numbers_are_padded(list_of):
     """HDF5's own arrays of varying length are lists in Arrow; complex numbers are lists of two parts."""
@@ -50,8 +82,6 @@ def test_lists_of_numbers_are_padded(list_of):
     assert isinstance(found["text"], np.ndarray)
     assert TorchCollate(padding=Padding({"x": -1}))(table)["x"].tolist()[1:3] == [[-1, -1], [3, -1]]
     assert isinstance(TorchCollate()(table)["x"], np.ndarray)
-    with pytest.raises(UnsupportedColumnError, match=r"'text' holds text .* Leave it out of pad="):
-        TorchCollate(padding=Padding({"text": 0}))(table)
     with pytest.raises(UnsupportedColumnError, match="column 'x' has lists with missing values"):
         TorchCollate(padding=Padding(True))(pa.table({"x": pa.array([[1, None]], list_of(pa.int64()))}))
 
