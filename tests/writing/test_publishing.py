@@ -149,7 +149,7 @@ def test_a_single_new_file_appears_at_once():
 
 
 def test_if_its_note_cannot_be_removed_the_new_files_count():
-    folder = Folder(dict(OLD), stops_at=6)  # the first removal
+    folder = Folder(dict(OLD), stops_at=6, has_effect=True)  # after the first removal
     with pytest.raises(WriteFailedError, match=r"(?s)^/f: the new files have .*/f/\.ray_h5-0{12}/note\.json"):
         InMemory(folder).write(NEW, [*OLD])
     assert folder.counting() == NEW
