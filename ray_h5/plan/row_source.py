@@ -34,7 +34,7 @@ from ray_h5.storage.local import LOCAL
 from ray_h5.storage.storage_of_path import storage_of
 
 if TYPE_CHECKING:
-    from ray_h5.read.columns_of_files import JointFiles
+    from ray_h5.read.joint_columns import JointColumns
     from ray_h5.rows.row_view import AnyReader
     from ray_h5.storage.storage_of_path import Storage
 
@@ -441,13 +441,13 @@ class RowSource:
         arrays = {name: out[name] for name in joint.columns}
         try:
             numbers = np.searchsorted(self._with_rows, files)
-            is_read = joint.read(arrays, numbers, rows, places, self._times)
+            cost = joint.read(arrays, np.array([numbers, rows, places], np.int64), self._times)
         except (OSError, RayH5Error):
             self._cached.value.joint.pop(tuple(out), None)
             return set()
-        return set(arrays) if is_read else set()
+        return set() if cost is None else set(arrays)
 
-    def _joint_of(self, out: Mapping[str, np.ndarray], files: np.ndarray) -> JointFiles | None:
+    def _joint_of(self, out: Mapping[str, np.ndarray], files: np.ndarray) -> JointColumns | None:
         """Return all files that have selected rows, read together.
 
         None if they are many, some are not open after the given ones are, or no column is alike in all of them.
@@ -465,10 +465,10 @@ class RowSource:
             readers = [self._readers.get(file) for file in self._with_rows.tolist()]
             if None in readers:
                 return None
-            from ray_h5.read.columns_of_files import JointFiles  # one file needs none of it
+            from ray_h5.read.joint_columns import JointColumns  # one file needs none of it
 
             plain = [reader.opened for reader in readers if isinstance(reader, FileReader)]
-            joints[names] = JointFiles.of(plain, out) if len(plain) == len(readers) else None
+            joints[names] = JointColumns.of_files(plain, out) if len(plain) == len(readers) else None
         return joints[names]
 
     @cached_property
@@ -514,4 +514,4 @@ class _CachedRows:
         self.lock = threading.Lock()
         self.row_cache: RowCache | None = None
         # By the columns that are read; None where these are not read together.
-        self.joint: dict[tuple[str, ...], JointFiles | None] = {}
+        self.joint: dict[tuple[str, ...], JointColumns | None] = {}

@@ -27,10 +27,8 @@ from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.partition import Partition
 from ray_h5.manifest.row_requests import Request, request_of
 from ray_h5.manifest.takes import Take
-from ray_h5.read.arrays.chunk_source import ChunkSource
 from ray_h5.read.arrays.column import Column, items_are_arrays
 from ray_h5.read.casting import keeps_all
-from ray_h5.read.columns_of_files import alike
 from ray_h5.read.jobs import Job
 from ray_h5.read.read_parts import ColumnAddress, Part
 from ray_h5.read.stored_items import converted
@@ -279,12 +277,10 @@ class VirtualColumn:
             column = self._file(source.path).reader(source.address, self.layout.where)
             return column.as_row() if source.is_one_row and isinstance(column, Column) else column
 
-        columns = alike(map(reader, self.sources))
+        joint = Column.joined(map(reader, self.sources))
         # Rows of the stack may be wider than those of its sources.
-        like = {(layout.dtype, layout.row_shape) for layout in [self.layout, *(of.source.layout for of in columns)]}
-        if not columns or len(like) > 1:
-            return None
-        return Column(ChunkSource.joined([column.source for column in columns]), Take(self.layout.name))
+        is_whole = joint is not None and self.layout.row_shape == joint.source.layout.row_shape
+        return joint if is_whole and joint is not None and self.layout.dtype == joint.source.layout.dtype else None
 
     def states_of(self, paths: set[str]) -> list[tuple[str, Identity | None]]:
         """Return the states that files have to have if values of these are read.

@@ -27,7 +27,8 @@ from ray_h5.options import as_names, require
 from ray_h5.per_process import cached_property
 from ray_h5.read.arguments import Rows, as_places, as_rows, check_fit, fitted
 from ray_h5.read.casting import Casting, LostValue
-from ray_h5.read.columns_of_files import JobsOfRows
+from ray_h5.read.joint_columns import JointColumns
+from ray_h5.read.native.job_table import new_times
 from ray_h5.read.read_parts import FileRead, outputs
 from ray_h5.read.reader import FileReader
 from ray_h5.rows.frames_option import Frames
@@ -109,7 +110,8 @@ class RowView:
         self._made = {column.name: column for column in columns}
         self._layouts: dict[str, ColumnLayout] = {}
         self._columns: dict[str, tuple[RowColumn, ColumnLayout]] = {}  # with layouts before values become classes
-        self._whole: dict[tuple[str, ...], JobsOfRows | None] = {}
+        self._whole: dict[tuple[str, ...], JointColumns | None] = {}
+        self._times = new_times()
         self._rows: RowsOfKind
         if isinstance(kind, Frames):
             self._rows = FrameRows(WholeRows(columns_of_file, kind.files, None), kind, open_file or _alone)
@@ -238,7 +240,10 @@ class RowView:
             return False
         try:
             file = self.base.opened
-            cost = whole.read(file.byte_source.descriptor, rows, out)
+            descriptor = file.byte_source.descriptor
+            asked = np.zeros((3, len(rows)), np.int64)
+            asked[0], asked[2] = rows, np.arange(len(rows))
+            cost = None if descriptor is None else whole.read(out, asked, self._times, descriptor)
             file.check_unchanged()
         except (OSError, RayH5Error):
             return False
@@ -246,7 +251,7 @@ class RowView:
             self.base.stats.add(cost)
         return cost is not None
 
-    def _whole_datasets(self, out: Mapping[str, np.ndarray]) -> JobsOfRows | None:
+    def _whole_datasets(self, out: Mapping[str, np.ndarray]) -> JointColumns | None:
         """Return what reads rows that are whole datasets of groups, with their values as they are stored, or None."""
         if not out or not self._kind.has_groups or self.base.threads != 1 or self.base.is_fetched:
             return None
@@ -262,7 +267,7 @@ class RowView:
             if content.fields or content.taken:
                 return None
             whole[name] = joined
-        return None if self._labels.keys() & out.keys() else JobsOfRows.of_datasets(whole, out)
+        return None if self._labels.keys() & out.keys() else JointColumns.of_datasets(self.base.opened, whole, out)
 
     def _rows_of(self, layouts: Mapping[str, ColumnLayout]) -> int:
         """Return the number of rows; columns along the first axis may differ in it."""

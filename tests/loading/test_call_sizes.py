@@ -6,8 +6,8 @@ import pytest
 
 from ray_h5 import H5DataLoader, H5Dataset, OrderSampler, Shuffle, loader, ragged
 from ray_h5.plan import row_source
-from ray_h5.read.columns_of_files import JointFiles
 from ray_h5.read.jobs import ReadStats
+from ray_h5.read.joint_columns import JointColumns
 from ray_h5.storage.request_pool import Stop
 from tests.kit.files import save
 
@@ -74,7 +74,7 @@ def test_a_resumed_epoch_decodes_each_chunk_once_too(tmp_path, world_size):
 def test_shuffles_decode_chunks_of_many_rows_few_times(tmp_path, monkeypatch):
     save(tmp_path / "a.h5", {"x": np.zeros((4096, 8), "f4")}, chunks=(16, 8), compression="gzip")
     run_reads = row_source.run_reads
-    monkeypatch.setattr(JointFiles, "of", lambda *_: None)  # it counts nothing
+    monkeypatch.setattr(JointColumns, "of_files", lambda *_: None)  # it counts nothing
 
     def decoded(shuffle, batch_size):
         stats = ReadStats()
@@ -108,7 +108,7 @@ def test_a_batch_in_two_windows_is_read_by_two_calls(tmp_path, monkeypatch, batc
         assert len(numbers) == min(batch_size, 8192 - len(order))
         order += numbers
     assert sorted(order) == rows.tolist()
-    monkeypatch.setattr(JointFiles, "of", lambda *_: None)  # it counts nothing
+    monkeypatch.setattr(JointColumns, "of_files", lambda *_: None)  # it counts nothing
     batches = loader(tmp_path / "a.h5", batch_size, columns=["x"], **options)
     assert np.concatenate([batch.x for batch in batches])[:, 0].tolist() == order
     decoded = sum(each.stats.chunks_decoded for each in batches.dataset._source._readers.values())

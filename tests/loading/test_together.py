@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_h5.errors import CorruptChunkError, StaleIndexError
-from ray_h5.read.columns_of_files import JointFiles
+from ray_h5.read.joint_columns import JointColumns
 from ray_h5.read.native.library import compiled_loop
 from ray_h5.torch_data import H5Dataset
 from tests.hdf5.h5kit import flip
@@ -23,20 +23,22 @@ STORAGES = {
     "one row a chunk": {"chunks": (1, 5), "compression": "lzf"},
     "four rows a chunk": {"chunks": (4, 5), "compression": "gzip", "shuffle": True},
     "chunks without filters": {"chunks": (3, 5)},
+    "parts of rows a chunk": {"chunks": (2, 3), "compression": "lzf"},
+    "parts of rows without filters": {"chunks": (4, 4)},
 }
 
 
 @pytest.fixture
 def together(monkeypatch):
     """Whether each read of many files was done at once."""
-    done, read = [], JointFiles.read
+    done, read = [], JointColumns.read
 
     def recorded(self, *args):
         found = read(self, *args)
         done.append(found)
         return found
 
-    monkeypatch.setattr(JointFiles, "read", recorded)
+    monkeypatch.setattr(JointColumns, "read", recorded)
     return done
 
 
@@ -118,7 +120,7 @@ def test_rows_read_at_once_equal_h5py_and_those_read_file_by_file(mixed, columns
     rows = np.concatenate([np.arange(first, min(first + count, 42)) for first, count in runs])
     dataset = H5Dataset(path, columns, kept_bytes=0)
     at_once = dataset.read(rows)
-    with mock.patch.object(JointFiles, "of", return_value=None):
+    with mock.patch.object(JointColumns, "of_files", return_value=None):
         one_by_one = H5Dataset(path, columns, kept_bytes=0).read(rows)
     for name in columns:
         assert at_once[name].tobytes() == one_by_one[name].tobytes() == values[name][rows].tobytes()

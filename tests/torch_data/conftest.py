@@ -8,8 +8,8 @@ import torch
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from ray_h5.plan import row_source
-from ray_h5.read.columns_of_files import JointFiles
 from ray_h5.read.jobs import ReadStats
+from ray_h5.read.joint_columns import JointColumns
 
 ROWS = (20, 0, 15, 25)
 STEPS = 12
@@ -64,7 +64,7 @@ def pairs(tmp_path_factory):
 def decoded(monkeypatch):
     """Return what counts the chunks that were decoded since it was called last."""
     stats, run_reads, counted = ReadStats(), row_source.run_reads, [0]
-    monkeypatch.setattr(JointFiles, "of", lambda *_: None)  # it counts nothing
+    monkeypatch.setattr(JointColumns, "of_files", lambda *_: None)  # it counts nothing
     monkeypatch.setattr(row_source, "run_reads", lambda *given, **more: stats.add(run_reads(*given, **more)))
 
     def since():

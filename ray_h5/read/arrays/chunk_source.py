@@ -47,12 +47,12 @@ class ChunkSource:
     table: ChunkTable
     file_key: Hashable = None
 
-    @cached_property
+    @property
     def byte_source(self) -> ByteSource:
         """The bytes of the file; of the first of several."""
         return self.table.files[0]
 
-    @cached_property
+    @property
     def is_chunked(self) -> bool:
         return self.layout.chunk_shape is not None
 
@@ -88,10 +88,10 @@ class ChunkSource:
         index = self.table.index
         return UNALLOCATED if index is None or self.is_chunked or len(self.table) > 1 else int(index.offsets[0])
 
-    @cached_property
+    @property
     def is_unwritten(self) -> bool:
         """Whether it is one contiguous array that was never written, so that all values are the fill value."""
-        return not self.is_chunked and len(self.table) == 1 and self.offset == UNALLOCATED
+        return self.offset == UNALLOCATED and not self.is_chunked and len(self.table) == 1
 
     @classmethod
     def joined(cls, sources: Sequence[ChunkSource]) -> ChunkSource:
@@ -155,8 +155,7 @@ class ChunkSource:
 
     def in_files(self, jobs: np.ndarray) -> np.ndarray:
         """Return jobs with the descriptors of their files in place of the numbers."""
-        files = self.table.descriptors
-        jobs[Field.FILE] = files[jobs[Field.FILE]] if len(files) > 1 else files[0]
+        jobs[Field.FILE] = self.table.descriptors_of(jobs[Field.FILE])
         return jobs
 
     def job_table(
@@ -171,8 +170,10 @@ class ChunkSource:
 
         The jobs have the numbers of their files.
         """
-        files = self.table.by_descriptor
-        origin = Origin(self.byte_source, self.decoder, self.corrupt, self.least_bytes, files, self.file_key)
+        table = self.table
+        origin = Origin(
+            table.files[0], self.decoder, self.corrupt, self.least_bytes, table.by_descriptor, self.file_key
+        )
         chunks = np.zeros((2, jobs.shape[1]), np.int64)
         chunks[1] = numbers
         return JobTable(self.in_files(jobs), pieces, boxes, chunks, [origin], [out])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
@@ -74,9 +74,9 @@ class ChunkTable:
         rows = layout.num_rows
         if index is not None:
             return cls(*partitions(layout, np.array([rows])), (file,), index)
-        offset = UNALLOCATED if layout.offset is None else layout.offset
         # Files are opened by the thousand: what all have is made once.
-        index = replace(_ALONE, offsets=np.array([offset]), sizes=np.array([rows * layout.row_bytes]))
+        places = np.array([[UNALLOCATED if layout.offset is None else layout.offset], [rows * layout.row_bytes]])
+        index = ChunkIndex(_ONE.numbers, places[0], places[1], _ONE.masks)
         return cls(Partition(np.array([0, rows])), _ONE_CHUNK, (file,), index)
 
     @classmethod
@@ -97,16 +97,23 @@ class ChunkTable:
         """Bytes of the chunks; of those that are listed, whoever lists them counts them."""
         return 0 if self.index is None else self.index.nbytes
 
-    @cached_property
-    def descriptors(self) -> np.ndarray:
-        """int64: the descriptor of each file."""
-        of_files = [NO_DESCRIPTOR if file.descriptor is None else file.descriptor for file in self.files]
-        return np.array(of_files, np.int64)
+    @property
+    def descriptor(self) -> int:
+        """The descriptor of the first file."""
+        return NO_DESCRIPTOR if (found := self.files[0].descriptor) is None else found
 
     @cached_property
     def by_descriptor(self) -> dict[int, ByteSource]:
-        """Several files, by their descriptors; of one file, nothing."""
-        return dict(zip(self.descriptors.tolist(), self.files, strict=True)) if len(self.files) > 1 else {}
+        """Several files, which all have a descriptor, by these; of one file, nothing."""
+        return {} if len(self.files) == 1 else {file.descriptor or 0: file for file in self.files}
+
+    def descriptors_of(self, numbers: np.ndarray) -> np.ndarray | int:
+        """Return the descriptors of files, given their numbers; one if there is one file."""
+        return self.descriptor if len(self.files) == 1 else self._descriptors[numbers]
+
+    @cached_property
+    def _descriptors(self) -> np.ndarray:
+        return np.array([*self.by_descriptor], np.int64)
 
     def files_of(self, arrays: np.ndarray) -> np.ndarray | int:
         """Return the number of the file of each of some arrays; 0 if there is one file."""
@@ -172,4 +179,4 @@ def joined_indexes(indexes: Sequence[ChunkIndex], first_numbers: np.ndarray) -> 
 
 
 _ONE_CHUNK = Partition(np.arange(2))
-_ALONE = contiguous(np.zeros(1, np.int64), np.zeros(1, np.int64))
+_ONE = contiguous(np.zeros(1, np.int64), np.zeros(1, np.int64))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -24,7 +24,7 @@ from ray_h5.read.arrays.chunk_table import ChunkTable, contiguous, partitions
 from ray_h5.read.arrays.plan_boxes import MOST_BOXES, BoxPlanner
 from ray_h5.read.arrays.plan_rows import row_jobs, row_parts
 from ray_h5.read.jobs import Asking, Job, ReadStats, Worker, at_front, in_parts, index_of, staged
-from ray_h5.read.native.job_table import Field, JobTable
+from ray_h5.read.native.job_table import NO_DESCRIPTOR, Field, JobTable
 from ray_h5.read.stored_items import ReadAt, StoredItems
 
 _MOST_BYTES, _MOST_ITEMS = 1 << 20, 1 << 14
@@ -65,6 +65,25 @@ class Column:
             if layout is not None and source.grid.chunk_shape[1:] == layout.row_shape:  # chunks hold whole rows
                 return source
         return BoxPlanner(self.source, replace(take, taken=take.taken[: len(source.layout.shape)]))
+
+    @classmethod
+    def joined(cls, readers: Iterable[object]) -> Column | None:
+        """Return columns of whole rows that differ in their files and lengths alone as one; None for others."""
+        sources, facts = list[ChunkSource](), set[tuple[object, ...]]()
+        for column in readers:
+            if not isinstance(column, Column) or column.items is not None or column.take != Take(column.take.array):
+                return None
+            source, layout = column.source, column.source.layout
+            # It has values, in a file that has a descriptor.
+            if not layout.row_bytes or source.is_unwritten or source.table.descriptor == NO_DESCRIPTOR:
+                return None
+            fill = None if layout.fill is None else layout.fill.tobytes()
+            chunks = layout.storage, layout.chunk_shape, layout.pipeline
+            facts.add((layout.stored_dtype, layout.row_shape, *chunks, fill))
+            sources.append(source)
+            if len(facts) > 1:
+                return None
+        return cls(whole := ChunkSource.joined(sources), Take(whole.layout.name)) if sources else None
 
     def as_row(self) -> Column:
         """Return the same array as one row of an array with one more axis."""
@@ -194,7 +213,7 @@ class JoinedColumn:
         if not len(request):
             return []
         if len(self._like) == 1 and not self._like[0][0].is_chunked:  # its rows are the units
-            return self._column(0).jobs(request, out)
+            return self.column_of_class(0).jobs(request, out)
         # Boxes have one index of the first axis: of each, a dataset has the places along the others that they cut.
         inner = (
             1 if self._taken is None else math.prod(self._like[0][0].layout.shape[at] for at in self._taken.axes[1:])
@@ -202,14 +221,14 @@ class JoinedColumn:
         runs, datasets = self.joined.units.times(inner).cut(request)
         jobs: list[Job] = []
         for number, chosen in by_part(self.joined.class_of[datasets]):
-            column, some, arrays = self._column(number), runs.select(chosen), self._numbers[datasets[chosen]]
+            column, some, arrays = self.column_of_class(number), runs.select(chosen), self._numbers[datasets[chosen]]
             table = column.source.table
             table.list_now(arrays)  # their numbers ascend
             shift = table.rows.starts[arrays] - self.joined.units.starts[datasets[chosen]]
             jobs += column.jobs(replace(some, firsts=some.firsts + shift * inner), out)
         return jobs
 
-    def _column(self, number: int) -> Column:
+    def column_of_class(self, number: int) -> Column:
         """Return the datasets of a class as one column; of chunked ones, each begins with a chunk."""
         if number not in self._columns:
             source, items = self._like[number]

@@ -450,19 +450,15 @@ class BoxPlanner:
         longer than to decode them, and more memory than the values. So rows are read in the order of the file, with
         the few between them, and put into their places afterwards.
         """
-        layout, take = self.source.layout, self.take
-        chunk = layout.chunk_shape
-        is_plain = take.axes == (0,) and not (take.shape or take.is_reversed) and request.counts is None
-        if chunk is None or not is_plain or len(request) < MOST_BOXES // _MOST_PIECES:
-            return []
-        narrow = math.prod(chunk[1:]) * layout.stored_dtype.itemsize  # bytes of a row that a chunk holds
-        if narrow > min(_NARROW_BYTES, self.row_bytes // 2):
+        if not self.is_narrow or request.counts is not None or len(request) < MOST_BOXES // _MOST_PIECES:
             return []
         rows, of = np.unique(request.rows, return_inverse=True)
         starts, stops = runs_between(np.diff(rows) > _MOST_PIECES)
         firsts, counts = rows[starts], rows[stops - 1] + 1 - rows[starts]
         # A piece is planned in about 64 bytes: less than what is read between the rows.
-        if int(counts.sum()) > max(2, 32 // narrow) * len(request) or len(rows) < _MOST_PIECES * len(starts):
+        if int(counts.sum()) > max(2, 32 // self._row_in_chunk) * len(request) or len(rows) < _MOST_PIECES * len(
+            starts
+        ):
             return []
         near = Request(firsts, np.cumsum(counts) - counts, counts)
         picked = (rows + np.repeat(near.places - firsts, stops - starts))[of.reshape(-1)]
@@ -471,6 +467,19 @@ class BoxPlanner:
             out[request.places] = values[picked]
 
         return staged(self.source.byte_source, self.jobs, [near], np.empty((0, *out.shape[1:]), out.dtype), put)
+
+    @property
+    def _row_in_chunk(self) -> int:
+        """Bytes of a row that a chunk holds."""
+        layout = self.source.layout
+        return math.prod((layout.chunk_shape or layout.shape)[1:]) * layout.stored_dtype.itemsize
+
+    @cached_property
+    def is_narrow(self) -> bool:
+        """Whether rows are whole, and chunks hold little of each."""
+        take, most = self.take, min(_NARROW_BYTES, self.row_bytes // 2)
+        is_plain = take.axes == (0,) and not (take.shape or take.is_reversed)
+        return is_plain and self.source.is_chunked and self._row_in_chunk <= most
 
     @cached_property
     def wide(self) -> tuple[BoxPlanner, Sequence[int], Callable[[np.ndarray], np.ndarray]] | None:

@@ -26,8 +26,8 @@ from ray_h5.predicates.criteria import where as criteria
 from ray_h5.ray_data.epochs import running_epoch
 from ray_h5.ray_data.ray_internals import datasources
 from ray_h5.ray_data.training.train_batches import TrainBatches
-from ray_h5.read.columns_of_files import JointFiles
 from ray_h5.read.jobs import ReadStats
+from ray_h5.read.joint_columns import JointColumns
 from tests.golden.layouts import encoded
 from tests.golden.orders import dataset_of
 from tests.index.kit import plan_files
@@ -65,7 +65,7 @@ def test_workers_together_decode_each_chunk_once(tmp_path, monkeypatch, world_si
     with h5py.File(tmp_path / "a.h5", "w") as file:
         values = np.arange(rows, dtype="i4")[:, None, None] + np.arange(64, dtype="i4").reshape(8, 8)
         file.create_dataset("image", data=values, chunks=(chunk_rows, 8, 8), compression="gzip")
-    monkeypatch.setattr(JointFiles, "of", lambda *_: None)  # it counts nothing
+    monkeypatch.setattr(JointColumns, "of_files", lambda *_: None)  # it counts nothing
     monkeypatch.setattr(read_calls, "cpu_count", lambda: 1)  # counts of two threads that read one file mix
     monkeypatch.setattr(row_source, "run_reads", lambda *given, **more: counted.add(run_reads(*given, **more)))
     ds = ray_h5.read_h5(tmp_path / "a.h5", shuffle=Shuffle("chunks", 7))
