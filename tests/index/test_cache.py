@@ -16,13 +16,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ray_h5 import Groups, H5Dataset, any_equal, atomic, row_mask
+from ray_h5 import Groups, H5Dataset, Windows, any_equal, atomic, ragged, row_mask
 from ray_h5.errors import OptionError, StaleIndexError
 from ray_h5.index.facts.file_facts import Question
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.row_index import build_index
 from ray_h5.index.scan_files import Lookup
 from ray_h5.index.stored import facts_store, index_files
+from ray_h5.index.stored.facts_as_bytes import FOREIGN, FactsReader, FactsWriter
 from ray_h5.index.stored.facts_store import MEMORY, FactsStore
 from ray_h5.scope import Scope
 from ray_h5.torch_data import where
@@ -308,6 +309,25 @@ def test_what_cannot_be_trusted_is_made_anew(kept_for_all, opened, caplog, spoil
     del opened[:]
     assert planned(files, folder) == expected
     assert opened == []
+
+
+@pytest.mark.parametrize("rows", [None, Groups("*")], ids=["axis", "groups"])
+def test_names_that_are_not_utf_8_are_kept(tmp_path, rows):
+    group, windows = ("", None) if rows is None else ("g/", Windows({"caf\udce9": [0]}))
+    path = save(tmp_path / "a.h5", {f"{group}x": np.arange(4), f"{group}o": np.array([0, 1, 4])})
+    options = {"rows": rows, "windows": windows, "index_dir": str(tmp_path / "index")}
+    for _ in range(2):
+        MEMORY.clear()
+        dataset = H5Dataset(path, {"caf\udce9": ragged("x", offsets="o")}, **options)
+        found = [row["caf\udce9"] if rows is None else row["caf\udce9"][0] for row in dataset]
+        assert [values.tolist() for values in found] == [[0], [1, 2, 3]]
+
+
+@pytest.mark.parametrize("text", [",", "x", "f99"])
+def test_what_is_no_dtype_is_no_fact(text):
+    data = FactsWriter().value(np.dtype("<f4")).replace(b"\xa3<f4", bytes([0xA0 + len(text)]) + text.encode())
+    with pytest.raises(FOREIGN):
+        FactsReader([]).value(data)
 
 
 def wrong_index(path, folder, change):
@@ -599,6 +619,7 @@ def test_writers_at_one_time_leave_whole_files(tmp_path, files):
 import sys
 from ray_h5.predicates.criteria import where
 from tests.index.kit import plan_files
+from ray_h5.index.stored.facts_as_bytes import FOREIGN, FactsReader, FactsWriter
 from ray_h5.index.stored.facts_store import MEMORY
 for i in range(10):
     MEMORY.clear()

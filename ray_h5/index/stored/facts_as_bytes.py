@@ -47,8 +47,9 @@ VERSION = zlib.crc32(repr(["Arrow, None", *((class_.__name__, names) for class_,
 
 FOREIGN = (
     msgspec.MsgspecError, ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError, OverflowError,
+    SyntaxError,
 )  # fmt: skip
-"""The errors of bytes that are no facts."""
+"""The errors of bytes that are no facts; numpy raises a SyntaxError for the dtype ','."""
 
 
 class FactsWriter:
