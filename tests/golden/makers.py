@@ -461,6 +461,32 @@ def is_same(found, expected, draws, *, are_steps):
     return all(_is_drawn(one, unit, draws) for one, unit in pairs)
 
 
+def is_of_type(value, column, shape=None, levels=None):
+    """Return whether a value is what the type of its column says: its dtype, shape, lists, and that it may be missing.
+
+    `shape` and `levels` are those of a list in one: its axes of one length, and then lists in lists.
+    """
+    if value is None:
+        return column.may_be_missing
+    if column.kind in {"number", "bool"}:
+        array = np.asarray(value)
+        return (array.dtype, array.shape) == (column.dtype, column.row_shape)
+    if column.kind == "ragged" and column.element.kind in "biufc":
+        array, axes = np.asarray(value), column.ragged_shape
+        fits = array.ndim == len(axes) and all(one in {None, n} for one, n in zip(axes, array.shape, strict=True))
+        return fits and array.dtype == column.element
+    if column.kind != "list":
+        return True
+    shape, levels = (column.row_shape, len(column.ragged_shape) or 1) if shape is None else (shape, levels)
+    if shape:
+        return len(value) == shape[0] and all(is_of_type(each, column, shape[1:], levels) for each in value)
+    if levels > 1:
+        return all(is_of_type(each, column, (), levels - 1) for each in value)
+    array = np.asarray(value)
+    is_plain = array.dtype == object or array.dtype.kind in "SU" or not array.size
+    return is_plain or (array.dtype, array.shape[1:]) == (column.element.base, column.element.shape)
+
+
 def expected_rows(spec, kind, held):
     return [plain(row) for d in held[kind.of] for row in kind.rows([*spec.rows(d)])]
 
@@ -477,13 +503,16 @@ def cell(spec, kind_name, folder, held):
     given = spec.options if spec.options is not IMG else {"transform": DecodeImage(name)}
     try:
         dataset = H5Dataset(where, columns, **kind.options(spec.name), **given)
-        found = [plain(dataset[i][name]) for i in range(len(dataset))]
+        values = [dataset[i][name] for i in range(len(dataset))]
+        found = [*map(plain, values)]
     except RayH5Error as error:
         said = re.sub(r"^.*?\.h5(: group '[^']*')?:? ", "", str(error).replace(repr(spec.column), "..."))
         return f"{type(error).__name__}: {' '.join(said.split()[:SHOWN])}"
     expected = expected_rows(spec, kind, held)
     if is_same(found, expected, spec.draws, are_steps=kind.are_steps):
-        return "ok"
+        (column,) = (column for column in dataset.source.plan.columns if column.name == name)
+        is_right = "transform" in given or all(is_of_type(value, column) for value in values)
+        return "ok" if is_right else f"ok, but not of its type {column}"
     return f"WRONG {str(found)[:60]}, expected {str(expected)[:60]}"
 
 

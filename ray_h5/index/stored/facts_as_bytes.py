@@ -81,11 +81,9 @@ class FactsWriter:
         if kind is tuple or kind is list:
             return [*map(self._plain, value)]
         if isinstance(value, Mapping):
-            names, items = [*map(self._plain, value)], [*map(self._plain, value.values())]
-            is_text = {*map(type, names)} <= {str}  # no other key is hashable once it is plain
-            return (
-                dict(zip(names, items, strict=True)) if is_text else [_MARKS[_PAIRS], [*zip(names, items, strict=True)]]
-            )
+            pairs = [*zip(map(self._plain, value), map(self._plain, value.values()), strict=True)]
+            is_text = {type(name) for name, _ in pairs} <= {str}  # no other key is hashable once it is plain
+            return dict(pairs) if is_text else [_MARKS[_PAIRS], pairs]
         if kind is np.ndarray:
             held = value.reshape(-1).tolist() if value.dtype.hasobject else value.tobytes()
             return [_MARKS[_ARRAY], self._plain(value.dtype), list(value.shape), self._plain(held)]
