@@ -13,7 +13,7 @@ from ray_h5.columns.derived_columns import JoinedColumn, MadeColumn, Ragged, is_
 from ray_h5.columns.labels import Classes
 from ray_h5.columns.row_table import RowTable
 from ray_h5.errors import OptionError
-from ray_h5.hdf5.files.external_policy import as_roots
+from ray_h5.hdf5.files.external_policy import Access, ExternalPolicy, as_roots
 from ray_h5.manifest.file_manifest import Manifest
 from ray_h5.manifest.file_state import FileState
 from ray_h5.options import require
@@ -24,7 +24,7 @@ from ray_h5.rows.row_view import AnyReader, RowView
 from ray_h5.rows.windows_option import Windows
 from ray_h5.source import Source
 from ray_h5.storage.local import LOCAL
-from ray_h5.storage.storage_of_path import Storage
+from ray_h5.storage.storage_of_path import Storage, storage_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,16 +159,9 @@ class Scope:
         With `is_planned`, a file without a table is known to follow no convention. What is drawn in a file depends on
         its `name`, the path below the folder of all files; alone, it is the last part of its path.
         """
-        reader = FileReader(
-            path,
-            self.group,
-            self.threads,
-            self.allow_external,
-            expect=expect,
-            storage_options=self.storage,
-            known=known,
-            zip_file=self.zipped.get(path, ""),
-        )
+        policy, storage = ExternalPolicy.of(self.allow_external), storage_of(path, self.storage)
+        access = Access(path, self.group, policy, storage=storage, beside=self.zipped.get(path, ""))
+        reader = FileReader(access, self.threads, expect=expect, known=known)
         plain = self.by_axis and table is None and not self.columns and not self.decode_cf
         plain = plain and self.axes == "stored" and not self.labels
         if plain and (is_planned or not reader.form):

@@ -13,6 +13,7 @@ from torch.utils.data import get_worker_info
 
 from ray_h5.columns.schema import Cast, ColumnSpec
 from ray_h5.errors import OptionError, WriterActiveError
+from ray_h5.hdf5.files.external_policy import Access
 from ray_h5.options import takes_options
 from ray_h5.plan.row_source import check_indices
 from ray_h5.read.casting import Casting
@@ -44,7 +45,7 @@ class LivePairs:
 
     def __init__(self, path: str, columns: Mapping[str, str], cast: Cast) -> None:
         self.path, self._columns, self._casting = absolute_path(path), columns, cast.casting
-        with FileReader(self.path, swmr=True) as reader:
+        with FileReader(Access(self.path, swmr=True)) as reader:
             layouts = {name: reader.column(stored) for name, stored in columns.items()}
         self._length = min(layout.num_rows for layout in layouts.values())
         self.specs = [cast(replace(ColumnSpec.of(layout), name=name)) for name, layout in layouts.items()]
@@ -56,7 +57,7 @@ class LivePairs:
         """Read rows as arrays; see `H5Dataset.read`."""
         specs = {spec.name: ((len(rows), *spec.row_shape), spec.dtype) for spec in self.specs}
         arrays = new_arrays(specs) if out is None else out
-        with FileReader(self.path, swmr=True) as reader:
+        with FileReader(Access(self.path, swmr=True)) as reader:
             for name, stored in self._columns.items():
                 reader.read_into({stored: arrays[name]}, rows, casting=self._casting)
         return arrays

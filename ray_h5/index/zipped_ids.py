@@ -13,6 +13,7 @@ import numpy as np
 
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.errors import RayH5Error, SchemaMismatchError, UnsupportedColumnError
+from ray_h5.hdf5.files.external_policy import Access, ExternalPolicy
 from ray_h5.index.facts.file_facts import Question
 from ray_h5.index.row_index import RowIndex, build_index
 from ray_h5.index.scan_files import Lookup, read_ahead
@@ -73,7 +74,7 @@ def check_ids(index: RowIndex, named: str) -> None:
 
 
 def _reader(scope: Scope, path: str) -> FileReader:
-    return FileReader(path, scope.group, 1, scope.allow_external)
+    return FileReader(Access(path, scope.group, ExternalPolicy.of(scope.allow_external)))
 
 
 def _from_file(scope: Scope, path: str, name: str) -> tuple[np.ndarray, np.ndarray, int]:

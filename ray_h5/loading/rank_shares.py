@@ -12,9 +12,9 @@ The blocks of the last round share what is left evenly.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,73 +32,38 @@ INDICES_AT_ONCE = 1 << 14
 """How many indices are computed by one call."""
 
 
-class Place(NamedTuple):
-    """Where in an epoch a sample is."""
-
-    seed: int = 0
-    """The seed of the order."""
-    epoch: int = 0
-    draw: int = -1
-    """Which draw of the epoch it is, if an epoch may draw a row several times; else -1."""
-    is_padding: bool = False
-    """Whether it comes again only so that all ranks have equally many."""
-    drawn: int = 0
-    """Which draw of values that are drawn is meant, of those of all epochs; 0 if the index says it: `Share.indices`."""
-
-
 class Placed(int):
-    """The index of a sample that says where in an epoch it is, for what depends on that.
+    """The index of a sample that says where in an epoch it is, for columns that depend on that.
 
-    Samplers yield it for a dataset that asks for it. Loaders, collators and workers pass it on: it is an integer.
+    Samplers yield it for a dataset that asks for such columns. Loaders, collators and workers pass it on: it is an
+    integer.
+
+    Attributes
+    ----------
+    seed, epoch : int
+        The seed of the order, and the epoch.
+    draw : int
+        Which draw of the epoch it is, if an epoch may draw a row several times; else -1.
+    is_padding : bool
+        Whether it comes again only so that all ranks have equally many.
     """
 
-    place: Place
+    seed: int
+    epoch: int
+    draw: int
+    is_padding: bool
 
-    def __new__(cls, index: int, place: Place = Place()) -> Self:  # noqa: B008  frozen
+    def __new__(cls, index: int, seed: int = 0, epoch: int = 0, draw: int = -1, is_padding: bool = False) -> Self:
         made = super().__new__(cls, index)
-        made.place = place
+        made.seed, made.epoch, made.draw, made.is_padding = seed, epoch, draw, is_padding
         return made
 
     def at(self, index: int) -> Placed:
         """Return another index of the same place, as a `Subset` has it."""
-        return Placed(index, self.place)
-
-    def __sub__(self, first: int) -> Placed:
-        """Return the index in one of several datasets, as a `ConcatDataset` computes it."""
-        return self.at(int(self) - first)
-
-    def among(self, num_rows: int) -> int:
-        """Return the index among rows whose values are drawn, which says the draw; see `Share.indices`."""
-        drawn = self.place.drawn
-        return int(self) % num_rows - (drawn + 1) * num_rows if drawn else int(self)
+        return Placed(index, self.seed, self.epoch, self.draw, self.is_padding)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Placed, (int(self), self.place)
-
-
-class PlacedIndices(Sequence[int]):
-    """The indices of a `Subset`: that of a `Placed` is one, too."""
-
-    def __init__(self, indices: Any) -> None:
-        self.indices = indices
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def __getitem__(self, index: Any) -> Any:
-        found = self.indices[index]
-        return index.at(int(found)) if isinstance(index, Placed) else found
-
-    def __eq__(self, other: object) -> bool:
-        return bool(self.indices == (other.indices if isinstance(other, PlacedIndices) else other))
-
-    __hash__ = None  # type: ignore[assignment]  # as that of a list
-
-    def __array__(self, *options: Any, **named: Any) -> np.ndarray:
-        return np.asarray(self.indices).__array__(*options, **named)
-
-    def __repr__(self) -> str:
-        return repr(self.indices)
+        return Placed, (int(self), self.seed, self.epoch, self.draw, self.is_padding)
 
 
 @dataclass(frozen=True)
@@ -170,9 +135,8 @@ class Share:
         """Return indices of rows at some positions, which say where they are in the epoch."""
         rows, start = self.order.epoch_rows, self.start
         draws = positions % rows if self.order.may_repeat else np.full(len(positions), -1)
-        drawn = np.zeros_like(positions) if self.is_drawn else self.order.draw_numbers(positions, start.epoch)
-        each = zip(indices.tolist(), draws.tolist(), (positions >= rows).tolist(), drawn.tolist(), strict=True)
-        return [Placed(index, Place(self.order.seed, start.epoch, *of_place)) for index, *of_place in each]
+        each = zip(indices.tolist(), draws.tolist(), (positions >= rows).tolist(), strict=True)
+        return [Placed(index, self.order.seed, start.epoch, draw, is_padding) for index, draw, is_padding in each]
 
     def pieces(self, rows: int = 1) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield positions and selected indices of what is left to read, some thousand at once: a multiple of `rows`."""

@@ -1,19 +1,57 @@
-"""Checks of the arguments of `FileReader`: rows, names of columns, output arrays."""
+"""Checks of the arguments of a reader: files, rows, output arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, cast
 
 import numpy as np
 
 from ray_h5.errors import OptionError, RowIndexError
+from ray_h5.hdf5.files.external_policy import Access, ExternalPolicy
 from ray_h5.hdf5.files.opening import is_of_matlab
 from ray_h5.likely_rows.length_errors import HasRows, error_of_lengths
-from ray_h5.manifest.file_state import SourceStates
+from ray_h5.manifest.file_state import FileState, SourceStates
 from ray_h5.manifest.row_requests import Request, request_of
+from ray_h5.options import require
+from ray_h5.storage.byte_source import FileIdentity, Identity, ObjectIdentity
+from ray_h5.storage.hub import on_hub
+from ray_h5.storage.storage_of_path import Storage, storage_for, storage_of, whole_path
 
 Rows = slice | Sequence[int] | np.ndarray
+
+
+def as_access(
+    path: str | bytes | os.PathLike[str],
+    group: str,
+    allow_external: Iterable[str | os.PathLike[str]],
+    swmr: bool,
+    storage_options: Mapping[str, Any] | Storage | None,
+    zip_file: str,
+) -> Access:
+    """Return how the file of a `RowReader` is opened, which documents the parameters; raise an OptionError if wrong."""
+    require(isinstance(path, (str, bytes, os.PathLike)), "path", path, "the path of one file")
+    if not isinstance(group, str):
+        raise OptionError(
+            f"group={group!r}: expected the name of one group; columns of several are read from the group above "
+            "them, by names such as 'a/x' and 'b/x'"
+        )
+    require(isinstance(zip_file, str), "zip_file", zip_file, "the path of a file of the same rows")
+    require(isinstance(swmr, (bool, np.bool_)), "swmr", swmr, "True or False")
+    address = on_hub(os.fsdecode(path))
+    whole = whole_path(address)
+    if not hasattr(storage_options, "opened_at_once"):  # isinstance takes 0.1 ms for a protocol
+        storage_options = storage_for(storage_options, [address])
+    storage = storage_of(whole, cast("Storage", storage_options))
+    return Access(whole, group, ExternalPolicy.of(allow_external), swmr, storage, zip_file)
+
+
+def as_state(expect: Identity | FileState | None) -> FileState | None:
+    """Return the state that a file must have; raise an OptionError for something else."""
+    states = (FileIdentity, ObjectIdentity, FileState)
+    require(expect is None or isinstance(expect, states), "expect", expect, "the state of a file, or None")
+    return expect if expect is None or isinstance(expect, FileState) else FileState(expect)
 
 
 def as_rows(rows: Rows, num_rows: int, where: str) -> np.ndarray:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
 from ray_h5.buffers import check_claim, empty
 from ray_h5.errors import OptionError, RayH5Error, UnknownColumnError
-from ray_h5.hdf5.files.external_policy import Access, ExternalPolicy
+from ray_h5.hdf5.files.external_policy import Access
 from ray_h5.hdf5.files.metadata_replay import replay
 from ray_h5.hdf5.files.opening import HEAD_BYTES
 from ray_h5.likely_rows.length_errors import HasRows, hint_of
@@ -23,7 +22,7 @@ from ray_h5.manifest.file_state import FileState, SourceStates, check_same
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, FileLayout, Form
 from ray_h5.manifest.row_requests import request_of
-from ray_h5.options import as_integer, as_names, require
+from ray_h5.options import as_names, require
 from ray_h5.per_process import PerProcess
 from ray_h5.read.arguments import Rows, as_places, as_request, as_rows, check_fit, common_rows, fitted
 from ray_h5.read.arrays.column import Column, JoinedColumn
@@ -35,9 +34,7 @@ from ray_h5.read.native.job_table import new_times
 from ray_h5.read.open_file import open_file
 from ray_h5.read.open_file_base import OpenFile
 from ray_h5.read.read_parts import FileRead, Part, outputs
-from ray_h5.storage.byte_source import FileIdentity, Identity, ObjectIdentity
-from ray_h5.storage.hub import on_hub
-from ray_h5.storage.storage_of_path import Storage, storage_for, storage_of, whole_path
+from ray_h5.storage.byte_source import Identity
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -64,52 +61,29 @@ def asked(
 class FileReader:
     """Reads rows of the columns of one HDF5 file.
 
-    Each chunk that contains a requested row is fetched and decoded once a call, straight into the
-    result if the layout allows it. This needs neither the interpreter's lock nor that of libhdf5,
-    so readers in several threads do not wait for each other.
+    `ray_h5.RowReader` says what its users see, adds rows of other kinds, and checks what they write.
 
-    `ray_h5.RowReader` adds rows of other kinds, and documents the parameters.
+    Parameters
+    ----------
+    access : Access
+        How the file is opened.
+    threads : int
+        Threads that one `read` may use.
+    expect : FileState, optional
+        The state that the file, and those that its columns come from, must have.
+    known : Manifest, optional
+        What is known of it.
     """
 
     def __init__(
-        self,
-        path: str | bytes | os.PathLike[str],
-        group: str = "/",
-        threads: int = 1,
-        allow_external: Iterable[str | os.PathLike[str]] = (),
-        *,
-        expect: Identity | FileState | None = None,
-        swmr: bool = False,
-        storage_options: Mapping[str, Any] | Storage | None = None,
-        known: Manifest | None = None,
-        zip_file: str = "",
+        self, access: Access, threads: int = 1, *, expect: FileState | None = None, known: Manifest | None = None
     ) -> None:
-        require(isinstance(path, (str, bytes, os.PathLike)), "path", path, "the path of one file")
-        if not isinstance(group, str):
-            raise OptionError(
-                f"group={group!r}: expected the name of one group; columns of several are read from the group above "
-                "them, by names such as 'a/x' and 'b/x'"
-            )
-        states = (FileIdentity, ObjectIdentity, FileState)
-        require(expect is None or isinstance(expect, states), "expect", expect, "the state of a file, or None")
-        require(known is None or isinstance(known, Manifest), "known", known, "what `manifest` of a reader returned")
-        require(isinstance(zip_file, str), "zip_file", zip_file, "the path of a file of the same rows")
-        require(isinstance(swmr, (bool, np.bool_)), "swmr", swmr, "True or False")
-        address = on_hub(os.fsdecode(path))
-        self.path = whole_path(address)
+        self._access, self.path, self.group, self.zip_file = access, access.path, access.group, access.beside
         self._known = known.copy() if known else Manifest()  # its own: values are added
         # What a store was asked is kept, for others to know it too.
         self._asked: dict[str, None] = {}
-        self.group = group
-        self.zip_file = zip_file
-        self.threads = as_integer("threads", threads, 1)
-        self.stats = ReadStats()
-        if not hasattr(storage_options, "opened_at_once"):  # isinstance takes 0.1 ms for a protocol
-            storage_options = storage_for(storage_options, [address])
-        storage = storage_of(self.path, cast("Storage", storage_options))
-        self.is_fetched = storage.is_fetched
-        self._access = Access(self.path, group, ExternalPolicy.of(allow_external), swmr, storage, zip_file)
-        self._expect = expect if expect is None or isinstance(expect, FileState) else FileState(expect)
+        self.threads, self.stats, self.is_fetched = threads, ReadStats(), access.storage.is_fetched
+        self._expect = expect
         # The states of the files that columns have to come from: those of a plan, or before a retry.
         self._expected = {} if self._expect is None else dict(self._expect.sources)
         self._times = new_times()

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import inspect
 import os
+from collections.abc import Iterable, Mapping
 from glob import has_magic
 from typing import Any
 
 from ray_h5.errors import NotFoundError
-from ray_h5.options import names_options
+from ray_h5.manifest.file_manifest import Manifest
+from ray_h5.manifest.file_state import FileState
+from ray_h5.options import as_integer, names_options, require
+from ray_h5.read.arguments import as_access, as_state
 from ray_h5.read.reader import FileReader
 from ray_h5.rows.frames_option import with_episodes
 from ray_h5.rows.row_kind_options import RowKind, as_kind
 from ray_h5.rows.row_view import RowView
 from ray_h5.rows.windows_option import Windows, as_windows
+from ray_h5.storage.byte_source import Identity
+from ray_h5.storage.storage_of_path import Storage
 
 
 class RowReader(FileReader):
@@ -82,14 +88,27 @@ class RowReader(FileReader):
         kind, over = with_episodes(as_kind(rows), as_windows(windows))
         return RowView(cls(*args, **options), kind, over)
 
-    def __init__(self, *args: Any, rows: None = None, windows: None = None, **options: Any) -> None:  # noqa: ARG002
-        super().__init__(*args, **options)
+    def __init__(
+        self,
+        path: str | bytes | os.PathLike[str],
+        group: str = "/",
+        threads: int = 1,
+        allow_external: Iterable[str | os.PathLike[str]] = (),
+        *,
+        rows: RowKind | None = None,
+        windows: Windows | None = None,
+        expect: Identity | FileState | None = None,
+        swmr: bool = False,
+        storage_options: Mapping[str, Any] | Storage | None = None,
+        known: Manifest | None = None,
+        zip_file: str = "",
+    ) -> None:
+        del rows, windows  # `__new__` has them
+        access = as_access(path, group, allow_external, swmr, storage_options, zip_file)
+        require(known is None or isinstance(known, Manifest), "known", known, "what `manifest` of a reader returned")
+        super().__init__(access, as_integer("threads", threads, 1), expect=as_state(expect), known=known)
 
 
-# The signature of a reader of a file, with the options of rows before its other ones.
-_OF_FILE, _OF_ROWS = inspect.signature(FileReader.__init__), inspect.signature(RowReader.__new__).parameters
-_OPTIONS = [_OF_ROWS["rows"], _OF_ROWS["windows"], *_OF_FILE.parameters.values()]
-_SIGNATURE = _OF_FILE.replace(parameters=sorted(_OPTIONS, key=lambda option: option.kind))
-RowReader.__init__.__signature__ = _SIGNATURE  # type: ignore[attr-defined]
-RowReader.__signature__ = _SIGNATURE.replace(parameters=[*_SIGNATURE.parameters.values()][1:])  # type: ignore[attr-defined]
+_PARAMETERS = [*inspect.signature(RowReader.__init__).parameters.values()]
+RowReader.__signature__ = inspect.Signature(_PARAMETERS[1:])  # type: ignore[attr-defined]
 names_options(RowReader)

@@ -73,6 +73,8 @@ class ExternalPolicy:
 
     @classmethod
     def of(cls, allow_external: PathLike | Iterable[PathLike]) -> ExternalPolicy:
+        if isinstance(allow_external, tuple) and not allow_external:
+            return cls()
         urls, folders = split_urls(as_roots(allow_external))
         return cls((*map(os.path.realpath, folders), *urls))
 
@@ -161,8 +163,8 @@ class Access:
     """
 
     path: str
-    group: str
-    policy: ExternalPolicy
+    group: str = "/"
+    policy: ExternalPolicy = ExternalPolicy()
     swmr: bool = False
     storage: Storage = LOCAL
     beside: str = ""

@@ -101,9 +101,9 @@ class GroupColumn:
     def __len__(self) -> int:
         return len(self.class_of)
 
-    def add(self, path: str, dataset: h5py.h5d.DatasetID) -> None:
-        """Add the next dataset."""
-        properties = dataset.get_create_plist()
+    def add(self, path: str, dataset: h5py.h5d.DatasetID, type_id: h5py.h5t.TypeID | None = None) -> None:
+        """Add the next dataset; `type_id` is its type, if it was opened before, which takes a while."""
+        properties, type_id = dataset.get_create_plist(), type_id or dataset.get_type()
         # Most datasets are like the one before, and their properties say the same.
         class_ = self.last if self.last is not None and self.last.has(properties) else None
         if class_ is None and not is_plain(properties):
@@ -119,7 +119,7 @@ class GroupColumn:
             raise UnsupportedColumnError(
                 f"{self.path}: column {self.name!r}: {path!r} has an empty (null) dataspace, and no values"
             )
-        if dims == (0,) and self._is_unlike(dataset):
+        if dims == (0,) and self._is_unlike(type_id):
             # No values are none of any type and number of axes, as of a molecule without conformations.
             self._add_none(path, dataset)
             return
@@ -128,13 +128,13 @@ class GroupColumn:
         growing = (False,) * len(dims)
         if storage == "chunked":
             growing = tuple(n == h5py.h5s.UNLIMITED for n in space.get_simple_extent_dims(maxdims=True))
-        if class_ is None or class_.growing != growing or not class_.has_type(dataset.get_type()):
-            if len(dims) == 1 and self._is_unlike(dataset) and is_empty_of_matlab(dataset):
+        if class_ is None or class_.growing != growing or not class_.has_type(type_id):
+            if len(dims) == 1 and self._is_unlike(type_id) and is_empty_of_matlab(dataset):
                 self._add_none(path, dataset)
                 return
-            self.last = class_ = self._class_of(path, dataset, properties, growing)
+            self.last = class_ = self._class_of(path, dataset, type_id, properties, growing)
         if class_.is_of_bytes:
-            dims = (dataset.get_type().get_size(),)
+            dims = (type_id.get_size(),)
         shape = (*dims, *class_.array_shape)
         row_shape = shape[1:] if dims else shape
         if (unit := (class_, row_shape)) not in self.by_unit:
@@ -152,9 +152,9 @@ class GroupColumn:
             ) from None
         self.class_of.append(self.by_unit[unit])
 
-    def _is_unlike(self, dataset: h5py.h5d.DatasetID) -> bool:
+    def _is_unlike(self, type_id: h5py.h5t.TypeID) -> bool:
         """Return whether an array without values is unlike those before, in type or number of axes, or the first."""
-        return self.first is None or self.axes != 1 or not self.first.has_type(dataset.get_type())
+        return self.first is None or self.axes != 1 or not self.first.has_type(type_id)
 
     def _add_none(self, path: str, dataset: h5py.h5d.DatasetID) -> None:
         self.first_empty = self.first_empty or (path, dataset)
@@ -171,10 +171,14 @@ class GroupColumn:
         self.add_missing(1)
 
     def _class_of(
-        self, path: str, dataset: h5py.h5d.DatasetID, properties: h5py.h5p.PropDCID, growing: tuple[bool, ...]
+        self,
+        path: str,
+        dataset: h5py.h5d.DatasetID,
+        type_id: h5py.h5t.TypeID,
+        properties: h5py.h5p.PropDCID,
+        growing: tuple[bool, ...],
     ) -> _Class:
         """Return the class of a dataset; describe one that is unlike all before, and check that it is alike enough."""
-        type_id = dataset.get_type()
         chunk = properties.get_chunk() if storage_of(properties) == "chunked" else None
         size = None if type_id.get_class() == h5py.h5t.OPAQUE else type_id.get_size()
         candidates = self.classes.setdefault((growing, chunk, size), [])

@@ -575,9 +575,10 @@ class _Walk:
                 continue
             self._check_here(path, trail)
             if isinstance(item, h5py.h5d.DatasetID):
-                if path not in self.refused and are_references(item.get_type()):
+                if path not in self.refused and are_references(type_id := item.get_type()):
                     self.refused[path] = _refers(f"{self.path}: column {path!r}")
-                self._add(path, f"{name}/{path}", item, number)
+                elif path not in self.refused:
+                    self._add(path, f"{name}/{path}", item, number, type_id)
                 count += 1
             elif self._wanted is not None and not self._tree.access.beside:
                 with contextlib.suppress(RayH5Error):  # raised where the column is asked for
@@ -603,7 +604,14 @@ class _Walk:
                 if not getattr(exc, "is_encoded", False):  # a field of compound values
                     yield path, exc, trail
 
-    def _add(self, column: str, path: str, dataset: h5py.h5d.DatasetID, number: int) -> None:
+    def _add(
+        self,
+        column: str,
+        path: str,
+        dataset: h5py.h5d.DatasetID,
+        number: int,
+        type_id: h5py.h5t.TypeID | None = None,
+    ) -> None:
         if column in self.refused:
             return
         builder = self._builders.get(column)
@@ -613,7 +621,7 @@ class _Walk:
             builder = self._builders[column] = GroupColumn(self.path, column, self._widths, self.sources)
             builder.add_missing(number)
         try:
-            builder.add(path, dataset)
+            builder.add(path, dataset, type_id)
         except UnsupportedColumnError as exc:
             exc.is_encoded = False  # references of datasets that are rows are not followed
             self.refuse(column, exc)

@@ -20,7 +20,7 @@ from ray_h5.columns.schema import ColumnSpec, check_utf8
 from ray_h5.columns.sparse_rows import cast_sparse
 from ray_h5.errors import OptionError
 from ray_h5.loading.origin_columns import ORIGINS, Origin
-from ray_h5.loading.rank_shares import Place, Placed
+from ray_h5.loading.rank_shares import Placed
 from ray_h5.loading.read_calls import Call
 from ray_h5.plan.row_cache import owned
 from ray_h5.plan.row_source import RowSource
@@ -79,9 +79,6 @@ class Batcher:
         """Return indices as int64 from 0 on, and those of later draws; raise an error if there is no such sample."""
         if self.source.is_closed:
             raise OptionError(f"{self.name}: this dataset is closed; make a new one")
-        if self.source.is_drawn and isinstance(indices, list):
-            rows = self.source.plan.num_rows
-            indices = [index.among(rows) if isinstance(index, Placed) else index for index in indices]
         return self.source.checked(indices, self.name)
 
     def new_arrays(self, count: int) -> dict[str, np.ndarray]:
@@ -145,14 +142,14 @@ class Batcher:
         if not any(ORIGINS[name].of_epoch for name in self.origins):
             yield slice(None), Origin(self.source.plan, row_ids, steps)
             return
-        by_epoch = defaultdict[Any, list[tuple[int, Place]]](list)
+        by_epoch = defaultdict[Any, list[tuple[int, Placed]]](list)
         for place, given in enumerate(asked):
-            where = given.place if isinstance(given, Placed) else Place()
-            by_epoch[where.seed, where.epoch, where.draw < 0].append((place, where))
+            index = given if isinstance(given, Placed) else Placed(given)
+            by_epoch[index.seed, index.epoch, index.draw < 0].append((place, index))
         for (seed, epoch, is_once), listed in by_epoch.items():
             at = np.array([place for place, _ in listed])
-            draws = None if is_once else np.array([where.draw for _, where in listed])
-            is_padding = np.array([where.is_padding for _, where in listed])
+            draws = None if is_once else np.array([index.draw for _, index in listed])
+            is_padding = np.array([index.is_padding for _, index in listed])
             of_rows = None if steps is None else steps[at]
             yield at, Origin(self.source.plan, row_ids[at], of_rows, seed, epoch, draws, is_padding)
 

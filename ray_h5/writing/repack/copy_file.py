@@ -33,6 +33,7 @@ from ray_h5.messages import few
 from ray_h5.read.library_filters import decode_by_library
 from ray_h5.read.read_parts import FileRead, Part
 from ray_h5.read.reader import FileReader
+from ray_h5.storage.local import absolute_path
 from ray_h5.writing.copy_objects import (
     NamedTypes,
     copy_attribute,
@@ -141,7 +142,7 @@ class FileCopy:
     def write(self, out: OutputFile, progress: Callable[[int], object] = lambda _: None) -> None:
         """Write the copy. `progress` is called with the bytes of each part of the input that is done."""
         self._progress, self._types = progress, NamedTypes(self._type_paths, out.file)
-        with FileReader(self._source, threads=self._threads) as reader, contextlib.ExitStack() as stack:
+        with FileReader(Access(absolute_path(self._source)), self._threads) as reader, contextlib.ExitStack() as stack:
             # A local copy of a file in a store is removed: the cache of open files would keep its bytes on the disk.
             stack.callback(reader.opened.forget)
             with out.writing():
