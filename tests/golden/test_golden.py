@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from ray_h5.errors import RayH5Error
 from ray_h5.index.file_options import FileOptions
 from ray_h5.order.remaining_blocks import layout_of
 from ray_h5.plan.blocks import read_block, start_of
@@ -71,6 +72,33 @@ def test_uses_of_made_columns_a_part():
 @pytest.mark.nightly
 def test_uses_of_made_columns_all():
     assert_uses(slice(None))
+
+
+@pytest.mark.nightly
+@pytest.mark.usefixtures("ray_local")
+@pytest.mark.parametrize("use", uses.IN_RAY)
+def test_uses_of_made_columns_in_ray(use):
+    """Each cell is what it is in PyTorch."""
+    known = uses.cells_of((FOLDER / USES).read_text())
+    with files() as (folder, held):
+        found = uses.table_of(folder, held, kind=uses.RayUse, uses=[use])
+    differs = {cell: said for cell, said in found.items() if (said == "ok") != (known[cell] == "ok")}
+    assert {known[cell].split(":")[1].strip() for cell in differs} <= {"no sample matches"}, differs
+    assert "WRONG" not in found.values()
+
+
+@pytest.mark.nightly
+@pytest.mark.usefixtures("ray_local")
+def test_made_columns_are_written_and_read_again(tmp_path):
+    refused = set()
+    with files() as (folder, held):
+        for number, (name, spec) in enumerate(SPECS.items()):
+            try:
+                assert uses.RayUse(spec, folder, held).is_written(tmp_path / str(number)), name
+            except RayH5Error:
+                refused.add(name)
+    without = {name for name in SPECS if not {"category", "nullable", "cf"} & {*name.replace("_", " ").split()}}
+    assert refused & without == {"ragged of compound", "ragged of ragged", "ragged of vlen"}
 
 
 def test_advice_of_refusals_is_no_refusal():

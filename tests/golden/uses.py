@@ -19,7 +19,9 @@ from ray_h5 import (
     between,
     kfold,
     loader,
+    read_h5,
     where,
+    write_h5,
 )
 from ray_h5.torch_data import Standardize
 from tests.golden.makers import IMG, KINDS, SPECS, expected_rows, files, is_same, plain
@@ -46,10 +48,14 @@ class Use:
     def dataset(self, columns=None, **more):
         return H5Dataset(self.paths, columns or [self.spec.column], **self.options, **more)
 
+    def rows_of(self, columns=None, **more):
+        """Return the rows of a dataset with more options."""
+        dataset = self.dataset(columns, **more)
+        return [dataset[i] for i in range(len(dataset))]
+
     def read(self, **more):
         """Return the values of all rows that a dataset with more options has."""
-        dataset = self.dataset(**more)
-        return [plain(dataset[i][self.name]) for i in range(len(dataset))]
+        return [plain(row[self.name]) for row in self.rows_of(**more)]
 
     def is_same(self, found, expected):
         return is_same(found, expected, self.spec.draws, are_steps=False)
@@ -69,6 +75,28 @@ class Use:
         return self.read(predicate=where(**{self.name: criterion})) == [row for row in self.rows if keep(row)]
 
 
+class RayUse(Use):
+    """A column that is used in a dataset of Ray."""
+
+    def ds(self, columns=None, predicate=None, **more):
+        options = {key: value for key, value in self.options.items() if key != "transform"}
+        ds = read_h5(self.paths, columns=columns or [self.spec.column], **options, **more)
+        ds = ds if predicate is None else ds.filter(expr=predicate)
+        return ds.map_batches(self.options["transform"]) if "transform" in self.options else ds
+
+    def rows_of(self, columns=None, **more):
+        return self.ds(columns, **more).take_all()
+
+    def delivered(self, **more):
+        return [plain(row[self.name]) for row in self.ds(**more).take_all()]
+
+    def is_written(self, folder):
+        """Return whether files that are written of it have its rows; fields of compound values are columns there."""
+        write_h5(self.ds(), folder)
+        written = H5Dataset(folder)
+        return self.name not in written.columns or self.is_same([plain(row[self.name]) for row in written], self.rows)
+
+
 def _is_above(row, low):
     return row is not None and row >= low
 
@@ -84,7 +112,7 @@ def entries(row):
 def _where_not_listed(use):
     if not isinstance(use.spec.column, str):
         return None
-    found = use.dataset(["s"], predicate=where(**{use.name: use.raw}))
+    found = use.rows_of(["s"], predicate=where(**{use.name: use.raw}))
     return len(found) == sum(row == plain(use.raw) for row in use.rows)
 
 
@@ -117,13 +145,13 @@ def _labels(use):
 
 
 def numbered(rows, classes):
-    return [numbered(row, classes) if isinstance(row, list) else classes.index(row) for row in rows]
+    numbers = {value: number for number, value in enumerate(classes)}
+    return [numbered(row, classes) if isinstance(row, list) else numbers.get(row) for row in rows]
 
 
 def _labels_auto(use):
     classes = sorted({*entries(use.rows)}.difference([None]))
-    found = use.dataset(labels={use.name: "auto"})
-    return use.is_same([plain(row[use.name]) for row in found], numbered(use.rows, classes))
+    return use.is_read(numbered(use.rows, classes), labels={use.name: "auto"})
 
 
 def _sidecar(use):
@@ -131,8 +159,8 @@ def _sidecar(use):
     values = [use.as_user(next(row for row in use.rows if str(row) == key)) for key in keys]
     is_nested = isinstance(values[0], list)
     table = pa.table({use.name: keys if is_nested else values, "line": range(len(values))})
-    dataset = use.dataset([use.spec.column, "line"], sidecar=Sidecar(table, on=use.name))
-    return [int(dataset[i]["line"]) for i in range(len(dataset))] == [keys.index(str(row)) for row in use.rows]
+    rows = use.rows_of([use.spec.column, "line"], sidecar=Sidecar(table, on=use.name))
+    return [int(row["line"]) for row in rows] == [keys.index(str(row)) for row in use.rows]
 
 
 def _kfold(use, **how):
@@ -194,7 +222,7 @@ def cell(use_name, use):
     try:
         is_right = USES[use_name](use)
     except RayH5Error as error:
-        return said_of(error, use)
+        return said_of(getattr(error, "cause", error), use)
     return "" if is_right is None else "ok" if is_right else "WRONG"
 
 
@@ -208,6 +236,9 @@ def said_of(error, use):
     return f"{type(error).__name__}: {said}"
 
 
+IN_RAY = [use for use in USES if use not in {"kfold group", "kfold stratify", "Standardize", "pad"}]
+"""Uses whose rows Ray reads."""
+
 ADVICE = {
     "any_equal(value)": "any_equal",
     "weights=balance(": "balance",
@@ -219,10 +250,10 @@ ROWS_TO_FILTER = ("has no value here", "the value is missing")
 """What refusals of some rows of a column say, and not of the column."""
 
 
-def table_of(folder, held, part=slice(None)):
+def table_of(folder, held, part=slice(None), kind=Use, uses=tuple(USES)):
     """Return a part of the cells: (column, use) and what it is."""
-    of = {spec: Use(SPECS[spec], folder, held) for spec in SPECS}
-    return {(spec, use): cell(use, of[spec]) for spec, use in [(spec, use) for spec in SPECS for use in USES][part]}
+    of = {spec: kind(SPECS[spec], folder, held) for spec in SPECS}
+    return {(spec, use): cell(use, of[spec]) for spec, use in [(spec, use) for spec in SPECS for use in uses][part]}
 
 
 def uses_text():
