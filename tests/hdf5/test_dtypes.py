@@ -4,7 +4,7 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5 import RowReader
+from ray_h5 import H5Dataset, RowReader
 from ray_h5.errors import UnsupportedColumnError
 from tests.hdf5.h5kit import assert_same, by_h5py, dataset_with, plist_with, replace_once
 from tests.kit.files import save
@@ -71,3 +71,37 @@ def test_fields_of_fields_are_named_by_their_way(tmp_path):
         file.create_dataset("x", (3,), np.dtype([("inner", inner)]))
     with pytest.raises(UnsupportedColumnError, match="column 'x', field 'inner', field 'lists', has arrays of varying"):
         RowReader(tmp_path / "a.h5").read(["x"])
+
+
+@pytest.mark.parametrize("chunks", [None, (3,)])
+@pytest.mark.parametrize("has_reference", [False, True])
+def test_fields_of_floats_that_numpy_lacks(tmp_path, chunks, has_reference):
+    """bfloat16 is float32 in numpy: with the places of the file, it would reach into the next field."""
+    brain = h5py.h5t.IEEE_F32LE.copy()
+    brain.set_fields(15, 7, 8, 0, 7)
+    brain.set_size(2)
+    fields = [("f", brain), ("i", h5py.h5t.STD_U16LE), ("pair", h5py.h5t.array_create(brain, (2,))), ("j", None)]
+    inner = h5py.h5t.create(h5py.h5t.COMPOUND, 4)
+    inner.insert(b"f", 0, brain)
+    inner.insert(b"i", 2, h5py.h5t.STD_U16LE)
+    made, at = h5py.h5t.create(h5py.h5t.COMPOUND, 20 if has_reference else 12), 0
+    for name, type_id in fields:
+        made.insert(name.encode(), at, type_id or inner)
+        at += (type_id or inner).get_size()
+    if has_reference:
+        made.insert(b"r", 12, h5py.h5t.STD_REF_OBJ)
+    raw = np.zeros((7, made.get_size()), "u1")
+    raw[:, :12] = np.random.default_rng(0).integers(0, 120, (7, 12))
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        dataset = dataset_with(file, "x", (7,), plist_with(chunks), made)
+        dataset.id.write(h5py.h5s.ALL, h5py.h5s.ALL, raw.view(f"V{raw.shape[1]}").ravel(), made)
+    rows = [5, 0, 0, 3]
+    words = raw[rows][:, :12].copy().view("<u2")
+    floats = (words.astype("<u4") << 16).view("<f4")
+    expected = np.zeros(4, [("f", "<f4"), ("i", "<u2"), ("pair", "<f4", (2,)), ("j", [("f", "<f4"), ("i", "<u2")])])
+    expected["f"], expected["i"], expected["pair"] = floats[:, 0], words[:, 1], floats[:, 2:4]
+    expected["j"]["f"], expected["j"]["i"] = floats[:, 4], words[:, 5]
+    assert_same(RowReader(tmp_path / "a.h5").read(["x"], rows)["x"], expected)
+    found = H5Dataset(tmp_path / "a.h5", ["x/i", "x/j/f", "x/pair"]).read(np.array(rows))
+    for name, values in (("x/i", expected["i"]), ("x/j/f", expected["j"]["f"]), ("x/pair", expected["pair"])):
+        assert_same(found[name], values)

@@ -19,6 +19,7 @@ from ray_h5.hdf5.format.value_types import (
     item_bytes,
     split_array,
     value_type_of,
+    without_rows,
 )
 
 TEXT, INTS, REFERENCE = h5py.string_dtype(), h5py.vlen_dtype("<i2"), h5py.ref_dtype
@@ -49,10 +50,20 @@ def with_bits(type_id, bits):
 
 
 def wide(type_id, size):
-    """Floats in more bytes than they have."""
+    """Numbers in more bytes than they have."""
     made = type_id.copy()
     made.set_size(size)
     return made
+
+
+def brain_float():
+    made = h5t.IEEE_F32LE.copy()
+    made.set_fields(15, 7, 8, 0, 7)
+    made.set_size(2)
+    return made
+
+
+BRAIN = brain_float()  # bfloat16, which h5py has as float32
 
 
 def layout_of(names, formats, offsets, itemsize):
@@ -100,7 +111,7 @@ MORE = [
     (TEXT, {"kind": "string", "item_bytes": HEAP}),
     (h5py.string_dtype("ascii"), {"kind": "string", "item_bytes": HEAP}),
     (INTS, {"kind": "list", "item_bytes": HEAP, "element": np.dtype("<i2")}),
-    (LEVELS, {"kind": "number", "item_bytes": 2, "enum": (("high", -2), ("low", 1))}),
+    (LEVELS, {"kind": "number", "item_bytes": 2, "odd_type": "", "enum": (("high", -2), ("low", 1))}),
     (h5py.vlen_dtype(LEVELS), {"kind": "list", "element": np.dtype("i2"), "enum": (("high", -2), ("low", 1))}),
     ([("a", [("level", LEVELS), ("ok", "?")]), ("b", "u1")], {"enum": (("a.level.high", -2), ("a.level.low", 1))}),
     ([("a", "<i4"), ("text", TEXT)], {"kind": "struct", "item_bytes": 4 + HEAP, "lost_fields": ()}),
@@ -122,6 +133,7 @@ MORE = [
         {"odd_type": "compound values that libhdf5 converts"},
     ),
     (compound(16, (b"f", 8, np.dtype(("<i4", (2,)))), (b"r", 0, REFERENCE)), {"odd_type": ""}),
+    (compound(11, (b"f", 8, BRAIN), (b"r", 0, REFERENCE)), {"lost_fields": ("r",), "odd_type": "compound values that"}),
     (h5t.STD_B16LE, {"kind": "number", "item_bytes": 2, "odd_type": "bit fields of 16 bits"}),
     (with_bits(h5t.STD_I32LE, 20), {"odd_type": "integers of 20 bits in 32, unlike any of numpy's"}),
     (wide(h5t.IEEE_F16LE, 4), {"odd_type": "floats of 16 bits in 32, unlike any of numpy's"}),
@@ -145,6 +157,25 @@ def test_other_values(made, expected):
     heaps = {"list": 1, "string": 1 if found.dtype.kind == "O" else 0}.get(found.like["kind"], 0)
     assert found.like["item_bytes"] - narrow.like["item_bytes"] >= 4 * heaps
     assert (narrow.in_file[:2], found.in_file[:2]) == (bytes([2, 4]), bytes([8, 8]))
+
+
+ROOM = [
+    (compound(4, (b"f", 0, BRAIN), (b"i", 2, "<u2")), [("f", "<f4"), ("i", "<u2")]),
+    (compound(40, (b"f", 0, BRAIN), (b"i", 2, "<u2")), [("f", "<f4"), ("i", "<u2")]),
+    (compound(5, (b"f", 0, h5t.array_create(BRAIN, (2,))), (b"i", 4, "i1")), [("f", "<f4", (2,)), ("i", "i1")]),
+    (
+        compound(44, (b"in", 4, compound(40, (b"f", 38, BRAIN), (b"g", 36, wide(h5t.IEEE_F16LE, 2))))),
+        [("in", [("g", "<f2"), ("f", "<f4")])],
+    ),
+    (compound(11, (b"f", 8, BRAIN), (b"r", 0, REFERENCE)), [("f", "<f4")]),
+    (compound(10, (b"t", 0, TEXT), (b"f", 8, BRAIN)), [("t", TEXT), ("f", "<f4")]),
+    (compound(3, (b"f", 0, wide(h5t.IEEE_F16LE, 3))), [("f", "<f4")]),
+]
+
+
+@pytest.mark.parametrize(("made", "dtype"), ROOM, ids=range(len(ROOM)))
+def test_fields_that_numpy_has_in_more_bytes_do_not_reach_into_the_next(made, dtype):
+    assert describe(made).dtype == np.dtype(dtype)
 
 
 def test_fields_are_listed_as_they_lie():
@@ -176,6 +207,8 @@ REFUSED = [
     ([("in", [("l", INTS)])], "column 'x', field 'in', field 'l', has arrays of varying length inside"),
     (unnamed(compound(1, (b"unusual", 0, "u1"))), "column 'x' has a field without a name"),
     (unnamed(compound(9, (b"unusual", 0, "u1"), (b"r", 1, REFERENCE))), "has a field without a name|references"),
+    (wide(h5t.IEEE_F64LE, 32), "column 'x' has floats of 64 bits, which numpy lacks"),
+    (compound(16, (b"i", 0, wide(h5t.STD_I64LE, 16))), "column 'x', field 'i', has a type that numpy lacks: data type"),
     (h5t.UNIX_D32LE, "column 'x' has a type that numpy lacks: HDF5's own time"),
     (compound(4, (b"t", 0, h5t.UNIX_D32LE)), "column 'x', field 't', has a type that numpy lacks: HDF5's own time"),
     (
@@ -201,8 +234,15 @@ def test_a_damaged_type_of_varying_length():
             break
     with pytest.raises(CorruptFileError, match="column 'x' has a type that is damaged"):
         describe(h5t.decode(bytes(stored)))
+    list_of_odd_kind = bytearray(type_of(INTS).encode())
+    list_of_odd_kind[3] |= 2
     in_fields = compound(HEAP, (b"t", 0, h5t.decode(bytes(stored))))
-    for made in (in_fields, h5t.array_create(in_fields, (2,)), h5t.vlen_create(in_fields)):
+    for made in (
+        h5t.decode(bytes(list_of_odd_kind)),
+        in_fields,
+        h5t.array_create(in_fields, (2,)),
+        h5t.vlen_create(in_fields),
+    ):
         with pytest.raises(CorruptFileError, match="Restore the file"):
             describe(made)
 
@@ -214,6 +254,11 @@ def test_bytes_in_the_file():
     assert [item_bytes(type_of(nested), size) for size in (4, 8)] == [4 + 5 * 12, 4 + 5 * 16]
 
 
+def test_the_error_of_a_dataset_without_rows():
+    assert [without_rows("x", is_single=single).has_rows for single in (False, True)] == [False, None]
+    assert without_rows("x").has_rows is False
+
+
 def test_dtypes():
     assert split_array(np.dtype((np.dtype(("<f4", (3,))), (2,)))) == (np.dtype("<f4"), (2, 3))
     assert split_array(np.dtype("i4")) == (np.dtype("i4"), ())
@@ -223,5 +268,8 @@ def test_dtypes():
     torch_dtype = type("dtype", (), {"__repr__": lambda _: "torch.float32", "__str__": lambda _: "torch.float32"})()
     with pytest.raises(OptionError, match=r"torch\.float32 for column 'x' is no dtype of numpy\. Write 'float32'\."):
         as_dtype(torch_dtype, "column 'x'")
+    other = type("dtype", (), {"__str__": lambda _: "torch.float23"})()
+    with pytest.raises(OptionError, match=r"for x is no dtype of numpy\. There is: bool"):
+        as_dtype(other, "x")
     with pytest.raises(OptionError, match=r"'flaot32' for x is no dtype of numpy.*'float32'"):
         as_dtype("flaot32", "x")

@@ -6,7 +6,7 @@ Many datasets and files share a type, which is described once in a process.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -194,7 +194,7 @@ def dtype_of(encoded: bytes) -> np.dtype:
 def _dtype(type_id: h5py.h5t.TypeID, where: str) -> tuple[np.dtype, tuple[str, ...]]:
     """Return the dtype of a type, and the fields that it leaves out: see `_without_lost`."""
     try:
-        dtype = type_id.dtype
+        dtype = _with_room(type_id)
         kind_of(split_array(dtype)[0], where)
     except (TypeError, ValueError, UnsupportedColumnError) as exc:
         if (known := _without_lost(type_id)) is not None:
@@ -209,30 +209,62 @@ def _without_lost(type_id: h5py.h5t.TypeID) -> tuple[np.dtype, tuple[str, ...]] 
     """Return a compound type without the fields that no row has.
 
     These are HDF5's own time, as PyTables writes it, references, as of NWB, arrays of varying length, as ISMRMRD writes
-    them, numbers that numpy lacks, and fields whose names are not UTF-8. None if nothing else is left,
-    or a field has no name.
+    them, numbers of sizes that numpy lacks, and fields whose names are not UTF-8. None if nothing else is left, or a
+    field has no name.
     """
     if type_id.get_class() != h5py.h5t.COMPOUND:
         return None
-    kept: list[tuple[str, np.dtype, int]] = []
+    kept: dict[str, tuple[int, h5py.h5t.TypeID]] = {}
     lost: list[str] = []
     for stored_name, offset, field in fields_of(type_id):
         if not (name := stored_name.decode("utf-8", "backslashreplace")):
             return None
         try:
-            dtype = field.dtype
-            is_lost = kind_of(split_array(dtype)[0], "") == "list"
+            is_lost = kind_of(split_array(_with_room(field))[0], "") == "list"
         except (TypeError, ValueError, UnsupportedColumnError):
             is_lost = True
         if is_lost or name.encode() != stored_name:  # h5py looks fields up by their names in UTF-8
             lost.append(name)
         else:
-            kept.append((name, dtype, offset))
-    if not kept:
-        return None
-    names, formats, offsets = map(list, zip(*kept, strict=True))
-    described: Any = {"names": names, "formats": formats, "offsets": offsets, "itemsize": int(type_id.get_size())}
-    return np.dtype(described), tuple(lost)
+            kept[name] = offset, field
+    return (_struct(kept, type_id), tuple(lost)) if kept else None
+
+
+def _with_room(type_id: h5py.h5t.TypeID) -> np.dtype:
+    """Return h5py's dtype of a type, with room for each field of compound values.
+
+    h5py gives floats that numpy lacks, such as bfloat16, the dtype of the next larger ones, and leaves fields where
+    they are in the file. One would then reach into the next: reading gives other values, or ends the process.
+    """
+    if not _grows(type_id) or type_id.get_class() == h5py.h5t.FLOAT:
+        return type_id.dtype
+    if type_id.get_class() == h5py.h5t.ARRAY:
+        return np.dtype((_with_room(type_id.get_super()), type_id.get_array_dims()))
+    return _struct({name.decode(): (offset, field) for name, offset, field in fields_of(type_id)}, type_id)
+
+
+def _grows(type_id: h5py.h5t.TypeID) -> bool:
+    """Return whether values of a type take more bytes in numpy than in the file."""
+    kind = type_id.get_class()
+    if kind == h5py.h5t.ARRAY:
+        return _grows(type_id.get_super())
+    if kind == h5py.h5t.FLOAT:
+        return bool(type_id.dtype.itemsize > type_id.get_size())
+    return any(_grows(field) for _, _, field in fields_of(type_id))
+
+
+def _struct(fields: Mapping[str, tuple[int, h5py.h5t.TypeID]], type_id: h5py.h5t.TypeID) -> np.dtype:
+    """Return a dtype with some fields of a type: as they lie in the file, or one after the other if one grows."""
+    dtypes = {name: _with_room(field) for name, (_, field) in fields.items()}
+    if any(_grows(field) for _, field in fields.values()):
+        return np.dtype([*dtypes.items()])
+    described: Any = {
+        "names": [*dtypes],
+        "formats": [*dtypes.values()],
+        "offsets": [offset for offset, _ in fields.values()],
+        "itemsize": int(type_id.get_size()),
+    }
+    return np.dtype(described)
 
 
 def kind_of(dtype: np.dtype, where: str) -> Kind:
@@ -279,7 +311,7 @@ def kind_of(dtype: np.dtype, where: str) -> Kind:
         )
         error.is_encoded = True
         raise error
-    elif dtype.kind in _KINDS and refers is None:
+    elif dtype.kind in _KINDS:
         return _KINDS[dtype.kind]
     raise UnsupportedColumnError(
         f"{where} has type {shown}, which cannot be read as rows. Numbers, booleans, enums, strings, times, "
@@ -319,7 +351,7 @@ def _is_as_in_memory(type_id: h5py.h5t.TypeID, dtype: np.dtype) -> bool:
     """
     if type_id.get_class() == h5py.h5t.ARRAY:
         type_id, dtype = type_id.get_super(), dtype.base
-    if dtype.hasobject or dtype.itemsize != type_id.get_size():
+    if dtype.itemsize != type_id.get_size():
         return False
     if dtype.fields is not None:
         members = {(name, offset): field for name, offset, field in fields_of(type_id)}
