@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from ray_h5.buffers import objects
-from ray_h5.columns.schema import Cast, ColumnSpec
+from ray_h5.columns.schema import TENSOR_KINDS, Cast, ColumnSpec
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import OptionError, SchemaMismatchError, StaleIndexError
 from ray_h5.index.facts.file_facts import SourceTable
@@ -29,7 +29,7 @@ from ray_h5.plan.order_of_files import make_order
 from ray_h5.predicates.virtual_names import read_for
 from ray_h5.rows.frames_option import Frames
 from ray_h5.rows.kinds.clock import Clock
-from ray_h5.rows.windows_option import WindowColumn
+from ray_h5.rows.windows_option import IS_PAD, WindowColumn
 from ray_h5.scope import Scope
 from ray_h5.storage.storage_of_path import storage_of
 from ray_h5.tables.table_columns import Lines, TableColumns
@@ -139,6 +139,105 @@ class RowsBeside(ComparedByContent):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
+class Neighbours(ComparedByContent):
+    """Values of the files before and after that of a row, of windows over files: each is read once a call.
+
+    Rows 4 and 5 with offsets -1 and 0 are read from three files::
+
+        files 3 4, 4 5  ->  reads 3 4 5  ->  windows (3 4) (4 5)
+
+    Attributes
+    ----------
+    plan : ReadPlan
+        The columns that windows are of; each file is a row.
+    names : mapping of str to str
+        The column that each window is of; for one that marks padding, an empty text.
+    windows : mapping of str to WindowColumn
+        The windows, by the names of all these columns.
+    kind : Frames
+        Which files are neighbours.
+    """
+
+    plan: ReadPlan
+    names: Mapping[str, str]
+    windows: Mapping[str, WindowColumn]
+    kind: Frames
+
+    @classmethod
+    def of(cls, plan: ReadPlan) -> Iterator[Neighbours]:
+        """Yield the neighbours that columns of a plan come from; those of one column in two types are apart."""
+        kind = plan.scope.rows
+        if not isinstance(kind, Frames):
+            return
+        files = replace(plan.files, starts=np.arange(len(plan.files) + 1))
+        scope = replace(plan.scope, rows=kind.files, labels=())
+        labels, by_name = {label.name for label in plan.scope.labels}, {one.name: one for one in kind.windows.columns}
+        rest = {
+            spec.name: replace(spec, name=by_name[spec.name].source, row_shape=spec.row_shape[1:])
+            for spec in plan.of_files
+            if spec.name in by_name and spec.kind in TENSOR_KINDS and not (spec.drawn or spec.name in labels)
+        }
+        marks = {spec.name for spec in plan.of_files if spec.name.removesuffix(IS_PAD) in by_name} - by_name.keys()
+        while rest:
+            specs = {spec.name: spec for spec in reversed(rest.values())}
+            names = {name: spec.name for name, spec in rest.items() if specs[spec.name] == spec}
+            rest = {name: spec for name, spec in rest.items() if name not in names}
+            named = {**names, **({} if rest else dict.fromkeys(marks, ""))}
+            windows = {name: by_name[name if of else name.removesuffix(IS_PAD)] for name, of in named.items()}
+            of_files = ReadPlan(
+                files,
+                tuple(specs.values()),
+                scope,
+                None,
+                Order(len(files)),
+                1,
+                sources=plan.sources,
+                cast=frozenset(specs),
+                tables=plan.tables,
+                known=plan.known,
+            )
+            yield cls(of_files, named, windows, kind)
+
+    def fill(
+        self,
+        out: Mapping[str, np.ndarray],
+        files: FileTable,
+        row_ids: np.ndarray,
+        read: Callable[[np.ndarray], Mapping[str, np.ndarray]],
+    ) -> None:
+        """Fill arrays of columns as `RowsBeside.fill` does; `read` returns the columns of some files."""
+        of_rows = files.files_of(row_ids)
+        around = {name: self._around(of_rows, self.windows[name]) for name in out}
+        wanted = [numbers for name, (numbers, _) in around.items() if self.names[name]]
+        distinct = np.unique(np.concatenate([*(numbers.reshape(-1) for numbers in wanted), np.empty(0, np.int64)]))
+        values = read(distinct) if wanted else {}
+        before, after = (pad == "zero" for pad in self.kind.windows.pad)
+        for name, array in out.items():
+            numbers, side = around[name]
+            if not (source := self.names[name]):
+                array[:] = side != 0
+                continue
+            np.take(values[source], np.searchsorted(distinct, numbers), axis=0, out=array, mode="clip")
+            array[(before & (side < 0)) | (after & (side > 0))] = 0
+
+    def _around(self, files: np.ndarray, window: WindowColumn) -> tuple[np.ndarray, np.ndarray]:
+        """Return the files of the windows around some files, and which are before (-1) or after (1) the episode."""
+        in_order, episodes, place = self._episodes
+        of = episodes.spread(np.arange(len(episodes)))[place[files]]
+        first, length = episodes.firsts[of][:, None], episodes.lengths[of][:, None]
+        steps = place[files][:, None] - first + np.array(window.offsets, np.int64)
+        side = (steps >= length).astype(np.int64) - (steps < 0)
+        return in_order[first + np.clip(steps, 0, length - 1)], side
+
+    @cached_property
+    def _episodes(self) -> tuple[np.ndarray, Partition, np.ndarray]:
+        """The files, one episode after the other; the episodes; and where each file is among these."""
+        listed = self.kind.episodes_of_files(self.plan.files.all_paths())
+        in_order = np.array([file for episode in listed for file in episode], np.int64)
+        return in_order, Partition.of(np.array([len(episode) for episode in listed], np.int64)), np.argsort(in_order)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class ReadPlan(ComparedByContent):
     """Which rows are read, in which order, and in blocks of which size.
 
@@ -166,7 +265,7 @@ class ReadPlan(ComparedByContent):
         What is known of the rows of each file; empty if they lie along the first axis.
     beside : TableColumns
         The columns that come from tables beside the files.
-    files_beside : tuple of RowsBeside
+    files_beside : tuple of (RowsBeside or Neighbours)
         Those that come from rows of other files.
     known : tuple of Manifest
         What is known of each file, so that remote ones are read without libhdf5; empty if all are local.
@@ -189,7 +288,7 @@ class ReadPlan(ComparedByContent):
     cast: frozenset[str] = frozenset()
     tables: tuple[RowTable | None, ...] = field(default=(), compare=False)
     beside: TableColumns = field(default_factory=TableColumns)
-    files_beside: tuple[RowsBeside, ...] = ()
+    files_beside: tuple[RowsBeside | Neighbours, ...] = ()
     known: tuple[Manifest, ...] = field(default=(), compare=False, repr=False)
     data: Mapping[str, str] = field(default_factory=dict, repr=False)
     chunk_rows: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)
@@ -215,6 +314,8 @@ class ReadPlan(ComparedByContent):
             return error
         delivered = {spec.name: spec for spec in self.columns}
         for rows in self.files_beside:
+            if isinstance(rows, Neighbours):
+                continue
             stored = {spec.name: spec for spec in rows.plan.columns}
             for name, there in rows.names.items():
                 row = rows.first_without(self.files, self.selection)
@@ -392,7 +493,7 @@ def make_plan(
     unread = index.scope.unread(index.columns, [column.name for column in columns])
     known = tuple(manifest.without(unread) for manifest in index.known)
     chunk_rows = {column.name: index.chunk_rows[column.name] for column in columns if column.name in index.chunk_rows}
-    return ReadPlan(
+    plan = ReadPlan(
         index.files,
         columns,
         scope,
@@ -410,6 +511,7 @@ def make_plan(
         chunk_rows,
         index.chunk_group_rows,
     )
+    return replace(plan, files_beside=(*files_beside, *Neighbours.of(plan)))
 
 
 def _files_beside(index: RowIndex, columns: Sequence[ColumnSpec], named: Iterable[str]) -> tuple[RowsBeside, ...]:

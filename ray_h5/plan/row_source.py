@@ -144,8 +144,8 @@ class RowSource:
         self._cached = PerProcess(_CachedRows)
         self._held, self._stats = HeldChunks(), ReadStats()
         self._kept_chunk_bytes, self._epochs, self._rows_read = 0, 0, 0
-        sharing = 1 + sum(bool(rows.names) for rows in plan.files_beside)
-        own = None if self._kept_bytes is None else self._kept_bytes // sharing
+        sharing = bool(plan.of_files) + sum(bool(rows.names) for rows in plan.files_beside)
+        own = None if self._kept_bytes is None else self._kept_bytes // max(1, sharing)
         self._beside = [
             RowSource(rows.plan, own, kept_rows, keeps=keeps, processes=processes) for rows in plan.files_beside
         ]
@@ -165,7 +165,9 @@ class RowSource:
     @property
     def keeps_all(self) -> bool:
         """Whether every row stays in memory after it was read."""
-        return self.row_cache.keeps_all([column.name for column in self.plan.of_files], self.plan.files.num_rows)
+        names = [column.name for column in self.plan.of_files]
+        is_kept = all(source.keeps_all for source in self._beside)
+        return is_kept and self.row_cache.keeps_all(names, self.plan.files.num_rows)
 
     @property
     def is_compiled(self) -> bool | None:

@@ -97,6 +97,12 @@ class Frames(RowKind):
             named[path] = str(of[key])
         return named
 
+    def episodes_of_files(self, paths: Sequence[str]) -> list[list[int]]:
+        """Return the numbers of files among these, in the order of the steps of each episode."""
+        number = {path: number for number, path in enumerate(paths)}
+        files_of = {name: files for name, files, _ in map(self._at, paths)}
+        return [[number[file] for file in files] for files in files_of.values()]
+
     def episode_of(self, path: str) -> str:
         """Return the name of the episode of a file."""
         return self._at(path)[0]

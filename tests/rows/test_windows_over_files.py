@@ -3,6 +3,7 @@
 import os
 import pickle
 from dataclasses import replace
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -15,6 +16,7 @@ import ray_h5
 from ray_h5 import Files, RowReader, Shuffle, Sidecar, Windows, kfold, where
 from ray_h5.cli import main
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError
+from ray_h5.rows.row_view import RowView
 from ray_h5.torch_data import H5Dataset, loader
 from tests.kit.files import save
 
@@ -103,6 +105,35 @@ def test_they_compose(typhoons, tmp_path):
     of_table = Windows({"wind": [-1, 0]}, episode={f"t_{n}": n % 2 for n in range(13)})
     flat = H5Dataset(typhoons / "2010", rows=Files(), windows=of_table)
     assert [row["wind"].tolist() for row in flat][:4] == [[1.0, 1.0], [2.0, 2.0], [1.0, 3.0], [2.0, 4.0]]
+
+
+def test_each_file_of_a_call_is_read_once(typhoons, monkeypatch):
+    read, planned = list[int](), RowView.planned
+
+    def counted(self, *args, **how):
+        read.append(int(Path(self.path).stem[2:]))
+        return planned(self, *args, **how)
+
+    monkeypatch.setattr(RowView, "planned", counted)
+    windows = Windows({"image": range(-2, 1), "later": ("wind", [1, 2]), "wind": [0, -1]}, pad="zero", episode="folder")
+    options = {"rows": Files(), "windows": windows, "dtypes": {"later": "i8"}}
+    columns = ["image", "later", "wind", "image_is_pad"]
+    rows = H5Dataset(typhoons, columns, kept_bytes=0, **options)
+    batch = rows[np.array([19, 8, 18, 9, 19])]  # the files 12, 1, 11, 2 and 12 of 2010
+    # The two types of `wind` are apart, and what marks padding is in no file.
+    assert sorted(read) == sorted([1, 2, 3, 4, 9, 10, 11, 12, *(1, 2, 10, 11, 12)])
+    steps = np.array([12, 1, 11, 2, 12])[:, None] + np.arange(-2, 1)
+    images = np.array([[frame("2010", n) for n in of] for of in steps])
+    assert np.array_equal(batch["image"], np.where((steps < 1)[:, :, None, None], 0, images))
+    assert np.array_equal(batch["image_is_pad"], steps < 1)
+    assert batch["wind"].tolist() == [[12, 11], [1, 0], [11, 10], [2, 1], [12, 11]]
+    assert batch["later"].tolist() == [[0, 0], [2, 3], [12, 0], [3, 4], [0, 0]]
+    assert batch["later"].dtype == torch.int64
+    read.clear()
+    kept = loader(H5Dataset(typhoons, columns, **options), 3, shuffle=Shuffle(seed=0), drop_last=False, threads=0)
+    for _ in range(2):  # in the first epoch, each file once a type; then none
+        assert sum(len(found["image"]) for found in kept) == 20
+    assert len(read) == 2 * 20
 
 
 @pytest.mark.parametrize("of", ["table", "attribute", "dataset"])
