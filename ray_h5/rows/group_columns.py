@@ -253,23 +253,32 @@ class GroupColumns(Columns):
                 f"{self.path}: {path!r} in group {groups[at]!r} is a sparse matrix: a row of Groups would "
                 "be rows of rows. Leave rows= out and pass group= of one group, to read the rows in it."
             )
-        # The parts of all columns that were asked for, at once: each pass opens all groups.
-        others = {name: self._encoding_in(groups[at], name) for name in sorted(self._absent - {path})}
-        wanted: dict[str, Sequence[str]] = {name: _PARTS.get(of.kind, ()) for name, of in others.items() if of}
-        wanted[path] = _PARTS[first.kind] if first.kind in _PARTS else _MATRIX[:3]
-        self.look_at(f"{name}/{part}" for name, parts in wanted.items() for part in parts)
+        self._look_at_parts(path, first, groups[at])
         if first.kind in SPARSE:
             return first
         encoding = _encoding(first.kind, first.said, path)
         joined = self.source(encoding.values)
         for group in np.flatnonzero(has_member).tolist():
             other = first if group == at else self._encoding_in(groups[group], path)
-            is_none = other is None and not joined.is_there[group]  # datasets of other columns
-            if not is_none and (other is None or other.kind != first.kind):
-                said = "nothing" if other is None else other.said
-                raise self._differs(path, (first.said, at), (said, group))
+            # A group may have datasets of other columns alone.
+            self._check_alike(path, (at, first), (group, other), may_lack=not joined.is_there[group])
         self._note(path, joined)
         return encoding
+
+    def _look_at_parts(self, path: str, first: Encoding, group: str) -> None:
+        """Look at the parts of all columns that were asked for, at once: each pass opens all groups."""
+        others = {name: self._encoding_in(group, name) for name in sorted(self._absent - {path})}
+        wanted: dict[str, Sequence[str]] = {name: _PARTS.get(of.kind, ()) for name, of in others.items() if of}
+        wanted[path] = _PARTS.get(first.kind, _MATRIX[:3])
+        self.look_at(f"{name}/{part}" for name, parts in wanted.items() for part in parts)
+
+    def _check_alike(
+        self, path: str, first: tuple[int, Encoding], other: tuple[int, Encoding | None], *, may_lack: bool
+    ) -> None:
+        """Raise unless a column is encoded in one group as in the first one, or not there, where it may lack."""
+        (at, expected), (group, found) = first, other
+        if (found is None and not may_lack) or (found is not None and found.kind != expected.kind):
+            raise self._differs(path, (expected.said, at), ("nothing" if found is None else found.said, group))
 
     def _encoding_in(self, group: str, path: str) -> Encoding | None:
         with suppress(RayH5Error):  # reading it as a dataset reports what is wrong

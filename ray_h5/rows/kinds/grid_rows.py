@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import combinations
+from itertools import chain, combinations
 
 import numpy as np
 
@@ -180,7 +180,7 @@ class GridRows(Episodes):
     def _axes_in(
         self, layout: ColumnLayout, lengths: tuple[int, ...], value_shapes: Collection[tuple[int, ...]]
     ) -> tuple[int, ...]:
-        count = self._kind.axes
+        """Return the row axes that a column has, given the lengths of all, and the shapes that values may have."""
         if (named := layout.name.strip("/")) in self._row_axes:
             axes = self._row_axes[named]
             expected = tuple(lengths[axis] for axis in axes)
@@ -190,19 +190,7 @@ class GridRows(Episodes):
                     f"{expected}"
                 )
             return axes
-        readings = [
-            axes
-            for size in range(min(count, len(layout.shape)) + 1)
-            for axes in combinations(range(count), size)
-            if layout.shape[:size] == tuple(lengths[axis] for axis in axes)
-        ]
-        # What is left of the shape should be of the axes that the values of other columns have.
-        known = [a for a in readings if any(_is_part(layout.shape[len(a) :], whole) for whole in (*value_shapes, ()))]
-        fits = known or [
-            axes
-            for axes in readings
-            if axes and not any(axes == other[: len(axes)] for other in readings if len(other) > len(axes))
-        ]
+        known, fits = _readings(layout.shape, lengths, {*value_shapes, ()})
         if len(fits) == 1 and (known or layout.shape[0] not in layout.shape[len(fits[0]) :]):
             return fits[0]
         if not fits and len(layout.shape) == 1:
@@ -211,7 +199,8 @@ class GridRows(Episodes):
         example = fits[0] if fits else ()
         raise UnsupportedColumnError(
             f"{layout.where} has shape {layout.shape}, where the row axes have {lengths} entries: it may have the row "
-            f"axes {others}. Say which with Grid({count}, of={{{layout.name!r}: {example}}}); () stands for a constant."
+            f"axes {others}. Say which with Grid({len(lengths)}, of={{{layout.name!r}: {example}}}); () stands for a "
+            "constant."
         )
 
     # Episodes: one index of all row axes but the last ------------------------------------
@@ -257,6 +246,27 @@ def _padded(shapes: Sequence[tuple[int, ...]]) -> np.ndarray:
     """Return shapes as an array, with -1 after the end of each."""
     most = max(map(len, shapes))
     return np.array([[*shape, *[-1] * (most - len(shape))] for shape in shapes], np.int64)
+
+
+def _readings(
+    shape: tuple[int, ...], lengths: tuple[int, ...], value_shapes: Collection[tuple[int, ...]]
+) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+    """Return the row axes that a shape may begin with: of known values, and those that are most likely.
+
+    With row axes of lengths (4, 9), and values of shape (2,) in other columns::
+
+        shape    begins with        known     likely
+        (4, 9)   (), (0,), (0, 1)   (0, 1)    (0, 1)    nothing is left: a value is a number
+        (4, 2)   (), (0,)           (0,)      (0,)      what is left is a value of other columns
+        (4, 7)   (), (0,)                     (0,)      what is left is no value of others: the most axes
+        (7,)     ()                                     no row axis: a constant
+    """
+    sizes = range(min(len(lengths), len(shape)) + 1)
+    axes_of = chain.from_iterable(combinations(range(len(lengths)), size) for size in sizes)
+    begins = [axes for axes in axes_of if shape[: len(axes)] == tuple(lengths[axis] for axis in axes)]
+    known = [axes for axes in begins if any(_is_part(shape[len(axes) :], whole) for whole in value_shapes)]
+    longer = [axes[:size] for axes in begins for size in range(len(axes))]
+    return known, known or [axes for axes in begins if axes and axes not in longer]
 
 
 def _is_part(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
