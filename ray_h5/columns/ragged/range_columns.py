@@ -173,6 +173,16 @@ class OfUnits(Values, ABC):
         return np.concatenate(axes, axis=1) * joined.is_there[:, None]
 
     def reading(self, units: Request, out: np.ndarray) -> Reading:
+        """Return the reading of values, in one of four ways.
+
+        Values of a dataset that is not there are blank. Others::
+
+            out                          values are read
+            objects, one a value         as parts of one array, for each shape of a unit that datasets have
+            a unit a value               to their places
+            several units a value        to their places, which follow each other in memory
+            the same, not contiguous     to an array of their own, and copied
+        """
         wanted, joined, content = units.listed(), self.joined, self.content
         runs, of = self.runs_of(wanted), wanted.rows if joined is None else self.datasets_of(wanted.rows)
         if joined is not None and not (there := joined.is_there[of]).all():
@@ -243,16 +253,22 @@ class Ranges(OfUnits):
             there = np.ones(len(lengths), bool) if joined is None else joined.is_there
             whole, lengths = lengths, np.zeros(len(lengths), np.int64)
             lengths[there] = self.entries.counts(whole[there])
-        if joined is None:
-            chunk_rows = 1 if self.bounds_of is not None else rows_a_chunk(self.bounds, array.chunk_rows)
-            count = None if self.entries is None else self._count_of_all(self.entries, lengths)
-            if count is not None and array.kind in TENSOR_KINDS:
-                shape_of_all = (len(lengths), count, *array.row_shape)
-                return layout_of_rows(self.name, array, shape_of_all, chunk_rows, array.path)
-            if array.kind in {"list", "ragged"}:
-                return lists_of_lists(self.name, array, len(lengths), chunk_rows)
-            counts = lengths * math.prod(array.row_shape)
-            return ragged_layout(self.name, array, counts, (None, *array.row_shape), chunk_rows)
+        return self._of_one_array(array, lengths) if joined is None else self._of_datasets(array, joined, lengths)
+
+    def _of_one_array(self, array: ColumnLayout, lengths: np.ndarray) -> ColumnLayout:
+        """Return the layout of ranges of one array, given how many units each has."""
+        chunk_rows = 1 if self.bounds_of is not None else rows_a_chunk(self.bounds, array.chunk_rows)
+        count = None if self.entries is None else self._count_of_all(self.entries, lengths)
+        if count is not None and array.kind in TENSOR_KINDS:
+            shape_of_all = (len(lengths), count, *array.row_shape)
+            return layout_of_rows(self.name, array, shape_of_all, chunk_rows, array.path)
+        if array.kind in {"list", "ragged"}:
+            return lists_of_lists(self.name, array, len(lengths), chunk_rows)
+        counts = lengths * math.prod(array.row_shape)
+        return ragged_layout(self.name, array, counts, (None, *array.row_shape), chunk_rows)
+
+    def _of_datasets(self, array: ColumnLayout, joined: JoinedArray, lengths: np.ndarray) -> ColumnLayout:
+        """Return the layout of whole datasets, or of entries of each, given how many units each has."""
         shapes = self.shapes_of(joined, lengths[:, None])
         shape = joined.layouts[0].row_shape if joined.single else common_shape(shapes[joined.is_there])
         lacks = not joined.is_there.all()
