@@ -68,6 +68,8 @@ class Cursor:
         """Whether the iteration that began last counts rows when they are asked for, before they are delivered."""
         self.run: tuple[Position, int] | None = None
         """Where the iteration that was asked last began, and how many rows of this rank are done now."""
+        self.num_begun = 0
+        """How many iterations have begun."""
         self._has_agreed = False
 
     def set(self, setting: int | Position) -> None:
@@ -98,7 +100,7 @@ class Cursor:
         It continues the run of a position that was loaded if that has the same ranks and blocks, and if it ended
         between two batches of `batch_rows` rows, if that is known. Otherwise the rows that are left are cut again.
         """
-        epoch = self.epoch
+        epoch, self.num_begun = self.epoch, self.num_begun + 1
         if self.advances:
             epoch = self.epoch = self.next_epoch
             self.next_epoch = epoch + 1

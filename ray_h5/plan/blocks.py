@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ray_h5.order.position import Position
-from ray_h5.order.remaining_blocks import continued, positions_of
+from ray_h5.order.remaining_blocks import positions_of
 from ray_h5.plan.block_rows import BlockRows
 from ray_h5.plan.read_plan import ReadPlan
 from ray_h5.plan.row_source import RowSource, read_rows
@@ -39,20 +39,6 @@ def start_of(plan: ReadPlan, epoch: int = 0, world_size: int = 1, seed: int | No
     """Return where a run begins that reads a whole epoch. `seed` replaces one that the plan has drawn."""
     order = plan.order.with_drawn_seed(seed)
     return Position(order.seed, epoch, 0, world_size, plan.block_rows, plan.fingerprint, None, plan.tail)
-
-
-def resume(plan: ReadPlan, position: Position, world_size: int) -> Position:
-    """Return where a run begins that reads the rest of the epoch of a position; see `continued`.
-
-    The seed of the position replaces one that the plan has drawn.
-
-    Raises
-    ------
-    PositionError
-        If the position is of other files, another selection or another shuffle; it says what differs.
-    """
-    order = position.checked_order(plan.fingerprint, plan.order)
-    return continued(start_of(plan, position.epoch, world_size, order.seed), position)
 
 
 def read_block(

@@ -2,8 +2,8 @@
 
 Each execution asks the datasource for tasks. The datasource and its copies, which Ray makes when it pushes filters and
 columns into the reading, share one `Epochs`. Ray does not say what an execution is for until all tasks are made:
-`Epochs.begin` therefore only looks up the epoch, and `Epochs.started`, called a moment later in the same thread, counts
-it, unless rows are only counted or looked at.
+`Epochs.begin` therefore begins a copy of the cursor, and `Epochs.started`, called a moment later in the same thread,
+lets it take the place of the cursor, unless rows are only counted or looked at.
 
 The datasets of a trainer that its workers share are executed in the *coordinator*, an actor of Ray. There `set_epoch`
 leaves what each rank asks for, and `begin` compares it: it runs once all ranks wait for their first batch.
@@ -29,7 +29,7 @@ from ray_h5.loading.cursor import Cursor
 from ray_h5.options import as_integer, names_options
 from ray_h5.order.position import Position, PositionLike
 from ray_h5.order.remaining_blocks import layout_of
-from ray_h5.plan.blocks import resume, start_of
+from ray_h5.plan.blocks import start_of
 from ray_h5.plan.read_plan import ReadPlan
 from ray_h5.ray_data.ray_internals import (
     Execution,
@@ -74,10 +74,9 @@ def in_words(setting: Setting) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RunningEpoch:
-    """State of the running epoch of a dataset; enough to make a `Position` in it."""
+    """Where the running epoch of a dataset began, for workers, which count the rows that they get."""
 
     start: Position
-    """Where it begins."""
     resumes: Resumes
 
     def position(self, rows: int) -> Position:
@@ -98,34 +97,35 @@ class RunningEpoch:
 
 @dataclass(eq=False)
 class Epochs:
-    """The epochs of one `read_h5`, and which of them was begun last."""
+    """The epochs of one `read_h5`: a cursor for each dataset made from it, which hands out rows in tasks."""
 
     world_size: int = 1
     """Ranks that share an epoch."""
     resumes: Resumes = "nowhere"
     """`data_config` says it when it gives the dataset to the workers."""
     running: RunningEpoch | None = None
+    """The one that was begun last."""
     _setting: Setting = 0
     _seed: int | None = None
     """The seed of the run that was resumed, for later epochs too; None if that of the plan counts."""
-    _executed: dict[Hashable, int] = field(default_factory=dict)
-    """How often each was executed since the setting."""
+    _cursors: dict[Hashable, Cursor] = field(default_factory=dict)
+    """Where each dataset is that was executed since the setting."""
     _asked: dict[str, tuple[int, Setting]] = field(default_factory=dict)
     """By shard: the workers that share the dataset, and what this one asked for the next epoch."""
-    _begun: dict[Hashable, Position] = field(default_factory=dict)
-    """Executions whose tasks are being made."""
+    _begun: dict[Hashable, Cursor] = field(default_factory=dict)
+    """Where each is once the execution has started whose tasks are being made."""
 
     def for_workers(self, world_size: int, is_resumable: bool = True) -> Epochs:
         """Return a copy for a trainer whose workers receive whole blocks in turn, from the epoch that is set on."""
         clone = copy.copy(self)
-        clone._executed, clone._asked, clone._begun = {}, {}, {}
+        clone._cursors, clone._asked, clone._begun = {}, {}, {}
         clone.world_size, clone.resumes = world_size, "at its rows" if is_resumable else "at its epoch"
         return clone
 
     def set(self, setting: Setting) -> None:
         """Set the epoch of the next execution."""
         self._setting = setting
-        self._executed.clear()
+        self._cursors.clear()
         self._asked.clear()
         self._begun.clear()
 
@@ -143,8 +143,8 @@ class Epochs:
             self.set(next(iter(asked.values()))[1])
         # The same dataset may be there twice, as in a union with itself: it is in one epoch.
         if key not in self._begun:
-            self._begun[key] = self._next(plan, key)
-        start = self._begun[key]
+            self._begun[key] = self._ahead(plan, key)
+        start = self._begun[key].position()
         if Executions not in context.custom_execution_callback_classes:
             self.started(key, Execution())
             return start
@@ -154,30 +154,31 @@ class Epochs:
         return start
 
     def cursor(self, plan: ReadPlan) -> Cursor:
-        """Return where a process begins that reads the rows itself, each iteration the next epoch."""
+        """Return a cursor at the setting, of which each iteration is the next epoch."""
         cursor = Cursor(plan.order.with_drawn_seed(self._seed), plan.fingerprint, advances=True)
         cursor.set(self._setting)
         return cursor
 
-    def _next(self, plan: ReadPlan, key: Hashable) -> Position:
-        position = self._setting
-        if not isinstance(position, Position):  # a position is that of the first execution alone
-            return start_of(plan, position + self._executed.get(key, 0), self.world_size, self._seed)
-        if self.resumes != "at its epoch":
-            return resume(plan, position, self.world_size)
-        if position.has_begun:
-            logger.warning(
-                "epoch %d begins again instead of at the position: operators after the reading may change the number "
-                "of rows, so that it is not known which rows are done",
-                position.epoch,
-            )
-        return start_of(plan, position.epoch, self.world_size, position.seed)
+    def _ahead(self, plan: ReadPlan, key: Hashable) -> Cursor:
+        """Return the cursor of what is executed next, its iteration begun; the cursor itself stays where it is."""
+        cursor = copy.copy(self._cursors.get(key)) or self.cursor(plan)
+        if self.resumes == "at its epoch" and (loaded := cursor.loaded) is not None:
+            if loaded.has_begun:
+                logger.warning(
+                    "epoch %d begins again instead of at the position: operators after the reading may change the "
+                    "number of rows, so that it is not known which rows are done",
+                    loaded.epoch,
+                )
+            cursor.loaded = None
+        cursor.begin(lambda epoch: start_of(plan, epoch, self.world_size, cursor.order.seed))
+        return cursor
 
     def started(self, key: Hashable, execution: Execution) -> None:
-        """Count an execution, whose tasks `begin` has made, now that it is known what it does."""
-        if key not in self._begun:
+        """Let an execution, whose tasks `begin` has made, be an epoch, now that it is known what it does."""
+        cursor = self._begun.pop(key, None)
+        if cursor is None:
             return  # a dataset that is there twice has started
-        start = self._begun.pop(key)
+        start = cursor.position()
         if start.has_begun and (others := execution.combiners or execution.reducers):
             raise PositionError(
                 "set_epoch was given a position, which is for one iteration of this dataset alone; found an execution "
@@ -187,8 +188,8 @@ class Epochs:
             )
         if execution.is_look or execution.reducers:
             return
-        self._executed[key] = self._executed.get(key, 0) + 1
-        if isinstance(self._setting, Position):
+        self._cursors[key] = cursor
+        if isinstance(self._setting, Position):  # it is that of the first execution alone
             self._seed, self._setting = start.seed, self._setting.epoch
         say_begun(start)
         self.running = RunningEpoch(start, self.resumes)

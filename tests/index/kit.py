@@ -3,6 +3,8 @@ from hypothesis import strategies as st
 
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.stored import index_files
+from ray_h5.loading.cursor import Cursor
+from ray_h5.plan.blocks import start_of
 from ray_h5.plan.read_plan import make_plan
 from ray_h5.plan.row_source import read_rows
 from ray_h5.predicates.evaluate import as_expression
@@ -36,6 +38,13 @@ def plan_files(
     specs = index.delivered
     selection = None if predicate is None else index.select(as_expression(predicate))
     return index, make_plan(index, [specs[name] for name in index.columns], selection, shuffle, block_rows)
+
+
+def resume(plan, position, world_size):
+    """Return where the ranks of a plan begin that continue at a position."""
+    cursor = Cursor(plan.order, plan.fingerprint)
+    cursor.resume(position)
+    return cursor.begin(lambda epoch: start_of(plan, epoch, world_size, cursor.order.seed))
 
 
 def read_all(paths, **options):

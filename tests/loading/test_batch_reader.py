@@ -12,10 +12,11 @@ from ray_h5.loading.rank_shares import Share
 from ray_h5.loading.read_calls import BatchReader
 from ray_h5.order.block_layout import Tail
 from ray_h5.order.remaining_blocks import layout_of
-from ray_h5.plan.blocks import read_block, resume, start_of
+from ray_h5.plan.blocks import read_block, start_of
 from ray_h5.plan.read_plan import make_plan
 from ray_h5.plan.row_source import RowSource
 from tests.hdf5.h5kit import by_h5py
+from tests.index.kit import resume
 
 ROWS = 700
 

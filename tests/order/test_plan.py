@@ -15,8 +15,9 @@ from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.position import Position
 from ray_h5.order.remaining_blocks import layout_of
 from ray_h5.plan import read_plan as planning
-from ray_h5.plan.blocks import read_block, resume, start_of
+from ray_h5.plan.blocks import read_block, start_of
 from ray_h5.torch_data import loader
+from tests.index.kit import resume
 
 
 def make_plan(paths, block_rows, selection=None, columns=("signal", "label")):

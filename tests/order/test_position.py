@@ -17,10 +17,10 @@ from ray_h5.order.block_layout import Left, Tail
 from ray_h5.order.epoch_order import Order
 from ray_h5.order.fingerprint import Fingerprint
 from ray_h5.order.remaining_blocks import layout_of, positions_of
-from ray_h5.plan.blocks import read_block, resume, start_of
+from ray_h5.plan.blocks import read_block, start_of
 from ray_h5.plan.read_plan import ReadPlan
 from ray_h5.scope import Scope
-from tests.index.kit import plan_files
+from tests.index.kit import plan_files, resume
 
 
 def plan_of(num_rows, block_rows, shuffle=None, tail=None):

@@ -139,8 +139,6 @@ class WorkerShard(DataIterator):
     threads: int
     _source: RowSource | None = None
     _cursor: Cursor | None = None
-    _rows: int = 0
-    _begun: int = 0
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_source": None}
@@ -235,7 +233,9 @@ class WorkerShard(DataIterator):
 
     def stats(self) -> str:
         """Return where rows are read."""
-        return f"{self!r}: read in {self.threads} threads of this process, {self._rows} rows handed out"
+        start, rows = self.cursor.run or (None, 0)
+        done = rows - start.rows if start is not None else 0
+        return f"{self!r}: read in {self.threads} threads of this process, {done} rows handed out"
 
     def get_context(self) -> DataContext:
         """Return the context of this process."""
@@ -267,7 +267,7 @@ class WorkerShard(DataIterator):
         plan, cursor = self.plan, self.cursor
         size = plan.block_rows if batch_size is None else as_integer("batch_size", batch_size, 1)
         start = cursor.begin(lambda epoch: start_of(plan, epoch, self.ranks, cursor.order.seed))
-        run, self._rows = (start, start.rows), 0
+        run = start, start.rows
 
         def agreed() -> Iterator[list[Any]]:
             wait, batches = self._agreement(start), self.read(start, self.rank, size, drop_last, finish)
@@ -280,7 +280,6 @@ class WorkerShard(DataIterator):
 
         for rows, batch in moved(agreed()):
             run = cursor.advance(rows, run)  # those of a batch that is on its way to a GPU are not handed out
-            self._rows += rows
             yield batch
 
     def read(
@@ -310,8 +309,7 @@ class WorkerShard(DataIterator):
         rank, workers, own = world_rank(), self.ranks, in_words(start)
         if workers == 1 or rank is None:
             return None
-        self._begun += 1
-        said = first_said(f"epoch/{self.name}/{self._begun}", f"rank {rank} for {own}", workers)
+        said = first_said(f"epoch/{self.name}/{self.cursor.num_begun}", f"rank {rank} for {own}", workers)
         if said is not None:
             first, words = said.split(" for ", 1)
             check_agreement({first: words, f"rank {rank}": own}, workers)

@@ -305,6 +305,9 @@ def test_with_rows_that_change_a_run_begins_its_epoch_anew_and_says_so(paths, ca
     assert sum(len(batch["row_id"]) for batch in begun) == 300 - 2 * BATCH
     batches = batches_of(shard, 1, Position(7, 1, 16, 1, BATCH, batches.position().plan))
     assert sum(len(batch["row_id"]) for batch in batches) == 300
+    other = position_at(read(paths, shuffle=Shuffle("auto", 8)), 1, 16)
+    with pytest.raises(PositionError, match="seed 8, not 7"):
+        next(iter(batches_of(shard, 1, other)))
 
 
 def half(ds):

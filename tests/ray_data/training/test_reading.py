@@ -21,7 +21,6 @@ from ray_h5.errors import CorruptChunkError, OptionError, PositionError
 from ray_h5.loading import read_calls
 from ray_h5.loading.rank_shares import Share
 from ray_h5.plan import row_source
-from ray_h5.plan.blocks import resume
 from ray_h5.predicates.criteria import where as criteria
 from ray_h5.ray_data.epochs import running_epoch
 from ray_h5.ray_data.ray_internals import datasources
@@ -30,7 +29,7 @@ from ray_h5.read.jobs import ReadStats
 from ray_h5.read.joint_columns import JointColumns
 from tests.golden.layouts import encoded
 from tests.golden.orders import dataset_of
-from tests.index.kit import plan_files
+from tests.index.kit import plan_files, resume
 from tests.ray_data.kit import consume_together, position_at, write_chunked
 
 pytestmark = pytest.mark.usefixtures("ray_local")
