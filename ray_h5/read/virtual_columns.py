@@ -100,6 +100,29 @@ class _Source:
             and all(along.is_all_of(n) for along, n in zip(self.there, shape, strict=True))
         )
 
+    def wanted(self, common: _Common) -> _Wanted:
+        """Return what a box has of the source.
+
+        Of b in the example above, row 3 of the virtual dataset is place 1 of the mapping, and its columns are places 0
+        to 2: row 6, and columns 0 to 2, which are all.
+        """
+        # Along axes of the source alone, it has one index.
+        there: list[np.ndarray | Along] = [along.one(0) for along in self.there]
+        for axis, axis_there in self.axes.items():
+            along, at = self.there[axis_there], common.places[axis]
+            there[axis_there] = along.take(at) if isinstance(at, Along) else along.at(at)
+        shape, others = self.layout.shape, {axis: at for axis, at in enumerate(there) if isinstance(at, Along)}
+        rows = {axis: at for axis, at in enumerate(there) if isinstance(at, np.ndarray)}
+        of_rows = bool(rows)
+        if not of_rows:  # all rows of the box are the same, or it has one
+            rows = {0: others.pop(0).indices}
+        numbers = np.asarray(np.ravel_multi_index(tuple(rows.values()), [shape[axis] for axis in rows]))
+        address: ColumnAddress = self.address
+        taken = {axis: at for axis, at in others.items() if not at.is_all_of(shape[axis])}
+        if taken or [*rows] != [0]:
+            address = Take(self.address, tuple(rows), taken=tuple(map(taken.get, range(max(taken, default=-1) + 1))))
+        return _Wanted(address, numbers, (len(numbers), *map(len, others.values())), of_rows)
+
 
 def _leads(layout: ColumnLayout, source: ColumnLayout) -> str:
     return f"{layout.where} leads to {source.where}"
@@ -170,6 +193,19 @@ class _Box(NamedTuple):
         places = {axis: at[rows] for axis, at in of_rows.items()} | {axis: of for axis, (_, of) in both.items()}
         return _Common(near[rows], {axis: at for axis, (at, _) in both.items()}, places)
 
+    def view(self, common: _Common, wanted: _Wanted) -> np.ndarray | None:
+        """Return the part of the output that has what is wanted of a source, in its shape; None if it is no view."""
+        keys = [at.key for at in common.others.values()]
+        if not all(isinstance(key, slice) for key in keys):
+            return None
+        if wanted.of_rows:  # axes of one index are left out, or added: it is still a view
+            part = self.out[(slice(None), *keys)]
+            return part.reshape(len(part), *wanted.shape[1:])
+        if len(common.rows) > 1:
+            return None
+        place = self.places[common.rows[0]]
+        return self.out[(slice(place, place + 1), *keys)].reshape(wanted.shape)
+
 
 class _Common(NamedTuple):
     """What a mapping has of a box.
@@ -195,6 +231,27 @@ class _Common(NamedTuple):
         if all(isinstance(key, slice) for key in keys):
             return self.rows, *keys
         return np.ix_(self.rows, *(at.indices for at in along))
+
+
+class _Wanted(NamedTuple):
+    """What is read of a source.
+
+    Attributes
+    ----------
+    address : ColumnAddress
+        What rows of the source are.
+    rows : numpy.ndarray
+        Their numbers.
+    shape : tuple of int
+        How many there are, and how many indices each has along the other axes of the source.
+    of_rows : bool
+        Whether these are the rows of the box, one each; otherwise they are all of each row of the box.
+    """
+
+    address: ColumnAddress
+    rows: np.ndarray
+    shape: tuple[int, ...]
+    of_rows: bool
 
 
 def _boxes_of(part: Part, layout: ColumnLayout) -> Iterator[_Box]:
@@ -354,39 +411,20 @@ class VirtualColumn:
 
 
 def _part_of(source: _Source, box: _Box, common: _Common, where: str, steps: FinishSteps) -> Part:
-    """Return the part that reads what a source has of a box.
+    """Return the part that reads what a source has of a box; of other values than those of `out`, they are put later.
 
     Of b in the example above, `common` has row 1, as row 3 is the second of rows 2 and 3 of b's mapping, and columns 2
     to 4 of the box, which are places 0 to 2 of the mapping.
     """
-    # Along axes of the source alone, it has one index.
-    there: list[np.ndarray | Along] = [along.one(0) for along in source.there]
-    for axis, axis_there in source.axes.items():
-        along, at = source.there[axis_there], common.places[axis]
-        there[axis_there] = along.take(at) if isinstance(at, Along) else along.at(at)
-    shape = source.layout.shape
-    # Rows of the box are rows along these axes; if none of its axes are axes of the source, they are all the same.
-    cut = tuple(source.axes[axis] for axis in box.corners if axis in source.axes)
-    kept = {axis: at for axis, at in enumerate(there) if isinstance(at, Along)}
-    corners = [at for at in map(there.__getitem__, cut) if isinstance(at, np.ndarray)] or [kept.pop(0).indices]
-    units = np.asarray(np.ravel_multi_index(tuple(corners), [shape[axis] for axis in cut or (0,)]))
-    taken = {axis: at for axis, at in kept.items() if not at.is_all_of(shape[axis])}
-    address: ColumnAddress = source.address
-    if any(cut) or taken:
-        address = Take(source.address, cut or (0,), taken=tuple(map(taken.get, range(max(taken, default=-1) + 1))))
-    read, places = [len(units), *map(len, kept.values())], box.places[common.rows]
-    keys = [at.key for at in common.others.values()]
-    is_view = all(isinstance(key, slice) for key in keys) and (cut or len(places) == 1)
-    if is_view and keeps_all(source.layout.dtype, box.out.dtype):
-        first = slice(None) if cut else slice(places[0], places[0] + 1)
-        out = box.out[(first, *keys)]  # and without axes of one index, or with more of these: still a view
-        out = out.reshape(len(out), *read[1:]) if cut else out.reshape(read)
-        return Part(address, request_of(units, places if cut else None), out, where)
-    values = np.empty(read, source.layout.dtype)
-    put = [len(places) if cut else 1, *(len(at) if axis in source.axes else 1 for axis, at in common.others.items())]
+    wanted, places = source.wanted(common), box.places[common.rows]
+    view = box.view(common, wanted) if keeps_all(source.layout.dtype, box.out.dtype) else None
+    if view is not None:
+        return Part(wanted.address, request_of(wanted.rows, places if wanted.of_rows else None), view, where)
+    values = np.empty(wanted.shape, source.layout.dtype)
+    lengths = [len(at) if axis in source.axes else 1 for axis, at in common.others.items()]
     index = np.ix_(places, *(at.indices for at in common.others.values()))
-    steps.append(partial(_put, box.out, index, values, put))
-    return Part(address, request_of(units), values, where)
+    steps.append(partial(_put, box.out, index, values, [len(places) if wanted.of_rows else 1, *lengths]))
+    return Part(wanted.address, request_of(wanted.rows), values, where)
 
 
 def _put(out: np.ndarray, index: tuple[np.ndarray, ...], values: np.ndarray, shape: Sequence[int]) -> None:
