@@ -417,16 +417,12 @@ class BoxPlanner:
         if source.offset == UNALLOCATED or not (last and lead and request.counts is None):  # chunks, or several arrays
             return []
         item = layout.stored_dtype.itemsize
-        apart = np.diff(request.rows) * item
-        starts, stops = runs_between(apart > _NEAR_BYTES)
-        if 2 * len(starts) > len(request):
+        firsts, counts, picked = _near_runs(request.rows, _NEAR_BYTES // item)
+        if 2 * len(firsts) > len(request):
             return []
-        if len(starts) > _MOST_PIECES:
-            starts, stops = runs_between(apart > _GAP_BYTES)
-        firsts = request.rows[starts]
-        counts = request.rows[stops - 1] + 1 - firsts
+        if len(firsts) > _MOST_PIECES:
+            firsts, counts, picked = _near_runs(request.rows, _GAP_BYTES // item)
         begins, width = np.cumsum(counts) - counts, int(counts.sum())
-        picked = request.rows + np.repeat(begins - firsts, stops - starts)
         view = out.reshape(len(out), *lead[::-1]).T if take.is_reversed else np.moveaxis(out, 0, -1)
         values_of_lines = replace(source, layout=replace(layout, shape=(math.prod(layout.shape),)))
 
@@ -452,16 +448,12 @@ class BoxPlanner:
         """
         if not self.is_narrow or request.counts is not None or len(request) < MOST_BOXES // _MOST_PIECES:
             return []
-        rows, of = np.unique(request.rows, return_inverse=True)
-        starts, stops = runs_between(np.diff(rows) > _MOST_PIECES)
-        firsts, counts = rows[starts], rows[stops - 1] + 1 - rows[starts]
+        firsts, counts, picked = _near_runs(request.rows, _MOST_PIECES)
+        few, num_rows = max(2, 32 // self._row_in_chunk) * len(request), 1 + np.count_nonzero(np.diff(picked))
         # A piece is planned in about 64 bytes: less than what is read between the rows.
-        if int(counts.sum()) > max(2, 32 // self._row_in_chunk) * len(request) or len(rows) < _MOST_PIECES * len(
-            starts
-        ):
+        if int(counts.sum()) > few or num_rows < _MOST_PIECES * len(firsts):
             return []
         near = Request(firsts, np.cumsum(counts) - counts, counts)
-        picked = (rows + np.repeat(near.places - firsts, stops - starts))[of.reshape(-1)]
 
         def put(_: Request, values: np.ndarray) -> None:
             out[request.places] = values[picked]
@@ -509,15 +501,20 @@ class BoxPlanner:
         return planner, (*shape, last), partial(picked, taken=tuple(kept))
 
 
+def _near_runs(indices: np.ndarray, gap: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return runs that have these indices and those in gaps between them: firsts, lengths, and where each index is."""
+    kept, of = np.unique(indices, return_inverse=True)
+    starts, stops = runs_between(np.diff(kept) > gap)
+    firsts, counts = kept[starts], kept[stops - 1] + 1 - kept[starts]
+    places = kept + np.repeat(np.cumsum(counts) - counts - firsts, stops - starts)
+    return firsts, counts, places[of.reshape(-1)]
+
+
 def _near(at: Along, gap: int) -> tuple[Along, Along | None]:
     """Return longer runs that have these indices and those in gaps between them; and where these are; None for all."""
-    indices = at.indices
-    kept = np.unique(indices)
-    starts, stops = runs_between(np.diff(kept) > gap)
-    low, counts = kept[starts], kept[stops - 1] + 1 - kept[starts]
-    places = Along.of(np.searchsorted(units_of(low, counts), indices))
-    is_all = places.is_all_of(int(counts.sum()))
-    return Along.of_runs(np.stack([low, counts], axis=1)), None if is_all else places
+    low, counts, found = _near_runs(at.indices, gap)
+    places = Along.of(found)
+    return Along.of_runs(np.stack([low, counts], axis=1)), None if places.is_all_of(int(counts.sum())) else places
 
 
 def _indices_of(shapes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
