@@ -12,7 +12,8 @@ The blocks of the last round share what is left evenly.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +65,75 @@ class Placed(int):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Placed, (int(self), self.seed, self.epoch, self.draw, self.is_padding)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Places(Sequence[int]):
+    """Indices of samples that say where in an epoch they are: those of a batch, in arrays; each of them is a `Placed`.
+
+    Attributes
+    ----------
+    indices : numpy.ndarray
+        int64.
+    seed, epoch : int
+        Those of all of them.
+    draws : numpy.ndarray, optional
+        int64: which draw of the epoch each is, if an epoch may draw a row several times.
+    is_padding : numpy.ndarray
+        bool.
+    """
+
+    indices: np.ndarray
+    seed: int
+    epoch: int
+    draws: np.ndarray | None
+    is_padding: np.ndarray
+
+    @classmethod
+    def parts_of(cls, asked: Sequence[Sequence[int]]) -> Iterator[tuple[Any, Places]]:
+        """Yield the indices of some batches by epoch, nearly always one, and where they are among all of them."""
+        first, *others = asked
+        if isinstance(first, Places) and all(isinstance(each, Places) and first._joins(each) for each in others):
+            yield slice(None), first._with(asked) if others else first
+            return
+        by_epoch = defaultdict[Any, list[tuple[int, Placed]]](list)
+        for place, given in enumerate(index for indices in asked for index in indices):
+            index = given if isinstance(given, Placed) else Placed(given)
+            by_epoch[index.seed, index.epoch, index.draw < 0].append((place, index))
+        for (seed, epoch, is_once), listed in by_epoch.items():
+            draws = None if is_once else np.array([index.draw for _, index in listed])
+            is_padding = np.array([index.is_padding for _, index in listed])
+            at, indices = np.array([place for place, _ in listed]), np.array([int(index) for _, index in listed])
+            yield at, cls(indices, seed, epoch, draws, is_padding)
+
+    def _joins(self, other: Places) -> bool:
+        is_drawn = self.draws is not None, other.draws is not None
+        return (self.seed, self.epoch) == (other.seed, other.epoch) and is_drawn[0] == is_drawn[1]
+
+    def _with(self, parts: Any) -> Places:
+        """Return all indices of some parts, of which this is one."""
+        indices = np.concatenate([part.indices for part in parts])
+        is_padding = np.concatenate([part.is_padding for part in parts])
+        draws = None if self.draws is None else np.concatenate([part.draws for part in parts])
+        return Places(indices, self.seed, self.epoch, draws, is_padding)
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, at: Any) -> Any:
+        draws = None if self.draws is None else self.draws[at]
+        if isinstance(at, slice):
+            return Places(self.indices[at], self.seed, self.epoch, draws, self.is_padding[at])
+        draw = -1 if draws is None else int(draws)
+        return Placed(int(self.indices[at]), self.seed, self.epoch, draw, bool(self.is_padding[at]))
+
+    def __iter__(self) -> Iterator[Placed]:
+        draws = [-1] * len(self) if self.draws is None else self.draws.tolist()
+        for index, draw, is_padding in zip(self.indices.tolist(), draws, self.is_padding.tolist(), strict=True):
+            yield Placed(index, self.seed, self.epoch, draw, is_padding)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.indices, dtype, copy=copy)
 
 
 @dataclass(frozen=True)
@@ -131,12 +201,11 @@ class Share:
         draws = self.order.draw_numbers(positions, self.start.epoch)
         return np.where(draws > 0, selected - (draws + 1) * self.order.num_rows, selected)
 
-    def placed(self, positions: np.ndarray, indices: np.ndarray) -> list[int]:
+    def placed(self, positions: np.ndarray, indices: np.ndarray) -> Places:
         """Return indices of rows at some positions, which say where they are in the epoch."""
-        rows, start = self.order.epoch_rows, self.start
-        draws = positions % rows if self.order.may_repeat else np.full(len(positions), -1)
-        each = zip(indices.tolist(), draws.tolist(), (positions >= rows).tolist(), strict=True)
-        return [Placed(index, self.order.seed, start.epoch, draw, is_padding) for index, draw, is_padding in each]
+        rows, order = self.order.epoch_rows, self.order
+        draws = positions % rows if order.may_repeat else None
+        return Places(indices, order.seed, self.start.epoch, draws, positions >= rows)
 
     def pieces(self, rows: int = 1) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield positions and selected indices of what is left to read, some thousand at once: a multiple of `rows`."""

@@ -385,7 +385,7 @@ class H5Dataset(BatchedDataset):
         for name in made if out else ():
             assign(out[name], made[name], name, self._specs[name].casting, lambda i: batcher.place(indices[i]))
         arrays = out or made
-        return {**arrays, **batcher.origin_arrays(indices, indices.tolist())} if self._places else arrays
+        return {**arrays, **batcher.origin_arrays(indices, [indices.tolist()])} if self._places else arrays
 
     def samples(self, arrays: Mapping[str, np.ndarray]) -> Sequence[Any]:
         """Return the samples that lie in the arrays that `read` returned, transformed."""

@@ -78,7 +78,7 @@ class OrderBatchSampler(BatchSampler, DistributedSampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         def begin() -> Begun[list[int]]:
             start, tasks = self.sampler.tasks(whole=self.drop_last)
-            return start, (task.indices for task in tasks)
+            return start, (list(task.indices) for task in tasks)
 
         return self.sampler.counted(begin, len)
 

@@ -238,7 +238,7 @@ class H5DataLoader(DataLoader[Any]):
             """Make a batch by what users wrote, which may draw random numbers."""
             with seeded(task.seed):
                 if makes_samples:
-                    return self._delivered(self.collate_fn(dataset.__getitems__(task.indices)))
+                    return self._delivered(self.collate_fn(dataset.__getitems__(list(task.indices))))
                 return from_arrays(task, arrays)
 
         reads: Iterator[list[_Made]]

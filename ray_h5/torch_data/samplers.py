@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import os
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias, TypeVar, cast
@@ -259,8 +259,8 @@ class OrderSampler(DistributedSampler[int]):
         self._cursor.is_ahead = True
         return share.start, itertools.chain.from_iterable(itertools.starmap(self._listed(share), share.pieces()))
 
-    def _listed(self, share: Share) -> Callable[[np.ndarray, np.ndarray], list[int]]:
-        """Return what makes a list of positions and indices."""
+    def _listed(self, share: Share) -> Callable[[np.ndarray, np.ndarray], Sequence[int]]:
+        """Return what makes a sequence of positions and indices."""
         # Only columns that are added depend on the epoch.
         needs_places = getattr(self.dataset, "_needs_places", False)
         return share.placed if needs_places else lambda _, indices: cast("list[int]", indices.tolist())

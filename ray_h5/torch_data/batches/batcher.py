@@ -6,11 +6,9 @@ Whatever delivers samples goes this way: `H5Dataset` for a `DataLoader` or a use
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -20,7 +18,7 @@ from ray_h5.columns.schema import ColumnSpec, check_utf8
 from ray_h5.columns.sparse_rows import cast_sparse
 from ray_h5.errors import OptionError
 from ray_h5.loading.origin_columns import ORIGINS, Origin
-from ray_h5.loading.rank_shares import Placed
+from ray_h5.loading.rank_shares import Places
 from ray_h5.loading.read_calls import Call
 from ray_h5.plan.row_cache import owned
 from ray_h5.plan.row_source import RowSource
@@ -71,7 +69,7 @@ class Batcher:
     def read(self, call: Call) -> list[BatchArrays]:
         """Read some batches by one call, and return the arrays of each."""
         indices, arrays = call.read(self)
-        arrays |= self.origin_arrays(indices, chain.from_iterable(task.indices for task in call.batches))
+        arrays |= self.origin_arrays(indices, [task.indices for task in call.batches])
         batches = [BatchArrays({name: values[at] for name, values in arrays.items()}, indices[at]) for at in call.parts]
         return [self.decoded(batch) for batch in batches]
 
@@ -117,14 +115,14 @@ class Batcher:
         """Return the file of a sample and its row there, for messages."""
         return self.source.plan.files.where(int(self.source.split(np.array([index]))[0][0]))
 
-    def arrays(self, indices: np.ndarray, asked: Iterable[int]) -> dict[str, np.ndarray]:
+    def arrays(self, indices: np.ndarray, asked: Any) -> dict[str, np.ndarray]:
         """Return the arrays of some samples, which were checked; `asked` has them as a sampler gave them."""
         arrays = self.new_arrays(len(indices))
         self.read_into(arrays, indices)
-        return arrays | self.origin_arrays(indices, asked)
+        return arrays | self.origin_arrays(indices, [asked])
 
-    def origin_arrays(self, indices: np.ndarray, asked: Iterable[int]) -> dict[str, np.ndarray]:
-        """Return the columns that say where samples are from; `asked` has their indices as a sampler gave them."""
+    def origin_arrays(self, indices: np.ndarray, asked: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
+        """Return the columns that say where samples are from; `asked` has batches of indices as a sampler gave them."""
         if not self.origins:
             return {}
         row_ids, names = self.source.split(indices)[0], {*self.origins}
@@ -136,22 +134,16 @@ class Batcher:
         return made
 
     def _origins(
-        self, row_ids: np.ndarray, steps: np.ndarray | None, asked: Iterable[int]
+        self, row_ids: np.ndarray, steps: np.ndarray | None, asked: Sequence[Sequence[int]]
     ) -> Iterator[tuple[Any, Origin]]:
         """Yield where rows are from; those of each epoch, nearly always one, and their places."""
         if not any(ORIGINS[name].of_epoch for name in self.origins):
             yield slice(None), Origin(self.source.plan, row_ids, steps)
             return
-        by_epoch = defaultdict[Any, list[tuple[int, Placed]]](list)
-        for place, given in enumerate(asked):
-            index = given if isinstance(given, Placed) else Placed(given)
-            by_epoch[index.seed, index.epoch, index.draw < 0].append((place, index))
-        for (seed, epoch, is_once), listed in by_epoch.items():
-            at = np.array([place for place, _ in listed])
-            draws = None if is_once else np.array([index.draw for _, index in listed])
-            is_padding = np.array([index.is_padding for _, index in listed])
+        for at, places in Places.parts_of(asked):
             of_rows = None if steps is None else steps[at]
-            yield at, Origin(self.source.plan, row_ids[at], of_rows, seed, epoch, draws, is_padding)
+            epoch = places.seed, places.epoch, places.draws, places.is_padding
+            yield at, Origin(self.source.plan, row_ids[at], of_rows, *epoch)
 
     def decoded(self, arrays: BatchArrays, *, skips: bool = True) -> BatchArrays:
         """Return samples that were read with their images decoded; with `skips`, some may be left out."""

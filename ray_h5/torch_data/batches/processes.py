@@ -343,7 +343,7 @@ def _send_made(sender: Sender, dataset: Any, collate: Callable[[Any], Any], task
 def _made(dataset: Any, collate: Callable[[Any], Any], task: Task) -> list[Any]:
     seed_generators(task.seed)
     if dataset.has_own_samples:
-        return [collate(dataset.__getitems__(task.indices))]
+        return [collate(dataset.__getitems__(list(task.indices)))]
     batcher, samples = dataset._makers()
     (arrays,) = batcher.read(Call([task]))
     return [collate(samples(arrays))] if len(arrays.indices) or not len(task) else []

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, Subset
 
 import ray_h5
 from ray_h5 import Groups, Shuffle, Windows, errors, ragged, where
+from ray_h5.loading import rank_shares
 from ray_h5.loading.read_calls import Task
 from ray_h5.torch_data import H5DataLoader, H5Dataset, OrderBatchSampler, OrderSampler, loader
 from ray_h5.torch_data.batches import processes
@@ -218,6 +219,14 @@ def test_indices_without_an_epoch_have_keys_of_epoch_0(folder, kind, caplog):
     assert "values of 'row_key' are drawn, the same in each epoch" in caplog.text
     with pytest.raises(errors.PredicateError, match="'row_key' changes every epoch; filter by it after reading"):
         H5Dataset(f"{folder}/*.h5", [column], where(row_key=3), **ADDED)
+
+
+def test_keys_of_a_batch_are_made_at_once(path, monkeypatch):
+    dataset = H5Dataset(path, include_row_keys=True, include_padding=True)
+    sampler = OrderSampler(dataset, shuffle=SHUFFLES["half"], run_length=16, rank=1, world_size=3)
+    expected = list(DataLoader(dataset, 16, sampler=sampler))  # it passes indices one by one
+    monkeypatch.setattr(rank_shares, "Placed", None)
+    check_same(loader(dataset, 16, shuffle=SHUFFLES["half"], rank=1, world_size=3), expected)
 
 
 class Doubled(H5Dataset):
