@@ -521,29 +521,25 @@ class Columns(ABC):
         return values
 
     def _part_of(self, made: RowPart, values: Values) -> Values:
-        """Return a part of each unit of values."""
+        """Return a part of each unit of values: what it is taken of depends on them.
+
+        ==========================  =====================================================
+        columns end to end          each of them, as below
+        rows of a sparse matrix     the columns of the matrix
+        ranges, whole datasets      their bounds, along axis 0; units, along other axes
+        arrays of varying length    whole arrays, once they are read
+        others                      the axes of a unit
+        ==========================  =====================================================
+        """
+        where = f"{self.path}: column {made.name!r}"
         if isinstance(values, OfParts) and values.units is not None:
             # Of each part: ranges take parts of their bounds then, and read no value that is not wanted.
             of_parts = (self._part_of(made, part) for part in values.parts)
             return replace(values, parts=tuple(map(of_one_kind, of_parts)))
         if isinstance(values, SparseRows):
-            if [axis for axis, _ in made.axes] != [0] or made.random is not None:
-                raise UnsupportedColumnError(
-                    f"{self.path}: column {made.name!r} has rows of a sparse matrix, which have axis 0 alone; found "
-                    f"{made}"
-                )
-            at = self._along(f"part({made.name!r})", made, made.axes[0][1], values.delivered_width)
-            return replace(values, at=at if values.at is None else values.at[at])
-        where = f"{self.path}: column {made.name!r}"
+            return self._part_of_matrix(made, values, where)
         if isinstance(values, Ranges):
-            joined = values.joined
-            if joined is not None and joined.single:
-                raise UnsupportedColumnError(f"{where} has single values; {made} expects rows with axes")
-            inner = {axis - 1: at for axis, at in made.axes if axis}  # the first axis is that of units
-            if joined is not None and inner:
-                self.check_one_shape(made.name, joined, f"and {made} takes the same of each", "take parts of axis 0")
-            content = self._taken(made, inner, values.content, first_axis=1)
-            return replace(values, content=content, entries=made.entries(where, values.entries))
+            return self._part_of_ranges(made, values, where)
         if values.array.kind in {"list", "ragged"} and not values.array.row_shape:
             inner = {axis - 1: at for axis, at in made.axes if axis}
             self._check_axes(made, inner, axes := axes_of_entries(values.array), values, first_axis=1)
@@ -552,6 +548,21 @@ class Columns(ABC):
             raise UnsupportedColumnError(f"{where}: {made}: its rows have no axis to draw from")
         taken = self._taken(made, dict(made.axes), values)
         return taken if made.random is None else Taken(taken, entries=made.entries(where))
+
+    def _part_of_matrix(self, made: RowPart, values: SparseRows, where: str) -> SparseRows:
+        if [axis for axis, _ in made.axes] != [0] or made.random is not None:
+            raise UnsupportedColumnError(f"{where} has rows of a sparse matrix, which have axis 0 alone; found {made}")
+        at = self._along(f"part({made.name!r})", made, made.axes[0][1], values.delivered_width)
+        return replace(values, at=at if values.at is None else values.at[at])
+
+    def _part_of_ranges(self, made: RowPart, values: Ranges, where: str) -> Ranges:
+        if (joined := values.joined) is not None and joined.single:
+            raise UnsupportedColumnError(f"{where} has single values; {made} expects rows with axes")
+        inner = {axis - 1: at for axis, at in made.axes if axis}  # the first axis is that of units
+        if joined is not None and inner:
+            self.check_one_shape(made.name, joined, f"and {made} takes the same of each", "take parts of axis 0")
+        content = self._taken(made, inner, values.content, first_axis=1)
+        return replace(values, content=content, entries=made.entries(where, values.entries))
 
     def _taken(self, made: RowPart, axes: dict[int, Positions], values: Values, first_axis: int = 0) -> Values:
         if not axes:

@@ -193,28 +193,33 @@ def _classes(name: object, choice: object) -> Classes:
     if not isinstance(name, str) or not name.strip("/"):
         raise OptionError(f"labels: expected names of columns as keys, found {name!r}")
     where = f"labels={{{name!r}: ...}}"
-    if isinstance(choice, str) or not isinstance(choice, (Mapping, Sequence, np.ndarray)):
-        if isinstance(choice, str) and choice == "auto":
-            return Classes(name.strip("/"), (), ())
-        raise OptionError(f"{where}: expected 'auto', a list of values, or {{value: number}}, found {choice!r}")
-    if isinstance(choice, Mapping):
-        pairs = [(_value(where, value), number) for value, number in choice.items()]
-        for value, number in pairs:
-            if isinstance(number, bool) or not isinstance(number, (int, np.integer)):
-                raise OptionError(f"{where}: expected an integer as the number of {value!r}, found {number!r}")
-    else:
-        pairs = [(_value(where, value), number) for number, value in enumerate(choice)]
-        if any(value is None for value, _ in pairs):
-            raise OptionError(f"{where}: None is no class; for -1 as the number of all others, pass {{..., None: -1}}")
+    if isinstance(choice, str) and choice == "auto":
+        return Classes(name.strip("/"), (), ())
+    pairs = _numbered(where, choice)
     values = [value for value, _ in pairs if value is not None]
     if len({*values}) < len(values):
         twice = sorted({str(value) for value in values if values.count(value) > 1})
         raise OptionError(f"{where}: {few(twice)} twice; expected each class once")
-    others = next((int(number) for value, number in pairs if value is None), None)
+    others = next((number for value, number in pairs if value is None), None)
     if not values and others is None:
         raise OptionError(f"{where}: expected at least one class, found none; 'auto' takes those of the files")
-    numbers = tuple(int(number) for value, number in pairs if value is not None)
+    numbers = tuple(number for value, number in pairs if value is not None)
     return Classes(name.strip("/"), tuple(values), numbers, others)
+
+
+def _numbered(where: str, choice: object) -> list[tuple[Value | None, int]]:
+    """Return the classes of a list or a mapping, each with its number; None stands for all others."""
+    if isinstance(choice, Mapping):
+        for value, number in choice.items():
+            if isinstance(number, bool) or not isinstance(number, (int, np.integer)):
+                raise OptionError(f"{where}: expected an integer as the number of {value!r}, found {number!r}")
+        return [(_value(where, value), int(number)) for value, number in choice.items()]
+    if isinstance(choice, str) or not isinstance(choice, (Sequence, np.ndarray)):
+        raise OptionError(f"{where}: expected 'auto', a list of values, or {{value: number}}, found {choice!r}")
+    pairs = [(_value(where, value), number) for number, value in enumerate(choice)]
+    if any(value is None for value, _ in pairs):
+        raise OptionError(f"{where}: None is no class; for -1 as the number of all others, pass {{..., None: -1}}")
+    return pairs
 
 
 def _value(where: str, value: Any) -> Value | None:
