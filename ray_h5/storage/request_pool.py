@@ -123,7 +123,8 @@ class _Pool:
             work()
             del work
             with self._lock:
-                # If there is work, this thread or another one takes it at once.
+                # If there is work, this thread or another one takes it at once. `_idle` may be too small for a moment,
+                # never too large: a thread more is started, and no work waits for one that is busy.
                 self._idle += self._waiting.empty()
 
 

@@ -63,6 +63,15 @@ def _spaces(dataset: h5py.Dataset, part: slice | tuple[()], shape: tuple[int, ..
 
 def copy_object(item: h5py.Dataset | h5py.Datatype, out: h5py.File, path: str, types: NamedTypes) -> None:
     """Copy a dataset or a type as it is stored, with its attributes or without. References lead nowhere yet."""
+    # The first line that fits says how a dataset is copied:
+    #
+    #   filters change in a dataset that is made        libhdf5
+    #   a type with a name, also of an attribute        `_copy_dataset`: libhdf5 would copy the type without its name
+    #   chunks of plain values, made when written       `_copy_dataset`: stored chunks, one after the other
+    #   objects with a fill value, or filters of        `_copy_dataset`: decoded and encoded. libhdf5 copies the address
+    #     plugins                                         of such a fill value, and clears memory by a size that most
+    #                                                     plugins change
+    #   any other: contiguous, compact, a user block    libhdf5
     if isinstance(item, h5py.Datatype):
         item.id.copy().commit(out.id, path.encode(), lcpl=new_links())
         return
@@ -73,8 +82,6 @@ def copy_object(item: h5py.Dataset | h5py.Datatype, out: h5py.File, path: str, t
     filters = {step.id for step in pipeline_of(item).steps} - _KEEP_SIZES
     has_objects = is_heap and (has_fill or max(filters, default=0) > _OWN_FILTERS)
     if not ((types.names_one_of(item) or has_plain_chunks or has_objects) and _copy_dataset(item, out, path, types)):
-        # libhdf5 copies chunks without decoding them. Of a fill value on the heap it copies the address, and where it
-        # encodes objects again, it clears memory by a size that most plugins change.
         h5py.h5o.copy(item.file.id, str(item.name).encode(), out.id, path.encode(), lcpl=new_links())
 
 

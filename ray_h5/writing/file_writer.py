@@ -127,9 +127,8 @@ class OutputFile:
         """Return what writes the rows of a chunked dataset of this file, whose chunks are whole rows."""
         name = str(dataset.name).strip("/")
         encoder = Encoder(codec, max(1, dtype.itemsize), checksum=bool(dataset.fletcher32))
-        made = self._arrays[name] = OutputArray(self, name, dtype, dataset.shape[1:], dataset.chunks[0], encoder)
-        made.dataset, made._extent, made._fill = dataset, dataset.shape[0], raw_fill(dataset).view(dtype)
-        return made
+        self._arrays[name] = OutputArray(self, name, dtype, dataset.shape[1:], dataset.chunks[0], encoder, dataset)
+        return self._arrays[name]
 
     def submit(self, array: OutputArray, corner: Corner, chunk: np.ndarray) -> None:
         """Encode a chunk, in another thread if there are several. Chunks are written in this one, in their order."""
@@ -219,7 +218,7 @@ class OutputFile:
 
 
 class OutputArray:
-    """An array of an `OutputFile`; `OutputFile.array` makes it."""
+    """An array of an `OutputFile`; `OutputFile.array` makes it, and `OutputFile.array_of` that of a dataset."""
 
     def __init__(
         self,
@@ -229,21 +228,22 @@ class OutputArray:
         row_shape: tuple[int, ...],
         chunk_rows: int,
         encoder: Encoder,
+        dataset: h5py.Dataset | None = None,
     ) -> None:
         self.name, self.dtype, self.row_shape = name, dtype, row_shape
         self.rows = 0
         self._submitted = 0  # chunks
-        self._extent = 0
+        self._extent = 0 if dataset is None else int(dataset.shape[0])
         self.sums = numbers("I")
         """The checksums of the values of the chunks, in their order."""
-        self.dataset: h5py.Dataset | None = None
+        self.dataset = dataset
         self._file = file
         self._is_direct = not dtype.hasobject
         self._row_bytes = dtype.itemsize * math.prod(row_shape)
         self._chunk_rows = max(1, chunk_rows)
         self._encoder = encoder
         self._rest = np.empty((0, *row_shape), dtype)
-        self._fill: Any = np.zeros((), dtype)
+        self._fill: Any = np.zeros((), dtype) if dataset is None else raw_fill(dataset).view(dtype)
 
     def append(self, values: np.ndarray) -> None:
         """Add rows. Their memory must not change before the file is closed."""

@@ -50,6 +50,15 @@ def folder_locked(path: str) -> Iterator[None]:
 class HiddenFolder:
     """A folder that this user makes, locks and removes.
 
+    ::
+
+        state        lock       another write
+        made         free       may take it for a moment, and lets go: `take` tries again
+        held         held       leaves it alone
+        dead         free       takes it, and removes what its note lists, and then the folder
+        being        held, and  that has opened the lock before finds no such name, and begins again
+          removed    unlinked
+
     Parameters
     ----------
     path : str
