@@ -64,14 +64,12 @@ def _spaces(dataset: h5py.Dataset, part: slice | tuple[()], shape: tuple[int, ..
 def copy_object(item: h5py.Dataset | h5py.Datatype, out: h5py.File, path: str, types: NamedTypes) -> None:
     """Copy a dataset or a type as it is stored, with its attributes or without. References lead nowhere yet."""
     # The first line that fits says how a dataset is copied:
-    #
-    #   filters change in a dataset that is made        libhdf5
-    #   a type with a name, also of an attribute        `_copy_dataset`: libhdf5 would copy the type without its name
-    #   chunks of plain values, made when written       `_copy_dataset`: stored chunks, one after the other
-    #   objects with a fill value, or filters of        `_copy_dataset`: decoded and encoded. libhdf5 copies the address
-    #     plugins                                         of such a fill value, and clears memory by a size that most
-    #                                                     plugins change
-    #   any other: contiguous, compact, a user block    libhdf5
+    #   filters change in a dataset that is made      libhdf5
+    #   a type with a name, also of an attribute      `_copy_dataset`: libhdf5 would copy the type without its name
+    #   chunks of plain values, made when written     `_copy_dataset`: stored chunks, one after the other
+    #   objects with a fill value                     `_copy_dataset`: libhdf5 would copy the address of that value
+    #   objects, with filters of plugins              `_copy_dataset`: libhdf5 clears memory by a size that these change
+    #   any other: contiguous, compact, a user block  libhdf5
     if isinstance(item, h5py.Datatype):
         item.id.copy().commit(out.id, path.encode(), lcpl=new_links())
         return

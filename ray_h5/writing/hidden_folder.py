@@ -52,12 +52,11 @@ class HiddenFolder:
 
     ::
 
-        state        lock       another write
-        made         free       may take it for a moment, and lets go: `take` tries again
-        held         held       leaves it alone
-        dead         free       takes it, and removes what its note lists, and then the folder
-        being        held, and  that has opened the lock before finds no such name, and begins again
-          removed    unlinked
+        state      lock      another write
+        made       free      may take it for a moment, and lets go: `take` tries again
+        held       held      leaves it alone
+        dead       free      takes it, and removes what its note lists, and then the folder
+        removed    unlinked  that has opened the lock before finds no such name, and begins again
 
     Parameters
     ----------

@@ -7,6 +7,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -168,6 +169,41 @@ def test_no_more_files_stay_open_than_said(tmp_path):
 
 
 @pytest.mark.usefixtures("empty_cache")
+@pytest.mark.parametrize(
+    ("descriptors", "most", "expected"),
+    [(None, None, 64), (1024, None, 64), (256, None, 64), (100, None, 25), (3, None, 1), (None, 256, 256), (100, 7, 7)],
+)
+def test_a_cache_takes_a_quarter_of_the_descriptors(monkeypatch, descriptors, most, expected):
+    monkeypatch.setattr(file_caches, "max_open_files", lambda: descriptors)
+    assert file_caches.max_open(most) == expected
+
+
+@pytest.mark.parametrize(
+    ("mebibytes", "files", "kept"), [(100, 1, 2), (1, 100, 2), (1, 1, 4), (100, 100, 1), (0, 0, 4)]
+)
+def test_joint_columns_count_by_their_index_and_by_their_files(monkeypatch, mebibytes, files, kept):
+    class Table(list):
+        nbytes = mebibytes << 20
+
+    monkeypatch.setattr(file_caches, "max_open_files", lambda: None)
+    column = SimpleNamespace(source=SimpleNamespace(table=Table(range(files))))
+    file_caches.JOINT_COLUMNS.clear()
+    for number in range(4):
+        file_caches.JOINT_COLUMNS.put(number, [column] if mebibytes else [])
+    assert len([*file_caches.JOINT_COLUMNS.values()]) == kept
+    file_caches.JOINT_COLUMNS.clear()
+
+
+@pytest.mark.parametrize("cache", [file_caches.FILES, file_caches.OTHERS])
+def test_files_count_by_their_indexes_and_the_last_one_stays(cache):
+    open_file.forget_all()
+    for mebibytes, kept in ((100, 1), (100, 2), (100, 2), (300, 1), (1, 1)):
+        cache.put(object(), SimpleNamespace(cached_bytes=mebibytes << 20))
+        assert len(cache) == kept
+    open_file.forget_all()
+    assert not len(cache)
+
+
 def test_readers_of_evicted_files_read_on(tmp_path, monkeypatch):
     monkeypatch.setattr(file_caches, "MAX_OPEN_FILES", 2)
     paths = [save(tmp_path / f"{i}.h5", {"x": np.arange(i, i + 4)}) for i in range(6)]

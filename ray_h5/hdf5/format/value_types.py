@@ -258,12 +258,9 @@ def _struct(fields: Mapping[str, tuple[int, h5py.h5t.TypeID]], type_id: h5py.h5t
     dtypes = {name: _with_room(field) for name, (_, field) in fields.items()}
     if any(_grows(field) for _, field in fields.values()):
         return np.dtype([*dtypes.items()])
-    described: Any = {
-        "names": [*dtypes],
-        "formats": [*dtypes.values()],
-        "offsets": [offset for offset, _ in fields.values()],
-        "itemsize": int(type_id.get_size()),
-    }
+    offsets = [offset for offset, _ in fields.values()]
+    described: Any = {"names": [*dtypes], "formats": [*dtypes.values()], "offsets": offsets}
+    described["itemsize"] = int(type_id.get_size())
     return np.dtype(described)
 
 
