@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ray_h5.columns.conventions.cf_columns import CF_ATTRIBUTES, cf_values
-from ray_h5.columns.conventions.coded_columns import category, optional
+from ray_h5.columns.conventions.coded_columns import categories_of_each, category, optional
 from ray_h5.columns.conventions.matlab_columns import (
     referred_values,
     reversed_axes,
@@ -69,6 +69,9 @@ _OF_MATLAB = (MATLAB_CLASS, MATLAB_EMPTY)
 
 _COMPOUND_CATEGORIES = "uns/{}_categories"
 """Where AnnData before 0.7 has the categories of a field of ``obs``."""
+
+_PARTS_OF = {"category": ("codes", "categories"), "optional": ("values", "mask")}
+"""The datasets of an encoded column, and those that decode it."""
 
 _COLUMNS = {*SPARSE, "category", "optional", "references", "ragged"}
 """What encodes a column."""
@@ -290,6 +293,8 @@ class Columns(ABC):
                 f"{self.path}: {made}: these are {what}; expected datasets with rows of one shape. For a row a "
                 f"dataset, pass rows=ray_h5.Groups({made.dataset!r})."
             )
+        if is_plain and not field and (encoded := self._of_encoded(made, table)) is not None:
+            return encoded
         # Each match is a column of its own, which is read as any other one: all that it is made of is of this match.
         # It takes an object and a read for each, so that many datasets are better one array, above and below.
         paths = [f"{path}/{field}" if field else path for path in table.names]
@@ -348,23 +353,50 @@ class Columns(ABC):
         matrices = [part for part in parts if isinstance(part, SparseRows)]
         if len(matrices) < len(parts) or len({(part.width, part.dense) for part in matrices}) > 1:
             return None
-        entries = []
-        for name in ("indices", "data"):
-            key = ColumnKey("indices" if name == "indices" else "data", made)
-            try:
-                pattern = GroupPattern(f"{made.dataset}/{name}", name=made.name)
-                joined = self._datasets(key, pattern).columns.get(made.name)
-            except SchemaMismatchError:  # they differ in dtype
-                return None
-            # "m" comes before "m1", and "m1/data" before "m/data": entries must be in the order of their matrices.
-            if joined is None or [*joined.paths] != [f"{path}/{name}" for path in table.names]:
-                return None
-            entries.append((Stored.end_to_end(f"{made.name}/{name}", joined), joined.units))
-        (indices, units), (data, _) = entries
+        found = [self._below_each(made, table, name) for name in ("indices", "data")]
+        of_indices, of_data = found
+        if of_indices is None or of_data is None:
+            return None
+        indices, data = (
+            Stored.end_to_end(f"{made.name}/{name}", joined)
+            for name, joined in (("indices", of_indices), ("data", of_data))
+        )
         bounds = [part.bounds for part in matrices]
-        firsts = np.repeat(units.firsts, [len(own) for own in bounds])
+        firsts = np.repeat(of_indices.units.firsts, [len(own) for own in bounds])
         whole = replace(matrices[0], name=made.name, indices=indices, data=data)
         return replace(whole, bounds=Bounds.end_to_end(bounds, firsts))
+
+    def _of_encoded(self, made: JoinedColumn, table: GroupTable) -> Decoded | None:
+        """Fast path of `end_to_end` for categories and values with masks: two arrays, however many matches there are.
+
+        None for what is encoded in another way, or in several.
+        """
+        if self.is_reversed or (first := self.encoding(table.names[0])) is None or first.kind not in _PARTS_OF:
+            return None
+        name, other = _PARTS_OF[first.kind]
+        for path in table.names:
+            encoding = self.encoding(path)
+            if encoding is None or (encoding.kind, encoding.values) != (first.kind, f"{path}/{name}"):
+                return None
+        values, others = (self._below_each(made, table, part) for part in (name, other))
+        if values is None or others is None or values.single or values.unit_shape is None or others.unit_shape is None:
+            return None
+        held = others if first.kind == "category" else values
+        if len({"text" if layout.kind == "string" else layout.dtype for layout in held.layouts}) > 1:
+            return None
+        stored = Stored.end_to_end(made.name, values)
+        decode = categories_of_each if first.kind == "category" else optional
+        return decode(self.reader, made.name, stored, others)
+
+    def _below_each(self, made: JoinedColumn, table: GroupTable, name: str) -> JoinedArray | None:
+        """Return the datasets of one name that all matches have, in their order; None if these are no one array."""
+        pattern = GroupPattern(f"{made.dataset}/{name}", name=made.name)
+        try:
+            joined = self._datasets(ColumnKey(name, made), pattern).columns.get(made.name)
+        except (SchemaMismatchError, UnsupportedColumnError):  # they differ in dtype, or are read one by one
+            return None
+        # "m" comes before "m1", and "m1/data" before "m/data": values must be in the order of their matches.
+        return None if joined is None or [*joined.paths] != [f"{path}/{name}" for path in table.names] else joined
 
     def _matches(self, made: JoinedColumn) -> tuple[GroupTable, str]:
         """Return what matches the pattern of datasets end to end, and the rest of it, if that is a field of them."""

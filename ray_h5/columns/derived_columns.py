@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, replace
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -290,14 +290,14 @@ class ColumnKey:
     ----------
     what : str
         ``"units"``: the rows of what a column is made of; ``"datasets"``: those that are end to end, or that references
-        lead to; ``"indices"`` and ``"data"``: those of sparse matrices end to end.
+        lead to; the name of a dataset in each of what is end to end, such as ``"indices"`` of sparse matrices.
     of : ColumnLike
         The column, or the dataset of references.
     in_each_group : bool
         Whether they are those of each group that is a row.
     """
 
-    what: Literal["units", "datasets", "indices", "data"]
+    what: str
     of: ColumnLike
     in_each_group: bool = False
 

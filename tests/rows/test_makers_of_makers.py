@@ -1,6 +1,7 @@
 """Columns that are made of made columns: random chains of makers equal numpy, and what has no meaning says so."""
 
 import itertools
+import sys
 
 import h5py
 import numpy as np
@@ -342,3 +343,36 @@ def test_units_of_a_range_share_the_draw_of_their_row(uneven):
     rows = H5Dataset(uneven, [column])
     for one, at in zip(rows[[2, 0]]["wide"], (2, 0), strict=True):
         np.testing.assert_array_equal(np.asarray(one), np.asarray(rows[at]["wide"]))
+
+
+def calls_of(action):
+    """Return how many functions of Python an action calls."""
+    count = itertools.count()
+    sys.setprofile(lambda _, event, __: next(count) if event == "call" else None)
+    try:
+        action()
+    finally:
+        sys.setprofile(None)
+    return next(count)
+
+
+@pytest.mark.parametrize("kind", ["category", "optional"])
+def test_encoded_columns_of_many_matches_are_two_arrays(tmp_path, kind):
+    planned, read = {}, {}
+    for count in (20, 60):
+        path = tmp_path / f"{count}.h5"
+        with h5py.File(path, "w") as file:
+            for i in range(count):
+                names = [("codes", "categories"), ("values", "mask")][kind == "optional"]
+                said = {"category": "categorical", "optional": "nullable-integer"}[kind]
+                values = np.int8([1, 0, -1]) if kind == "category" else np.arange(3)
+                other = np.array([f"k{i % 3}", "all"], "S3") if kind == "category" else np.arange(3) == 2
+                file[f"p{i}/{names[0]}"], file[f"p{i}/{names[1]}"] = values, other
+                file[f"p{i}"].attrs.update({"encoding-type": said, "encoding-version": "0.2.0"})
+        made = []
+        planned[count] = calls_of(lambda path=path, made=made: made.append(H5Dataset(path, [joined("p*")])))
+        expected = [[b"all".decode(), f"k{i % 3}", None] if kind == "category" else [0, 1, None] for i in range(count)]
+        read[count] = calls_of(lambda made=made: made[0][0])
+        assert rows_of(made[0], "p") == list(itertools.chain(*expected))
+    assert planned[60] - planned[20] < 40 * 500
+    assert read[60] - read[20] < 40 * 30

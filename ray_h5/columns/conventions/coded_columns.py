@@ -11,8 +11,9 @@ import numpy as np
 
 from ray_h5.buffers import empty, objects
 from ray_h5.columns.stored_values import Stored
-from ray_h5.columns.values import Decoded
+from ray_h5.columns.values import Decoded, read_units
 from ray_h5.errors import CastError, CorruptFileError, UnsupportedColumnError
+from ray_h5.manifest.file_table import digest_of
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.partition import Partition
@@ -48,8 +49,37 @@ def category(reader: FileReader, name: str, codes: Stored, categories: ColumnLay
     return of_categories(codes, name, whole, path)
 
 
-def of_categories(codes: Stored, name: str, categories: np.ndarray | JoinedArray, path: str) -> Decoded:
-    """Return codes as categories: numbers, or texts as bytes; those of datasets of groups are read with the codes."""
+def categories_of_each(reader: FileReader, name: str, codes: Stored, categories: JoinedArray) -> Decoded:
+    """Return a column whose codes stand for values of several datasets, those of one after those of the one before.
+
+    Categories may be in another order in each. Codes that are delivered are numbers among all of them::
+
+        dataset           0          1             all
+        categories        a  b       c  a          a  b  c
+        code among all    0  1       2  0
+    """
+    category(reader, name, codes, categories)  # raises for what are no categories
+    stored = Stored.end_to_end(name, categories)
+    paths = categories.paths
+    key = f"categories below {digest_of(paths.groups.data + paths.groups.ends.tobytes())}{paths.below}"
+    known: dict[Any, int] = {}
+    numbers = [known.setdefault(value, len(known)) for value in reader.fact(key, lambda: read_units(reader, stored))]
+    values = np.array([*known], object) if stored.dtype.kind in "OS" else np.array([*known], stored.dtype)
+    return of_categories(codes, name, values, reader.path, (categories.units, np.array([*numbers, -1])))
+
+
+def of_categories(
+    codes: Stored,
+    name: str,
+    categories: np.ndarray | JoinedArray,
+    path: str,
+    of_each: tuple[Partition, np.ndarray] | None = None,
+) -> Decoded:
+    """Return codes as categories: numbers, or texts as bytes; those of datasets of groups are read with the codes.
+
+    With `of_each`, codes of each dataset are of its own categories: which these are, and the number of each among all,
+    with -1 at the end.
+    """
     named = categories.tolist() if isinstance(categories, np.ndarray) else []
     texts = [value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value) for value in named]
     element = np.dtype(object) if categories.dtype.kind in "OS" else categories.dtype
@@ -61,6 +91,10 @@ def of_categories(codes: Stored, name: str, categories: np.ndarray | JoinedArray
 
     def table_of(units: np.ndarray) -> tuple[Sequence[Part], Any]:
         """Return the categories; and for each unit, the first of its own among them, and how many there are."""
+        if of_each is not None:
+            assert isinstance(codes.address, JoinedArray)
+            parts, (held, _) = codes.address.units.part_of(units), of_each
+            return (), (categories, held.starts[parts], held.lengths_of(parts))
         if isinstance(categories, np.ndarray):
             return (), (categories, np.zeros(len(units), np.int64), np.full(len(units), len(categories)))
         assert isinstance(codes.address, JoinedArray)
@@ -79,6 +113,8 @@ def of_categories(codes: Stored, name: str, categories: np.ndarray | JoinedArray
                 f"{codes.where(name, rows[at[0]])}: code {stored[at]} stands for nothing: there are {counts[at[0]]} "
                 "categories, and -1 is a missing value. Restore the file from a copy, or write it again."
             )
+        if of_each is not None:
+            stored, first = of_each[1][np.where(stored < 0, -1, stored + first.reshape(of_unit))], np.zeros_like(first)
         if dtype.kind in "iu":
             if isinstance(categories, JoinedArray):
                 raise CastError(
