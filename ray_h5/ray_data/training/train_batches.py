@@ -20,6 +20,7 @@ from ray_h5.ray_data.ray_internals import own_error, world_rank
 from ray_h5.ray_data.training.collate import Dtype, TorchCollate
 from ray_h5.ray_data.training.data_config import shard_of_one
 from ray_h5.ray_data.training.device import as_device
+from ray_h5.ray_data.training.worker_shard import WorkerShard
 from ray_h5.read.casting import Casting
 
 
@@ -48,9 +49,12 @@ class TrainBatches:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         ask_for(self._shard, as_setting(self._epoch, self._start))
         self.rows, self._has_begun, self._running = 0, True, None
-        batches: Iterable[dict[str, Any]] = self._shard.iter_torch_batches(**self._options)
+        # A shard counts what it hands out: it moves batches itself, as they are moved ahead of the training.
+        moves_itself = isinstance(self._shard, WorkerShard)
+        device = self._device if moves_itself else torch.device("cpu")
+        made: Iterable[dict[str, Any]] = self._shard.iter_torch_batches(**self._options, device=device)
         try:
-            for batch in to_device(batches, self._device):
+            for batch in made if moves_itself else to_device(made, self._device):
                 if not self.rows:
                     # At the first batch: another iteration of the dataset may begin between two batches.
                     self._running = self._find_running()
@@ -166,7 +170,6 @@ def train_batches(
         "batch_size": as_integer("batch_size", batch_size, 1),
         "prefetch_batches": as_integer("prefetch_batches", prefetch_batches, 0),
         "drop_last": as_flag("drop_last", drop_last),
-        "device": "cpu",  # to_device moves them, ahead of the training
     }
     if not isinstance(name, str) or not name:
         found_type = repr(name) if isinstance(name, str) else f"a {type(name).__name__}"

@@ -16,7 +16,7 @@ from ray.train import RunConfig, ScalingConfig, TrainingFailedError
 from ray.train.torch import TorchTrainer
 
 import ray_h5
-from ray_h5 import Position, Shuffle, TorchCollate, between, set_epoch, where
+from ray_h5 import Position, Shuffle, TorchCollate, between, device, set_epoch, where
 from ray_h5.errors import CorruptChunkError, OptionError, PositionError
 from ray_h5.loading import read_calls
 from ray_h5.loading.rank_shares import Share
@@ -31,6 +31,7 @@ from tests.golden.layouts import encoded
 from tests.golden.orders import dataset_of
 from tests.index.kit import plan_files, resume
 from tests.ray_data.kit import consume_together, position_at, write_chunked
+from tests.ray_data.training.test_device import Streams
 
 pytestmark = pytest.mark.usefixtures("ray_local")
 
@@ -250,6 +251,17 @@ class TestWorkers(TestTasks):
         set_epoch(shard, 0, state)
         assert ids(shard.iter_torch_batches(batch_size=BATCH, drop_last=True)) == order_of(paths, 0)[BATCH : BATCH * 18]
         assert running_epoch(shard).start.epoch == 0
+
+    def test_it_has_handed_out_what_train_batches_has_where_copies_run_ahead(self, paths, monkeypatch):
+        Streams(monkeypatch)
+        monkeypatch.setattr(device, "as_device", lambda wanted, *_: torch.device(wanted))
+        (shard,) = shards_of(read(paths), "workers")
+        options = {"batch_size": BATCH, "collate_fn": TorchCollate()}
+        batches = TrainBatches(shard, "train", 1, None, torch.device("cuda"), options)
+        for step, _ in enumerate(batches, 1):
+            time.sleep(0.01)  # so that copies are ahead
+            assert shard.state_dict() == batches.position().to_dict()
+            assert batches.position().rows == min(step * BATCH, 150)
 
     def test_formats(self, paths):
         (shard,) = shards_of(read(paths), "workers")
