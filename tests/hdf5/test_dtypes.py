@@ -4,7 +4,7 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5 import H5Dataset, RowReader
+from ray_h5 import Groups, H5Dataset, RowReader
 from ray_h5.errors import UnsupportedColumnError
 from tests.hdf5.h5kit import assert_same, by_h5py, dataset_with, plist_with, replace_once
 from tests.kit.files import save
@@ -73,13 +73,34 @@ def test_fields_of_fields_are_named_by_their_way(tmp_path):
         RowReader(tmp_path / "a.h5").read(["x"])
 
 
+def brain_float():
+    """bfloat16, which is float32 in numpy."""
+    made = h5py.h5t.IEEE_F32LE.copy()
+    made.set_fields(15, 7, 8, 0, 7)
+    made.set_size(2)
+    return made
+
+
+def test_groups_of_values_that_are_smaller_in_the_file(tmp_path):
+    """They lie beside each other, and do not overlap."""
+    words = np.random.default_rng(0).integers(0, 30_000, (3, 16), dtype="<u2")
+    with h5py.File(tmp_path / "a.h5", "w", libver="latest") as file:
+        for group in range(3):
+            file.require_group(f"g{group}")
+        for group, of_group in enumerate(words):
+            dataset_with(file, f"g{group}/x", (16,), plist_with(None), brain_float()).id.write(
+                h5py.h5s.ALL, h5py.h5s.ALL, of_group, brain_float()
+            )
+    dataset = H5Dataset(tmp_path / "a.h5", ["x"], rows=Groups("g*"))
+    for group, of_group in enumerate(words):
+        np.testing.assert_array_equal(dataset[group]["x"], (of_group.astype("<u4") << 16).view("<f4"))
+
+
 @pytest.mark.parametrize("chunks", [None, (3,)])
 @pytest.mark.parametrize("has_reference", [False, True])
 def test_fields_of_floats_that_numpy_lacks(tmp_path, chunks, has_reference):
     """bfloat16 is float32 in numpy: with the places of the file, it would reach into the next field."""
-    brain = h5py.h5t.IEEE_F32LE.copy()
-    brain.set_fields(15, 7, 8, 0, 7)
-    brain.set_size(2)
+    brain = brain_float()
     fields = [("f", brain), ("i", h5py.h5t.STD_U16LE), ("pair", h5py.h5t.array_create(brain, (2,))), ("j", None)]
     inner = h5py.h5t.create(h5py.h5t.COMPOUND, 4)
     inner.insert(b"f", 0, brain)

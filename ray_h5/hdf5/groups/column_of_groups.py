@@ -266,7 +266,7 @@ def check_places(path: str, table: GroupTable, file_bytes: int) -> None:
     columns = list(table.columns.values())
     parts = [np.empty((4, 0), np.int64)]
     for owner, column in enumerate(columns):
-        item = np.array([layout.stored_dtype.itemsize for layout in column.layouts], np.int64)
+        item = np.array([layout.item_bytes or layout.stored_dtype.itemsize for layout in column.layouts], np.int64)
         there = np.flatnonzero((column.offsets != UNALLOCATED) & (column.class_of >= 0))
         # As float first: a damaged shape may not fit into int64.
         size = column.shapes[there].astype(np.float64).prod(axis=1) * item[column.class_of[there]]
