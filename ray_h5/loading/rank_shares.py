@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -33,38 +33,77 @@ INDICES_AT_ONCE = 1 << 14
 """How many indices are computed by one call."""
 
 
+class Place(NamedTuple):
+    """Where in an epoch a sample is."""
+
+    seed: int = 0
+    """The seed of the order."""
+    epoch: int = 0
+    draw: int = -1
+    """Which draw of the epoch it is, if an epoch may draw a row several times; else -1."""
+    is_padding: bool = False
+    """Whether it comes again only so that all ranks have equally many."""
+    drawn: int = 0
+    """Which draw of values that are drawn is meant, of those of all epochs; 0 if the index says it: `Share.indices`."""
+
+
 class Placed(int):
-    """The index of a sample that says where in an epoch it is, for columns that depend on that.
+    """The index of a sample that says where in an epoch it is, for what depends on that.
 
-    Samplers yield it for a dataset that asks for such columns. Loaders, collators and workers pass it on: it is an
-    integer.
-
-    Attributes
-    ----------
-    seed, epoch : int
-        The seed of the order, and the epoch.
-    draw : int
-        Which draw of the epoch it is, if an epoch may draw a row several times; else -1.
-    is_padding : bool
-        Whether it comes again only so that all ranks have equally many.
+    Samplers yield it for a dataset that asks for it. Loaders, collators and workers pass it on: it is an integer.
     """
 
-    seed: int
-    epoch: int
-    draw: int
-    is_padding: bool
+    place: Place
 
-    def __new__(cls, index: int, seed: int = 0, epoch: int = 0, draw: int = -1, is_padding: bool = False) -> Self:
+    def __new__(cls, index: int, place: Place = Place()) -> Self:  # noqa: B008  frozen
         made = super().__new__(cls, index)
-        made.seed, made.epoch, made.draw, made.is_padding = seed, epoch, draw, is_padding
+        made.place = place
         return made
 
     def at(self, index: int) -> Placed:
         """Return another index of the same place, as a `Subset` has it."""
-        return Placed(index, self.seed, self.epoch, self.draw, self.is_padding)
+        return Placed(index, self.place)
+
+    def __sub__(self, first: int) -> Placed:
+        """Return the index in one of several datasets, as a `ConcatDataset` computes it."""
+        return self.at(int(self) - first)
+
+    def among(self, num_rows: int) -> int:
+        """Return the index among rows whose values are drawn, which says the draw; see `Share.indices`."""
+        drawn = self.place.drawn
+        return int(self) % num_rows - (drawn + 1) * num_rows if drawn else int(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Placed, (int(self), self.seed, self.epoch, self.draw, self.is_padding)
+        return Placed, (int(self), self.place)
+
+
+class PlacedIndices(Sequence[int]):
+    """The indices of a `Subset`: that of a `Placed` is one, too."""
+
+    def __init__(self, indices: Any) -> None:
+        self.indices = indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, index: Any) -> Any:
+        found = self.indices[index]
+        return index.at(int(found)) if isinstance(index, Placed) else found
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self.indices == (other.indices if isinstance(other, PlacedIndices) else other))
+
+    __hash__ = None  # type: ignore[assignment]  # as that of a list
+
+    def __array__(self, *options: Any, **named: Any) -> np.ndarray:
+        return np.asarray(self.indices).__array__(*options, **named)
+
+    def __repr__(self) -> str:
+        return repr(self.indices)
+
+
+_OF_EACH = "is_padding", "drawn"
+"""What `Places` always has an array of."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,6 +120,8 @@ class Places(Sequence[int]):
         int64: which draw of the epoch each is, if an epoch may draw a row several times.
     is_padding : numpy.ndarray
         bool.
+    drawn : numpy.ndarray
+        int64: see `Place`.
     """
 
     indices: np.ndarray
@@ -88,6 +129,7 @@ class Places(Sequence[int]):
     epoch: int
     draws: np.ndarray | None
     is_padding: np.ndarray
+    drawn: np.ndarray
 
     @classmethod
     def parts_of(cls, asked: Sequence[Sequence[int]]) -> Iterator[tuple[Any, Places]]:
@@ -99,12 +141,14 @@ class Places(Sequence[int]):
         by_epoch = defaultdict[Any, list[tuple[int, Placed]]](list)
         for place, given in enumerate(index for indices in asked for index in indices):
             index = given if isinstance(given, Placed) else Placed(given)
-            by_epoch[index.seed, index.epoch, index.draw < 0].append((place, index))
+            where = index.place
+            by_epoch[where.seed, where.epoch, where.draw < 0].append((place, index))
         for (seed, epoch, is_once), listed in by_epoch.items():
-            draws = None if is_once else np.array([index.draw for _, index in listed])
-            is_padding = np.array([index.is_padding for _, index in listed])
+            places = [index.place for _, index in listed]
+            draws = None if is_once else np.array([where.draw for where in places])
+            is_padding, drawn = (np.array([getattr(where, name) for where in places]) for name in _OF_EACH)
             at, indices = np.array([place for place, _ in listed]), np.array([int(index) for _, index in listed])
-            yield at, cls(indices, seed, epoch, draws, is_padding)
+            yield at, cls(indices, seed, epoch, draws, is_padding, drawn)
 
     def _joins(self, other: Places) -> bool:
         is_drawn = self.draws is not None, other.draws is not None
@@ -112,10 +156,9 @@ class Places(Sequence[int]):
 
     def _with(self, parts: Any) -> Places:
         """Return all indices of some parts, of which this is one."""
-        indices = np.concatenate([part.indices for part in parts])
-        is_padding = np.concatenate([part.is_padding for part in parts])
         draws = None if self.draws is None else np.concatenate([part.draws for part in parts])
-        return Places(indices, self.seed, self.epoch, draws, is_padding)
+        indices, *of_each = (np.concatenate([getattr(part, name) for part in parts]) for name in ("indices", *_OF_EACH))
+        return Places(indices, self.seed, self.epoch, draws, *of_each)
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -123,14 +166,15 @@ class Places(Sequence[int]):
     def __getitem__(self, at: Any) -> Any:
         draws = None if self.draws is None else self.draws[at]
         if isinstance(at, slice):
-            return Places(self.indices[at], self.seed, self.epoch, draws, self.is_padding[at])
+            return Places(self.indices[at], self.seed, self.epoch, draws, self.is_padding[at], self.drawn[at])
         draw = -1 if draws is None else int(draws)
-        return Placed(int(self.indices[at]), self.seed, self.epoch, draw, bool(self.is_padding[at]))
+        place = Place(self.seed, self.epoch, draw, bool(self.is_padding[at]), int(self.drawn[at]))
+        return Placed(int(self.indices[at]), place)
 
     def __iter__(self) -> Iterator[Placed]:
         draws = [-1] * len(self) if self.draws is None else self.draws.tolist()
-        for index, draw, is_padding in zip(self.indices.tolist(), draws, self.is_padding.tolist(), strict=True):
-            yield Placed(index, self.seed, self.epoch, draw, is_padding)
+        each = zip(self.indices.tolist(), draws, self.is_padding.tolist(), self.drawn.tolist(), strict=True)
+        return (Placed(index, Place(self.seed, self.epoch, *of_place)) for index, *of_place in each)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.indices, dtype, copy=copy)
@@ -203,9 +247,10 @@ class Share:
 
     def placed(self, positions: np.ndarray, indices: np.ndarray) -> Places:
         """Return indices of rows at some positions, which say where they are in the epoch."""
-        rows, order = self.order.epoch_rows, self.order
+        rows, order, epoch = self.order.epoch_rows, self.order, self.start.epoch
         draws = positions % rows if order.may_repeat else None
-        return Places(indices, order.seed, self.start.epoch, draws, positions >= rows)
+        drawn = np.zeros_like(positions) if self.is_drawn else order.draw_numbers(positions, epoch)
+        return Places(indices, order.seed, epoch, draws, positions >= rows, drawn)
 
     def pieces(self, rows: int = 1) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield positions and selected indices of what is left to read, some thousand at once: a multiple of `rows`."""

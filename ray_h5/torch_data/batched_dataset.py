@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, SupportsIndex, TypeAlias, cast
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import Dataset, Subset, default_collate
 
 from ray_h5.errors import UnknownOptionError
-from ray_h5.loading.rank_shares import Placed
+from ray_h5.loading.rank_shares import Placed, PlacedIndices
 from ray_h5.plan.row_source import check_indices
 
 Many: TypeAlias = Sequence[int] | np.ndarray | torch.Tensor
@@ -79,12 +79,31 @@ def _batch(samples: Sequence[Any]) -> Any:
     return default_collate(samples) if len(samples) else getattr(samples, "whole", samples)
 
 
-def datasets_in(dataset: Any) -> Iterator[Any]:
-    """Yield a dataset, and all datasets inside it: those of a ConcatDataset, StackDataset, Subset or wrapper."""
-    yield dataset
-    several = getattr(dataset, "datasets", ())
-    several = several.values() if isinstance(several, Mapping) else several
-    inner = [getattr(dataset, name, None) for name in ("dataset", "base_dataset")]
-    for member in (*(several if isinstance(several, Iterable) else ()), *inner):
-        if isinstance(member, Dataset):
-            yield from datasets_in(member)
+def datasets_in(dataset: Any) -> list[Any]:
+    """Return a dataset, and all datasets inside it: those of a ConcatDataset, StackDataset, Subset or wrapper."""
+    found, todo = {id(dataset): dataset}, [dataset]
+    while todo:
+        outer = todo.pop()
+        several = getattr(outer, "datasets", ())
+        several = several.values() if isinstance(several, Mapping) else several
+        for member in (*(several if isinstance(several, Iterable) else ()), *getattr(outer, "__dict__", {}).values()):
+            if isinstance(member, Dataset) and id(member) not in found:
+                found[id(member)] = member
+                todo.append(member)
+    return [*found.values()]
+
+
+def places_indices(dataset: Any) -> bool:
+    """Return whether samplers have to say where in an epoch a sample is; a `Subset` around such samples passes it on.
+
+    A dataset whose values alone are drawn gets the draw as a part of the index, but not from inside another one.
+    """
+    if hasattr(dataset, "_needs_places"):
+        return bool(dataset._needs_places)
+    inner = datasets_in(dataset)
+    if not any(getattr(each, name, False) for each in inner for name in ("_needs_places", "is_drawn")):
+        return False
+    for each in inner:
+        if isinstance(each, Subset) and not isinstance(each.indices, PlacedIndices):
+            each.indices = PlacedIndices(each.indices)
+    return True

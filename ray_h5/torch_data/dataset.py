@@ -324,8 +324,9 @@ class H5Dataset(BatchedDataset):
 
     def _draws_equally(self, indices: Many) -> bool:
         """Return whether what is drawn for indices would be the same in each epoch: no sampler of ours gave them."""
-        is_plain = "row_key" in self._places and len(indices) > 0 and not isinstance(indices[0], Placed)
-        return is_plain or (self.is_drawn and not self._is_sampled)
+        if len(indices) and isinstance(indices[0], Placed):
+            return False
+        return ("row_key" in self._places and len(indices) > 0) or (self.is_drawn and not self._is_sampled)
 
     @property
     def has_own_length(self) -> bool:

@@ -24,6 +24,7 @@ from ray_h5.order.epoch_order import Order, plain_order
 from ray_h5.order.fingerprint import fingerprint
 from ray_h5.order.position import Position, PositionLike
 from ray_h5.plan.row_source import RowSource
+from ray_h5.torch_data.batched_dataset import places_indices
 from ray_h5.torch_data.ranks import (
     OwnRank,
     has_accelerator,
@@ -130,6 +131,8 @@ class OrderSampler(DistributedSampler[int]):
         self._cursor = Cursor(order, plan)
         if getattr(dataset, "is_drawn", False):
             cast("Any", dataset)._is_sampled = True
+        self._is_placed = places_indices(dataset)
+        """Whether indices say where in an epoch they are: columns that are added, and draws, depend on it."""
         self.batch_values = None if wanted is None else wanted.batch_values
         """The most that the lengths of the rows of a batch sum up to."""
         self._cuts: tuple[Position | None, np.ndarray] = (None, np.empty(0, np.int64))
@@ -261,9 +264,7 @@ class OrderSampler(DistributedSampler[int]):
 
     def _listed(self, share: Share) -> Callable[[np.ndarray, np.ndarray], Sequence[int]]:
         """Return what makes a sequence of positions and indices."""
-        # Only columns that are added depend on the epoch.
-        needs_places = getattr(self.dataset, "_needs_places", False)
-        return share.placed if needs_places else lambda _, indices: cast("list[int]", indices.tolist())
+        return share.placed if self._is_placed else lambda _, indices: cast("list[int]", indices.tolist())
 
     def tasks(self, *, whole: bool = False) -> Begun[Task]:
         """Begin an iteration; return where, and this rank's runs as batches to make.

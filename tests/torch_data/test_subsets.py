@@ -84,6 +84,72 @@ def test_blocks_that_are_drawn_differ_in_each_epoch(tmp_path):
     assert torch.equal(first[0], drawn[[6, 1, 3]]["raw"])
 
 
+class Wrapper(torch.utils.data.Dataset):
+    """What people write around a dataset."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        return dict(self.rows[index])
+
+
+INSIDE = {
+    "a list": lambda data: Subset(data, [59, 3, 3, -1, 20, 19, 0]),
+    "a range": lambda data: Subset(data, range(2, 60, 3)),
+    "an array": lambda data: Subset(data, np.arange(40)[::-2]),
+    "a tensor": lambda data: Subset(data, torch.arange(9)),
+    "of a subset": lambda data: Subset(Subset(data, range(0, 60, 2)), range(20, 0, -3)),
+    "random split": lambda data: random_split(data, [40, 20], torch.Generator().manual_seed(1))[1],
+    "several": lambda data: ConcatDataset([Subset(data, range(5)), data, Subset(data, [7, 9])]),
+    "of several": lambda data: Subset(ConcatDataset([data, data]), range(119, 50, -2)),
+    "a wrapper": lambda data: Wrapper(Subset(data, range(12, 30))),
+}
+
+
+@pytest.mark.parametrize("how", INSIDE)
+def test_samples_inside_other_datasets_are_drawn_for_their_epoch(tmp_path, how, caplog):
+    """As those of a `loader` of all rows: their keys, and blocks at corners that are drawn."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["raw"] = np.arange(4000.0)
+    drawn = H5Dataset(
+        tmp_path / "a.h5", rows=Patches({"raw": (4,)}, per_file=60), include_row_keys=True, include_row_ids=True
+    )
+    some = INSIDE[how](drawn)
+    sampler, whole = OrderSampler(some, seed=3), loader(drawn, 60, seed=3)
+    read = DataLoader(some, 7, sampler=sampler, num_workers=int(how in ("random split", "several")))
+    for epoch in (0, 2):
+        sampler.set_epoch(epoch)
+        whole.set_epoch(epoch)
+        (expected,) = whole
+        by_row = dict(
+            zip(expected["row_id"].tolist(), zip(expected["row_key"], expected["raw"], strict=True), strict=True)
+        )
+        count = 0
+        for batch in read:
+            for row, key, block in zip(batch["row_id"].tolist(), batch["row_key"], batch["raw"], strict=True):
+                assert torch.equal(key, by_row[row][0])
+                assert torch.equal(block, by_row[row][1])
+                count += 1
+        assert count == len(some)
+    assert not caplog.text
+    again = Subset(drawn, [3, 1])
+    OrderSampler(again)
+    assert again.indices == [3, 1]
+    assert repr(again.indices) == "[3, 1]"
+    assert len({*torch.cat([batch["row_key"] for batch in _draws_of(some)]).tolist()}) == 50
+
+
+def _draws_of(some):
+    """Batches of an epoch that has rows several times: each of its draws has a key."""
+    return DataLoader(
+        some, 7, sampler=OrderSampler(some, shuffle=Shuffle("rows", 1, rows_per_epoch=50, weights=np.ones(len(some))))
+    )
+
+
 class Flipped(Subset):
     def __getitem__(self, index):
         return self.dataset[self.indices[-1 - index]]

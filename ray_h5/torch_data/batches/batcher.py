@@ -18,7 +18,7 @@ from ray_h5.columns.schema import ColumnSpec, check_utf8
 from ray_h5.columns.sparse_rows import cast_sparse
 from ray_h5.errors import OptionError
 from ray_h5.loading.origin_columns import ORIGINS, Origin
-from ray_h5.loading.rank_shares import Places
+from ray_h5.loading.rank_shares import Placed, Places
 from ray_h5.loading.read_calls import Call
 from ray_h5.plan.row_cache import owned
 from ray_h5.plan.row_source import RowSource
@@ -77,6 +77,9 @@ class Batcher:
         """Return indices as int64 from 0 on, and those of later draws; raise an error if there is no such sample."""
         if self.source.is_closed:
             raise OptionError(f"{self.name}: this dataset is closed; make a new one")
+        if self.source.is_drawn and isinstance(indices, (list, Places)):
+            rows = self.source.plan.num_rows
+            indices = [index.among(rows) if isinstance(index, Placed) else index for index in indices]
         return self.source.checked(indices, self.name)
 
     def new_arrays(self, count: int) -> dict[str, np.ndarray]:
