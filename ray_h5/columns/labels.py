@@ -153,10 +153,10 @@ class Classes:
     def layout(self, stored: ColumnLayout) -> ColumnLayout:
         """Return the layout of the column as it is delivered."""
         if stored.kind not in _VARYING:
-            return replace(stored, kind="number", stored_dtype=np.dtype(np.int64), element=None, enum=(), fill=None)
+            return stored.made(kind="number", stored_dtype=np.dtype(np.int64), element=None, enum=())
         spec = ColumnSpec.of(stored).with_elements(np.dtype(np.int64))
-        arrays = replace(stored, kind=spec.kind, element=spec.element, ragged_shape=spec.ragged_shape, nullable=False)
-        return replace(arrays, item_bytes=spec.mean_bytes, enum=(), fill=None)
+        arrays = stored.made(kind=spec.kind, element=spec.element, ragged_shape=spec.ragged_shape, nullable=False)
+        return replace(arrays, item_bytes=spec.mean_bytes, enum=())
 
     def __str__(self) -> str:
         shown = [f"{number}={value}" for value, number in zip(self.values, self.numbers, strict=True)]

@@ -93,8 +93,7 @@ class Stored(Values):
             kind = "struct" if dtype.names else _KINDS.get(dtype.kind, "number")
             chunk, of_field = layout.chunk_shape, f"{self.fields[0]}."
             enum = [pair for pair in layout.enum if self.is_one and pair[0].startswith(of_field)]
-            layout = replace(
-                layout,
+            layout = layout.made(
                 name=self.name,
                 kind=kind,
                 shape=(*layout.shape, *axes),
@@ -103,8 +102,6 @@ class Stored(Values):
                 enum=tuple((name.removeprefix(of_field), value) for name, value in enum),
                 item_bytes=0,
                 lost_fields=(),
-                fill=None,
-                offset=None,
             )
         if self.taken:
             lengths = lengths_of(self.layout.row_shape, self.taken)
@@ -117,7 +114,7 @@ class Stored(Values):
         assert not self.taken
         shape = (math.prod(self.layout.shape[:axes]), *self.layout.shape[axes:])
         rows = self._rows.over(axes, len(self.layout.shape))
-        flattened = replace(self.layout, shape=shape, chunk_shape=None, fill=None, offset=None)
+        flattened = self.layout.made(shape=shape, chunk_shape=None)
         return replace(self, layout=flattened, address=rows)
 
     def take(self, taken: Indices) -> Values:

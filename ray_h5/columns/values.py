@@ -270,7 +270,7 @@ class InMemory(Values):
     def constant(cls, reader: FileReader, values: Values) -> InMemory:
         """Return a constant: all units of an array, which are read when they are asked for first."""
         array, read = values.array, cache(partial(read_units, reader, values))
-        whole = replace(array, shape=(1, *array.shape), chunk_shape=None, fill=None, offset=None)
+        whole = array.made(shape=(1, *array.shape), chunk_shape=None)
         return cls(whole, lambda units: np.broadcast_to(read(), (len(units), *array.shape)))
 
     def reading(self, units: Request, out: np.ndarray) -> Reading:
@@ -318,7 +318,7 @@ class NoValues(Values):
 def reshaped(layout: ColumnLayout, *row_shape: int) -> ColumnLayout:
     """Return a layout of the same rows, of another shape, of whose chunks the first axis alone is known."""
     chunk = None if layout.chunk_shape is None else (layout.chunk_shape[0], *row_shape)
-    return replace(layout, shape=(layout.shape[0], *row_shape), chunk_shape=chunk, fill=None, offset=None)
+    return layout.made(shape=(layout.shape[0], *row_shape), chunk_shape=chunk)
 
 
 def rows_of_chunks(layout: ColumnLayout, axes: int) -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -178,6 +178,10 @@ class ColumnLayout(ComparedByContent):
     def chunk_bytes(self) -> int:
         """Bytes of a decoded chunk."""
         return math.prod(self.chunk_shape or ()) * (self.item_bytes or self.stored_dtype.itemsize)
+
+    def made(self, **changes: Any) -> ColumnLayout:
+        """Return the layout of values that are made of these: they lie nowhere, and have no value that fills them."""
+        return replace(self, offset=None, fill=None, **changes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,7 @@ class Take:
     def layout(self, array: ColumnLayout) -> ColumnLayout:
         """Return the layout of the boxes of an array: the first axis is the corners."""
         shape = (math.prod(self.extents(array)), *self.box_shape(array.shape))
-        return replace(array, shape=shape, chunk_shape=None, fill=None, offset=None)
+        return array.made(shape=shape, chunk_shape=None)
 
 
 def rows_in_order(layout: ColumnLayout, axes: int) -> ColumnLayout | None:

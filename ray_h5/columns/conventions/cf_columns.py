@@ -81,7 +81,7 @@ class CF:
         """Return the values that stored ones stand for."""
 
         def layout(array: ColumnLayout) -> ColumnLayout:
-            return replace(array, kind=self.kind, stored_dtype=self.dtype, element=None, enum=())
+            return array.made(kind=self.kind, stored_dtype=self.dtype, element=None, enum=())
 
         return Decoded(values, lambda stored, rows, *_: self._decoded(values, stored, rows), layout)
 

@@ -87,7 +87,7 @@ def of_categories(
     def layout(array: ColumnLayout) -> ColumnLayout:
         enum = tuple(zip(texts, range(len(texts)), strict=True))
         array = replace(array, name=name, path=path, kind="category", stored_dtype=np.dtype(object), element=element)
-        return replace(array, enum=enum, item_bytes=codes.dtype.itemsize, fill=None, offset=None)
+        return array.made(enum=enum, item_bytes=codes.dtype.itemsize)
 
     def table_of(units: np.ndarray) -> tuple[Sequence[Part], Any]:
         """Return the categories; and for each unit, the first of its own among them, and how many there are."""
@@ -155,7 +155,7 @@ def optional(reader: FileReader, name: str, values: Stored, mask: ColumnLayout |
         )
 
     def layout(array: ColumnLayout) -> ColumnLayout:
-        array = replace(array, name=name, path=path, fill=None, offset=None)
+        array = array.made(name=name, path=path)
         if array.kind == "string":
             return replace(array, stored_dtype=np.dtype(object))
         size = array.row_bytes if len(array.shape) == 1 else array.stored_dtype.itemsize

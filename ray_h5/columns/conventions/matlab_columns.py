@@ -101,7 +101,7 @@ def reversed_axes(stored: ColumnLayout) -> Stored:
     """Return the values of a dataset with its axes in the opposite order; those of one axis as they are stored."""
     if len(stored.shape) < 2:
         return Stored.of(stored)
-    plain = replace(stored, chunk_shape=None, offset=None, fill=None, direct=False, enum=())
+    plain = stored.made(chunk_shape=None, direct=False, enum=())
     rows = Take(stored.name, (len(stored.shape) - 1,), is_reversed=True)
     return Stored(replace(plain, shape=stored.shape[::-1]), rows)
 
@@ -133,7 +133,7 @@ def reversed_groups(joined: JoinedArray, said: Sequence[Mapping[str, Any]], clas
 
     def of(group: int) -> Values:
         shape, known = tuple(joined.shapes[group].tolist()), joined.layouts[joined.class_of[group]]
-        layout = replace(known, name=joined.paths[group], shape=shape, chunk_shape=None, offset=None, fill=None)
+        layout = known.made(name=joined.paths[group], shape=shape, chunk_shape=None)
         return reversed_values(layout, said[class_of[group]], is_vector=is_vector)
 
     alike = np.stack([joined.class_of[there], class_of[there]])

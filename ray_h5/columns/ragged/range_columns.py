@@ -339,8 +339,8 @@ class PickedRows(Values):
             rows = layout_of_rows(whole.name, whole, (whole.num_rows, len(at), *inner), whole.chunk_rows, whole.path)
             return replace(rows, kind=kind, stored_dtype=element, element=None, ragged_shape=(), nullable=False)
         if is_list:
-            return replace(whole, element=np.dtype((element, inner)), chunk_shape=None, fill=None, offset=None)
-        return replace(whole, ragged_shape=(None, *inner), fill=None, offset=None)
+            return whole.made(element=np.dtype((element, inner)), chunk_shape=None)
+        return whole.made(ragged_shape=(None, *inner))
 
     def blank(self, dtype: np.dtype) -> Any:
         return self.values.blank(dtype)
@@ -417,14 +417,11 @@ class OfParts(Values):
         dtypes = {layout.dtype for layout in layouts}
         sources = dict.fromkeys(source for layout in layouts for source in layout.sources)
         of_all = next((layout for layout in layouts if layout.kind == "ragged"), layouts[0])
-        array = replace(
-            of_all,
+        array = of_all.made(
             name=self.name,
             stored_dtype=np.result_type(*dtypes) if len(dtypes) > 1 else of_all.stored_dtype,
             sources=tuple(sources),
             direct=all(layout.direct for layout in layouts),
-            fill=None,
-            offset=None,
         )
         if self.units is None:
             return array
@@ -521,8 +518,7 @@ def common_shape(shapes: np.ndarray) -> tuple[int | None, ...]:
 def layout_of_rows(name: str, array: ColumnLayout, shape: tuple[int, ...], chunk_rows: int, path: str) -> ColumnLayout:
     """Return the layout of rows of one shape, which lie where `array` does, but are no dataset themselves."""
     chunks = None if chunk_rows == 1 else (chunk_rows, *shape[1:])
-    rows = replace(array, name=name, shape=shape, chunk_shape=chunks, path=path)
-    return replace(rows, offset=None, fill=None, user_block=0, lost_fields=())
+    return array.made(name=name, shape=shape, chunk_shape=chunks, path=path, user_block=0, lost_fields=())
 
 
 def axes_of_entries(array: ColumnLayout) -> tuple[int | None, ...]:
