@@ -21,7 +21,7 @@ READ_H5 = {
     "What a row is": "rows windows axes",
     "Which columns, and their values": (
         "columns group sidecar attrs labels dtypes casting missing decode_cf include_paths include_row_ids "
-        "include_row_keys include_steps"
+        "include_row_keys include_steps include_padding"
     ),
     "The order, and the end of an epoch": "shuffle tail tail_rows",
     "Ray": "block_rows override_num_blocks preserve_order concurrency num_cpus memory ray_remote_args",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -111,9 +111,15 @@ ORIGINS: dict[str, OriginColumn] = {
 """All of them, in the order in which they are delivered."""
 
 
-def origins_of(wanted: Mapping[str, bool], columns: Collection[str], index: RowIndex) -> dict[str, ColumnSpec]:
-    """Return the columns that are `wanted` beside `columns` of the files; raise an `OptionError` if one cannot be."""
-    added = {name: ORIGINS[name].spec for name, is_wanted in wanted.items() if is_wanted}
+def origins_of(asked: Sequence[bool], columns: Collection[str], index: RowIndex) -> dict[str, ColumnSpec]:
+    """Return those of `ORIGINS` that are asked for beside `columns` of the files.
+
+    Raises
+    ------
+    OptionError
+        If the files have a column of that name, or rows have no steps.
+    """
+    added = {name: ORIGINS[name].spec for name, is_asked in zip(ORIGINS, asked, strict=True) if is_asked}
     for name in added.keys() & set(columns):
         raise OptionError(
             f"the files have a column {name!r} of their own, which was asked to be added; leave one of them out: "

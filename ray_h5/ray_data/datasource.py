@@ -117,8 +117,8 @@ class H5Datasource(Datasource):
         The order of an epoch; None keeps the order of the files.
     tail, tail_rows
         As for `read_h5`.
-    include_paths, include_row_ids, include_row_keys, include_steps : bool
-        Add the column `path`, `row_id`, `row_key`, `step`, as in `read_h5`.
+    include_paths, include_row_ids, include_row_keys, include_steps, include_padding : bool
+        Add the column `path`, `row_id`, `row_key`, `step`, `is_padding`, as in `read_h5`.
     block_rows, num_blocks : int, optional
         Rows of a block, or the number of blocks. By default blocks are made by their size in bytes.
     threads : int
@@ -141,6 +141,7 @@ class H5Datasource(Datasource):
         include_row_ids: bool = False,
         include_row_keys: bool = False,
         include_steps: bool = False,
+        include_padding: bool = False,
         block_rows: int | None = None,
         num_blocks: int | None = None,
         threads: int = 1,
@@ -159,8 +160,8 @@ class H5Datasource(Datasource):
         warn_of_surprises(self._index, files)
         self._delivered = self._index.delivered
         self._columns = self._index.outputs
-        wanted = {"path": include_paths, "row_id": include_row_ids, "row_key": include_row_keys, "step": include_steps}
-        self._added = origins_of({**wanted, "is_padding": tail == "pad"}, self._columns, self._index)
+        asked = include_paths, include_row_ids, include_row_keys, include_steps, include_padding or tail == "pad"
+        self._added = origins_of(asked, self._columns, self._index)
         self.names: tuple[str, ...] = (*self._columns, *self._added)
         """The columns that are delivered, in order."""
         self._predicate: pc.Expression | None = None

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 _INSTEAD = {
     "name": "Datasets have no names: set_epoch(ds, 3) takes the dataset, and train_batches('train', 3, ...) the key of "
     "TorchTrainer(datasets={'train': ds}).",
-    "include_padding": "tail='pad' adds the column is_padding.",
     "batch_size": "Pass it to iter_torch_batches(batch_size=...), train_batches or map_batches.",
     "predicate": "Write read_h5(...).filter(expr=where(...)).",
     "transform": "Write read_h5(...).map_batches(function).",
@@ -43,6 +42,7 @@ def read_h5(
     include_row_ids: bool = False,
     include_row_keys: bool = False,
     include_steps: bool = False,
+    include_padding: bool = False,
     block_rows: int | None = None,
     tail: Literal["keep", "drop", "pad"] = "keep",
     tail_rows: int | None = None,
@@ -77,6 +77,9 @@ def read_h5(
         the same in any task. If a `Shuffle` may draw a row several times in an epoch, each time has another key.
     include_steps : bool
         With `windows`, add the column ``step``: the number, in its file, of the step that a window is of.
+    include_padding : bool
+        Add the column ``is_padding``: whether a row comes again only to fill up an epoch, by `tail` or among the ranks
+        of a `loader`. ``tail="pad"`` adds it, too.
     block_rows : int, optional
         Rows of a block. By default a power of two that makes blocks of about 64 MiB.
     tail : {"keep", "drop", "pad"}
@@ -135,6 +138,7 @@ def read_h5(
         include_row_ids=include_row_ids,
         include_row_keys=include_row_keys,
         include_steps=include_steps,
+        include_padding=include_padding,
         block_rows=block_rows,
         num_blocks=override_num_blocks,
         threads=max(1, int(resources.get("num_cpus", 1))),

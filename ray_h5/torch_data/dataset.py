@@ -157,8 +157,7 @@ class H5Dataset(BatchedDataset):
         include_padding: bool = False,
         **options: Unpack[OptionsButColumns],
     ) -> None:
-        asked = include_paths, include_row_ids, include_row_keys, include_steps, include_padding
-        self._places = tuple(name for name, is_wanted in zip(ORIGINS, asked, strict=True) if is_wanted)
+        self._asked = include_paths, include_row_ids, include_row_keys, include_steps, include_padding
         self._files = FileOptions.of(paths, columns=columns, **options)
         self.transform, padding = transform, Padding.of(pad)
         if predicate is not None:
@@ -172,7 +171,7 @@ class H5Dataset(BatchedDataset):
         self._index = self._files.index()
         warn_of_surprises(self._index, self._files)
         self._specs = self._index.outputs
-        origins_of(dict.fromkeys(self._places, True), self._specs, self._index)
+        self._places = tuple(origins_of(self._asked, self._specs, self._index))
         if self.transform is not None:
             check_transform(self.transform, self.columns)
         if any(spec.kind == "sparse" and not spec.dense for spec in self._specs.values()):

@@ -81,11 +81,6 @@ def test_a_dataset_in_place_of_its_key_is_not_printed():
         train_batches(ray.data.range(3), 0, batch_size=2)
 
 
-def test_padding_is_added_by_the_tail(tmp_path):
-    with pytest.raises(OptionError, match=r"no option 'include_padding'. tail='pad' adds the column is_padding"):
-        ray_h5.read_h5(tmp_path, include_padding=True)
-
-
 def test_datasets_have_no_names(tmp_path):
     with pytest.raises(OptionError, match=r"there is no option 'name'. Datasets have no names: set_epoch\(ds, 3\)"):
         ray_h5.read_h5(tmp_path, name="train")

@@ -106,9 +106,14 @@ def test_what_it_cannot_read_says_so(ds):
 )
 def test_rows_that_do_not_divide_among_ranks_come_again_or_are_spoken_of(tmp_path, options, rows, lost, warns, caplog):
     drop_last, paths = options.pop("drop_last", False), write_chunked(tmp_path, (50, 101))
-    ds = ray_h5.read_h5(paths, columns=["x"], shuffle=Shuffle("auto", 7), include_row_ids=True, **options)
+    added = {"include_row_ids": True, "include_padding": True}
+    ds = ray_h5.read_h5(paths, columns=["x"], shuffle=Shuffle("auto", 7), **added, **options)
     made = [loader(ds, 8, rank=rank, world_size=2, drop_last=drop_last) for rank in range(2)]
-    shares = [ids(batches) for batches in made]
+    epoch = [list(batches) for batches in made]
+    shares = [ids(batches) for batches in epoch]
+    again = torch.cat([batch["is_padding"] for share in epoch for batch in share]).sum()
+    assert again == 2 * rows - len({*shares[0], *shares[1]})  # those alone that came before are marked
+    assert any(ds.to_pandas()["is_padding"]) == (options.get("tail") == "pad")
     assert [len(share) for share in shares] == [rows] * 2
     assert [len(batches) for batches in made] == [-(-rows // 8)] * 2
     assert len(set(range(151)) - {*shares[0], *shares[1]}) == lost
