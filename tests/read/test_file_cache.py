@@ -204,6 +204,25 @@ def test_files_count_by_their_indexes_and_the_last_one_stays(cache):
     assert not len(cache)
 
 
+def test_a_file_is_forgotten_with_those_that_it_leads_to(tmp_path, path):
+    open_file.forget_all()
+    paths = [save(tmp_path / f"source{number}.h5", {"x": VALUES + number}, **STORAGES["gzip"]) for number in range(2)]
+    stack = h5py.VirtualLayout((80, 30), "i4")
+    for number, source in enumerate(paths):
+        stack[40 * number : 40 * number + 40] = h5py.VirtualSource(source, "x", VALUES.shape)
+    with h5py.File(tmp_path / "both.h5", "w") as file:
+        file.create_virtual_dataset("v", stack)
+    both = RowReader(tmp_path / "both.h5", allow_external=[tmp_path])
+    assert_same(both.read(["v"], [79, 3])["v"], np.stack([VALUES[39] + 1, VALUES[3]]))
+    RowReader(path).read(["x"])
+    assert sorted(file.path for file in file_caches.OTHERS.values()) == paths
+    assert len(file_caches.JOINT_COLUMNS) == 1
+    open_file.forget(lambda paths: [each.endswith("both.h5") for each in paths])
+    assert in_cache() == [path]
+    assert (len(file_caches.OTHERS), len(file_caches.JOINT_COLUMNS)) == (0, 0)
+    assert_same(both.read(["v"], [79, 3])["v"], np.stack([VALUES[39] + 1, VALUES[3]]))  # what it holds stays open
+
+
 def test_readers_of_evicted_files_read_on(tmp_path, monkeypatch):
     monkeypatch.setattr(file_caches, "MAX_OPEN_FILES", 2)
     paths = [save(tmp_path / f"{i}.h5", {"x": np.arange(i, i + 4)}) for i in range(6)]
