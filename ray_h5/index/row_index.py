@@ -20,7 +20,7 @@ from ray_h5.columns.schema import TENSOR_KINDS, Cast, ColumnSpec
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import OptionError, PredicateError, RayH5Error, SchemaMismatchError, UnknownColumnError
 from ray_h5.index.facts.common_schema import check_enums, check_known, common_columns
-from ray_h5.index.facts.file_facts import FileFacts, Question, Sources, SourceTable, sources_of
+from ray_h5.index.facts.file_facts import ColumnFacts, FileFacts, Question, Sources, SourceTable, sources_of
 from ray_h5.index.facts.scan_file import check_planned
 from ray_h5.index.scan_files import (
     UNREADABLE,
@@ -565,30 +565,58 @@ def find_cast(index: RowIndex, names: Sequence[str]) -> None:
 
 def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup, cast: Cast) -> RowIndex:
     facts, scope = lookup.ask(paths, Question(columns)), lookup.scope
-    rows, windows, tables = scope.rows, scope.windows, tuple(one.table for one in facts)
-    if windows is not None and windows.at is not None:
-        check_widths(paths, tables, windows, columns)
-    elif windows is not None and rows is not None and rows.episode:
-        check_steps(paths, tables, [name for one in facts for name in one.chosen(columns)], windows)
+    tables = tuple(one.table for one in facts)
+    _check_steps_of(facts, columns, scope)
     if columns is None and any(one.left_out for one in facts):
         warn_of_left_out(facts)
     common = common_columns(facts, columns, scope, cast)
     counts = [_num_rows(one, columns, scope) for one in facts]
     files = FileTable.of(paths, [one.identity for one in facts], counts)
-    if not files.num_rows and rows is not None and rows.is_block:
-        check_any_block(paths, rows)
-    having = {name: [one.columns[name] for one in facts if name in one.columns] for name in common}
-    chunk_rows = {name: max(column.chunk_rows for column in columns_of) for name, columns_of in having.items()}
-    ragged = [name for name, spec in common.items() if scope.by_axis and spec.kind == "ragged"]
-    alike = {name: {column.spec.kind != "ragged" for column in having[name]} for name in ragged}  # in a file
-    varying = frozenset(name for name, are_alike in alike.items() if are_alike == {True})
-    tables = _with_absent(tables, facts, common, counts, needed=any(map(any, alike.values())))
-    if windows is not None:
-        check_any_row(paths, tables, windows)
+    in_files = {name: [one.columns[name] for one in facts if name in one.columns] for name in common}
+    is_array = _rows_of_one_shape(common, in_files) if scope.by_axis else {}
+    tables = _with_absent(tables, facts, common, counts, needed=any(map(any, is_array.values())))
+    _check_any_row(paths, tables, files.num_rows, scope)
     known = tuple(one.known and one.known.without(scope.unread(one.columns, common)) for one in facts)
-    known = known if any(known) else ()
-    looked_up = Found(sources=sources_of([one.sources for one in facts], common))
-    return RowIndex(files, common, chunk_rows, lookup, cast, looked_up, tables, known=known, varying=varying)
+    return RowIndex(
+        files,
+        common,
+        {name: max(column.chunk_rows for column in columns_of) for name, columns_of in in_files.items()},
+        lookup,
+        cast,
+        Found(sources=sources_of([one.sources for one in facts], common)),
+        tables,
+        known=known if any(known) else (),
+        varying=frozenset(name for name, in_file in is_array.items() if all(in_file)),
+    )
+
+
+def _check_steps_of(facts: Sequence[FileFacts], columns: tuple[str, ...] | None, scope: Scope) -> None:
+    """Raise unless the steps of windows are numbered, or spaced in time, as the windows ask for."""
+    rows, windows = scope.rows, scope.windows
+    paths, tables = [one.path for one in facts], tuple(one.table for one in facts)
+    if windows is not None and windows.at is not None:
+        check_widths(paths, tables, windows, columns)
+    elif windows is not None and rows is not None and rows.episode:
+        check_steps(paths, tables, [name for one in facts for name in one.chosen(columns)], windows)
+
+
+def _check_any_row(paths: Sequence[str], tables: tuple[RowTable | None, ...], num_rows: int, scope: Scope) -> None:
+    """Raise if no file has a block, or a window, and so no row."""
+    if not num_rows and scope.rows is not None and scope.rows.is_block:
+        check_any_block(paths, scope.rows)
+    if scope.windows is not None:
+        check_any_row(paths, tables, scope.windows)
+
+
+def _rows_of_one_shape(
+    common: Mapping[str, ColumnSpec], in_files: Mapping[str, Sequence[ColumnFacts]]
+) -> dict[str, list[bool]]:
+    """Return for each column of rows of varying shape whether those of each file have one shape.
+
+    Such as images of another size in each file: arrays there, and arrays of their own in all files together.
+    """
+    ragged = [name for name, spec in common.items() if spec.kind == "ragged"]
+    return {name: [column.spec.kind != "ragged" for column in in_files[name]] for name in ragged}
 
 
 def _with_absent(
