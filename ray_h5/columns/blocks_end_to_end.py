@@ -11,7 +11,7 @@ import numpy as np
 from ray_h5.buffers import empty
 from ray_h5.columns.ragged.range_columns import OfParts
 from ray_h5.columns.stored_values import Stored
-from ray_h5.columns.values import Decoded, Reading, Values
+from ray_h5.columns.values import Decoded, Reading, Taken, Values
 from ray_h5.manifest.indices import Indices
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
@@ -88,7 +88,18 @@ def can_be_cut(values: Values) -> bool:
         return values.of_each_value and values.mask is None and values.table_of is None and can_be_cut(values.values)
     if isinstance(values, OfParts):
         return values.of is None and all(map(can_be_cut, values.parts))
+    if isinstance(values, Taken):
+        return values.entries is None and can_be_cut(values.values)
     return isinstance(values, Stored) and isinstance(values.address, (str, JoinedArray))
+
+
+def num_axes(values: Values) -> int:
+    """Return how many axes the arrays of values have, without those that fields add."""
+    if isinstance(values, (Decoded, Taken)):
+        return num_axes(values.values)
+    if isinstance(values, OfParts):
+        return num_axes(values.parts[0])
+    return len(values.layout.shape if isinstance(values, Stored) else values.array.shape)
 
 
 def _lines(values: Values, axes: tuple[int, ...], box: tuple[int, ...], taken: Indices, places: int) -> Values:
@@ -99,6 +110,8 @@ def _lines(values: Values, axes: tuple[int, ...], box: tuple[int, ...], taken: I
         lines = tuple(_lines(part, axes, box, taken, places) for part in values.parts)
         units = None if values.units is None else Partition(values.units.starts * places)
         return replace(values, parts=lines, part_of=_of_lines(values.part_of, places), units=units)
+    if isinstance(values, Taken):  # what fields add is taken of whole lines, which have one axis more
+        return replace(values, values=_lines(values.values, axes, box, taken, places), taken=(None, *values.taken))
     assert isinstance(values, Stored)
     return values.boxes(axes, box, taken)
 

@@ -81,11 +81,6 @@ class Stored(Values):
         return np.result_type(*(kind.newbyteorder("=") for kind, _ in types)), (len(types), *shape)
 
     @property
-    def num_axes(self) -> int:
-        """How many axes the array of values has, without those that fields add."""
-        return len(self.layout.shape)
-
-    @property
     def array(self) -> ColumnLayout:
         layout = self.layout
         if self.fields:

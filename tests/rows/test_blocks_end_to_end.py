@@ -86,6 +86,26 @@ def test_blocks_of_datasets_that_are_packed_in_several_ways(tmp_path):
         np.testing.assert_array_equal(row["x"], whole[at : at + 3, of : of + 2])
 
 
+def test_parts_of_the_axis_that_fields_add(tmp_path):
+    values = np.zeros((5, 3), TYPE)
+    values["u"], values["w"] = np.arange(15).reshape(5, 3), np.arange(15).reshape(5, 3) * 0.5
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x0"], file["x1"] = values[:2], values[2:]
+    both = np.stack([values["w"], values["u"]], -1)
+    columns = {
+        "whole": (joined(fields("x*", ["w", "u"]), name="x"), both),
+        "inner": (joined(part(fields("x*", ["w", "u"]), {1: [1]}), name="x"), both[..., [1]]),
+        "outer": (part(joined(fields("x*", ["w", "u"]), name="x"), {2: [1]}), both[..., [1]]),
+        "twice": (part(joined(part(fields("x*", ["w", "u"]), {1: [1, 0]}), name="x"), {2: [0]}), both[..., [1]]),
+    }
+    for column, expected in columns.values():
+        rows = H5Dataset(tmp_path, [column], rows=Patches({"x": (3, 2)}, stride=(1, 1)))
+        assert len(rows) == 6
+        for i, row in enumerate(rows):
+            at, of = divmod(i, 2)
+            np.testing.assert_array_equal(row["x"], expected[at : at + 3, of : of + 2])
+
+
 def test_parts_along_an_axis_that_blocks_cut(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["x0"], file["x1"] = np.zeros((2, 3, 4)), np.zeros((2, 3, 4))

@@ -10,7 +10,7 @@ from itertools import combinations
 
 import numpy as np
 
-from ray_h5.columns.blocks_end_to_end import BlocksEndToEnd, can_be_cut
+from ray_h5.columns.blocks_end_to_end import BlocksEndToEnd, can_be_cut, num_axes
 from ray_h5.columns.derived_columns import RowEntries, joined_in
 from ray_h5.columns.file_columns import FileColumns
 from ray_h5.columns.stored_values import Stored
@@ -169,8 +169,8 @@ class Blocks:
             names.append(self.kind.where_any[0])
         for name in names:
             values = self.values_of(name)
-            stored, array = _stored(values), values.array
-            layouts[name] = array if stored is None else replace(array, shape=array.shape[: stored.num_axes])
+            array = values.array
+            layouts[name] = replace(array, shape=array.shape[: num_axes(values)])
         return layouts
 
     @cached_property
