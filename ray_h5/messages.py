@@ -126,3 +126,12 @@ def remove_handler() -> None:
         logger.removeHandler(_own)
         if logger.level == logging.INFO:
             logger.setLevel(logging.NOTSET)
+
+
+def size(nbytes: int) -> str:
+    """Return a number of bytes with three digits and a unit."""
+    value, units = float(nbytes), ["B", "kB", "MB", "GB", "TB"]
+    while value >= 999.5 and len(units) > 1:
+        value /= 1000
+        units.pop(0)
+    return f"{nbytes} B" if units[0] == "B" else f"{value:.3g} {units[0]}"

@@ -20,12 +20,12 @@ from ray_h5 import __version__
 from ray_h5.columns.sparse_rows import SparseRow
 from ray_h5.errors import RayH5Error
 from ray_h5.inspect.text import sections
-from ray_h5.messages import counted, printable
+from ray_h5.messages import counted, printable, size
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.plan.read_plan import make_plan
 from ray_h5.plan.shuffle_effect import shuffle_effect
 from ray_h5.shown_values import finite_range, is_picture, pixels, short_text
-from ray_h5.writing.layouts import Layout, size
+from ray_h5.writing.layouts import Layout
 
 if TYPE_CHECKING:
     from ray_h5.index.file_options import FileOptions

@@ -10,8 +10,7 @@ from typing import NamedTuple
 from ray_h5.inspect.report import ColumnReport, Delivery, FileReport, Report, Unreadable
 from ray_h5.inspect.similar_columns import leaves, merge_similar, walk
 from ray_h5.inspect.store_cost import StoreReport
-from ray_h5.messages import counted, few, printable
-from ray_h5.writing.layouts import size
+from ray_h5.messages import counted, few, printable, size
 
 MAX_LINES = 60
 # A file that opens with more has its metadata in many places.

@@ -35,15 +35,6 @@ def chunk_faults(rows: int, nbytes: int, chunks: int, is_encoded: bool, is_split
     return tuple(name for name, is_there in faults.items() if is_there)
 
 
-def size(nbytes: int) -> str:
-    """Return a number of bytes with three digits and a unit."""
-    value, units = float(nbytes), ["B", "kB", "MB", "GB", "TB"]
-    while value >= 999.5 and len(units) > 1:
-        value /= 1000
-        units.pop(0)
-    return f"{nbytes} B" if units[0] == "B" else f"{value:.3g} {units[0]}"
-
-
 @dataclass(frozen=True, slots=True)
 class Layout:
     """How columns are laid out, as a user says it.

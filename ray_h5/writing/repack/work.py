@@ -20,11 +20,11 @@ from ray_h5.index.file_options import FileOptions
 from ray_h5.manifest.file_state import FileState
 from ray_h5.manifest.known_columns import num_chunks
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.messages import counted, few
+from ray_h5.messages import counted, few, size
 from ray_h5.storage.storage_of_path import storage_of, whole_path
 from ray_h5.writing.destination import Destination
 from ray_h5.writing.file_writer import OutputFile, writing
-from ray_h5.writing.layouts import GOOD_BYTES, Layout, chunk_faults, size
+from ray_h5.writing.layouts import GOOD_BYTES, Layout, chunk_faults
 from ray_h5.writing.repack.copy_file import PIECE, Copied, FileCopy, NewLayout, codec_of
 
 if TYPE_CHECKING:
