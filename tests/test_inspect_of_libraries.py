@@ -158,3 +158,13 @@ def test_files_of_one_name_are_joined_row_by_row(tmp_path, capsys, folder, name)
         assert found["label"].tolist() == (found["x"] // 4 * 100 + found["x"] % 4).tolist()
     write(tmp_path / folder / name.format(1), label=np.arange(5))  # another number of rows
     assert "Sidecar" not in shown(capsys, *paths)[1]
+
+
+def test_columns_that_files_lack_are_none(tmp_path, capsys):
+    for number in range(3):
+        write(tmp_path / "of" / f"{number}.h5", x=np.arange(4), **({} if number == 1 else {"second": np.arange(4) * 2}))
+    status, text = shown(capsys, tmp_path / "of")
+    assert status == 0
+    (call,) = re.findall(r"1 of 3 files lack .*: 'second'.*write (read_h5\(.*\)): see docs/files.md", text)
+    rows = eval(call, {"read_h5": H5Dataset, "paths": tmp_path / "of"})
+    assert [row["second"] for row in rows] == [0, 2, 4, 6, *[None] * 4, 0, 2, 4, 6]

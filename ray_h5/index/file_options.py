@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pyarrow.compute as pc
 
-from ray_h5.columns.column_functions import csr, joined, ragged
+from ray_h5.columns.column_functions import csr, joined, part, ragged
 from ray_h5.columns.derived_columns import Columns, Csr, Ragged, is_of_pattern, of_each_match, split_columns
 from ray_h5.columns.file_columns import is_of_single_value
 from ray_h5.columns.labels import Classes, Value, classes_of, levels_of
@@ -58,7 +58,7 @@ _MAX_ROW_BYTES = 64 << 20
 """A column with larger rows is planned and not read."""
 
 _MAKERS: Mapping[str, Callable[..., Any]] = {
-    maker.__name__: maker for maker in (Files, Grid, Groups, Patches, Sidecar, Windows, csr, joined, ragged)
+    maker.__name__: maker for maker in (Files, Grid, Groups, Patches, Sidecar, Windows, csr, joined, part, ragged)
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ from ray_h5.likely_rows.tree import FileTree, Seen, integer_fields
 from ray_h5.manifest.chunk_index import ChunkGrid
 from ray_h5.manifest.file_state import FileState
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes
-from ray_h5.messages import counted
+from ray_h5.messages import counted, few
 from ray_h5.order.block_layout import MAX_BLOCK_BYTES, choose_block_rows
 from ray_h5.order.draws.shuffle import Shuffle, as_shuffle, balance
 from ray_h5.plan.read_plan import make_plan
@@ -114,8 +114,18 @@ def _suggestions(files: FileOptions, reports: Sequence[FileReport]) -> tuple[Sug
             attributes_of=lambda path: _attributes(reader, path),
             is_sparse=lambda group: says_sparse(reader.base, group),
         )
-        tried = suggestions(tree)
+        tried = [*suggestions(tree), *_lacking(seen)]
     return tuple(files.that_run(tried, [report.path for report in reports]))
+
+
+def _lacking(seen: Sequence[Mapping[str, Seen]]) -> Iterator[Suggestion]:
+    """Yield the option for columns that some files lack, where all have others."""
+    every, common = {name for file in seen for name in file}, set.intersection(*map(set, seen))
+    if common and every > common:
+        count = sum(file.keys() < every for file in seen)
+        lacked = few([repr(name) for name in sorted(every - common)], 3)
+        found = f"{count} of {counted(len(seen), 'file')} lack columns that others have: {lacked}"
+        yield Suggestion(found, "for None in their place", {"missing": "null"})
 
 
 def _seen(file: FileReport) -> dict[str, Seen]:

@@ -91,7 +91,7 @@ class Suggestion:
     def as_call(self) -> str:
         """A sentence with a call, for a report."""
         said = f". {_capital(self.when)}, write read_h5({self.paths}, {self.options})" if self.options else ""
-        pages = {"axes": "files", "sidecar": "tables"}
+        pages = {"axes": "files", "missing": "files", "sidecar": "tables"}
         page = f": see docs/{next((pages[name] for name in self.arguments if name in pages), 'rows')}.md"
         return f"{self.found}{said}" + (f"; {self.more}" if self.more else "") + (page if self.options else "")
 
@@ -383,7 +383,7 @@ class _Bounds(NamedTuple):
     """Datasets with the bounds of each row, the options that name them, and how many rows there are."""
 
     names: tuple[str, ...]
-    options: dict[str, str]
+    options: dict[str, Any]
     rows: int
 
 
@@ -444,14 +444,20 @@ def _tables_of_bounds(columns: Mapping[str, Seen]) -> Iterator[_Bounds]:
 def _bounds(columns: Mapping[str, Seen]) -> Iterator[_Bounds]:
     counts: defaultdict[tuple[str, int], list[str]] = defaultdict(list)
     for name, column in columns.items():
-        if COUNTS & {*words(last(name))} and _is_integer(column, 1):
+        if COUNTS & {*words(name.rpartition("/")[2])} and _is_integer(column, 1):
             counts[_group(name), column.rows].append(name)
     for name, column in columns.items():
-        said = {*words(last(name))}
+        said = {*words(name.rpartition("/")[2])}
         if said & OFFSETS and _is_integer(column, 1):
             yield _Bounds((name,), {"offsets": name}, column.rows - 1)
-        if said & BOUNDS and _is_integer(column, 2) and column.shape[1] == 2:
-            yield _Bounds((name,), {"bounds": name}, column.rows)
+        # Further columns say what the rows are of, or are of other arrays: (start, stop, patient) of HiRID.
+        if said & BOUNDS and _is_integer(column, 2) and (column.shape[1] or 0) > 1:
+            bounds = name if column.shape[1] == 2 else made("part", name, {0: [0, 1]})
+            yield _Bounds((name,), {"bounds": bounds}, column.rows)
+        if said & COUNTS and _is_integer(column, 2):
+            yield _Bounds((name,), {"counts": made("part", name, {0: [0]})}, column.rows)
+        if said >= {"to", "idx"} and _is_integer(column, 1):  # where each millisecond begins
+            yield _Bounds((name,), {"starts": name}, column.rows)
         if said & STARTS and _is_integer(column, 1):
             for other in counts[_group(name), column.rows][:FEW]:
                 yield _Bounds((name, other), {"starts": name, "counts": other}, column.rows)

@@ -52,7 +52,7 @@ SPLITS = ("train", "training", "tr", "valid", "validation", "val", "dev", "test"
 OFFSETS = _words_of("offset offsets indptr ptr splits seqlens")
 STARTS = _words_of("start starts begin first")
 COUNTS = _words_of("count counts length lengths")
-BOUNDS = _words_of("bounds boxes ranges spans boundaries")
+BOUNDS = _words_of("bounds boxes ranges spans boundaries window")
 """What integers are called that say where the values of each row are."""
 
 START_FIELDS = _words_of("start begin first index pos position offset")

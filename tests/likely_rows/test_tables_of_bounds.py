@@ -22,7 +22,8 @@ def table(**fields):
 
 def printed_call(path, capsys):
     main(["inspect", path])
-    said = capsys.readouterr().out.partition("is in longer tables. For these rows, write read_h5(paths, columns=")[2]
+    said = capsys.readouterr().out.partition("For these rows, write read_h5(paths, columns=[ray_h5.ragged(")
+    said = said[1].partition("columns=")[2] + said[2]
     return eval(said.partition("): see")[0], {"ray_h5": ray_h5}) if said else None
 
 
@@ -38,6 +39,9 @@ ICECUBE = {
     "Pulses": PULSES,
     "energy": np.arange(4.0),
 }
+HIRID = {"data": np.arange(9.0), "patient_windows": np.c_[STARTS, STARTS + COUNTS, np.arange(4)]}
+RETURNN = {"inputs": np.arange(18.0).reshape(9, 2), "seqLengths": np.c_[COUNTS, COUNTS], "seqTags": list("abcd")}
+DSEC = {"events/t": np.arange(9), "events/x": np.arange(9) * 2, "ms_to_idx": STARTS}
 LENGTHS = {"events/index": table(length=COUNTS, pos=STARTS), "events/time": np.arange(9.0), "events/y": np.ones((9, 2))}
 
 
@@ -47,8 +51,11 @@ LENGTHS = {"events/index": table(length=COUNTS, pos=STARTS), "events/time": np.a
         (KM3NET, {"hits/time": [3.0, 4.0, 5.0, 6.0], "event_info": (2, 1.0)}),
         (ICECUBE, {"Pulses": PULSES[3:7].tolist(), "energy": 2.0}),
         (LENGTHS, {"events/time": [3.0, 4.0, 5.0, 6.0], "events/y": [[1.0, 1.0]] * 4}),
+        (HIRID, {"data": [3.0, 4.0, 5.0, 6.0]}),
+        (RETURNN, {"inputs": RETURNN["inputs"][3:7].tolist(), "seqTags": "c"}),
+        (DSEC, {"events/t": [3, 4, 5, 6], "events/x": [6, 8, 10, 12]}),
     ],
-    ids=["KM3NeT", "IceCube", "lengths"],
+    ids=["KM3NeT", "IceCube", "lengths", "HiRID", "RETURNN", "DSEC"],
 )
 def test_the_printed_call_reads_the_rows(tmp_path, capsys, columns, row):
     path = save(tmp_path / "a.h5", columns)
