@@ -41,7 +41,7 @@ class Size(NamedTuple):
 LIMITS = Size(lines=62_667, modules=310, hidden_imports=36, lone_protocols=0, single_use=40, wide_functions=27)
 """Of all packages together."""
 
-TEST_LINES = 66_691
+TEST_LINES = 66_692
 """Of all modules in tests/."""
 
 COMMENTS = 1.35

@@ -12,7 +12,8 @@ swm = pytest.importorskip("stable_worldmodel.data")
 
 import worldmodel_h5  # noqa: E402
 
-pytestmark = pytest.mark.nightly
+# JAX warns of forks once another test of the process has imported it.
+pytestmark = [pytest.mark.nightly, pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")]
 
 LENGTHS = [7, 3, 12, 6, 20]
 
