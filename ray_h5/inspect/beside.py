@@ -23,7 +23,7 @@ from ray_h5.storage.addresses import is_url
 from ray_h5.storage.find_files import list_paths
 from ray_h5.storage.natural_order import natural_key
 
-_MOST_LISTED, _MOST_OPENED, _MOST_KEYS, _MOST_ROWS = 1000, 16, 3, 10_000_000
+_MOST_LISTED, _MOST_FOLDERS, _MOST_OPENED, _MOST_KEYS, _MOST_ROWS = 1000, 8, 16, 3, 10_000_000
 _NUMBERS = {"idx", "idxs", "index", "indices", "row", "rows", "number"}
 """What columns are called that hold numbers of rows of another file."""
 
@@ -107,15 +107,16 @@ def _columns(files: FileOptions, path: str) -> _Columns:
 def _near(files: FileOptions) -> Iterator[tuple[str, str, bool]]:
     """Yield files beside the first one: their path, how it is written, and whether it has the name of the first one.
 
-    They lie in its folder, or have its name in a folder beside it.
+    They lie in its folder; or, of several files, have their names in a folder beside it, such as ``labels``. A folder
+    among many is one of many samples or of something else, and nothing beside it is opened.
     """
     first, several = files.paths[0], len(files.paths) > 1
     folder, name = os.path.split(first)
     stem, ending = Path(name).stem, Path(name).suffix
-    for path in [os.path.join(above, name) for above in _listed(os.path.dirname(folder))]:
+    folders = [above for above in _listed(os.path.dirname(folder)) if os.path.isdir(above)] if several else []
+    for path in [os.path.join(above, name) for above in folders if len(folders) <= _MOST_FOLDERS]:
         if os.path.isfile(path) and path not in files.paths:
-            above = os.path.basename(os.path.dirname(path))
-            yield path, f"../{above}/{{stem}}{ending}" if several else _written(files, path), True
+            yield path, f"../{os.path.basename(os.path.dirname(path))}/{{stem}}{ending}", True
     endings = tuple(f".{each}" for each in DEFAULT_EXTENSIONS)
     listed = [path for path in _listed(folder) if path.endswith(endings) and path not in files.paths]
     of_name = {path for path in listed if stem in os.path.basename(path)}

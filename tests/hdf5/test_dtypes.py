@@ -81,16 +81,17 @@ def brain_float():
     return made
 
 
-def test_groups_of_values_that_are_smaller_in_the_file(tmp_path):
-    """They lie beside each other, and do not overlap."""
-    words = np.random.default_rng(0).integers(0, 30_000, (3, 16), dtype="<u2")
+@pytest.mark.parametrize("axes", [(), (4,), (2, 2)])
+def test_groups_of_values_that_are_smaller_in_the_file(tmp_path, axes):
+    """They lie beside each other, and do not overlap; arrays of them, too."""
+    words = np.random.default_rng(0).integers(0, 30_000, (3, 4, *axes), dtype="<u2")
+    type_id = h5py.h5t.array_create(brain_float(), axes) if axes else brain_float()
     with h5py.File(tmp_path / "a.h5", "w", libver="latest") as file:
         for group in range(3):
             file.require_group(f"g{group}")
         for group, of_group in enumerate(words):
-            dataset_with(file, f"g{group}/x", (16,), plist_with(None), brain_float()).id.write(
-                h5py.h5s.ALL, h5py.h5s.ALL, of_group, brain_float()
-            )
+            dataset = dataset_with(file, f"g{group}/x", (4,), plist_with(None), type_id)
+            dataset.id.write(h5py.h5s.ALL, h5py.h5s.ALL, of_group, type_id)
     dataset = H5Dataset(tmp_path / "a.h5", ["x"], rows=Groups("g*"))
     for group, of_group in enumerate(words):
         np.testing.assert_array_equal(dataset[group]["x"], (of_group.astype("<u4") << 16).view("<f4"))

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ray_h5.loading.cursor import Cursor
 from tests.index.kit import plan_files
 
 
@@ -11,3 +12,10 @@ def plan_of(files, shuffle, **options):
 
 def epoch_of(plan, epoch=0):
     return plan.at(np.arange(plan.epoch_rows), epoch)
+
+
+def resume(plan, position):
+    """Return the cursor of a run that goes on at a position."""
+    cursor = Cursor(plan.order, plan.fingerprint)
+    cursor.resume(position.to_dict())
+    return cursor

@@ -13,13 +13,13 @@ from scipy.special import chdtrc
 from ray_h5.errors import OptionError, PositionError, UnknownColumnError
 from ray_h5.order.block_layout import Tail
 from ray_h5.order.epoch_order import Order
-from ray_h5.plan.blocks import read_block, resume, start_of
+from ray_h5.plan.blocks import read_block, start_of
 from ray_h5.plan.read_plan import make_plan
 from ray_h5.plan.shuffle_effect import describe
 from ray_h5.torch_data import H5Dataset, OrderSampler, Position, Shuffle, balance, between, where
 from tests.golden.layouts import encoded
 from tests.index.kit import plan_files
-from tests.order.kit import epoch_of, plan_of
+from tests.order.kit import epoch_of, plan_of, resume
 
 FALSE_ALARMS = 1e-4
 """How often a statistical test would fail for another seed."""
@@ -189,10 +189,10 @@ def test_a_position_of_other_draws_is_refused(files, shuffle):
     position = dataclasses.replace(start_of(plan, 1), rows=4)
     for other in (Shuffle("rows", 7), Shuffle("rows", 7, rows_per_epoch=48), Shuffle("rows", 7, weights="site")):
         with pytest.raises(PositionError, match=r"What differs: .*(rows_per_epoch|weights|shuffled by)"):
-            resume(plan_of(files, other), position, 1)
+            resume(plan_of(files, other), position)
     old = dataclasses.replace(start_of(plan_of(files, Shuffle("rows", 7)), 1), rows=4).to_dict()
     old["plan"] = {name: value for name, value in old["plan"].items() if name not in ("rows_per_epoch", "draws")}
-    assert resume(plan_of(files, Shuffle("rows", 7)), Position.from_dict(old), 1).epoch == 1
+    assert resume(plan_of(files, Shuffle("rows", 7)), Position.from_dict(old)).epoch == 1
 
 
 def test_a_row_that_repeats_in_a_block_is_decoded_once(files):

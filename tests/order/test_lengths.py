@@ -14,9 +14,9 @@ from ray_h5 import Position, Shuffle, balance
 from ray_h5.errors import OptionError, PositionError, UnknownColumnError
 from ray_h5.order.epoch_order import plain_order
 from ray_h5.order.remaining_blocks import layout_of
-from ray_h5.plan.blocks import read_block, resume, start_of
+from ray_h5.plan.blocks import read_block, start_of
 from ray_h5.plan.shuffle_effect import shuffle_effect
-from tests.order.kit import epoch_of, plan_of
+from tests.order.kit import epoch_of, plan_of, resume
 
 N = 2_000
 SIZES = [700, 0, 1000, 300]
@@ -132,12 +132,12 @@ def test_a_position_of_other_lengths_is_refused(files):
         Shuffle("rows", 7, 512, by_length="n_frames"),
     ):
         with pytest.raises(PositionError, match=r"What differs: by_length \(.* not \w+"):
-            resume(plan_of(files, other), position, 1)
+            resume(plan_of(files, other), position)
     with pytest.raises(PositionError, match=r"by_length .* none, not .*with shuffle=Shuffle\('rows', seed=7\)"):
-        resume(plan_of(files, shuffle), dataclasses.replace(start_of(plan_of(files, Shuffle("rows", 7)), 1), rows=4), 1)
+        resume(plan_of(files, shuffle), dataclasses.replace(start_of(plan_of(files, Shuffle("rows", 7)), 1), rows=4))
     old = dataclasses.replace(start_of(plan_of(files, Shuffle("rows", 7)), 1), rows=4).to_dict()
     del old["plan"]["lengths"]
-    assert resume(plan_of(files, Shuffle("rows", 7)), Position.from_dict(old), 1).epoch == 1
+    assert resume(plan_of(files, Shuffle("rows", 7)), Position.from_dict(old)).epoch == 1
 
 
 @pytest.mark.parametrize(

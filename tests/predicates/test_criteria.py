@@ -382,7 +382,7 @@ def test_a_mask_is_of_the_rows_that_are_read(tmp_path):
         ({"one_hot": any_equal(0.5)}, PredicateError, "expected a class from 0 to 3"),
         ({"one_hot": any_equal(-1)}, PredicateError, "expected a class from 0 to 3"),
         ({"one_hot": any_equal(float("inf"))}, PredicateError, "expected a class from 0 to 3"),
-        ({"name": any_equal(1)}, PredicateError, "holds string values"),
+        ({"name": any_equal(1)}, PredicateError, "holds one string value a row"),
         ({"cube": any_equal(1)}, PredicateError, r"shape \(2, 2, 2\) a row; expected numbers of shape \(T,\)"),
         ({"ids": any_equal(1, valid="label")}, PredicateError, "of that shape in 'label'"),
         ({"ids": any_equal(1, valid="wieght")}, UnknownColumnError, "Did you mean 'weight'"),

@@ -6,6 +6,7 @@ described before: if type and creation properties are equal, only its shape and 
 
 from __future__ import annotations
 
+import math
 from array import array
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -261,12 +262,23 @@ def is_empty_of_matlab(dataset: h5py.h5d.DatasetID) -> bool:
     return bool(h5py.h5a.exists(dataset, MATLAB_EMPTY.encode()))
 
 
+def _bytes_in_file(layout: ColumnLayout) -> int:
+    """Return the size in the file of what shapes count: the elements of an array type, whose axes they have, too."""
+    if not layout.file_type:
+        return layout.stored_dtype.itemsize
+    type_id, elements = h5py.h5t.decode(layout.file_type[2:]), 1
+    while type_id.get_class() == h5py.h5t.ARRAY:
+        elements *= math.prod(type_id.get_array_dims())
+        type_id = type_id.get_super()
+    return layout.item_bytes // elements
+
+
 def check_places(path: str, table: GroupTable, file_bytes: int) -> None:
     """Raise unless contiguous datasets are in the file, and share no bytes."""
     columns = list(table.columns.values())
     parts = [np.empty((4, 0), np.int64)]
     for owner, column in enumerate(columns):
-        item = np.array([layout.item_bytes or layout.stored_dtype.itemsize for layout in column.layouts], np.int64)
+        item = np.array([_bytes_in_file(layout) for layout in column.layouts], np.int64)
         there = np.flatnonzero((column.offsets != UNALLOCATED) & (column.class_of >= 0))
         # As float first: a damaged shape may not fit into int64.
         size = column.shapes[there].astype(np.float64).prod(axis=1) * item[column.class_of[there]]
