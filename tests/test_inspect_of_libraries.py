@@ -176,3 +176,45 @@ def test_columns_that_files_lack_are_none(tmp_path, capsys):
     (call,) = re.findall(r"1 of 3 files lack .*: 'second'.*write (read_h5\(.*\)): see docs/files.md", text)
     rows = eval(call, {"read_h5": H5Dataset, "paths": tmp_path / "of"})
     assert [row["second"] for row in rows] == [0, 2, 4, 6, *[None] * 4, 0, 2, 4, 6]
+
+
+@pytest.mark.parametrize("base", [0, 1])
+def test_rows_of_varying_length_of_groups_that_are_alike_follow_each_other(tmp_path, capsys, base):
+    # As GEDI writes its beams: where each waveform begins in those of its beam, counted from 1.
+    waveforms = []
+    for number in range(2):
+        columns = {}
+        for beam, counts in {"BEAM0000": [3, 2, 4], "BEAM0001": [2, 2], "BEAM0010": [5, 1], "BEAM0101": [4]}.items():
+            starts, values = np.cumsum([0, *counts[:-1]]) + base, np.arange(sum(counts)) + 100 * len(waveforms)
+            columns[f"{beam}/rx_sample_start_index"], columns[f"{beam}/rx_sample_count"] = starts, counts
+            columns[f"{beam}/rxwaveform"], columns[f"{beam}/shot"] = values, np.arange(len(counts)) + len(waveforms)
+            waveforms += np.split(values, starts[1:] - base)
+        write(tmp_path / "of" / f"{number}.h5", **columns)
+    _, text = shown(capsys, tmp_path / "of")
+    (call,) = re.findall(r"For the rows of all groups, write (read_h5\(.*?\)): see docs/rows.md", text)
+    rows = eval(call, {"read_h5": H5Dataset, "paths": tmp_path / "of", "ray_h5": ray_h5})
+    assert [row["rxwaveform"].tolist() for row in rows] == [values.tolist() for values in waveforms]
+    assert [row["shot"] for row in rows] == list(range(16))
+
+
+def test_the_channels_of_volumes_are_no_rows(tmp_path, capsys):
+    # As CosmoFlow writes its simulations: four redshifts, and four parameters.
+    for number in range(2):
+        columns = {"full": np.ones((20, 20, 20, 4), "i2"), "physPar": np.arange(4.0), "unitPar": np.arange(4.0)}
+        write(tmp_path / "of" / f"{number}.h5", **columns)
+    _, text = shown(capsys, tmp_path / "of")
+    assert re.findall(r"write read_h5\(paths, (.*?)\): see", text)[0] == "rows=ray_h5.Files()"
+
+
+def test_attributes_of_the_group_that_has_a_sample_are_named(tmp_path, capsys):
+    # As QuakeFlow writes waveforms: what stations picked is with them, and the event above.
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for event in range(6):
+            for station in range(2):
+                waveform = file.create_dataset(f"nc{event + 7_000_000}/NC.S{station}.HH", data=np.zeros((3, 40)))
+                waveform.attrs["phase_index"] = np.arange(event % 3 + 1)
+                waveform.parent.attrs["magnitude"] = event / 2
+    _, text = shown(capsys, tmp_path / "a.h5")
+    assert "are columns with attrs=['phase_index', '../magnitude'] in Groups(...)" in text
+    rows = H5Dataset(tmp_path / "a.h5", rows=Groups("nc*/*", attrs=["phase_index", "../magnitude"]))
+    assert [rows[4]["phase_index"].tolist(), rows[4]["../magnitude"]] == [[0, 1, 2], 1.0]

@@ -169,11 +169,16 @@ class FileOptions:
     def that_run(self, suggestions: Iterable[Suggestion], paths: Sequence[str]) -> Iterator[Suggestion]:
         """Yield the suggestions whose call reads some of the files, and those without a call.
 
-        The files are planned as each of them says, and the first and the last row is read.
+        The files are planned as each of them says, and the first and the last row is read. Of several calls for the
+        same that was found, the first one that runs is yielded.
         """
-        chosen = [*dict.fromkeys(paths)]
+        chosen, said = [*dict.fromkeys(paths)], set[tuple[str, str]]()
         for suggestion in suggestions:
+            key = suggestion.found, suggestion.when
+            if suggestion.arguments and key in said:
+                continue
             if not suggestion.arguments or self._runs(suggestion, chosen):
+                said.add(key)
                 yield suggestion
                 continue
             # Single values are no columns, which a guess is made from; a pattern may match their groups all the same.

@@ -101,6 +101,16 @@ def along_last_axis(columns: Mapping[str, Seen], *, any_of: bool = False) -> tup
     return rows, names
 
 
+def is_of_few_numbers(columns: Mapping[str, Seen]) -> bool:
+    """Return whether the last axis that columns share is more likely channels than rows: it is short, and others long.
+
+    A simulation of ``(256, 256, 256, 4)`` has 4 redshifts, and beside it 4 parameters.
+    """
+    along_last = along_last_axis(columns)
+    longest = max((length or 0 for seen in columns.values() for length in seen.shape), default=0)
+    return along_last is not None and along_last[0] <= _FEW_NUMBERS < longest
+
+
 def main_columns(columns: Mapping[str, Seen]) -> tuple[int, list[str]]:
     """Return the length of the first axis and the names of the columns of one length that have the most values."""
     by_length: dict[int, list[str]] = {}

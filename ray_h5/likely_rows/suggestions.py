@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -14,7 +14,16 @@ from typing import Any, NamedTuple
 
 from ray_h5.likely_rows.alike import Alike, likely_samples, pattern_of
 from ray_h5.likely_rows.arguments import Arguments, Made, made, written
-from ray_h5.likely_rows.shapes import along_last_axis, block_of, is_bag, is_image, is_one_array, main_columns, time_axis
+from ray_h5.likely_rows.shapes import (
+    along_last_axis,
+    block_of,
+    is_bag,
+    is_image,
+    is_of_few_numbers,
+    is_one_array,
+    main_columns,
+    time_axis,
+)
 from ray_h5.likely_rows.tree import FileTree, Seen
 from ray_h5.likely_rows.usual_names import (
     BOUNDS,
@@ -113,8 +122,16 @@ def suggestions(tree: FileTree) -> list[Suggestion]:
     likely = likely_samples(tree.whole)
     if pairs := [*side_by_side(likely)]:
         return pairs
-    rules = (_sparse, _other_axes, _ragged, partial(_files, likely), partial(_main, likely), _episodes)
-    listed = [*samples(tree, likely), *(suggestion for rule in rules for suggestion in islice(rule(tree), FEW))]
+    of_groups = [*islice(_ragged_of_groups(likely, tree), FEW)]
+    rules: list[Callable[[FileTree], Iterator[Suggestion]]] = [_sparse, _other_axes, _ragged]
+    if of_groups:
+        rules.remove(_ragged)
+    # A short last axis of each of several files is more likely channels than rows.
+    is_few = tree.files > 1 and not tree.of_matlab and is_of_few_numbers(tree.columns)
+    rules.insert(1 if is_few else len(rules), partial(_files, likely))
+    rules += [partial(_main, likely), _episodes]
+    others = (suggestion for rule in rules for suggestion in islice(rule(tree), FEW))
+    listed = [*of_groups, *samples(tree, likely), *others]
     whole = {"rows": made("Files")}
     if len(tree.lengths) > 1 and not any(suggestion.arguments == whole for suggestion in listed):
         said = f"first axes of {counted(len(tree.lengths), 'length')}"
@@ -215,11 +232,43 @@ def _ragged(tree: FileTree) -> Iterator[Suggestion]:
         if not content:
             continue
         length, names = main_columns(content)
-        ragged = [made("ragged", name, **bounds.options) for name in sorted(names)]
         beside = sorted({*places.by_rows[bounds.rows]} - of_bounds, key=repr)
         rows_of = counted(bounds.rows, "row")
         said = f"{' and '.join(bounds.names)}: these may say where each of {rows_of} is among {length} values"
-        yield Suggestion(said, when, {"columns": [*ragged, *beside]}, True)
+        # Of starts with counts nothing but the values says whether they count from 1: the call that reads the files is
+        # the one that is shown.
+        for base in ({}, {"base": 1}) if {"starts", "counts"} <= bounds.options.keys() else ({},):
+            ragged = [made("ragged", name, **bounds.options, **base) for name in sorted(names)]
+            yield Suggestion(said, when, {"columns": [*ragged, *beside]}, True)
+
+
+def _ragged_of_groups(likely: Sequence[Alike], tree: FileTree) -> Iterator[Suggestion]:
+    """Yield the rows of groups that are alike, one group after the other, where bounds lie beside longer columns.
+
+    ``BEAM0000/rx_sample_start_index`` is about ``BEAM0000/rxwaveform``, as in each other beam.
+    """
+    for alike in likely:
+        group = f"{alike.paths[0]}/"
+        first = {name[len(group) :]: seen for name, seen in tree.columns.items() if name.startswith(group)}
+        if not alike.are_groups or not alike.pattern or alike.exclude or not first:
+            continue
+        for suggestion in islice(_ragged(FileTree(first, files=tree.files)), FEW):
+            columns = {}
+            for column in suggestion.arguments["columns"]:
+                name = column if isinstance(column, str) else column.values[0]
+                columns[name] = made("joined", _of_each(column, alike.pattern))
+            said = f"{alike.pattern}, {counted(len(alike.paths), 'group')} alike: {suggestion.found} of the first"
+            yield replace(suggestion, found=said, when="for the rows of all groups", arguments={"columns": columns})
+
+
+def _of_each(column: Any, pattern: str) -> Any:
+    """Return what is made of columns of a group as made of those of each group."""
+    if isinstance(column, str):
+        return f"{pattern}/{column}"
+    if not isinstance(column, Made):
+        return column
+    options = {name: _of_each(option, pattern) for name, option in column.options.items()}
+    return replace(column, values=(_of_each(column.values[0], pattern), *column.values[1:]), options=options)
 
 
 _FRAMES = (
@@ -341,14 +390,22 @@ def samples(tree: FileTree, likely: Sequence[Alike] | None = None) -> Iterator[S
         if time_axis(first) is None:  # otherwise steps are along another axis than the first
             windows = written({"windows": _windows_of_steps(first, step)})
             more.append(f"if each is an episode, add {windows}, and {UNPADDED.format(step)}")
-        if names := [] if tree.attributes_of is None else list(tree.attributes_of(alike.paths[0])):
-            more.append(
-                f"attributes of each, such as {few(names, FEW)}, are columns with attrs={names[:1]} in Groups(...)"
-            )
+        own, above = _attributes(tree, alike.paths[0])
+        if names := [*own, *above]:
+            attrs = [*own[:1], *above[:1]]
+            more.append(f"attributes of each, such as {few(names, FEW)}, are columns with attrs={attrs} in Groups(...)")
         if left := _left_out(columns, alike):
             more.append(f"this leaves out {few(left, FEW)}")
         said = alike.without_pattern or "; ".join(more)
         yield Suggestion(str(alike), "if each is a sample", alike.arguments, True, said, alike)
+
+
+def _attributes(tree: FileTree, path: str) -> tuple[list[str], list[str]]:
+    """Return the attributes of a sample, and those of the group that has it, such as the event of a waveform."""
+    if tree.attributes_of is None:
+        return [], []
+    group, _, _ = path.rpartition("/")
+    return list(tree.attributes_of(path)), [f"../{name}" for name in (tree.attributes_of(group) if group else [])]
 
 
 def _windows_of_steps(columns: Mapping[str, Seen], step: str) -> Made:
