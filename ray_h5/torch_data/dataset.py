@@ -323,9 +323,11 @@ class H5Dataset(BatchedDataset):
 
     def _draws_equally(self, indices: Many) -> bool:
         """Return whether what is drawn for indices would be the same in each epoch: no sampler of ours gave them."""
-        if len(indices) and isinstance(indices[0], Placed):
+        if not hasattr(indices, "__len__") or not len(indices):  # `checked` says what is no list of indices
             return False
-        return ("row_key" in self._places and len(indices) > 0) or (self.is_drawn and not self._is_sampled)
+        if isinstance(indices[0], Placed):
+            return False
+        return "row_key" in self._places or (self.is_drawn and not self._is_sampled)
 
     @property
     def has_own_length(self) -> bool:
@@ -336,14 +338,14 @@ class H5Dataset(BatchedDataset):
         return self._several([index], skips=False)[0]
 
     def _several(self, indices: Many, *, skips: bool = True) -> Sequence[Any]:
-        batcher, samples = self._makers()
-        wanted = batcher.checked(indices)
         if self._draws_equally(indices):
             # A dataset does not know the sampler of a DataLoader; samplers of this package leave a mark.
             frame, info = sys._getframe(), get_worker_info()
             is_asked = any(above.f_globals.get("__name__") == _FETCHER for above, _ in walk_stack(frame))
             if is_asked and (info is None or info.id == 0):
                 warn_of_equal_draws(self)
+        batcher, samples = self._makers()
+        wanted = batcher.checked(indices)
         arrays = batcher.decoded(BatchArrays(batcher.arrays(wanted, indices), wanted), skips=skips)
         if len(wanted) and not len(arrays.indices):
             raise ImageError(
