@@ -10,6 +10,7 @@ import pytest
 
 from ray_h5.index.stored.facts_store import MEMORY
 from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.value_type import ValueType
 from ray_h5.order.block_layout import Tail
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.predicates.criteria import Criterion, any_equal, between
@@ -63,7 +64,7 @@ def test_a_fill_value_that_is_no_number_equals_itself(dtype):
         one[...] = other[...] = "NaT" if one.dtype.kind == "M" else np.nan
     else:
         one["a"] = other["a"] = np.nan
-    layout = ColumnLayout("x", "number", (3,), one.dtype, "contiguous", fill=one)
+    layout = ColumnLayout("x", ValueType("number", one.dtype), 3, one.dtype, "contiguous", fill=one)
     assert layout == replace(layout, fill=other)
     assert hash(layout) == hash(replace(layout, fill=other))
     assert layout != replace(layout, fill=np.zeros((), dtype))

@@ -16,6 +16,7 @@ from ray_h5.index.file_options import FileOptions
 from ray_h5.inspect.measure import advice, inspect_files
 from ray_h5.inspect.text import to_text
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, FilterPipeline, FilterStep
+from ray_h5.manifest.value_type import ValueType
 from tests.kit.files import save
 
 TABLE = """\
@@ -291,9 +292,9 @@ BLOSC2 = FilterPipeline((FilterStep(32026, "blosc2"),))
 
 
 def layout(shape, chunk_shape=None, pipeline=GZIP, *, storage="chunked", direct=True, kind="number", dtype="f4"):
-    return ColumnLayout(
-        "x", kind, shape, np.dtype(dtype), storage, chunk_shape, pipeline, 0, item_bytes=4, direct=direct
-    )
+    type_ = ValueType(kind, np.dtype(dtype), shape[1:])
+    how = {"item_bytes": 4, "direct": direct}
+    return ColumnLayout("x", type_, shape[0], type_.dtype, storage, chunk_shape, pipeline, 0, **how)
 
 
 NONE = FilterPipeline()

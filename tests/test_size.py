@@ -38,7 +38,7 @@ class Size(NamedTuple):
     """Functions with six or more parameters, public ones apart."""
 
 
-LIMITS = Size(lines=62_760, modules=310, hidden_imports=36, lone_protocols=0, single_use=40, wide_functions=27)
+LIMITS = Size(lines=62_950, modules=311, hidden_imports=36, lone_protocols=0, single_use=40, wide_functions=27)
 """Of all packages together."""
 
 TEST_LINES = 66_780

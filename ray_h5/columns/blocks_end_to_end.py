@@ -65,7 +65,7 @@ class BlocksEndToEnd(Values):
     def array(self) -> ColumnLayout:
         line = self.lines.array
         rows = self.places if self.is_whole else line.num_rows
-        return replace(line, shape=(rows, len(self.at), *line.row_shape[1:]))
+        return line.with_shape((rows, len(self.at), *line.row_shape[1:]))
 
     def reading(self, units: Request, out: np.ndarray) -> Reading:
         wanted, line, count = units.listed(), self.lines.array, len(self.at)

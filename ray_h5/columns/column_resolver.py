@@ -676,7 +676,7 @@ class Columns(ABC):
         ranges = Ranges(made.name, self.path, content.values, bounds)
         if (array := content.values.array).kind != "sparse":
             return ranges
-        if not array.dense:
+        if not array.type.dense:
             raise UnsupportedColumnError(
                 f"{self.path}: {made}: ranges of rows of a sparse matrix are dense arrays; leave dense=False out, or "
                 "read its entries as they are stored, such as ragged('X/data', offsets='X/indptr')"

@@ -13,6 +13,7 @@ from ray_h5.columns.schema import ColumnSpec
 from ray_h5.errors import CastError, OptionError
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.partition import Partition
+from ray_h5.manifest.value_type import ValueType
 from ray_h5.messages import few, near_names
 from ray_h5.options import require
 from ray_h5.per_process import cached_property
@@ -29,7 +30,7 @@ _HELD = {"string", "category", "optional", "number", "bool", *_VARYING}
 
 def levels_of(values: ColumnLayout | ColumnSpec) -> int:
     """Return how many levels of arrays in arrays rows of varying shape are; 0 for rows of one shape."""
-    deep = len(values.ragged_shape) if values.kind == "list" else 1
+    deep = len(values.type.ragged_shape) if values.kind == "list" else 1
     return max(1, deep) if values.kind in _VARYING else 0
 
 
@@ -148,15 +149,19 @@ class Classes:
             raise OptionError(f"labels={{{self.name!r}: ...}}: the column holds {stored}, and the classes are {said}")
         if stored.kind in _VARYING:
             return stored.with_elements(np.dtype(np.int64))
-        return ColumnSpec(stored.name, "number", np.dtype(np.int64), stored.row_shape, drawn=stored.drawn)
+        return ColumnSpec(stored.name, self._type_of(stored.type))
 
     def layout(self, stored: ColumnLayout) -> ColumnLayout:
         """Return the layout of the column as it is delivered."""
         if stored.kind not in _VARYING:
-            return stored.made(kind="number", stored_dtype=np.dtype(np.int64), element=None, enum=())
+            return stored.made(self._type_of(stored.type))
         spec = ColumnSpec.of(stored).with_elements(np.dtype(np.int64))
-        arrays = stored.made(kind=spec.kind, element=spec.element, ragged_shape=spec.ragged_shape, nullable=False)
-        return replace(arrays, item_bytes=spec.mean_bytes, enum=())
+        return stored.made(replace(spec.type, row_shape=stored.row_shape, nullable=False), item_bytes=spec.mean_bytes)
+
+    @staticmethod
+    def _type_of(stored: ValueType) -> ValueType:
+        """Return the type of the numbers of values that have no elements."""
+        return ValueType("number", np.dtype(np.int64), stored.row_shape, drawn=stored.drawn)
 
     def __str__(self) -> str:
         shown = [f"{number}={value}" for value, number in zip(self.values, self.numbers, strict=True)]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +14,8 @@ import pyarrow as pa
 from ray_h5.arrow_arrays import arrow_type, large_type, real_dtype, to_arrow
 from ray_h5.errors import OptionError, UnsupportedColumnError
 from ray_h5.hdf5.format.value_types import as_dtype
-from ray_h5.manifest.layout import ColumnLayout, Kind
+from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.value_type import Kind, ValueType
 from ray_h5.read.arguments import without_ones
 from ray_h5.read.casting import Casting
 
@@ -26,6 +28,8 @@ NULLABLE_KINDS = frozenset({"category", "optional", "string"})
 """Kinds with values that may be missing. They are plain values of type `ColumnSpec.element`, or text."""
 
 _LIST_BYTES = 4096
+
+_OBJECTS = np.dtype(object)
 
 _SHOWN_CHARACTERS = 60
 """Characters of a value in an error: text that is not UTF-8 may be an image."""
@@ -48,52 +52,49 @@ class ColumnSpec:
     ----------
     name : str
         Name.
-    kind : Kind
-        The kind of a value.
-    dtype : numpy.dtype
-        dtype of the array that a read fills.
-    row_shape : tuple of int
-        Shape of one row; ``()`` for a scalar.
-    element : numpy.dtype, optional
-        For lists, and rows of a sparse matrix: dtype of their elements. For categories and optional values: that of
-        the values, objects for text.
+    type : ValueType
+        The type of a row. It names no integers: files may number classes and categories in other ways. The dtype is
+        that of the array that a read fills.
+    mean_bytes : int
+        For rows of varying shape, and of a sparse matrix: bytes of a row in the mean.
     as_bytes : bool
         For strings: deliver the bytes, which need not be UTF-8.
     casting : {"checked", "rounded", "unsafe"}
         For numbers that are cast: whether values that `dtype` cannot hold are an error.
-    ragged_shape : tuple of (int or None)
-        For rows of varying shape: the shape of a row; None for axes along which rows differ. For rows of a sparse
-        matrix: their length.
-    mean_bytes : int
-        For rows of varying shape, and of a sparse matrix: bytes of a row in the mean.
-    dense : bool
-        For rows of a sparse matrix: whether batches of tensors are dense.
-    nullable : bool
-        For lists: whether a value of a list may be missing, which is None. For rows of varying shape: whether there
-        are rows without a value.
-    drawn : bool
-        Whether values are drawn: each epoch has others of the same row.
     as_bfloat16 : bool
         For integers of 16 bits: whether they are the bits of bfloat16, which NumPy and Arrow lack. Tensors are views.
     """
 
     name: str
-    kind: Kind
-    dtype: np.dtype
-    row_shape: tuple[int, ...]
-    element: np.dtype | None = None
+    type: ValueType
+    mean_bytes: int = 0
     as_bytes: bool = False
     casting: Casting = "checked"
-    ragged_shape: tuple[int | None, ...] = ()
-    mean_bytes: int = 0
-    dense: bool = False
-    nullable: bool = False
-    drawn: bool = False
     as_bfloat16: bool = False
+
+    @property
+    def kind(self) -> Kind:
+        return self.type.kind
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.type.dtype
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        return self.type.row_shape
+
+    @property
+    def element(self) -> np.dtype | None:
+        return self.type.element
+
+    def with_type(self, **changes: Any) -> ColumnSpec:
+        """Return the column with a type of which some fields are others."""
+        return replace(self, type=replace(self.type, **changes))
 
     @classmethod
     def of(cls, layout: ColumnLayout) -> ColumnSpec:
-        held, axes = layout.dtype if layout.element is None else layout.element, len(layout.ragged_shape)
+        held, axes = layout.type.held, len(layout.type.ragged_shape)
         # Arrays of numbers, or lists of strings.
         if layout.kind == "ragged" and not (held.kind in "biufc" or (held.kind in "SO" and axes == 1)):
             raise UnsupportedColumnError(
@@ -114,19 +115,9 @@ class ColumnSpec:
             )
         # The strings of two files may have different fixed lengths. Objects hold both.
         dtype = np.dtype(object) if layout.kind == "string" else layout.dtype
-        spec = cls(
-            layout.name,
-            layout.kind,
-            dtype,
-            layout.row_shape,
-            layout.element,
-            ragged_shape=layout.ragged_shape,
-            nullable=layout.nullable,
-            drawn=layout.drawn,
-        )
-        if layout.kind not in {"ragged", "sparse"}:
-            return spec
-        return replace(spec, row_shape=(), mean_bytes=layout.item_bytes, dense=layout.dense)
+        is_varying = layout.kind in {"ragged", "sparse"}
+        shape, mean_bytes = ((), layout.item_bytes) if is_varying else (layout.row_shape, 0)
+        return cls(layout.name, replace(layout.type, dtype=dtype, row_shape=shape, enum=()), mean_bytes)
 
     @property
     def row_bytes(self) -> int:
@@ -136,17 +127,9 @@ class ColumnSpec:
         sizes = {"string": 32, "category": 32, "optional": 16, "list": _LIST_BYTES}
         return math.prod(self.row_shape) * sizes.get(self.kind, self.dtype.itemsize)
 
-    @property
-    def varying_shape(self) -> tuple[int | None, ...] | None:
-        """Shape of a row, with None for axes along which rows differ; None if all rows have one shape."""
-        if self.kind == "list" and not self.ragged_shape:
-            own = self.element.shape if self.element is not None and self.row_shape else ()
-            return (*self.row_shape, None, *own)
-        return self.ragged_shape if self.kind == "ragged" else None
-
     def holds(self, tensors: ColumnSpec) -> bool:
         """Return whether steps that are lists of arrays hold tensors: those of files whose arrays are equally long."""
-        shape = self.varying_shape if self.row_shape else None
+        shape = self.type.varying_shape if self.row_shape else None
         if shape is None or len(shape) != len(tensors.row_shape):
             return False
         return all(one in {None, other} for one, other in zip(shape, tensors.row_shape, strict=True))
@@ -157,24 +140,13 @@ class ColumnSpec:
         return (*self.row_shape, 2) if self.dtype.kind == "c" else self.row_shape
 
     @property
-    def has_nullable_items(self) -> bool:
-        """Whether rows are lists whose values may be missing: they are not padded."""
-        return self.nullable and self.kind == "list"
-
-    @property
-    def may_be_missing(self) -> bool:
-        """Whether files may say that a value is missing."""
-        return self.nullable or self.kind in {"category", "optional"}
-
-    @property
     def with_none(self) -> ColumnSpec | None:
         """The column for rows of which some are None; None for a type that cannot be."""
-        made = partial(ColumnSpec, self.name, dtype=np.dtype(object), row_shape=())
         if self.kind in TENSOR_KINDS and not self.row_shape:
-            return made(kind="optional", element=self.dtype)
+            return ColumnSpec(self.name, ValueType("optional", _OBJECTS, element=self.dtype))
         if self.kind in TENSOR_KINDS:
-            of_rows = made(kind="ragged", element=self.dtype, ragged_shape=self.row_shape, mean_bytes=self.row_bytes)
-            return replace(of_rows, nullable=True)
+            type_ = ValueType("ragged", _OBJECTS, element=self.dtype, ragged_shape=self.row_shape, nullable=True)
+            return ColumnSpec(self.name, type_, self.row_bytes)
         is_list = self.kind in {"ragged", "list", *NULLABLE_KINDS} and not self.row_shape
         return self if is_list else None
 
@@ -198,7 +170,7 @@ class ColumnSpec:
             # Arrow makes no arrays of NumPy of lists of binary of fixed size.
             is_opaque = self.element.kind == "V" and self.element.names is None and self.element.subdtype is None
             type_ = pa.binary() if is_opaque else arrow_type(self.element)
-            for _ in self.ragged_shape or (None,):
+            for _ in self.type.ragged_shape or (None,):
                 type_ = pa.large_list(type_)
             return type_
         return arrow_type(self.dtype) if self.dtype.kind != "c" else pa.from_numpy_dtype(real_dtype(self.dtype))
@@ -233,7 +205,7 @@ class ColumnSpec:
     @property
     def without_axes(self) -> ColumnSpec:
         """The column without axes of one."""
-        return replace(self, row_shape=()) if self.row_shape and self.has_one_value else self
+        return self.with_type(row_shape=()) if self.row_shape and self.has_one_value else self
 
     def is_read_from(self, stored: ColumnSpec, is_cast: bool) -> bool:
         """Return whether a column of a file is delivered as this one; `is_cast` if the user asked for another dtype.
@@ -246,7 +218,7 @@ class ColumnSpec:
             optional          category, number, bool
             list, ragged      number, bool: arrays of one shape
         """
-        if self.as_bfloat16 and (stored.element or stored.dtype) != np.uint16:
+        if self.as_bfloat16 and stored.type.held != np.uint16:
             return False  # numbers would become bits
         rules = {"ragged": self._holds_arrays, "sparse": self._holds_sparse, "list": self._holds_lists}
         rules |= dict.fromkeys(TENSOR_KINDS, self._holds_numbers)
@@ -265,16 +237,16 @@ class ColumnSpec:
     def _holds_sparse(self, stored: ColumnSpec, is_cast: bool) -> bool:
         """Return whether rows of a sparse matrix hold those of a column: of the same length."""
         is_same = is_cast or self.element == stored.element
-        return is_same and stored.kind == "sparse" and self.ragged_shape == stored.ragged_shape
+        return is_same and stored.kind == "sparse" and self.type.ragged_shape == stored.type.ragged_shape
 
     def _holds_arrays(self, stored: ColumnSpec, is_cast: bool) -> bool:
         """Return whether rows of varying shape hold those of a column, which may have further axes of one."""
         if is_cast and stored.kind == "list" and not stored.row_shape:  # of one axis: they are arrays once cast
-            return self.ragged_shape == stored.varying_shape
-        is_same = is_cast or self.element == (stored.element or stored.dtype)
-        shape, axes = stored.ragged_shape or stored.row_shape, len(self.ragged_shape)
+            return self.type.ragged_shape == stored.type.varying_shape
+        is_same = is_cast or self.element == stored.type.held
+        shape, axes = stored.type.shape, len(self.type.ragged_shape)
         has_axes = len(shape) >= axes and set(shape[axes:]) <= {1}
-        fits = has_axes and all(one in {None, other} for one, other in zip(self.ragged_shape, shape, strict=False))
+        fits = has_axes and all(one in {None, other} for one, other in zip(self.type.ragged_shape, shape, strict=False))
         return is_same and stored.kind in {"ragged", *TENSOR_KINDS} and fits
 
     def _holds_lists(self, stored: ColumnSpec, is_cast: bool) -> bool:
@@ -284,7 +256,8 @@ class ColumnSpec:
             return self.holds(stored) and (is_cast or is_same)
         if not is_cast or stored.kind != "list":
             return self._holds_values(stored, is_cast)
-        shapes = [(one.row_shape, one.ragged_shape, one.element and one.element.shape) for one in (self, stored)]
+        types = self.type, stored.type
+        shapes = [(one.row_shape, one.ragged_shape, one.element and one.element.shape) for one in types]
         return shapes[0] == shapes[1]
 
     def _holds_values(self, stored: ColumnSpec, _: bool) -> bool:
@@ -297,7 +270,7 @@ class ColumnSpec:
             if self.kind != stored.kind or not self._is_alike(stored):
                 return False
             # The fields of compound values may have other offsets in another file: types of Arrow are without them.
-            stored = replace(stored, row_shape=self.row_shape)
+            stored = stored.with_type(row_shape=self.row_shape)
         return self.as_bytes or self.value_type == stored.value_type
 
     def cast(self, dtype: object, casting: Casting = "checked") -> ColumnSpec:
@@ -327,16 +300,15 @@ class ColumnSpec:
         if wanted.kind not in "biufc" or has_long_double(wanted):
             raise OptionError(f"dtypes: column {self.name!r} holds {held}; {wanted} is no type of numbers")
         if self.kind == "sparse":
-            return replace(self, element=wanted.newbyteorder("="), casting=casting)
+            return replace(self.with_type(element=wanted.newbyteorder("=")), casting=casting)
         if self.element is not None:
             return self.with_elements(wanted.newbyteorder("="), casting)
         kind: Kind = "bool" if wanted.kind == "b" else "number"
-        return replace(self, dtype=wanted.newbyteorder("="), kind=kind, casting=casting)
+        return replace(self.with_type(dtype=wanted.newbyteorder("="), kind=kind), casting=casting)
 
     def _of_bits(self) -> ColumnSpec:
         """Return the spec of this column delivered as bfloat16, whose bits it holds."""
-        held = self.dtype if self.element is None else self.element
-        if self.kind not in {"number", "ragged"} or held != np.uint16:
+        if self.kind not in {"number", "ragged"} or self.type.held != np.uint16:
             raise OptionError(
                 f"dtypes: column {self.name!r} holds {self}; 'bfloat16' is for uint16 that are the bits of bfloat16. "
                 "To round numbers to it, pass 'float32' here, and cast tensors: batch.to(torch.bfloat16), or "
@@ -351,11 +323,11 @@ class ColumnSpec:
         """
         assert self.element is not None
         own, size = self.element.shape, self.mean_bytes * dtype.itemsize // self.element.base.itemsize
-        lacks_rows = self.nullable and self.kind == "ragged"
-        made = replace(self, element=np.dtype((dtype, own)), mean_bytes=size, nullable=lacks_rows, casting=casting)
-        if self.kind == "list" and self.varying_shape is not None and not self.row_shape:
-            made = replace(made, kind="ragged", element=dtype, ragged_shape=self.varying_shape, mean_bytes=_LIST_BYTES)
-        return made
+        lacks_rows = self.type.nullable and self.kind == "ragged"
+        type_ = replace(self.type, element=np.dtype((dtype, own)), nullable=lacks_rows)
+        if self.kind == "list" and (shape := self.type.varying_shape) is not None and not self.row_shape:
+            type_, size = replace(type_, kind="ragged", element=dtype, ragged_shape=shape), _LIST_BYTES
+        return replace(self, type=type_, mean_bytes=size, casting=casting)
 
     def _cast_values(self, wanted: np.dtype, casting: Casting) -> ColumnSpec:
         """Return the spec of categories, or of optional values, as text or numbers: codes are integers."""
@@ -369,12 +341,13 @@ class ColumnSpec:
             what = "categories: integers for their codes" if is_category else "values that may be missing"
             raise OptionError(f"dtypes: column {self.name!r} holds {what}; it cannot be delivered as {wanted}")
         kind: Kind = "bool" if wanted.kind == "b" else "number"
-        return ColumnSpec(self.name, kind, wanted.newbyteorder("="), self.row_shape, casting=casting, drawn=self.drawn)
+        type_ = ValueType(kind, wanted.newbyteorder("="), self.row_shape, drawn=self.type.drawn)
+        return ColumnSpec(self.name, type_, casting=casting)
 
     @property
     def shown_shape(self) -> str:
         """The shape of a row, for messages; ``?`` stands for a length that varies."""
-        return shown_shape(self.ragged_shape if self.kind in {"ragged", "sparse"} else self.tensor_shape)
+        return shown_shape(self.type.ragged_shape if self.kind in {"ragged", "sparse"} else self.tensor_shape)
 
     def __str__(self) -> str:
         if self.as_bfloat16:

@@ -173,7 +173,7 @@ def dense_batch(rows: np.ndarray, spec: ColumnSpec) -> np.ndarray:
 
 
 def _width(spec: ColumnSpec) -> int:
-    return math.prod(int(n or 0) for n in spec.ragged_shape)
+    return math.prod(int(n or 0) for n in spec.type.ragged_shape)
 
 
 def _bounds(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

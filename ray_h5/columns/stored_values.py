@@ -16,9 +16,10 @@ from ray_h5.errors import UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.format.value_types import split_array
 from ray_h5.manifest.indices import Along, Indices, composed, lengths_of, picked
 from ray_h5.manifest.joined_arrays import JoinedArray
-from ray_h5.manifest.layout import ColumnLayout, Kind
+from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import Request, request_of
 from ray_h5.manifest.takes import Take
+from ray_h5.manifest.value_type import Kind
 from ray_h5.messages import near_names
 from ray_h5.per_process import cached_property
 from ray_h5.read.read_parts import ColumnAddress, Part
@@ -62,7 +63,7 @@ class Stored(Values):
     @classmethod
     def end_to_end(cls, name: str, joined: JoinedArray) -> Stored:
         """Return the values of datasets, those of one after those of the one before, as one array."""
-        units = replace(joined.unit, name=name, shape=(joined.units.num_units, *joined.layouts[0].row_shape))
+        units = joined.unit.with_shape((joined.units.num_units, *joined.layouts[0].row_shape), name=name)
         return cls(units, joined, name)
 
     @property
@@ -87,17 +88,16 @@ class Stored(Values):
             dtype, axes = self._type
             kind = "struct" if dtype.names else _KINDS.get(dtype.kind, "number")
             chunk, of_field = layout.chunk_shape, f"{self.fields[0]}."
-            enum = [pair for pair in layout.enum if self.is_one and pair[0].startswith(of_field)]
-            layout = layout.made(
-                name=self.name,
+            enum = [pair for pair in layout.type.enum if self.is_one and pair[0].startswith(of_field)]
+            type_ = replace(
+                layout.type,
                 kind=kind,
-                shape=(*layout.shape, *axes),
-                chunk_shape=None if chunk is None else (*chunk, *axes),
-                stored_dtype=dtype,
+                dtype=dtype,
+                row_shape=(*layout.row_shape, *axes),
                 enum=tuple((name.removeprefix(of_field), value) for name, value in enum),
-                item_bytes=0,
-                lost_fields=(),
             )
+            chunk_shape = None if chunk is None else (*chunk, *axes)
+            layout = layout.made(type_, name=self.name, chunk_shape=chunk_shape, item_bytes=0, lost_fields=())
         if self.taken:
             lengths = lengths_of(self.layout.row_shape, self.taken)
             layout = reshaped(layout, *lengths, *layout.shape[len(self.layout.shape) :])  # fields add axes
@@ -109,7 +109,7 @@ class Stored(Values):
         assert not self.taken
         shape = (math.prod(self.layout.shape[:axes]), *self.layout.shape[axes:])
         rows = self._rows.over(axes, len(self.layout.shape))
-        flattened = self.layout.made(shape=shape, chunk_shape=None)
+        flattened = self.layout.with_shape(shape, chunk_shape=None).made()
         return replace(self, layout=flattened, address=rows)
 
     def take(self, taken: Indices) -> Values:

@@ -21,9 +21,10 @@ from ray_h5.errors import CastError, UnsupportedColumnError
 from ray_h5.hash_and_permute import word_at
 from ray_h5.hdf5.format.value_types import empty_record
 from ray_h5.manifest.indices import Indices, composed, lengths_of, picked
-from ray_h5.manifest.layout import ColumnLayout, Kind
+from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import Request, request_of
 from ray_h5.manifest.takes import rows_in_order
+from ray_h5.manifest.value_type import Kind, ValueType
 from ray_h5.read.file_reads import run_reads
 from ray_h5.read.read_parts import FileRead, Part
 from ray_h5.read.reader import OBJECT_BYTES, FileReader
@@ -116,10 +117,10 @@ class Values:
         if kind == "string":
             return b""
         if kind == "sparse":
-            indices = np.empty(0, index_dtype(array.ragged_shape[0] or 0))
+            indices = np.empty(0, index_dtype(array.type.ragged_shape[0] or 0))
             return SparseRow(Entries(indices, np.empty(0, element)), 0, 0)
         if kind == "ragged":
-            return np.empty((0, *(int(n or 0) for n in array.ragged_shape[1:])), element)
+            return np.empty((0, *(int(n or 0) for n in array.type.ragged_shape[1:])), element)
         return None if element is None else np.empty(0, element)
 
 
@@ -264,13 +265,13 @@ class InMemory(Values):
     ) -> InMemory:
         """Return texts, booleans or numbers, as their dtype says."""
         kind: Kind = "string" if (of := np.dtype(dtype)).hasobject else "bool" if of.kind == "b" else "number"
-        return cls(ColumnLayout(name, kind, (1, *row_shape), of, "contiguous", direct=True), values_of)
+        return cls(ColumnLayout(name, ValueType(kind, of, row_shape), 1, of, "contiguous", direct=True), values_of)
 
     @classmethod
     def constant(cls, reader: FileReader, values: Values) -> InMemory:
         """Return a constant: all units of an array, which are read when they are asked for first."""
         array, read = values.array, cache(partial(read_units, reader, values))
-        whole = array.made(shape=(1, *array.shape), chunk_shape=None)
+        whole = array.with_shape((1, *array.shape), chunk_shape=None).made()
         return cls(whole, lambda units: np.broadcast_to(read(), (len(units), *array.shape)))
 
     def reading(self, units: Request, out: np.ndarray) -> Reading:
@@ -302,8 +303,9 @@ class NoValues(Values):
     @classmethod
     def of(cls, spec: ColumnSpec, rows: int, path: str) -> NoValues:
         """Return the column that a file of some rows lacks; `spec` says what others have."""
-        how: dict[str, Any] = {"element": spec.element, "ragged_shape": spec.ragged_shape, "direct": True, "path": path}
-        return cls(ColumnLayout(spec.name, spec.kind, (rows,), np.dtype(object), "contiguous", item_bytes=1, **how))
+        type_ = ValueType(spec.kind, np.dtype(object), element=spec.element, ragged_shape=spec.type.ragged_shape)
+        how: dict[str, Any] = {"item_bytes": 1, "direct": True, "path": path}
+        return cls(ColumnLayout(spec.name, type_, rows, type_.dtype, "contiguous", **how))
 
     def reading(self, units: Request, out: np.ndarray) -> Reading:
         if out.dtype.kind not in "Of" and len(units):
@@ -318,7 +320,7 @@ class NoValues(Values):
 def reshaped(layout: ColumnLayout, *row_shape: int) -> ColumnLayout:
     """Return a layout of the same rows, of another shape, of whose chunks the first axis alone is known."""
     chunk = None if layout.chunk_shape is None else (layout.chunk_shape[0], *row_shape)
-    return layout.made(shape=(layout.shape[0], *row_shape), chunk_shape=chunk)
+    return layout.with_shape((layout.num_rows, *row_shape), chunk_shape=chunk).made()
 
 
 def rows_of_chunks(layout: ColumnLayout, axes: int) -> int:

@@ -367,7 +367,7 @@ def _of_files(index: RowIndex, asked: Classes) -> Classes:
         if all(column.spec.kind == "category" and column.enum for column in columns) and all(are_text):
             return classes_of(name, (value for column in columns for value, _ in column.enum), asked.others)
     spec = index.find([name])[name]
-    if spec.drawn:
+    if spec.type.drawn:
         raise OptionError(
             f"labels={{{name!r}: 'auto'}}: the column is drawn, so its values are others in each epoch; list the "
             f"classes, as in labels={{{name!r}: ['a', 'b']}}"

@@ -97,7 +97,7 @@ def _of_rows(files: FileOptions, index: RowIndex) -> str:
     # are samples.
     likes = {(spec.dtype.str, spec.row_shape) for spec in index.columns.values()}
     is_plain = len(likes) == len(index.columns) and not any("/" in name for name in index.columns)
-    is_labelled = any(not spec.row_shape and not spec.ragged_shape for spec in index.columns.values())
+    is_labelled = any(not spec.row_shape and not spec.type.ragged_shape for spec in index.columns.values())
     if is_plain and (is_labelled or (len(index.files) == 1 and index.num_rows > 1)):
         return ""
     surprises = (suggestion for suggestion in suggestions(_tree(index)) if suggestion.is_surprise)
@@ -113,7 +113,7 @@ def _of_rows(files: FileOptions, index: RowIndex) -> str:
 
 def _tree(index: RowIndex) -> FileTree:
     rows = index.files.rows.lengths
-    shapes = {name: (int(rows[0]), *(spec.ragged_shape or spec.row_shape)) for name, spec in index.columns.items()}
+    shapes = {name: (int(rows[0]), *(spec.type.shape)) for name, spec in index.columns.items()}
     seen = {name: Seen(spec.dtype.str, shapes[name]) for name, spec in index.columns.items()}
     return FileTree(seen, files=len(index.files), rows_differ=len(np.unique(rows)) > 1)
 
@@ -135,12 +135,14 @@ def _of_patterns(index: RowIndex) -> str:
 
 
 def _of_shapes(index: RowIndex) -> str:
-    ragged = {name: spec for name, spec in index.columns.items() if spec.kind == "ragged" and None in spec.ragged_shape}
+    ragged = {
+        name: spec for name, spec in index.columns.items() if spec.kind == "ragged" and None in spec.type.ragged_shape
+    }
     names = [name for name, spec in ragged.items() if spec.name in index.varying]
     if not names:
         return ""
     spec, listed = index.columns[names[0]], ", ".join(map(repr, names[:_MAX_LISTED]))
-    shown = " x ".join("?" if n is None else str(n) for n in spec.ragged_shape)
+    shown = " x ".join("?" if n is None else str(n) for n in spec.type.ragged_shape)
     if index.scope.rows is not None or index.scope.windows is not None:
         rows = ""
     else:  # files of other shapes may have other rows

@@ -281,7 +281,7 @@ class RowIndex(ComparedByContent):
     def _made_of(self, stored: ColumnSpec, spec: ColumnSpec) -> ColumnSpec:
         """Return the spec of another type; of arrays that are made of lists, rows may be missing as lists may be."""
         lacks_rows = self.scope.may_lack and (stored.kind, spec.kind) == ("list", "ragged")
-        return replace(spec, nullable=True) if lacks_rows else spec
+        return spec.with_type(nullable=True) if lacks_rows else spec
 
     def values(self, names: Iterable[str], *, stored: bool = False) -> dict[str, pa.ChunkedArray]:
         """Return columns of one value a row, of all rows; they may be virtual. Each is read once and kept.

@@ -20,6 +20,7 @@ from ray_h5.index.files_beside import FilesBeside
 from ray_h5.index.row_index import RowIndex, build_index, columns_beside
 from ray_h5.index.scan_files import Lookup
 from ray_h5.manifest.partition import Partition
+from ray_h5.manifest.value_type import ValueType
 from ray_h5.messages import counted, few
 from ray_h5.options import as_names, require
 from ray_h5.rows.row_view import GROUP
@@ -256,7 +257,7 @@ def _lines_of_table(index: RowIndex, beside: _Beside) -> tuple[Lines, dict[str, 
     if not (shape := index.columns[column].row_shape):
         return lines, {}
     stops = pc.min_element_wise(slices.stops.fill_null(shape[-1]), shape[-1])
-    spec = ColumnSpec(name := column + LENGTH, "number", np.dtype(np.int64), ())
+    spec = ColumnSpec(name := column + LENGTH, ValueType("number", np.dtype(np.int64)))
     return lines, {name: TableColumn(Table.of(table.name, {name: pa.chunked_array([stops])}), name, spec, lines)}
 
 

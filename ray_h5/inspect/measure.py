@@ -227,7 +227,7 @@ def _column(
         kind=layout.kind,
         dtype=_dtype(layout),
         rows=layout.num_rows,
-        row_shape=layout.ragged_shape or layout.row_shape,
+        row_shape=layout.type.shape,
         storage=layout.storage if is_stored else "",
         chunk_shape=layout.chunk_shape,
         pipeline=tuple(describe_filter(step) for step in layout.pipeline.steps),

@@ -13,14 +13,15 @@ from ray_h5.columns.schema import ColumnSpec
 from ray_h5.errors import OptionError, PredicateError, UnsupportedColumnError
 from ray_h5.index.row_index import RowIndex
 from ray_h5.manifest.file_table import FileTable
+from ray_h5.manifest.value_type import ValueType
 from ray_h5.options import ADDED_BY
 from ray_h5.order.epoch_order import row_keys
 from ray_h5.plan.blocks import Block
 from ray_h5.plan.read_plan import ReadPlan
 
-PATH_SPEC = ColumnSpec("path", "string", np.dtype(object), ())
-ROW_ID_SPEC = ColumnSpec("row_id", "number", np.dtype(np.int64), ())
-IS_PADDING_SPEC = ColumnSpec("is_padding", "bool", np.dtype(bool), ())
+PATH_SPEC = ColumnSpec("path", ValueType("string", np.dtype(object)))
+ROW_ID_SPEC = ColumnSpec("row_id", ValueType("number", np.dtype(np.int64)))
+IS_PADDING_SPEC = ColumnSpec("is_padding", ValueType("bool", np.dtype(bool)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +104,8 @@ ORIGINS: dict[str, OriginColumn] = {
     for column in (
         OriginColumn(PATH_SPEC, lambda rows: paths_of(rows.plan.files, rows.row_ids)),
         OriginColumn(ROW_ID_SPEC, lambda rows: rows.row_ids),
-        OriginColumn(ColumnSpec("row_key", "number", np.dtype(np.uint64), ()), _keys, of_epoch=True),
-        OriginColumn(ColumnSpec("step", "number", np.dtype(np.int64), ()), _steps),
+        OriginColumn(ColumnSpec("row_key", ValueType("number", np.dtype(np.uint64))), _keys, of_epoch=True),
+        OriginColumn(ColumnSpec("step", ValueType("number", np.dtype(np.int64))), _steps),
         OriginColumn(IS_PADDING_SPEC, _is_padding, of_epoch=True),
     )
 }

@@ -194,7 +194,8 @@ class JoinedArray:
     @property
     def unit(self) -> ColumnLayout:
         """A layout with the type of all datasets, and the shape of a unit of the first class."""
-        return replace(self.layouts[0], stored_dtype=self.dtype) if len(self.layouts) > 1 else self.layouts[0]
+        first = self.layouts[0]
+        return first.with_type(replace(first.type, dtype=self.dtype)) if len(self.layouts) > 1 else first
 
     @cached_property
     def dtype(self) -> np.dtype:

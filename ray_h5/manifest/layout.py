@@ -11,11 +11,9 @@ import numpy as np
 
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.manifest.file_state import SourceStates
+from ray_h5.manifest.value_type import Kind, ValueType
 from ray_h5.storage.byte_source import Identity
 
-Kind = Literal[
-    "number", "bool", "string", "time", "binary", "struct", "list", "ragged", "sparse", "category", "optional"
-]
 Storage = Literal["contiguous", "chunked", "compact", "virtual", "external"]
 
 LAYOUT_BYTES = 2 << 10
@@ -54,17 +52,10 @@ class ColumnLayout(ComparedByContent):
     ----------
     name : str
         Path of the dataset below the group.
-    kind : Kind
-        Kind of the values. They are delivered as h5py delivers them: strings as object arrays of
-        bytes (variable length) or arrays of dtype S (fixed length), opaque ones as dtype V
-        ("binary"), compound ones as structured arrays ("struct") whose fields are in the order in which
-        they lie, and arrays of varying length as
-        object arrays of arrays ("list"). Columns that are made of several datasets are object arrays:
-        of arrays ("ragged"), of rows of a sparse matrix ("sparse"), and of values or None ("category"
-        and "optional").
-    shape : tuple of int
-        Shape of the dataset, followed by the shape of its array type if it has one. The first axis
-        is the row axis.
+    type : ValueType
+        The type of a value, which is a row along the first axis.
+    num_rows : int
+        Length of the first axis.
     stored_dtype : numpy.dtype
         dtype of the bytes in the file; big-endian if the file says so.
     storage : str
@@ -77,10 +68,6 @@ class ColumnLayout(ComparedByContent):
         Where contiguous data begins in the file, in bytes.
     fill : numpy.ndarray, optional
         0-d array of `stored_dtype`: the value of rows that were never written; None for zeros.
-    element : numpy.dtype, optional
-        For arrays of varying length: dtype of their elements.
-    enum : tuple of (str, int)
-        For enums: the names of their integers. Those of a field begin with its name.
     item_bytes : int
         Size of a value in the file; 0 if it is not known.
     user_block : int
@@ -99,42 +86,26 @@ class ColumnLayout(ComparedByContent):
         For numbers and booleans of a type that numpy does not have: a description of that type.
     lost_fields : tuple of str
         For compound values: fields of HDF5's own time, which neither h5py nor numpy has, and references.
-    ragged_shape : tuple of (int or None)
-        For rows of varying shape ("ragged"): the shape of a row; None for axes along which rows differ.
-        For rows of a sparse matrix ("sparse"): their length.
-    dense : bool
-        For rows of a sparse matrix: whether batches of tensors are dense.
-    nullable : bool
-        For lists: whether a value of a list may be missing, which is None. For rows of varying shape: whether the file
-        has rows without a value, which are None.
-    drawn : bool
-        Whether values are drawn: each epoch has others of the same row.
     path : str
         The file, for messages: layouts of two files may be equal.
     """
 
     name: str
-    kind: Kind
-    shape: tuple[int, ...]
+    type: ValueType
+    num_rows: int
     stored_dtype: np.dtype
     storage: Storage
     chunk_shape: tuple[int, ...] | None = None
     pipeline: FilterPipeline = FilterPipeline()
     offset: int | None = None
     fill: np.ndarray | None = None
-    element: np.dtype | None = None
-    enum: tuple[tuple[str, int], ...] = ()
     item_bytes: int = 0
     user_block: int = 0
     sources: SourceStates = ()
     direct: bool = False
     file_type: bytes = b""
     odd_type: str = ""
-    ragged_shape: tuple[int | None, ...] = ()
-    dense: bool = False
-    nullable: bool = False
     lost_fields: tuple[str, ...] = ()
-    drawn: bool = False
     path: str = field(default="", compare=False)
 
     @property
@@ -153,17 +124,26 @@ class ColumnLayout(ComparedByContent):
         return self.direct or bool(self.file_type)
 
     @property
-    def num_rows(self) -> int:
-        return self.shape[0]
-
-    @property
-    def row_shape(self) -> tuple[int, ...]:
-        return self.shape[1:]
+    def kind(self) -> Kind:
+        return self.type.kind
 
     @property
     def dtype(self) -> np.dtype:
         """Dtype of the values that a read returns: the stored one in native byte order."""
-        return self.stored_dtype.newbyteorder("=")
+        return self.type.dtype
+
+    @property
+    def element(self) -> np.dtype | None:
+        return self.type.element
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        return self.type.row_shape
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the dataset, followed by the shape of its array type if it has one."""
+        return (self.num_rows, *self.type.row_shape)
 
     @property
     def row_bytes(self) -> int:
@@ -179,9 +159,18 @@ class ColumnLayout(ComparedByContent):
         """Bytes of a decoded chunk."""
         return math.prod(self.chunk_shape or ()) * (self.item_bytes or self.stored_dtype.itemsize)
 
-    def made(self, **changes: Any) -> ColumnLayout:
+    def with_shape(self, shape: tuple[int, ...], **changes: Any) -> ColumnLayout:
+        """Return the layout of an array of another shape, with other fields."""
+        return replace(self, num_rows=shape[0], type=replace(self.type, row_shape=shape[1:]), **changes)
+
+    def with_type(self, type_: ValueType, **changes: Any) -> ColumnLayout:
+        """Return the layout of values of another type, with other fields."""
+        dtype = self.stored_dtype if type_.dtype == self.type.dtype else type_.dtype
+        return replace(self, type=type_, stored_dtype=dtype, **changes)
+
+    def made(self, type_: ValueType | None = None, **changes: Any) -> ColumnLayout:
         """Return the layout of values that are made of these: they lie nowhere, and have no value that fills them."""
-        return replace(self, offset=None, fill=None, **changes)
+        return self.with_type(self.type if type_ is None else type_, offset=None, fill=None, **changes)
 
 
 @dataclass(frozen=True, slots=True)

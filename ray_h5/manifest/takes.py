@@ -93,7 +93,7 @@ class Take:
     def layout(self, array: ColumnLayout) -> ColumnLayout:
         """Return the layout of the boxes of an array: the first axis is the corners."""
         shape = (math.prod(self.extents(array)), *self.box_shape(array.shape))
-        return array.made(shape=shape, chunk_shape=None)
+        return array.with_shape(shape, chunk_shape=None).made()
 
 
 def rows_in_order(layout: ColumnLayout, axes: int) -> ColumnLayout | None:
@@ -105,7 +105,7 @@ def rows_in_order(layout: ColumnLayout, axes: int) -> ColumnLayout | None:
         return layout
     shape = (math.prod(layout.shape[:axes]), *layout.shape[axes:])
     if (chunk := layout.chunk_shape) is None:
-        return replace(layout, shape=shape)
+        return layout.with_shape(shape)
     if any(size > 1 for size in chunk[: axes - 1]) or layout.shape[axes - 1] % chunk[axes - 1]:
         return None
-    return replace(layout, shape=shape, chunk_shape=chunk[axes - 1 :])
+    return layout.with_shape(shape, chunk_shape=chunk[axes - 1 :])

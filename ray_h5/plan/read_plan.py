@@ -173,9 +173,9 @@ class Neighbours(ComparedByContent):
         scope = replace(plan.scope, rows=kind.files, labels=())
         labels, by_name = {label.name for label in plan.scope.labels}, {one.name: one for one in kind.windows.columns}
         rest = {
-            spec.name: replace(spec, name=by_name[spec.name].source, row_shape=spec.row_shape[1:])
+            spec.name: replace(spec.with_type(row_shape=spec.row_shape[1:]), name=by_name[spec.name].source)
             for spec in plan.of_files
-            if spec.name in by_name and spec.kind in TENSOR_KINDS and not (spec.drawn or spec.name in labels)
+            if spec.name in by_name and spec.kind in TENSOR_KINDS and not (spec.type.drawn or spec.name in labels)
         }
         marks = {spec.name for spec in plan.of_files if spec.name.removesuffix(IS_PAD) in by_name} - by_name.keys()
         while rest:
@@ -417,7 +417,7 @@ class ReadPlan(ComparedByContent):
     @cached_property
     def is_drawn(self) -> bool:
         """Whether each epoch has other values of the same rows."""
-        return any(column.drawn for column in self.columns)
+        return any(column.type.drawn for column in self.columns)
 
     def row_ids(self, selected: np.ndarray) -> np.ndarray:
         """Return the row ids of some selected indices."""
@@ -582,7 +582,7 @@ def steps_plan(plan: ReadPlan, names: Collection[str]) -> ReadPlan:
         numbers.append(np.unique((in_episodes.firsts[episodes][:, None] + steps)[is_held]) + in_files.starts[file])
     steps = np.concatenate(numbers)
     columns = tuple(
-        replace(spec, row_shape=(1, *spec.row_shape[1:])) if spec.name in names else spec for spec in plan.of_files
+        spec.with_type(row_shape=(1, *spec.row_shape[1:])) if spec.name in names else spec for spec in plan.of_files
     )
     return replace(
         plan,

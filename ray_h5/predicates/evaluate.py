@@ -80,12 +80,12 @@ def check_names(names: Iterable[str], columns: Mapping[str, ColumnSpec]) -> None
         check_not_drawn(name, spec)
         if not spec.has_one_value:
             are_numbers = spec.kind in TENSOR_KINDS and spec.dtype.kind != "c"
-            raise no_scalar(name, spec.ragged_shape or spec.tensor_shape, are_numbers=are_numbers)
+            raise no_scalar(name, spec.type.ragged_shape or spec.tensor_shape, are_numbers=are_numbers)
 
 
 def check_not_drawn(name: str, column: ColumnSpec | ColumnLayout) -> None:
     """Raise `PredicateError` for a column whose values differ from epoch to epoch."""
-    if column.drawn:
+    if column.type.drawn:
         raise PredicateError(
             f"column {name!r} is drawn, so its values are others in each epoch: they choose, weigh and group no rows. "
             "Filter by it after reading, or name a column that is not drawn. Beside a part(..., random=), that is its "

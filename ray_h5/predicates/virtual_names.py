@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.errors import PredicateError
+from ray_h5.manifest.value_type import ValueType
 from ray_h5.read.casting import Casting
 
 _PREFIX = "ray_h5:"
@@ -138,9 +139,9 @@ def virtual_spec(name: str) -> ColumnSpec:
     """Return the spec of a virtual column."""
     criterion = parse_virtual(name)[1]
     if isinstance(criterion, FirstSeen):
-        return ColumnSpec(name, "list", np.dtype(object), (), np.dtype(criterion.dtype))
+        return ColumnSpec(name, ValueType("list", np.dtype(object), element=np.dtype(criterion.dtype)))
     is_length = isinstance(criterion, Length)
-    return ColumnSpec(name, "number" if is_length else "bool", np.dtype(np.int64 if is_length else bool), ())
+    return ColumnSpec(name, ValueType("number", np.dtype(np.int64)) if is_length else ValueType("bool", np.dtype(bool)))
 
 
 def _of_json(value: Any) -> Any:

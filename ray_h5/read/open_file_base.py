@@ -379,7 +379,7 @@ class OpenFile(ABC):
 
         def index_of(number: int) -> ChunkIndex:
             stored = joined.layouts[joined.class_of[number]]
-            layout = replace(stored, shape=(int(joined.lengths[number]), *stored.row_shape))
+            layout = replace(stored, num_rows=int(joined.lengths[number]))
             path = joined.paths[number]
             with self.library() as library, translated(self.path, f"reading the chunk index of {path!r}"):
                 dataset = as_object(library.find(path)[0])

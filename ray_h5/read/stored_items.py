@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 
 import h5py
@@ -17,6 +17,7 @@ from ray_h5.hdf5.format.heap import DamagedHeapError, Heap
 from ray_h5.hdf5.format.value_types import dtype_of, item_bytes, split_array
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import Request
+from ray_h5.manifest.value_type import ValueType
 from ray_h5.storage.byte_source import ByteSource
 
 _NEVER_WRITTEN = 0xFF
@@ -67,7 +68,9 @@ class StoredItems:
         elif layout.fill is not None and layout.fill.tobytes().strip(b"\0"):
             fill = np.frombuffer(_as_stored(layout.fill, type_id), item)[0]
         axes = layout.shape[: len(layout.shape) - len(shape)]
-        stored = replace(layout, shape=axes, stored_dtype=item, fill=np.asarray(fill), file_type=b"", direct=True)
+        stored = layout.with_shape(axes).with_type(
+            ValueType("binary", item, axes[1:]), fill=np.asarray(fill), file_type=b"", direct=True
+        )
         return cls(stored, shape, byte_source, held, key, refers, layout.file_type[0], decode)
 
     def values(

@@ -412,7 +412,7 @@ class GroupColumns(Columns):
     def _shapes_of(self, made: JoinedColumn, values: Values, units: Partition) -> JoinedArray:
         """Return the shapes of what each group has of a column, as if it were a dataset of each."""
         layout = values.array
-        unit = reshaped(replace(layout, shape=(1, *layout.row_shape)), *layout.row_shape)
+        unit = reshaped(replace(layout, num_rows=1), *layout.row_shape)
         widths = np.broadcast_to(np.array(layout.row_shape, np.int64), (len(units), len(layout.row_shape)))
         shapes, none = np.concatenate([units.lengths[:, None], widths], axis=1), np.full(len(units), UNALLOCATED)
         paths = replace(self.groups, below=f"/{made.dataset}")

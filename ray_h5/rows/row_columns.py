@@ -60,8 +60,8 @@ class RowColumn:
         if self.chunk_rows is not None:
             array = layout_of_rows(self.name, array, (num_rows, *array.row_shape), self.chunk_rows, path)
         drawn = self.draws_rows or self.values.seed is not None
-        is_equal = (array.name, array.drawn) == (self.name, drawn)
-        return array if is_equal else replace(array, name=self.name, drawn=drawn)
+        is_equal = (array.name, array.type.drawn) == (self.name, drawn)
+        return array if is_equal else array.with_type(replace(array.type, drawn=drawn), name=self.name)
 
     def at(self, numbers_of: Numbers) -> RowColumn:
         """Return the column whose row i is row ``numbers_of(i)`` of this one."""
@@ -97,8 +97,10 @@ class Steps(OfUnits):
         if self.joined is not None:
             return self._array_of_shapes(self.joined, array, np.array(lead, np.int64))
         layout = layout_of_rows(self.name, array, (array.num_rows, *lead, *array.row_shape), 1, self.path)
-        is_ragged = array.kind == "ragged"
-        return replace(layout, kind="list", element=element_of_lists(array), ragged_shape=()) if is_ragged else layout
+        if array.kind != "ragged":
+            return layout
+        lists = replace(layout.type, kind="list", element=element_of_lists(array), ragged_shape=())
+        return layout.with_type(lists)
 
     def _array_of_shapes(self, joined: JoinedArray, array: ColumnLayout, lead: np.ndarray) -> ColumnLayout:
         """Return the layout of values that may differ in shape; they have the axes `lead` before those of a unit."""
@@ -114,7 +116,7 @@ class Steps(OfUnits):
                 "columns=[...]."
             )
         rows = ragged_layout(self.name, array, shapes.prod(axis=1, dtype=np.float64), shape)
-        return replace(rows, nullable=not joined.is_there.all())
+        return rows.with_type(replace(rows.type, nullable=not joined.is_there.all()))
 
     def datasets_of(self, rows: np.ndarray) -> np.ndarray:
         return self.episodes_of(rows)
@@ -132,10 +134,11 @@ def sparse_steps(steps: Steps) -> Decoded:
     def layout(_: ColumnLayout) -> ColumnLayout:
         array, width = steps.content.array, steps.width or 1
         rows = layout_of_rows(steps.name, array, array.shape, 1, steps.path)
-        return replace(rows, ragged_shape=(width, *array.ragged_shape), item_bytes=width * array.item_bytes)
+        type_ = replace(rows.type, ragged_shape=(width, *array.type.ragged_shape))
+        return rows.with_type(type_, item_bytes=width * array.item_bytes)
 
     def decode(stored: np.ndarray, *_: Any) -> np.ndarray:
-        windows, width = np.empty(len(stored), object), steps.content.array.ragged_shape[0] or 0
+        windows, width = np.empty(len(stored), object), steps.content.array.type.ragged_shape[0] or 0
         for at, of_row in enumerate(stored):
             dtype = index_dtype(width * len(of_row))
             indices = np.concatenate([row.indices.astype(dtype) + step * width for step, row in enumerate(of_row)])

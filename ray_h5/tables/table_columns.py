@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +16,7 @@ from ray_h5.columns.schema import TENSOR_KINDS, ColumnSpec, is_number, is_text
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import SchemaMismatchError
 from ray_h5.manifest.file_table import FileTable
+from ray_h5.manifest.value_type import ValueType
 from ray_h5.read.casting import cast_error, lost
 
 if TYPE_CHECKING:  # it imports readers of tables, which take long
@@ -249,21 +250,21 @@ def spec_of(name: str, kind: pa.DataType) -> ColumnSpec | None:
     if pa.types.is_dictionary(kind):
         return spec_of(name, kind.value_type)
     if (is_bool := pa.types.is_boolean(kind)) or is_number(kind):
-        return ColumnSpec(name, "bool" if is_bool else "number", np.dtype(kind.to_pandas_dtype()), ())
+        return ColumnSpec(name, ValueType("bool" if is_bool else "number", np.dtype(kind.to_pandas_dtype())))
     is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
     if is_bytes or is_text(kind) or pa.types.is_string_view(kind) or pa.types.is_null(kind):
-        return ColumnSpec(name, "string", np.dtype(object), (), as_bytes=is_bytes)
+        return ColumnSpec(name, ValueType("string", np.dtype(object)), as_bytes=is_bytes)
     if (is_span := pa.types.is_duration(kind)) or pa.types.is_timestamp(kind):  # of a time zone it is the time in UTC
-        return ColumnSpec(name, "time", np.dtype(f"{'m8' if is_span else 'M8'}[{kind.unit}]"), ())
+        return ColumnSpec(name, ValueType("time", np.dtype(f"{'m8' if is_span else 'M8'}[{kind.unit}]")))
     if pa.types.is_date(kind):
-        return ColumnSpec(name, "time", np.dtype("M8[D]"), ())
+        return ColumnSpec(name, ValueType("time", np.dtype("M8[D]")))
     if pa.types.is_fixed_size_list(kind) and is_number(kind.value_type):
-        return ColumnSpec(name, "number", np.dtype(kind.value_type.to_pandas_dtype()), (kind.list_size,))
+        return ColumnSpec(name, ValueType("number", np.dtype(kind.value_type.to_pandas_dtype()), (kind.list_size,)))
     if (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and is_number(kind.value_type):
         element = np.dtype(kind.value_type.to_pandas_dtype())
         # A line may be missing, or its entry empty.
-        of_lists = ColumnSpec(name, "ragged", np.dtype(object), (), element, ragged_shape=(None,), mean_bytes=1 << 10)
-        return replace(of_lists, nullable=True)
+        type_ = ValueType("ragged", np.dtype(object), element=element, ragged_shape=(None,), nullable=True)
+        return ColumnSpec(name, type_, mean_bytes=1 << 10)
     return None
 
 

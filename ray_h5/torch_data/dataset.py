@@ -174,7 +174,7 @@ class H5Dataset(BatchedDataset):
         self._places = tuple(origins_of(self._asked, self._specs, self._index))
         if self.transform is not None:
             check_transform(self.transform, self.columns)
-        if any(spec.kind == "sparse" and not spec.dense for spec in self._specs.values()):
+        if any(spec.kind == "sparse" and not spec.type.dense for spec in self._specs.values()):
             take_warnings()  # a process that gets such tensors of workers would warn
         self._fills = self._fills_of(padding)
         plan = make_plan(self._index, list(self._specs.values()), self._select(predicate))
@@ -210,9 +210,9 @@ class H5Dataset(BatchedDataset):
                     fills[name] = padding.fill(name, np.dtype(np.uint8), (None, None, None), self.columns)
             elif (spec.element or spec.dtype).base.kind not in "biufc":  # which is said of a column that is named
                 fills[name] = padding.fill(name, np.dtype(object), (), self.columns)
-            elif spec.element is not None and (shape := spec.varying_shape) is not None:
+            elif spec.element is not None and (shape := spec.type.varying_shape) is not None:
                 steps = spec.row_shape if spec.kind == "list" else ()
-                dtype, nullable = spec.element.base if steps else spec.element, spec.has_nullable_items
+                dtype, nullable = spec.element.base if steps else spec.element, spec.type.has_nullable_items
                 fills[name] = padding.fill(name, dtype, shape[len(steps) :], self.columns, steps, is_nullable=nullable)
             elif spec.is_tensor and spec.row_shape and name in padding.names:  # lengths that are asked for
                 fills[name] = padding.fill(name, spec.dtype, spec.row_shape, self.columns)
@@ -443,7 +443,7 @@ _FETCHER = "torch.utils.data._utils.fetch"
 def warn_of_equal_draws(dataset: H5Dataset) -> None:
     """Warn once that a loader asks for drawn samples with a sampler that does not know of draws."""
     if first_time("equal draws", repr(dataset)):
-        drawn = few([repr(spec.name) for spec in dataset.source.plan.columns if spec.drawn] or ["'row_key'"])
+        drawn = few([repr(spec.name) for spec in dataset.source.plan.columns if spec.type.drawn] or ["'row_key'"])
         logger.warning(
             "%s: this DataLoader has a sampler that counts no epochs: values of %s are drawn, the same in each epoch. "
             "For others in each epoch, iterate loader(dataset, ...); or pass sampler=OrderSampler(dataset), and call "

@@ -252,7 +252,7 @@ class H5DataLoader(DataLoader[Any]):
             reads = ([(task, None)] for task in tasks)
         else:
             # Many batches are read at once. Dense ones would take many times the memory of the entries of their rows.
-            is_dense = any(spec.kind == "sparse" and spec.dense for spec in dataset.source.plan.columns)
+            is_dense = any(spec.kind == "sparse" and spec.type.dense for spec in dataset.source.plan.columns)
             is_made = is_plain and not is_dense
             # Threads hold nothing that users wrote: a transform may lead back to the object that iterates, and an
             # iterator that is left is freed while a thread reads, too.

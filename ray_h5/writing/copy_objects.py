@@ -15,6 +15,7 @@ from ray_h5.hdf5.format.file_bytes import address_of, widths_of
 from ray_h5.hdf5.format.value_types import item_bytes
 from ray_h5.manifest.chunk_index import ChunkGrid
 from ray_h5.manifest.layout import ColumnLayout, FilterPipeline, FilterStep, Storage
+from ray_h5.manifest.value_type import ValueType
 
 SLAB_OBJECTS = 1 << 16
 """Texts or lists that are copied at a time."""
@@ -117,7 +118,8 @@ def layout_of(dataset: h5py.Dataset) -> ColumnLayout:
     storage: Storage = "contiguous" if dataset.chunks is None else "chunked"
     size = item_bytes(type_, widths_of(dataset.file.id).address)
     stored = {"chunk_shape": dataset.chunks, "pipeline": pipeline_of(dataset), "item_bytes": size}
-    return ColumnLayout(name, "number", dataset.shape or (), np.dtype((np.void, type_.get_size())), storage, **stored)
+    (num_rows, *axes), dtype = dataset.shape or (1,), np.dtype((np.void, type_.get_size()))
+    return ColumnLayout(name, ValueType("number", dtype, tuple(axes)), num_rows, dtype, storage, **stored)
 
 
 def copy_references(dataset: h5py.Dataset, made: h5py.Dataset) -> None:

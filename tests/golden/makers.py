@@ -461,30 +461,30 @@ def is_same(found, expected, draws, *, are_steps):
     return all(_is_drawn(one, unit, draws) for one, unit in pairs)
 
 
-def is_of_type(value, column, shape=None, levels=None):
-    """Return whether a value is what the type of its column says: its dtype, shape, lists, and that it may be missing.
+def is_of_type(value, type_, shape=None, levels=None):
+    """Return whether a value is what its type says: its dtype, shape, lists, and that it may be missing.
 
     `shape` and `levels` are those of a list in one: its axes of one length, and then lists in lists.
     """
     if value is None:
-        return column.may_be_missing
-    if column.kind in {"number", "bool"}:
+        return type_.may_be_missing
+    if type_.kind in {"number", "bool"}:
         array = np.asarray(value)
-        return (array.dtype, array.shape) == (column.dtype, column.row_shape)
-    if column.kind == "ragged" and column.element.kind in "biufc":
-        array, axes = np.asarray(value), column.ragged_shape
+        return (array.dtype, array.shape) == (type_.dtype, type_.row_shape)
+    if type_.kind == "ragged" and type_.element.kind in "biufc":
+        array, axes = np.asarray(value), type_.ragged_shape
         fits = array.ndim == len(axes) and all(one in {None, n} for one, n in zip(axes, array.shape, strict=True))
-        return fits and array.dtype == column.element
-    if column.kind != "list":
+        return fits and array.dtype == type_.element
+    if type_.kind != "list":
         return True
-    shape, levels = (column.row_shape, len(column.ragged_shape) or 1) if shape is None else (shape, levels)
+    shape, levels = (type_.row_shape, len(type_.ragged_shape) or 1) if shape is None else (shape, levels)
     if shape:
-        return len(value) == shape[0] and all(is_of_type(each, column, shape[1:], levels) for each in value)
+        return len(value) == shape[0] and all(is_of_type(each, type_, shape[1:], levels) for each in value)
     if levels > 1:
-        return all(is_of_type(each, column, (), levels - 1) for each in value)
+        return all(is_of_type(each, type_, (), levels - 1) for each in value)
     array = np.asarray(value)
     is_plain = array.dtype == object or array.dtype.kind in "SU" or not array.size
-    return is_plain or (array.dtype, array.shape[1:]) == (column.element.base, column.element.shape)
+    return is_plain or (array.dtype, array.shape[1:]) == (type_.element.base, type_.element.shape)
 
 
 def expected_rows(spec, kind, held):
@@ -511,7 +511,7 @@ def cell(spec, kind_name, folder, held):
     expected = expected_rows(spec, kind, held)
     if is_same(found, expected, spec.draws, are_steps=kind.are_steps):
         (column,) = (column for column in dataset.source.plan.columns if column.name == name)
-        is_right = "transform" in given or all(is_of_type(value, column) for value in values)
+        is_right = "transform" in given or all(is_of_type(value, column.type) for value in values)
         return "ok" if is_right else f"ok, but not of its type {column}"
     return f"WRONG {str(found)[:60]}, expected {str(expected)[:60]}"
 

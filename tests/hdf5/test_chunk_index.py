@@ -20,6 +20,7 @@ from ray_h5.hdf5.format.object_headers import CHUNKED, Layout
 from ray_h5.manifest.chunk_index import MAX_CHUNK_BYTES, ChunkIndex
 from ray_h5.manifest.known_columns import PackedIndex
 from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.value_type import ValueType
 from tests.hdf5.h5kit import assert_same, by_h5py, overwrite, plist_with, stored_chunks
 from tests.kit.files import save
 
@@ -29,7 +30,8 @@ FILE_BYTES = 10_000
 
 
 def layout(shape=(10, 6), chunk_shape=(4, 3), dtype="<i4"):
-    return ColumnLayout("x", "number", shape, np.dtype(dtype), "chunked", chunk_shape)
+    type_ = ValueType("number", np.dtype(dtype), shape[1:])
+    return ColumnLayout("x", type_, shape[0], type_.dtype, "chunked", chunk_shape)
 
 
 def chunk(corner, offset, size=48, mask=0):

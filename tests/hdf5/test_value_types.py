@@ -21,6 +21,7 @@ from ray_h5.hdf5.format.value_types import (
     value_type_of,
     without_rows,
 )
+from ray_h5.manifest.value_type import ValueType
 
 TEXT, INTS, REFERENCE = h5py.string_dtype(), h5py.vlen_dtype("<i2"), h5py.ref_dtype
 HEAP = 16  # bytes of a value of varying length: its length, and its address and index in the heap
@@ -93,16 +94,9 @@ def test_values_that_are_in_the_file_as_in_memory(dtype, kind, nbytes):
     assert (found.dtype, found.zero.dtype, found.zero.shape, found.array_shape) == (dtype, dtype, (), ())
     assert found.zero.tobytes() == bytes(dtype.itemsize)
     assert found.zero.dtype.metadata is None
-    assert found.like["stored_dtype"] == pickle.loads(pickle.dumps(found.like["stored_dtype"])) == dtype
-    said = {name: found.like[name] for name in ("kind", "item_bytes", "odd_type", "lost_fields", "enum", "element")}
-    assert said == {
-        "kind": kind,
-        "item_bytes": nbytes,
-        "odd_type": "",
-        "lost_fields": (),
-        "enum": (),
-        "element": None,
-    }
+    assert found.stored_dtype == pickle.loads(pickle.dumps(found.stored_dtype)) == dtype
+    assert (found.item_bytes, found.odd_type, found.lost_fields) == (nbytes, "", ())
+    assert found.type == ValueType(kind, dtype.newbyteorder("="))
     assert dtype_of(bytes(type_of(dtype).encode())) == dtype
     assert describe(type_of(dtype)) is found  # a type is described once
 
@@ -146,16 +140,14 @@ MORE = [
 def test_other_values(made, expected):
     found = describe(type_id := made if isinstance(made, h5t.TypeID) else type_of(made))
     for name, value in expected.items():
-        if name == "odd_type" and value:
-            assert found.like[name].startswith(value)
-        else:
-            assert found.like[name] == value, name
-    assert found.dtype.names is None or not {*found.like["lost_fields"]} & {*found.dtype.names}
+        said = getattr(found.type if hasattr(found.type, name) else found, name)
+        assert said.startswith(value) if name == "odd_type" and value else said == value, name
+    assert found.dtype.names is None or not {*found.lost_fields} & {*found.dtype.names}
     assert found.array_shape == split_array(type_id.dtype)[1] if found.dtype.names is None else True
     assert dtype_of(found.in_file[2:]) == found.dtype
     narrow = describe(type_id, Widths(4, 2))
-    heaps = {"list": 1, "string": 1 if found.dtype.kind == "O" else 0}.get(found.like["kind"], 0)
-    assert found.like["item_bytes"] - narrow.like["item_bytes"] >= 4 * heaps
+    heaps = {"list": 1, "string": 1 if found.dtype.kind == "O" else 0}.get(found.type.kind, 0)
+    assert found.item_bytes - narrow.item_bytes >= 4 * heaps
     assert (narrow.in_file[:2], found.in_file[:2]) == (bytes([2, 4]), bytes([8, 8]))
 
 

@@ -355,7 +355,7 @@ def test_what_an_index_says_wrongly_is_an_error(tmp_path, files, change, says, c
     folder = str(tmp_path / "index")
     expected = H5Dataset(files[0], ["signal"], dtypes=cast)[0]
     wrong_index(files[0], folder, lambda column: replace(
-        column, spec=replace(column.spec, **change), num_rows=column.num_rows if change else 2**40))  # fmt: skip
+        column, spec=column.spec.with_type(**change), num_rows=column.num_rows if change else 2**40))  # fmt: skip
     dataset = H5Dataset(files[0], ["signal"], dtypes=cast, index_dir=folder)
     if cast and "dtype" in change:
         assert dataset[0]["signal"].equal(expected["signal"])

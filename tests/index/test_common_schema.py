@@ -1,7 +1,6 @@
 """What files must agree on, and what they need not."""
 
 import pickle
-from dataclasses import replace
 
 import h5py
 import numpy as np
@@ -14,6 +13,7 @@ from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.row_index import build_index
 from ray_h5.index.stored.facts_store import MEMORY
+from ray_h5.manifest.value_type import ValueType
 from ray_h5.plan.row_source import read_rows
 from ray_h5.torch_data import Groups, H5Dataset, any_equal, ragged, where
 from tests.index.kit import plan_files
@@ -208,13 +208,13 @@ def test_files_with_other_groups_offer_the_groups_as_rows(tmp_path, numbers):
 # Which columns of files are delivered as which ----------------------------------------------------
 
 F4, I8, OBJECTS = np.dtype("f4"), np.dtype("i8"), np.dtype(object)
-NUMBER, ROW, WIDE, GRID = (ColumnSpec("x", "number", F4, shape) for shape in ((), (3,), (3, 1), (3, 5)))
-TEXT = ColumnSpec("x", "string", OBJECTS, ())
+NUMBER, ROW, WIDE, GRID = (ColumnSpec("x", ValueType("number", F4, shape)) for shape in ((), (3,), (3, 1), (3, 5)))
+TEXT = ColumnSpec("x", ValueType("string", OBJECTS))
 WORDS, CODED, MAYBE, LISTS = (
-    ColumnSpec("x", kind, OBJECTS, (), element)
+    ColumnSpec("x", ValueType(kind, OBJECTS, element=element))
     for kind, element in (("category", OBJECTS), ("category", F4), ("optional", F4), ("list", F4))
 )
-STEPS, RAGGED = replace(LISTS, row_shape=(3,)), replace(LISTS, kind="ragged", ragged_shape=(None,))
+STEPS, RAGGED = LISTS.with_type(row_shape=(3,)), LISTS.with_type(kind="ragged", ragged_shape=(None,))
 SPECS = [NUMBER, ROW, WIDE, GRID, TEXT, WORDS, CODED, MAYBE, LISTS, STEPS, RAGGED]
 ALWAYS = [
     (ROW, WIDE),
@@ -236,5 +236,5 @@ def test_which_columns_of_files_are_delivered_as_another(delivered):
         found = [stored for stored in SPECS if delivered.is_read_from(stored, is_cast)]
         assert found == [stored for stored in SPECS if stored == delivered or (delivered, stored) in pairs]
     if delivered in {NUMBER, ROW, WIDE, GRID, LISTS, STEPS, RAGGED}:
-        other = replace(delivered, **({"dtype": I8} if delivered.element is None else {"element": I8}))
+        other = delivered.with_type(**({"dtype": I8} if delivered.element is None else {"element": I8}))
         assert [delivered.is_read_from(other, is_cast) for is_cast in (False, True)] == [False, True]

@@ -8,13 +8,15 @@ from hypothesis import strategies as st
 from ray_h5.manifest.indices import Along
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.takes import Take, rows_in_order
+from ray_h5.manifest.value_type import ValueType
 from tests.manifest.test_indices import along
 from tests.properties import few
 
 
 def layout_of(shape, chunk_shape=None):
     storage = "contiguous" if chunk_shape is None else "chunked"
-    return ColumnLayout("x", "number", tuple(shape), np.dtype("<i8"), storage, chunk_shape=chunk_shape, offset=8)
+    type_ = ValueType("number", np.dtype("<i8"), tuple(shape[1:]))
+    return ColumnLayout("x", type_, shape[0], type_.dtype, storage, chunk_shape=chunk_shape, offset=8)
 
 
 @st.composite

@@ -19,6 +19,7 @@ from ray.data.extensions import ArrowTensorArray, ArrowVariableShapedTensorArray
 from ray_h5 import H5Datasink, H5Datasource, RayH5Error, Windows, csr, errors
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.columns.sparse_rows import Entries, rows_of
+from ray_h5.manifest.value_type import ValueType
 from ray_h5.ray_data.arrow.blocks import sparse_array
 from tests.properties import few
 
@@ -80,7 +81,9 @@ COLUMNS = {
     "bytes": pa.array([bytes([i, 0]) for i in range(ROWS)], pa.binary(2)),
     "time": pa.array(rng().integers(0, 1 << 50, ROWS), pa.timestamp("us")),
     "duration": pa.array(rng().integers(0, 1 << 50, ROWS), pa.duration("ns")),
-    "sparse": sparse_array(SPARSE, ColumnSpec("x", "sparse", np.dtype(object), (), np.dtype("f4"), ragged_shape=(6,))),
+    "sparse": sparse_array(
+        SPARSE, ColumnSpec("x", ValueType("sparse", np.dtype(object), element=np.dtype("f4"), ragged_shape=(6,)))
+    ),
     "struct": pa.StructArray.from_arrays([TEXTS, pa.array(np.arange(7))], ["a", "b"]),
 }
 

@@ -10,6 +10,7 @@ import ray_h5
 from ray_h5 import H5Dataset, TorchCollate, csr
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.columns.sparse_rows import Entries, rows_of
+from ray_h5.manifest.value_type import ValueType
 from ray_h5.ray_data.arrow.blocks import sparse_array, to_batch
 from tests.rows.test_ranges_equal_numpy import random_matrix, write_matrix
 
@@ -97,7 +98,7 @@ def test_rows_that_a_function_returned_are_read_by_offsets_of_64_bits(lists):
 
 def test_arrow_shares_the_memory_of_what_was_read():
     matrix = random_matrix(50, WIDTH)
-    spec = ColumnSpec("X", "sparse", np.dtype(object), (), np.dtype(np.float32), ragged_shape=(WIDTH,))
+    spec = ColumnSpec("X", ValueType("sparse", np.dtype(object), element=np.dtype("f4"), ragged_shape=(WIDTH,)))
     array = sparse_array(rows_of(Entries(matrix.indices, matrix.data), matrix.indptr), spec)
     lists = array.field("data")
     assert lists.values.buffers()[1].address == matrix.data.__array_interface__["data"][0]

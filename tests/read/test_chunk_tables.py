@@ -10,6 +10,7 @@ from ray_h5 import Groups, H5Dataset, RowReader, Windows, part
 from ray_h5.manifest.chunk_index import UNALLOCATED, ChunkIndex
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import request_of
+from ray_h5.manifest.value_type import ValueType
 from ray_h5.read.arrays.chunk_table import ChunkTable, partitions
 from ray_h5.storage.byte_source import ByteSource
 from tests.properties import few
@@ -24,7 +25,8 @@ class Nothing(ByteSource):
 def layout_of(rows, chunk_shape=None, offset=None):
     """An array of f4 with rows of 5 values."""
     storage = "contiguous" if chunk_shape is None else "chunked"
-    return ColumnLayout("x", "number", (rows, 5), np.dtype("<f4"), storage, chunk_shape, offset=offset, direct=True)
+    type_ = ValueType("number", np.dtype("<f4"), (5,))
+    return ColumnLayout("x", type_, rows, type_.dtype, storage, chunk_shape, offset=offset, direct=True)
 
 
 @few(100)

@@ -40,7 +40,7 @@ def test_what_is_made_of_drawn_values_is_drawn(path, how):
     columns, options = MADE[how]
     drawn = "x" if how == "blocks" else "d"
     specs = FileOptions.of(path, columns=columns, **options).index().columns
-    assert {name for name, spec in specs.items() if spec.drawn} == {"x", "d", "corner"} & {*specs}
+    assert {name for name, spec in specs.items() if spec.type.drawn} == {"x", "d", "corner"} & {*specs}
     batches = loader(path, 40, columns=columns, shuffle=False, **options)
     epochs = [np.concatenate([np.ravel(batch[drawn]) for batch in batches]).tolist() for _ in range(2)]
     assert epochs[0] != epochs[1]

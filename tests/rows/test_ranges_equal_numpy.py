@@ -12,6 +12,7 @@ from ray_h5.columns.schema import ColumnSpec
 from ray_h5.columns.sparse_rows import SparseBatch
 from ray_h5.errors import OptionError, OutOfMemoryError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.index.file_options import FileOptions
+from ray_h5.manifest.value_type import ValueType
 from ray_h5.rows.row_view import RowView
 from tests.kit.files import save
 from tests.properties import few
@@ -46,7 +47,7 @@ def random_matrix(rows, width, seed=0, dtype=np.float32):
 
 
 def as_scipy(rows, width):
-    spec = ColumnSpec("X", "sparse", np.dtype(object), (), np.dtype(np.float32), ragged_shape=(width,))
+    spec = ColumnSpec("X", ValueType("sparse", np.dtype(object), element=np.dtype("f4"), ragged_shape=(width,)))
     batch = SparseBatch.of(rows, spec)
     return sp.csr_matrix((batch.data, batch.indices, batch.indptr), (len(rows), width))
 

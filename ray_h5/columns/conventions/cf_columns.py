@@ -16,7 +16,8 @@ from ray_h5.columns.values import Decoded, Values, reshaped
 from ray_h5.errors import CastError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.hdf5.tree.attributes import CF_TIME, PACKING
 from ray_h5.manifest.joined_arrays import JoinedArray
-from ray_h5.manifest.layout import ColumnLayout, Kind
+from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.value_type import Kind
 from ray_h5.messages import few
 
 CF_ATTRIBUTES = ("_FillValue", "missing_value", "scale_factor", "add_offset", "units", "calendar", "dtype", "_Unsigned")
@@ -81,7 +82,7 @@ class CF:
         """Return the values that stored ones stand for."""
 
         def layout(array: ColumnLayout) -> ColumnLayout:
-            return array.made(kind=self.kind, stored_dtype=self.dtype, element=None, enum=())
+            return array.made(replace(array.type, kind=self.kind, dtype=self.dtype, element=None, enum=()))
 
         return Decoded(values, lambda stored, rows, *_: self._decoded(values, stored, rows), layout)
 
@@ -145,7 +146,8 @@ def _texts_of_characters(values: Stored) -> Decoded:
         if not array.row_shape:
             return array  # this axis is one of rows, too
         dtype = np.dtype(f"S{max(1, array.shape[-1])}")
-        return replace(reshaped(array, *array.row_shape[:-1]), stored_dtype=dtype, item_bytes=0)
+        texts = reshaped(array, *array.row_shape[:-1])
+        return texts.with_type(replace(texts.type, dtype=dtype), item_bytes=0)
 
     def decode(stored: np.ndarray, *_: Any) -> np.ndarray:
         if stored.ndim == 1:

@@ -86,8 +86,8 @@ def of_categories(
 
     def layout(array: ColumnLayout) -> ColumnLayout:
         enum = tuple(zip(texts, range(len(texts)), strict=True))
-        array = replace(array, name=name, path=path, kind="category", stored_dtype=np.dtype(object), element=element)
-        return array.made(enum=enum, item_bytes=codes.dtype.itemsize)
+        type_ = replace(array.type, kind="category", dtype=np.dtype(object), element=element, enum=enum)
+        return array.made(type_, name=name, path=path, item_bytes=codes.dtype.itemsize)
 
     def table_of(units: np.ndarray) -> tuple[Sequence[Part], Any]:
         """Return the categories; and for each unit, the first of its own among them, and how many there are."""
@@ -157,9 +157,9 @@ def optional(reader: FileReader, name: str, values: Stored, mask: ColumnLayout |
     def layout(array: ColumnLayout) -> ColumnLayout:
         array = array.made(name=name, path=path)
         if array.kind == "string":
-            return replace(array, stored_dtype=np.dtype(object))
-        size = array.row_bytes if len(array.shape) == 1 else array.stored_dtype.itemsize
-        return replace(array, kind="optional", stored_dtype=np.dtype(object), element=array.dtype, item_bytes=size)
+            return array.with_type(replace(array.type, dtype=np.dtype(object)))
+        type_ = replace(array.type, kind="optional", dtype=np.dtype(object), element=array.dtype)
+        return array.with_type(type_, item_bytes=array.stored_dtype.itemsize)
 
     def decode(stored: np.ndarray, rows: np.ndarray, dtype: np.dtype, of_mask: np.ndarray) -> np.ndarray:
         is_missing = of_mask.astype(bool)

@@ -16,8 +16,9 @@ from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
 from ray_h5.hdf5.groups.column_of_groups import MATLAB_EMPTY
 from ray_h5.hdf5.groups.matching_groups import MATLAB_CLASS
 from ray_h5.manifest.joined_arrays import MISSING, GroupTable, JoinedArray, Texts
-from ray_h5.manifest.layout import ColumnLayout, Kind
+from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.takes import Take
+from ray_h5.manifest.value_type import Kind, ValueType
 
 _COMPLEX = (("real", "imag"), ("r", "i"))
 
@@ -32,7 +33,7 @@ def rearranged(
 
     def layout(array: ColumnLayout) -> ColumnLayout:
         rows = reshaped(array, *shape_of(array.row_shape))
-        return replace(rows, name=name or array.name, kind=kind, stored_dtype=dtype)
+        return rows.with_type(replace(rows.type, kind=kind, dtype=dtype), name=name or array.name)
 
     def decode(stored: np.ndarray, *_: Any) -> np.ndarray:
         if kind == "string" and stored.dtype.kind == "u":
@@ -101,9 +102,10 @@ def reversed_axes(stored: ColumnLayout) -> Stored:
     """Return the values of a dataset with its axes in the opposite order; those of one axis as they are stored."""
     if len(stored.shape) < 2:
         return Stored.of(stored)
-    plain = stored.made(chunk_shape=None, direct=False, enum=())
+    plain = stored.with_shape(stored.shape[::-1], chunk_shape=None)
+    plain = plain.made(replace(plain.type, enum=()), direct=False)
     rows = Take(stored.name, (len(stored.shape) - 1,), is_reversed=True)
-    return Stored(replace(plain, shape=stored.shape[::-1]), rows)
+    return Stored(plain, rows)
 
 
 def reversed_groups(joined: JoinedArray, said: Sequence[Mapping[str, Any]], class_of: np.ndarray) -> OfParts:
@@ -133,7 +135,7 @@ def reversed_groups(joined: JoinedArray, said: Sequence[Mapping[str, Any]], clas
 
     def of(group: int) -> Values:
         shape, known = tuple(joined.shapes[group].tolist()), joined.layouts[joined.class_of[group]]
-        layout = known.made(name=joined.paths[group], shape=shape, chunk_shape=None)
+        layout = known.with_shape(shape, name=joined.paths[group], chunk_shape=None).made()
         return reversed_values(layout, said[class_of[group]], is_vector=is_vector)
 
     alike = np.stack([joined.class_of[there], class_of[there]])
@@ -190,8 +192,9 @@ def referred_values(path: str, name: str, table: GroupTable, *, is_reversed: boo
         return datasets
 
     def layout(array: ColumnLayout) -> ColumnLayout:
-        shape, ragged_shape = (len(joined), *array.row_shape[::-1]), array.ragged_shape[::-1]
-        return replace(array, shape=shape, ragged_shape=ragged_shape)
+        type_ = array.type
+        turned = replace(type_, row_shape=type_.row_shape[::-1], ragged_shape=type_.ragged_shape[::-1])
+        return array.with_type(turned, num_rows=len(joined))
 
     def decode(stored: np.ndarray, rows: np.ndarray, dtype: np.dtype, _: Any) -> np.ndarray:
         shape = () if dtype.hasobject else stored.shape[:0:-1]
@@ -227,8 +230,10 @@ def _texts(datasets: Ranges, text_of: Callable[[np.ndarray], bytes] = _text_of) 
     """Return datasets of characters as one text each, as MATLAB and netCDF write them."""
 
     def layout(array: ColumnLayout) -> ColumnLayout:
-        options: dict[str, Any] = {"item_bytes": array.item_bytes, "path": array.path}
-        return ColumnLayout(array.name, "string", array.shape[:1], np.dtype(object), "contiguous", **options)
+        type_, nbytes = ValueType("string", np.dtype(object)), array.item_bytes
+        return ColumnLayout(
+            array.name, type_, array.num_rows, type_.dtype, "contiguous", item_bytes=nbytes, path=array.path
+        )
 
     def decode(stored: np.ndarray, *_: Any) -> np.ndarray:
         return objects(None if value is None else text_of(value) for value in stored)

@@ -20,7 +20,8 @@ from ray_h5.columns.stored_values import Stored, stored_fields
 from ray_h5.columns.values import Values
 from ray_h5.errors import CorruptFileError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.manifest.indices import Along
-from ray_h5.manifest.layout import Encoding, Form, Kind
+from ray_h5.manifest.layout import Encoding, Form
+from ray_h5.manifest.value_type import Kind
 from ray_h5.messages import few, near_names
 from ray_h5.read.reader import FileReader
 

@@ -21,6 +21,7 @@ from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout, Encoding
 from ray_h5.manifest.partition import Partition
 from ray_h5.manifest.row_requests import Request
+from ray_h5.manifest.value_type import ValueType
 from ray_h5.messages import near_names
 from ray_h5.per_process import cached_property
 from ray_h5.read.reader import FileReader
@@ -75,19 +76,18 @@ class SparseRows(Values):
         chunk = rows_a_chunk(self.bounds, max(indices.chunk_rows, data.chunk_rows))
         entry = index_dtype(self.delivered_width).itemsize + data.stored_dtype.itemsize
         share = self.delivered_width / max(self.width, 1)
+        shape = (self.delivered_width,)
+        type_ = ValueType("sparse", np.dtype(object), element=data.dtype, ragged_shape=shape, dense=self.dense)
         return ColumnLayout(
             self.name,
-            "sparse",
-            (len(self.bounds),),
-            np.dtype(object),
+            type_,
+            len(self.bounds),
+            type_.dtype,
             "contiguous" if chunk == 1 else "chunked",
             chunk_shape=None if chunk == 1 else (chunk,),
-            element=data.dtype,
-            ragged_shape=(self.delivered_width,),
             item_bytes=max(1, round(self.bounds.total / max(len(self.bounds), 1) * entry * share)),
             sources=tuple(dict.fromkeys([*indices.sources, *data.sources])),
             direct=indices.direct and data.direct,
-            dense=self.dense,
             path=self.path,
         )
 
@@ -146,9 +146,9 @@ def dense_ranges(spans: Ranges) -> Decoded:
     def layout(_: ColumnLayout) -> ColumnLayout:
         return ragged_layout(
             spans.name,
-            replace(spans.content.array, kind="number", dense=False),
-            (spans.bounds.stops - spans.bounds.starts) * int(spec.ragged_shape[0] or 0),
-            (None, *spec.ragged_shape),
+            spans.content.array.with_type(replace(spans.content.array.type, kind="number", dense=False)),
+            (spans.bounds.stops - spans.bounds.starts) * int(spec.type.ragged_shape[0] or 0),
+            (None, *spec.type.ragged_shape),
         )
 
     def decode(stored: np.ndarray, *_: Any) -> np.ndarray:

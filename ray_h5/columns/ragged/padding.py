@@ -196,7 +196,7 @@ def cast_rows(
     CastError
         If a value is lost, unless the casting of the column is "unsafe".
     """
-    element, axes = spec.element and spec.element.base, len(spec.ragged_shape)
+    element, axes = spec.element and spec.element.base, len(spec.type.ragged_shape)
     if spec.kind == "ragged" and axes and any(row is not None and row.ndim > axes for row in rows):
         rows = [None if row is None else row.reshape(row.shape[:axes]) for row in rows]
     # Steps of a window, and lists of lists, are arrays of arrays.

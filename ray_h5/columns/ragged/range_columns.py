@@ -19,9 +19,10 @@ from ray_h5.columns.values import Reading, Values, read_dtype
 from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
 from ray_h5.manifest.indices import Indices, lengths_of, picked
 from ray_h5.manifest.joined_arrays import JoinedArray
-from ray_h5.manifest.layout import ColumnLayout, Kind
+from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.partition import Partition
 from ray_h5.manifest.row_requests import Request, by_part, request_of, units_of
+from ray_h5.manifest.value_type import Kind, ValueType
 from ray_h5.per_process import cached_property
 
 
@@ -285,7 +286,7 @@ class Ranges(OfUnits):
                 "lists of lists. Choose other columns with columns=[...]."
             )
         rows = ragged_layout(self.name, replace(array, path=self.path), shapes.prod(axis=1, dtype=np.float64), shape)
-        return replace(rows, nullable=rows.nullable or (lacks and rows.kind == "ragged"))
+        return rows.with_type(replace(rows.type, nullable=rows.type.nullable or (lacks and rows.kind == "ragged")))
 
     def _count_of_all(self, entries: RowEntries, lengths: np.ndarray) -> int | None:
         """Return how many entries each value has; None if they differ, or may do so."""
@@ -334,13 +335,14 @@ class PickedRows(Values):
         inner = tuple(lengths_of(axes_of_entries(whole), self.inner))  # type: ignore[arg-type]
         assert whole.element is not None
         element, is_list = whole.element.base, whole.kind == "list"
-        if isinstance(at, np.ndarray) and element.kind in "biufc" and len(whole.ragged_shape) <= 1 + len(inner):
+        if isinstance(at, np.ndarray) and element.kind in "biufc" and len(whole.type.ragged_shape) <= 1 + len(inner):
             kind: Kind = "bool" if element.kind == "b" else "number"
             rows = layout_of_rows(whole.name, whole, (whole.num_rows, len(at), *inner), whole.chunk_rows, whole.path)
-            return replace(rows, kind=kind, stored_dtype=element, element=None, ragged_shape=(), nullable=False)
+            numbers = replace(rows.type, kind=kind, dtype=element, element=None, ragged_shape=(), nullable=False)
+            return rows.with_type(numbers)
         if is_list:
-            return whole.made(element=np.dtype((element, inner)), chunk_shape=None)
-        return whole.made(ragged_shape=(None, *inner))
+            return whole.made(replace(whole.type, element=np.dtype((element, inner))), chunk_shape=None)
+        return whole.made(replace(whole.type, ragged_shape=(None, *inner)))
 
     def blank(self, dtype: np.dtype) -> Any:
         return self.values.blank(dtype)
@@ -417,29 +419,28 @@ class OfParts(Values):
         dtypes = {layout.dtype for layout in layouts}
         sources = dict.fromkeys(source for layout in layouts for source in layout.sources)
         of_all = next((layout for layout in layouts if layout.kind == "ragged"), layouts[0])
-        array = of_all.made(
-            name=self.name,
-            stored_dtype=np.result_type(*dtypes) if len(dtypes) > 1 else of_all.stored_dtype,
-            sources=tuple(sources),
-            direct=all(layout.direct for layout in layouts),
-        )
+        type_ = replace(of_all.type, dtype=np.result_type(*dtypes) if len(dtypes) > 1 else of_all.dtype)
+        is_direct = all(layout.direct for layout in layouts)
+        array = of_all.made(type_, name=self.name, sources=tuple(sources), direct=is_direct)
         if self.units is None:
             return array
-        shape = common_shape(np.array([_lengths_of_axes(layout) for layout in layouts])) if array.ragged_shape else ()
-        sizes = np.array([layout.item_bytes for layout in layouts]), np.maximum(self.units.lengths, 1)
-        return replace(
-            array,
-            shape=(self.units.num_units, *array.row_shape),
-            ragged_shape=tuple(None if n is None or n < 0 else n for n in shape),
-            item_bytes=round(np.average(sizes[0], weights=sizes[1])),
-            enum=self._categories[0] if array.kind == "category" else array.enum,
+        shape = (
+            common_shape(np.array([_lengths_of_axes(layout) for layout in layouts])) if array.type.ragged_shape else ()
         )
+        sizes = np.array([layout.item_bytes for layout in layouts]), np.maximum(self.units.lengths, 1)
+        type_ = replace(
+            type_,
+            ragged_shape=tuple(None if n is None or n < 0 else n for n in shape),
+            enum=self._categories[0] if array.kind == "category" else type_.enum,
+        )
+        mean_bytes = round(np.average(sizes[0], weights=sizes[1]))
+        return array.with_type(type_, num_rows=self.units.num_units, item_bytes=mean_bytes)
 
     @cached_property
     def _categories(self) -> tuple[tuple[tuple[str, int], ...], list[np.ndarray]]:
         """The categories of all parts, and for each part the code that each of its codes has among them."""
         known: dict[str, int] = {}
-        codes = [[known.setdefault(name, len(known)) for name, _ in part.array.enum] for part in self.parts]
+        codes = [[known.setdefault(name, len(known)) for name, _ in part.array.type.enum] for part in self.parts]
         return tuple(known.items()), [np.array([*of_part, -1]) for of_part in codes]  # -1 is a missing value
 
     def take(self, taken: Indices) -> Values:
@@ -469,7 +470,7 @@ def _recode(out: np.ndarray, places: np.ndarray, codes: np.ndarray) -> None:
 
 def _is_alike(one: ColumnLayout, other: ColumnLayout) -> bool:
     """Return whether the rows of two layouts may follow each other; arrays of one shape and of several may."""
-    held = [layout.dtype if layout.element is None else layout.element for layout in (one, other)]
+    held = one.type.held, other.type.held
     is_text = one.kind == "string" or (one.kind == "category" and {held[0].kind, held[1].kind} <= {*"OS"})
     kinds, same_shape = {one.kind, other.kind}, _same(one, other)
     if "ragged" in kinds:
@@ -479,16 +480,16 @@ def _is_alike(one: ColumnLayout, other: ColumnLayout) -> bool:
 
 
 def _same(one: ColumnLayout, other: ColumnLayout) -> bool:
-    return (one.row_shape, one.ragged_shape) == (other.row_shape, other.ragged_shape)
+    return (one.row_shape, one.type.ragged_shape) == (other.row_shape, other.type.ragged_shape)
 
 
 def _lengths_of_axes(layout: ColumnLayout) -> tuple[int, ...]:
     """Return the shape of a row, with -1 for axes along which rows differ."""
-    return tuple(-1 if n is None else n for n in layout.ragged_shape or layout.row_shape)
+    return tuple(-1 if n is None else n for n in layout.type.shape)
 
 
 def _shown(layout: ColumnLayout) -> str:
-    return f"{layout.dtype if layout.element is None else layout.element} {layout.ragged_shape or layout.row_shape}"
+    return f"{layout.type.held} {layout.type.shape}"
 
 
 def chunk_group_starts(bounds: Bounds, chunk_values: int, chunks: int) -> np.ndarray:
@@ -518,15 +519,17 @@ def common_shape(shapes: np.ndarray) -> tuple[int | None, ...]:
 def layout_of_rows(name: str, array: ColumnLayout, shape: tuple[int, ...], chunk_rows: int, path: str) -> ColumnLayout:
     """Return the layout of rows of one shape, which lie where `array` does, but are no dataset themselves."""
     chunks = None if chunk_rows == 1 else (chunk_rows, *shape[1:])
-    return array.made(name=name, shape=shape, chunk_shape=chunks, path=path, user_block=0, lost_fields=())
+    type_ = replace(array.type, row_shape=shape[1:])
+    how: dict[str, Any] = {"chunk_shape": chunks, "path": path, "user_block": 0, "lost_fields": ()}
+    return array.made(type_, name=name, num_rows=shape[0], **how)
 
 
 def axes_of_entries(array: ColumnLayout) -> tuple[int | None, ...]:
     """Return the axes that values of varying length have after their first one; None for one that varies, too."""
     if array.kind == "ragged":
-        return array.ragged_shape[1:]
+        return array.type.ragged_shape[1:]
     own = () if array.element is None else array.element.shape
-    return (*array.ragged_shape[1:], *own)
+    return (*array.type.ragged_shape[1:], *own)
 
 
 def element_of_lists(array: ColumnLayout) -> np.dtype:
@@ -537,21 +540,22 @@ def element_of_lists(array: ColumnLayout) -> np.dtype:
     UnsupportedColumnError
         If they differ along several axes.
     """
-    if None in array.ragged_shape[1:] and array.kind == "ragged":
+    if None in array.type.ragged_shape[1:] and array.kind == "ragged":
         raise UnsupportedColumnError(
-            f"{array.where} holds arrays that differ along several axes, {array.ragged_shape}; lists and windows take "
-            "those that differ along their first axis alone. Leave the column out of the offsets."
+            f"{array.where} holds arrays that differ along several axes, {array.type.ragged_shape}; lists and windows "
+            "take those that differ along their first axis alone. Leave the column out of the offsets."
         )
     assert array.element is not None
-    own = () if array.kind == "list" else array.ragged_shape[1:]
+    own = () if array.kind == "list" else array.type.ragged_shape[1:]
     return np.dtype((array.element, tuple(int(n or 0) for n in own)))
 
 
 def lists_of_lists(name: str, array: ColumnLayout, num_rows: int, chunk_rows: int) -> ColumnLayout:
     """Return the layout of rows that are ranges of arrays of varying length: lists of lists."""
     rows = layout_of_rows(name, array, (num_rows,), chunk_rows, array.path)
-    levels = max(1, len(array.ragged_shape)) if array.kind == "list" else 1
-    return replace(rows, kind="list", element=element_of_lists(array), ragged_shape=(None,) * (levels + 1))
+    levels = max(1, len(array.type.ragged_shape)) if array.kind == "list" else 1
+    element, shape = element_of_lists(array), (None,) * (levels + 1)
+    return rows.with_type(replace(rows.type, kind="list", element=element, ragged_shape=shape))
 
 
 def ragged_layout(
@@ -566,17 +570,21 @@ def ragged_layout(
     is_category = array.kind == "category"
     is_text = array.kind == "string" or (is_category and array.element == np.dtype(object))
     as_list = array.kind not in {"number", "bool"} and not is_text and len(shape) == 1
-    return ColumnLayout(
-        name,
+    type_ = ValueType(
         "list" if as_list else "ragged",
-        (len(counts),),
         np.dtype(object),
-        "contiguous" if chunk_rows <= 1 else "chunked",
-        chunk_shape=None if chunk_rows <= 1 else (chunk_rows,),
-        element=array.dtype if array.element is None else array.element,
+        element=array.type.held,
         ragged_shape=() if as_list else shape,
         nullable=as_list and array.kind in {"category", "optional"},
-        enum=() if is_category else array.enum,  # lists have values, whose codes each file may number otherwise
+        enum=() if is_category else array.type.enum,  # lists have values, whose codes each file may number otherwise
+    )
+    return ColumnLayout(
+        name,
+        type_,
+        len(counts),
+        type_.dtype,
+        "contiguous" if chunk_rows <= 1 else "chunked",
+        chunk_shape=None if chunk_rows <= 1 else (chunk_rows,),
         item_bytes=max(1, round(mean * array.stored_dtype.itemsize)),
         sources=array.sources,
         direct=array.direct,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from functools import lru_cache
 
 import h5py
@@ -13,7 +14,7 @@ from ray_h5.codecs.pipeline import decodes
 from ray_h5.errors import CodecUnavailableError, CorruptFileError
 from ray_h5.hdf5.columns.chunk_lists import layout_of
 from ray_h5.hdf5.format.file_bytes import Widths, filename_of, widths_of
-from ray_h5.hdf5.format.value_types import ValueType, value_type_of, without_rows
+from ray_h5.hdf5.format.value_types import StoredType, value_type_of, without_rows
 from ray_h5.manifest.file_state import SourceStates
 from ray_h5.manifest.layout import ColumnLayout, FilterPipeline, FilterStep, Storage
 
@@ -87,10 +88,13 @@ def describe_column(
                 f"{where} was written with filter {step.id} ({step.name}), which neither ray_h5, h5py nor "
                 "hdf5plugin decodes here. Install the HDF5 plugin of that filter and point HDF5_PLUGIN_PATH to it."
             )
-    direct = is_decoded and not values.dtype.hasobject and not values.like["odd_type"]
+    direct = is_decoded and not values.dtype.hasobject and not values.odd_type
+    num_rows, *axes = shape or (1,)
     return ColumnLayout(
         name=name,
-        shape=(*(shape or (1,)), *values.array_shape),
+        type=replace(values.type, row_shape=(*axes, *values.array_shape)),
+        num_rows=num_rows,
+        stored_dtype=values.stored_dtype,
         storage=storage,
         chunk_shape=properties.get_chunk() if storage == "chunked" else None,
         pipeline=pipeline,
@@ -100,8 +104,10 @@ def describe_column(
         sources=sources,
         direct=direct,
         file_type=values.in_file if is_decoded and not direct else b"",
+        item_bytes=values.item_bytes,
+        odd_type=values.odd_type,
+        lost_fields=values.lost_fields,
         path=path,
-        **values.like,
     )
 
 
@@ -145,7 +151,7 @@ def _offsets_count_it() -> bool:
     return all(image.getvalue()[offset] == 7 for offset in offsets)
 
 
-def fill_of(properties: h5py.h5p.PropDCID, values: ValueType) -> np.ndarray | None:
+def fill_of(properties: h5py.h5p.PropDCID, values: StoredType) -> np.ndarray | None:
     """Return the value of rows that were never written, as a 0-d array; None for zeros, and for values of no length.
 
     `NO_FILL` is one of varying length, which libhdf5 does not give out for a file that is opened to be read.
@@ -157,7 +163,7 @@ def fill_of(properties: h5py.h5p.PropDCID, values: ValueType) -> np.ndarray | No
         return None if values.dtype.hasobject or values.dtype.itemsize > MAX_FILL_BYTES else values.zero
     if values.dtype.hasobject:
         return NO_FILL
-    if values.like["lost_fields"]:
+    if values.lost_fields:
         return values.zero  # libhdf5 cannot convert the type; PyTables writes all rows
     fill = np.zeros((1,), values.dtype)
     properties.get_fill_value(fill)

@@ -16,7 +16,7 @@ import numpy as np
 from ray_h5.errors import CorruptFileError, OptionError, UnsupportedColumnError
 from ray_h5.hdf5.format.file_bytes import Widths
 from ray_h5.lru import LRU
-from ray_h5.manifest.layout import Kind
+from ray_h5.manifest.value_type import Kind, ValueType
 from ray_h5.messages import near_names
 
 _MEMBER_BYTES = 1 << 10
@@ -33,8 +33,8 @@ _NAMES = (
 )  # fmt: skip
 
 
-class ValueType(NamedTuple):
-    """The type of a value.
+class StoredType(NamedTuple):
+    """The type of a value in a file.
 
     Attributes
     ----------
@@ -46,18 +46,30 @@ class ValueType(NamedTuple):
         The axes that an array type adds to a row.
     in_file : bytes
         The type in the file, as `ColumnLayout.file_type` has it.
-    like : dict
-        What it says of a column: fields of `ColumnLayout`.
+    type : ValueType
+        The type of a value as it is read, without the axes of an array type.
+    stored_dtype : numpy.dtype
+        dtype of its bytes in the file; big-endian if the file says so.
+    item_bytes : int
+        Size of a value in the file.
+    odd_type : str
+        As `ColumnLayout` has it.
+    lost_fields : tuple of str
+        As `ColumnLayout` has them.
     """
 
     dtype: np.dtype
     zero: np.ndarray
     array_shape: tuple[int, ...]
     in_file: bytes
-    like: dict[str, Any]
+    type: ValueType
+    stored_dtype: np.dtype
+    item_bytes: int
+    odd_type: str
+    lost_fields: tuple[str, ...]
 
 
-def value_type_of(type_id: h5py.h5t.TypeID, widths: Widths, where: str) -> ValueType:
+def value_type_of(type_id: h5py.h5t.TypeID, widths: Widths, where: str) -> StoredType:
     """Describe a type of the file.
 
     Raises
@@ -86,22 +98,28 @@ def value_type_of(type_id: h5py.h5t.TypeID, widths: Widths, where: str) -> Value
         odd_type = "" if is_wide and _is_as_in_memory(type_id, dtype) else "compound values that libhdf5 converts"
     elif not dtype.hasobject:
         odd_type = _odd_type_of(type_id, dtype)
-    like = {
-        "kind": kind,
-        "stored_dtype": _plain_dtype(element),
-        "element": np.dtype(h5py.check_vlen_dtype(element)) if kind == "list" else None,
-        "enum": tuple(_enum(element)),
-        "item_bytes": stored_bytes,
-        "odd_type": odd_type,
-        "lost_fields": lost_fields,
-    }
-    in_file = bytes([widths.length, widths.address]) + bytes(type_id.encode())
-    value_type = ValueType(dtype, np.zeros((), _plain_dtype(dtype)), tuple(map(int, array_shape)), in_file, like)
-    _types.put(key, value_type)
-    return value_type
+    stored_dtype = _plain_dtype(element)
+    stored_type = StoredType(
+        dtype,
+        np.zeros((), _plain_dtype(dtype)),
+        tuple(map(int, array_shape)),
+        bytes([widths.length, widths.address]) + bytes(type_id.encode()),
+        ValueType(
+            kind,
+            stored_dtype.newbyteorder("="),
+            element=np.dtype(h5py.check_vlen_dtype(element)) if kind == "list" else None,
+            enum=tuple(_enum(element)),
+        ),
+        stored_dtype,
+        stored_bytes,
+        odd_type,
+        lost_fields,
+    )
+    _types.put(key, stored_type)
+    return stored_type
 
 
-_types: LRU[ValueType] = LRU(1024, 64 << 20, lambda value_type: _MEMBER_BYTES * (1 + len(value_type.like["enum"])))
+_types: LRU[StoredType] = LRU(1024, 64 << 20, lambda stored: _MEMBER_BYTES * (1 + len(stored.type.enum)))
 
 
 def without_rows(message: str, *, is_single: bool = False) -> UnsupportedColumnError:

@@ -21,6 +21,7 @@ from ray_h5.manifest.chunk_index import UNALLOCATED
 from ray_h5.manifest.file_state import SourceStates
 from ray_h5.manifest.joined_arrays import MISSING, GroupTable, JoinedArray, Paths
 from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.value_type import ValueType
 
 _MAX_VALUES = 1 << 62
 """Values of a column, in all groups: above this, int64 cannot number them."""
@@ -59,7 +60,9 @@ class _Class:
         """Return the class of a dataset for which `of_text` is true, as `describe_column` would describe it."""
         text = np.dtype(("S", type_id.get_size()))
         fill = None if text.itemsize > MAX_FILL_BYTES else np.zeros((), text)
-        layout = replace(self.layout, name=name, stored_dtype=text, item_bytes=text.itemsize, fill=fill)
+        layout = self.layout.with_type(
+            replace(self.layout.type, dtype=text), name=name, item_bytes=text.itemsize, fill=fill
+        )
         return replace(self, type_id=type_id, layout=layout)
 
     def shown(self, axes: int) -> str:
@@ -140,8 +143,8 @@ class GroupColumn:
         row_shape = shape[1:] if dims else shape
         if (unit := (class_, row_shape)) not in self.by_unit:
             self.by_unit[unit] = len(self.layouts)
-            unit_layout = replace(class_.layout, name=self.name, shape=(1, *row_shape), offset=None)
-            self.layouts.append(replace(unit_layout, sources=self.sources))
+            of_unit = {"name": self.name, "offset": None, "sources": self.sources}
+            self.layouts.append(class_.layout.with_shape((1, *row_shape), **of_unit))
         offset = offset_of(dataset, class_.layout.storage, class_.layout.user_block)
         try:
             self.shapes.extend(shape)
@@ -197,7 +200,7 @@ class GroupColumn:
         if is_of_bytes:
             axes, size, byte = 1, layout.stored_dtype.itemsize, np.dtype("u1")
             fill = np.zeros((), byte)
-            layout = replace(layout, kind="number", shape=(size,), stored_dtype=byte, item_bytes=1, fill=fill)
+            layout = layout.with_type(ValueType("number", byte), num_rows=size, item_bytes=1, fill=fill)
         array_shape = layout.shape[max(1, axes) :]
         class_ = _Class(type_id, properties, growing, layout, array_shape, is_of_bytes)
         if self.first is None:
@@ -212,10 +215,10 @@ class GroupColumn:
                 "in dtype or number of axes: choose groups that agree with the pattern, or leave the column out with "
                 "columns=[...]."
             )
-        if sorted(layout.enum) != sorted(first.enum):
+        if sorted(layout.type.enum) != sorted(first.type.enum):
             raise SchemaMismatchError(
-                f"{self.path}: column {self.name!r}: the enum of {path!r} is {dict(layout.enum)}, that of "
-                f"{first.name!r} is {dict(first.enum)}: their integers mean other things. Leave the "
+                f"{self.path}: column {self.name!r}: the enum of {path!r} is {dict(layout.type.enum)}, that of "
+                f"{first.name!r} is {dict(first.type.enum)}: their integers mean other things. Leave the "
                 "column out with columns=[...], or write one enum."
             )
         candidates.append(class_)
@@ -232,7 +235,7 @@ class GroupColumn:
             shape = 1, *layout.shape[1:]
             self.axes, self.layouts = (
                 1,
-                [replace(layout, name=self.name, shape=shape, offset=None, sources=self.sources)],
+                [layout.with_shape(shape, name=self.name, offset=None, sources=self.sources)],
             )
         if (empties := [*self.empties]) and (not self.layouts or not self.axes):
             problem = "single values beside empty arrays" if self.layouts else "empty arrays alone, of no type"

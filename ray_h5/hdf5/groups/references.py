@@ -17,6 +17,7 @@ from ray_h5.hdf5.tree.tree import FROM_ROOT, H5Tree
 from ray_h5.hdf5.tree.walker import OF_MATLAB, hard_links
 from ray_h5.manifest.chunk_index import ChunkGrid, corrupt_chunk
 from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.value_type import ValueType
 
 _MAX_REFERENCES = 1 << 24
 
@@ -91,7 +92,8 @@ def _addresses(where: str, path: str, name: str, dataset: h5py.Dataset, file_byt
         raise UnsupportedColumnError(f"{where} has references with the filters {pipeline}; write them without")
     # libhdf5 would read past the end of a chunk that is too short.
     chunk = properties.get_chunk()
-    layout = ColumnLayout(name, "number", shape, dtype, "chunked", chunk_shape=chunk, pipeline=pipeline, path=path)
+    type_ = ValueType("number", dtype.newbyteorder("="), shape[1:])
+    layout = ColumnLayout(name, type_, shape[0], dtype, "chunked", chunk_shape=chunk, pipeline=pipeline, path=path)
     index, grid = build_chunk_index(dataset, layout, path, lambda: file_bytes), ChunkGrid.of(layout)
     decoder = ChunkDecoder(pipeline, layout.chunk_bytes)
 

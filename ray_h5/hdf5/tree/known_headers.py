@@ -15,7 +15,7 @@ import fcntl
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 from ray_h5.errors import CorruptFileError, RayH5Error
@@ -48,6 +48,7 @@ from ray_h5.hdf5.tree.walker import OF_MATLAB
 from ray_h5.lru import LRU
 from ray_h5.manifest.chunk_index import ChunkIndex
 from ray_h5.manifest.layout import LAYOUT_BYTES, ColumnLayout, ColumnNotes
+from ray_h5.manifest.value_type import ValueType
 
 __all__ = ["KNOWN_NOTES", "FormatError", "KnownHeaders", "PlainBytes"]
 
@@ -74,9 +75,10 @@ _ROLES = frozenset({b"CLASS", b"PSEUDOATOM"})
 _MOST_CHUNK_BYTES = 1 << 32
 _MOST_OBJECTS, _MOST_DEPTH, _MOST_PREFIX = 1 << 12, 1 << 6, 1 << 12
 
-_OWN = frozenset({"name", "shape", "chunk_shape", "offset", "path"})
-_known: LRU[tuple[tuple[int, ...], dict[str, Any]]] = LRU(1024, 64 << 20, lambda _: LAYOUT_BYTES)
-"""The axes that a type adds to a shape, and the fields of a layout that are not of one dataset alone (`_OWN`)."""
+_OWN = frozenset({"name", "type", "num_rows", "chunk_shape", "offset", "path"})
+_known: LRU[tuple[tuple[int, ...], ValueType, dict[str, Any]]] = LRU(1024, 64 << 20, lambda _: LAYOUT_BYTES)
+"""The axes that an array type adds to a shape, the type of a value, and the fields of a layout but those of one dataset
+alone (`_OWN`)."""
 
 KNOWN_NOTES: LRU[ColumnNotes] = LRU(1024)
 """What libhdf5 said of datasets, for all that are like them."""
@@ -224,7 +226,7 @@ class _DatasetHeader(NamedTuple):
         known, stored = _known.get(self.key), self.stored
         if known is None:
             raise FormatError("a dataset unlike those that are known")
-        array_shape, like = known
+        array_shape, type_, like = known
         chunk_shape, offset = None, stored.address
         if stored.kind == CHUNKED:
             chunk_shape, offset = stored.chunk_shape[:-1], None
@@ -237,8 +239,10 @@ class _DatasetHeader(NamedTuple):
             fits = not is_written or (needed <= stored.nbytes and (offset or 0) + stored.nbytes <= end)
         if not fits:
             raise FormatError("chunks or values of another size than their type says")  # libhdf5 says what is wrong
-        shape = self.shape + array_shape
-        return ColumnLayout(name=name, shape=shape, chunk_shape=chunk_shape, offset=offset, path=path, **like)
+        num_rows, *axes = self.shape + array_shape
+        type_ = type_ if type_.row_shape == (row_shape := tuple(axes)) else replace(type_, row_shape=row_shape)
+        own: dict[str, Any] = {"chunk_shape": chunk_shape, "offset": offset, "path": path}
+        return ColumnLayout(name=name, type=type_, num_rows=num_rows, **own, **like)
 
 
 class KnownHeaders:
@@ -330,7 +334,7 @@ class KnownHeaders:
             layout = columns[name]
             if not layout.sources and layout.storage in {"contiguous", "chunked"}:
                 like = {field.name: getattr(layout, field.name) for field in fields(layout) if field.name not in _OWN}
-                _known.put(header.key, (layout.shape[len(header.shape) :], like))
+                _known.put(header.key, (layout.shape[len(header.shape) :], layout.type, like))
 
     def column(self, name: str) -> ColumnLayout:
         """Return the layout of one column."""

@@ -20,6 +20,7 @@ from ray_h5.likely_rows.alike import pattern_of
 from ray_h5.likely_rows.arguments import made
 from ray_h5.likely_rows.suggestions import Suggestion, samples
 from ray_h5.likely_rows.tree import FileTree, Seen
+from ray_h5.manifest.value_type import ValueType
 from ray_h5.messages import common_pattern, few
 from ray_h5.scope import Scope
 
@@ -77,13 +78,15 @@ def common_columns(
     for name in names:
         _check_delivered_enums(name, agreed[name], firsts, cast)
     common = {name: _common(list(agreed[name].values())) for name in names}
-    return {name: replace(spec, nullable=spec.nullable or _lacks_rows(spec, chosen)) for name, spec in common.items()}
+    return {
+        name: spec.with_type(nullable=spec.type.nullable or _lacks_rows(spec, chosen)) for name, spec in common.items()
+    }
 
 
 def _lacks_rows(spec: ColumnSpec, chosen: Sequence[Mapping[str, ColumnFacts]]) -> bool:
     """Return whether rows of varying shape are missing somewhere: all blocks have one type, also those with all."""
     of_files = (columns.get(spec.name) for columns in chosen)
-    return spec.kind == "ragged" and any(column is None or column.spec.nullable for column in of_files)
+    return spec.kind == "ragged" and any(column is None or column.spec.type.nullable for column in of_files)
 
 
 def check_known(facts: Sequence[FileFacts], columns: Iterable[str], scope: Scope) -> None:
@@ -122,8 +125,8 @@ def _check_delivered_enums(
 
 
 def _shape(spec: ColumnSpec) -> tuple[int | None, ...]:
-    steps = spec.varying_shape if spec.kind == "list" and spec.row_shape else None
-    return steps or spec.ragged_shape or spec.row_shape
+    steps = spec.type.varying_shape if spec.kind == "list" and spec.row_shape else None
+    return steps or spec.type.shape
 
 
 def _without_trailing_axes(name: str, paths: Mapping[ColumnSpec, str]) -> list[ColumnSpec]:
@@ -135,7 +138,9 @@ def _without_trailing_axes(name: str, paths: Mapping[ColumnSpec, str]) -> list[C
     first = {len(shape): f"{shown_shape(shape)} in {path}" for shape, path in shapes.items()}
     shown = ", ".join(said for _, said in sorted(first.items()))
     logger.warning("column %r has rows of shape %s: they are read without the last axes of one", name, shown)
-    return [replace(path, row_shape=path.row_shape[:axes], ragged_shape=path.ragged_shape[:axes]) for path in paths]
+    return [
+        spec.with_type(row_shape=spec.row_shape[:axes], ragged_shape=spec.type.ragged_shape[:axes]) for spec in paths
+    ]
 
 
 def _with_common_shape(specs: Sequence[ColumnSpec]) -> Sequence[ColumnSpec]:
@@ -144,7 +149,7 @@ def _with_common_shape(specs: Sequence[ColumnSpec]) -> Sequence[ColumnSpec]:
     if lists is not None and lists.element is not None:  # steps of varying length, which are alike in some files
         own = lists.element.shape
         return [
-            replace(lists, element=np.dtype((spec.dtype, own)), drawn=spec.drawn)
+            lists.with_type(element=np.dtype((spec.dtype, own)), drawn=spec.type.drawn)
             if spec.kind in TENSOR_KINDS and lists.holds(spec)
             else spec
             for spec in specs
@@ -156,9 +161,9 @@ def _with_common_shape(specs: Sequence[ColumnSpec]) -> Sequence[ColumnSpec]:
     if None not in shape and all(spec.kind != "ragged" for spec in shaped):
         return specs
     size = max(spec.row_bytes for spec in shaped)
-    made = partial(ColumnSpec, kind="ragged", dtype=np.dtype(object), row_shape=(), ragged_shape=shape, mean_bytes=size)
+    made = partial(ValueType, "ragged", np.dtype(object), ragged_shape=shape)
     return [
-        made(spec.name, element=spec.element or spec.dtype, drawn=spec.drawn) if spec in shaped else spec
+        ColumnSpec(spec.name, made(element=spec.type.held, drawn=spec.type.drawn), size) if spec in shaped else spec
         for spec in specs
     ]
 
@@ -178,15 +183,13 @@ def _with_common_values(
     if len({spec.value_type for spec in specs}) > 1:
         return specs  # the comparison of the files reports it
     common = specs[-1]
-    of_objects = partial(ColumnSpec, name, dtype=np.dtype(object), row_shape=(), drawn=common.drawn)
     if kinds <= {"category", "string"}:
-        common = of_objects("string")
+        type_ = ValueType("string", np.dtype(object), drawn=common.type.drawn)
     elif kinds <= {"category", "optional", *TENSOR_KINDS}:
-        held = common.dtype if common.element is None else common.element
-        common = of_objects("optional", element=held)
+        type_ = ValueType("optional", np.dtype(object), element=common.type.held, drawn=common.type.drawn)
     else:
         return specs
-    return [common] * len(specs)
+    return [ColumnSpec(name, type_)] * len(specs)
 
 
 def _allow_none(
@@ -204,7 +207,7 @@ def _allow_none(
 def _with_none(spec: ColumnSpec, lacks: FileFacts) -> ColumnSpec:
     """Return the spec of a column that a file lacks: its rows have None."""
     if (with_none := spec.with_none) is not None:
-        return replace(with_none, nullable=spec.nullable)  # whether rows are missing is said of all files
+        return with_none.with_type(nullable=spec.type.nullable)  # whether rows are missing is said of all files
     raise SchemaMismatchError(
         f"{lacks.path}: column {spec.name!r} is missing, and others have {spec}; values of this type cannot "
         "be None. Leave the column out with columns=[...]."
@@ -252,7 +255,7 @@ def check_enums(facts: Sequence[FileFacts], column: str) -> None:
 
 def _delivered(spec: ColumnSpec, cast: Cast) -> ColumnSpec:
     if spec.kind == "struct":
-        return replace(spec, dtype=_packed(spec.dtype))
+        return spec.with_type(dtype=_packed(spec.dtype))
     if spec.kind in {"ragged", "sparse"}:
         spec = replace(spec, mean_bytes=0)  # the rows of each file have their own
     castable = TENSOR_KINDS | {"ragged", "sparse", "list", "category", "optional"}
@@ -276,9 +279,9 @@ def _common(specs: Sequence[ColumnSpec]) -> ColumnSpec:
         elements = {spec.element for spec in specs if spec.element is not None}
         # The largest, so that it does not depend on the order of the files, and blocks are not too large.
         most = max(spec.mean_bytes for spec in specs)
-        return replace(specs[0], element=np.result_type(*elements), mean_bytes=most)
+        return replace(specs[0].with_type(element=np.result_type(*elements)), mean_bytes=most)
     kind = "number" if specs[0].kind in TENSOR_KINDS else specs[0].kind
-    return replace(specs[0], kind=kind, dtype=np.result_type(*{spec.dtype for spec in specs}))
+    return specs[0].with_type(kind=kind, dtype=np.result_type(*{spec.dtype for spec in specs}))
 
 
 # How files differ -----------------------------------------------------------------------------------------------
@@ -405,7 +408,7 @@ def _casts(expected: _Schema, wrong: Sequence[_Schema]) -> dict[str, str]:
 
 def _differ_in_dtype(one: ColumnSpec, other: ColumnSpec) -> bool:
     if one.kind == other.kind == "sparse":
-        return one.ragged_shape == other.ragged_shape and one.element != other.element
+        return one.type.ragged_shape == other.type.ragged_shape and one.element != other.element
     if {one.kind, other.kind} & _ENCODED_KINDS:
         return all(spec.is_scalar and (spec.element or spec.dtype).kind in "biuf" for spec in (one, other))
     return {one.kind, other.kind} <= TENSOR_KINDS and one.row_shape == other.row_shape

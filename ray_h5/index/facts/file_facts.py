@@ -57,11 +57,11 @@ class ColumnFacts:
     @property
     def shape(self) -> tuple[int | None, ...]:
         """Its shape with the row axis; None for axes along which rows differ."""
-        return self.num_rows, *(self.spec.ragged_shape or self.spec.row_shape)
+        return self.num_rows, *(self.spec.type.shape)
 
     @classmethod
     def of(cls, layout: ColumnLayout) -> ColumnFacts:
-        return cls(ColumnSpec.of(layout), layout.num_rows, layout.chunk_rows, layout.enum)
+        return cls(ColumnSpec.of(layout), layout.num_rows, layout.chunk_rows, layout.type.enum)
 
 
 @dataclass(frozen=True, slots=True)

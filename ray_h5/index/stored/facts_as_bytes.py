@@ -24,6 +24,7 @@ from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray, Paths, Texts
 from ray_h5.manifest.known_columns import KnownColumn, OtherColumn, PackedIndex, Redirect, num_chunks
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, Encoding, FilterPipeline, FilterStep
 from ray_h5.manifest.partition import Partition
+from ray_h5.manifest.value_type import ValueType
 from ray_h5.rows.kinds.group_and_file_rows import LengthsOfColumns
 from ray_h5.rows.kinds.patch_rows import PatchesFound
 from ray_h5.rows.kinds.samples_around import Times, TimesOfColumns
@@ -33,7 +34,7 @@ _CLASSES: tuple[Any, ...] = (
     Along, Bounds, ColumnFacts, ColumnKey, ColumnLayout, ColumnNotes, ColumnSpec, Csr, Cut, Encoding, Fields,
     FileIdentity, FilterPipeline, FilterStep, GroupTable, JoinedArray, JoinedColumn, KnownColumn, Manifest,
     LengthsOfColumns, ObjectIdentity, OtherColumn, PackedIndex, Partition, PatchesFound, Paths, Ragged, Redirect,
-    RowPart, RowTable, Texts, Times, TimesOfColumns,
+    RowPart, RowTable, Texts, Times, TimesOfColumns, ValueType,
 )  # fmt: skip
 _FIELDS = {class_: tuple(one.name for one in fields(class_)) for class_ in _CLASSES}
 _NUMBERS = {class_: number for number, class_ in enumerate(_CLASSES)}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +22,7 @@ from ray_h5.columns.schema import ColumnSpec, scalar_to_arrow
 from ray_h5.columns.sparse_rows import SparseBatch, index_dtype
 from ray_h5.loading.origin_columns import PATH_SPEC, ROW_ID_SPEC, Origin
 from ray_h5.manifest.partition import Partition
+from ray_h5.manifest.value_type import ValueType
 from ray_h5.plan.block_rows import BlockRows
 from ray_h5.plan.blocks import Block
 from ray_h5.plan.read_plan import ReadPlan
@@ -52,10 +52,12 @@ def _field(name: str, type_: pa.DataType, spec: ColumnSpec | None) -> pa.Field:
     """
     said: dict[bytes, bytes] = {}
     if spec is not None and spec.kind == "ragged":
-        if is_ragged(type_) and type_.ndim == len(spec.ragged_shape):
-            shape = [None if length is None else int(length) for length in spec.ragged_shape]
+        if is_ragged(type_) and type_.ndim == len(spec.type.ragged_shape):
+            shape = [None if length is None else int(length) for length in spec.type.ragged_shape]
             said = {_SHAPE: json.dumps(shape).encode()}
-    elif spec is not None and (spec.has_nullable_items or (spec.may_be_missing and is_integral(item_type(type_)))):
+    elif spec is not None and (
+        spec.type.has_nullable_items or (spec.type.may_be_missing and is_integral(item_type(type_)))
+    ):
         said = {_MAY_BE_NULL: b"1"}
     if spec is not None and spec.as_bfloat16:
         said[_BFLOAT16] = b"1"
@@ -132,10 +134,10 @@ def ragged_array(rows: np.ndarray, spec: ColumnSpec, where: Callable[[int], str]
     if spec.element.kind not in "biufc":
         return to_arrow(rows, pa.large_list(pa.string()))
     missing = np.array([row is None for row in rows], bool)
-    empty = np.empty((0,) * len(spec.ragged_shape), spec.element)
+    empty = np.empty((0,) * len(spec.type.ragged_shape), spec.element)
     filled = [empty if row is None else row for row in rows]
     element, parts = real_dtype(spec.element), (2,) if spec.element.kind == "c" else ()
-    axes, cast = len(spec.ragged_shape) + len(parts), cast_rows(filled, spec, where)
+    axes, cast = len(spec.type.ragged_shape) + len(parts), cast_rows(filled, spec, where)
     shapes = np.array([(*row.shape, *parts) for row in cast if row is not None], np.int64).reshape(len(rows), axes)
     there = [row for row in cast if row is not None]
     whole = _common_base(there, spec.element)
@@ -145,9 +147,9 @@ def ragged_array(rows: np.ndarray, spec: ColumnSpec, where: Callable[[int], str]
     offsets = Partition.of(shapes.prod(axis=1)).starts
     data = pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(flat))
     starts, null = pa.array(np.arange(0, (len(rows) + 1) * axes, axes, dtype=np.int32)), pa.array(missing)
-    shape = pa.ListArray.from_arrays(starts, pa.array(shapes.reshape(-1)), mask=null if spec.nullable else None)
+    shape = pa.ListArray.from_arrays(starts, pa.array(shapes.reshape(-1)), mask=null if spec.type.nullable else None)
     storage = pa.StructArray.from_arrays([data, shape], ["data", "shape"], mask=null)
-    type_ = NullableTensorType if spec.nullable else ArrowVariableShapedTensorType
+    type_ = NullableTensorType if spec.type.nullable else ArrowVariableShapedTensorType
     return type_(pa.from_numpy_dtype(element), axes).wrap_array(storage)
 
 
@@ -192,8 +194,10 @@ def with_tensors(table: pa.Table) -> pa.Table:
             kinds = {(row.dtype, row.ndim) if isinstance(row, np.ndarray) else None for row in rows if row is not None}
             if len(kinds) == 1 and (kind := kinds.pop()) is not None and kind[0].kind in "biufc" and kind[1]:
                 element, axes = kind
-                spec = ColumnSpec(field.name, "ragged", np.dtype(object), (), element, ragged_shape=(None,) * axes)
-                tensors = ragged_array(objects(rows), replace(spec, nullable=True))
+                type_ = ValueType(
+                    "ragged", np.dtype(object), element=element, ragged_shape=(None,) * axes, nullable=True
+                )
+                tensors = ragged_array(objects(rows), ColumnSpec(field.name, type_))
                 table = table.set_column(number, field.name, tensors)
     return table
 
@@ -221,9 +225,9 @@ def sparse_array(rows: np.ndarray, spec: ColumnSpec, where: Callable[[int], str]
         pa.LargeListArray.from_arrays(offsets, values),
         pa.array(np.full(len(batch), batch.width, index.type.to_pandas_dtype())),
     ]
-    names = [_INDICES, _DATA, _DENSE_WIDTH if spec.dense else _WIDTH]
-    if len(spec.ragged_shape) > 1:
-        parts.append(pa.array(np.full(len(batch), spec.ragged_shape[0], np.int64)))
+    names = [_INDICES, _DATA, _DENSE_WIDTH if spec.type.dense else _WIDTH]
+    if len(spec.type.ragged_shape) > 1:
+        parts.append(pa.array(np.full(len(batch), spec.type.ragged_shape[0], np.int64)))
         names.append(_STEPS)
     return pa.StructArray.from_arrays(parts, names)
 

@@ -12,6 +12,7 @@ from ray.data.block import BlockAccessor
 from ray.data.extensions import ArrowTensorArray
 
 from ray_h5.columns.schema import ColumnSpec
+from ray_h5.manifest.value_type import ValueType
 from ray_h5.options import names_options
 from ray_h5.ray_data.arrow.blocks import ragged_array
 from ray_h5.transforms import image_transform
@@ -75,5 +76,5 @@ def _with_nulls(values: np.ndarray, missing: np.ndarray, name: str) -> pa.Array:
 def _objects(values: np.ndarray) -> Any:
     """Return images of several shapes as Ray's tensors of varying shape, some of them null."""
     there = next((image for image in values if image is not None), np.empty((0, 0, 0), np.uint8))
-    spec = ColumnSpec("image", "ragged", np.dtype(object), (), there.dtype, ragged_shape=(None,) * there.ndim)
-    return ragged_array(values, spec)
+    type_ = ValueType("ragged", np.dtype(object), element=there.dtype, ragged_shape=(None,) * there.ndim)
+    return ragged_array(values, ColumnSpec("image", type_))

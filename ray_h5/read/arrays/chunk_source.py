@@ -100,7 +100,7 @@ class ChunkSource:
         table = ChunkTable.joined(
             one.layout, [source.table for source in sources], lambda array: (sources[array].path, sources[array].layout)
         )
-        layout = replace(one.layout, shape=(table.rows.num_units, *one.layout.row_shape), offset=None)
+        layout = replace(one.layout, num_rows=table.rows.num_units, offset=None)
         return cls(one.path, layout, table, one.file_key if table.file_of is None else None)
 
     def over(self, layout: ColumnLayout) -> ChunkSource:
@@ -112,7 +112,7 @@ class ChunkSource:
         """Return the same array as one row of an array with one more axis."""
         layout, chunk = self.layout, self.layout.chunk_shape
         chunk = None if chunk is None else (1, *chunk)
-        whole = replace(layout, shape=(1, *layout.shape), chunk_shape=chunk)
+        whole = layout.with_shape((1, *layout.shape), chunk_shape=chunk)
         return replace(self, layout=whole, table=replace(self.table, rows=Partition.of(np.ones(1, np.int64))))
 
     def begins(self, arrays: np.ndarray | None) -> tuple[np.ndarray | int, np.ndarray | int]:

@@ -243,8 +243,7 @@ class JoinedColumn:
 
         def array_of(array: int) -> tuple[str, ColumnLayout]:
             dataset = datasets[array]
-            shape = int(joined.lengths[dataset]), *like.layout.row_shape
-            return like.path, replace(like.layout, name=paths[dataset], shape=shape)
+            return like.path, replace(like.layout, name=paths[dataset], num_rows=int(joined.lengths[dataset]))
 
         def list_chunks(arrays: np.ndarray) -> Sequence[ChunkIndex]:
             return self._indexes_of([paths[dataset] for dataset in datasets[arrays]])
@@ -256,7 +255,7 @@ class JoinedColumn:
         elif self._chunks is not None:
             index = self._chunks.renumbered(joined.chunk_numbers, datasets)
         table = ChunkTable(rows, chunks, like.table.files, index, list_chunks, array_of=array_of)
-        layout = replace(like.layout, shape=(rows.num_units, *like.layout.row_shape), offset=None)
+        layout = replace(like.layout, num_rows=rows.num_units, offset=None)
         return replace(like, layout=layout, table=table)
 
 

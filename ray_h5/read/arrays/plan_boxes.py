@@ -424,7 +424,7 @@ class BoxPlanner:
             firsts, counts, picked = _near_runs(request.rows, _GAP_BYTES // item)
         begins, width = np.cumsum(counts) - counts, int(counts.sum())
         view = out.reshape(len(out), *lead[::-1]).T if take.is_reversed else np.moveaxis(out, 0, -1)
-        values_of_lines = replace(source, layout=replace(layout, shape=(math.prod(layout.shape),)))
+        values_of_lines = replace(source, layout=layout.with_shape((math.prod(layout.shape),)))
 
         def reads(part: Request, values: np.ndarray) -> list[Job]:
             lines = units_of(part.firsts, part.lengths)[:, None]

@@ -101,7 +101,7 @@ class EqualValueRows(RowsOfKind):
         ranges = Ranges(name, self._columns.path, values, Bounds.of(self.runs))
         self._columns.chunked[name] = None, values.array.chunk_rows
         if values.array.kind == "sparse":
-            if not values.array.dense:
+            if not values.array.type.dense:
                 raise UnsupportedColumnError(
                     f"{values.array.where}: rows of Groups(by={self._by!r}) are dense arrays; leave dense=False out"
                 )

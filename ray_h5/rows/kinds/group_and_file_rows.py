@@ -21,6 +21,7 @@ from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import ENDS, LACKS, GroupTable, Texts
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import Request
+from ray_h5.manifest.value_type import ValueType
 from ray_h5.merged_facts import Facts
 from ray_h5.per_process import cached_property
 from ray_h5.rows.frames_option import Frames
@@ -326,9 +327,9 @@ def _of_arrays(name: str, table: GroupTable, ends: np.ndarray) -> InMemory:
         return objects(None if is_none else values[a:b] for a, b, is_none in whole)
 
     mean = max(1, round(values.nbytes / max(len(ends), 1)))
-    array = ColumnLayout(name, "ragged", (1,), np.dtype(object), "contiguous", item_bytes=mean, direct=True)
-    array = replace(array, element=values.dtype, ragged_shape=(None,), nullable=bool(lacks.any()))
-    return InMemory(array, values_of)
+    has_none = bool(lacks.any())
+    type_ = ValueType("ragged", np.dtype(object), element=values.dtype, ragged_shape=(None,), nullable=has_none)
+    return InMemory(ColumnLayout(name, type_, 1, type_.dtype, "contiguous", item_bytes=mean, direct=True), values_of)
 
 
 def name_column(

@@ -170,7 +170,7 @@ class Blocks:
         for name in names:
             values = self.values_of(name)
             array = values.array
-            layouts[name] = replace(array, shape=array.shape[: num_axes(values)])
+            layouts[name] = array.with_shape(array.shape[: num_axes(values)])
         return layouts
 
     @cached_property

@@ -399,7 +399,7 @@ class PatchRows(RowsOfKind):
         """Return parts whose blocks stand for those of all: one of each type and shape."""
         if (joined := self._joined(name)) is None:
             return range(self._num_parts)
-        types = [repr((of.kind, of.stored_dtype, of.enum, of.odd_type, of.pipeline)) for of in joined.layouts]
+        types = [repr((of.kind, of.stored_dtype, of.type.enum, of.odd_type, of.pipeline)) for of in joined.layouts]
         _, type_of = np.unique(types, return_inverse=True)
         cut, lengths = self._cut, joined.shapes.copy()
         of_array = next((array for array in self._kind.shapes if self._joined(array) is joined), None)
@@ -443,7 +443,9 @@ class PatchRows(RowsOfKind):
                     f"{names[0]!r}, and {axes[array]} in {names[group]!r}: say which with "
                     f"axes={{{array!r}: {expected[array]}}}"
                 )
-            same = other.kind == first.kind and other.row_shape == first.row_shape and other.enum == first.enum
+            same = (
+                other.kind == first.kind and other.row_shape == first.row_shape and other.type.enum == first.type.enum
+            )
             if not same or (other.dtype != first.dtype and not is_decoded):
                 raise SchemaMismatchError(
                     f"{self._columns.path}: column {name!r}: group {names[0]!r} has blocks of {first.dtype} of shape "

@@ -173,15 +173,15 @@ class WindowRows(RowsOfKind):
         """Return where the steps of a column are; raise if it cannot have windows."""
         steps = self._steps(name)
         array = steps.values.array
-        if array.kind == "sparse" and not array.dense:
+        if array.kind == "sparse" and not array.type.dense:
             raise UnsupportedColumnError(
                 f"{self._path}: Windows: column {name!r} is csr(dense=False): torch has no sparse batches of several "
                 "rows each. Leave dense=False out, or the column out of the offsets."
             )
-        if array.kind in {"number", "bool"} and array.enum and "zero" in self._windows.pad:
+        if array.kind in {"number", "bool"} and array.type.enum and "zero" in self._windows.pad:
             raise UnsupportedColumnError(
-                f"{self._path}: Windows: column {name!r} is an enum, {dict(array.enum)}, in which 0 is a value or none "
-                "at all. Pass pad='edge' or 'drop'."
+                f"{self._path}: Windows: column {name!r} is an enum, {dict(array.type.enum)}, in which 0 is a value or "
+                "none at all. Pass pad='edge' or 'drop'."
             )
         return steps
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -54,9 +53,9 @@ def to_torch(array: np.ndarray, spec: ColumnSpec | None = None) -> Any:
     if spec is None or spec.kind not in {"ragged", "sparse"}:
         return [as_python(value, as_bytes=spec is not None and spec.as_bytes) for value in array]
     if spec.kind == "sparse":
-        if not spec.dense:
+        if not spec.type.dense:
             return csr_tensor(*SparseBatch.of(array, spec).canonical().parts)
-        return torch.from_numpy(dense_batch(array, spec)).reshape(-1, *(int(n or 0) for n in spec.ragged_shape))
+        return torch.from_numpy(dense_batch(array, spec)).reshape(-1, *(int(n or 0) for n in spec.type.ragged_shape))
     if spec.element is None or spec.element.kind not in "biufc":
         return [None if row is None else [as_python(value) for value in row] for row in array]
     rows = map(row_tensor, rows_of(array, spec))
@@ -77,7 +76,7 @@ def rows_of(array: np.ndarray, spec: ColumnSpec) -> Sequence[Any]:
     """Return rows of numbers of varying shape in the dtype that they are delivered in: arrays, or lists of them."""
     if array.ndim > 1:
         assert spec.element is not None
-        of_steps = replace(spec, element=spec.element.base, row_shape=spec.row_shape[1:])
+        of_steps = spec.with_type(element=spec.element.base, row_shape=spec.row_shape[1:])
         return [rows_of(several, of_steps) for several in array]
     return cast_rows(list(array), spec)
 

@@ -19,6 +19,7 @@ from ray_h5.index.scan_files import Lookup
 from ray_h5.index.stored import facts_store
 from ray_h5.index.stored.facts_store import MEMORY
 from ray_h5.manifest.file_table import FileTable
+from ray_h5.manifest.value_type import ValueType
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.remaining_blocks import layout_of, positions_of
 from ray_h5.plan.blocks import start_of
@@ -34,8 +35,8 @@ from tests.bench.measure import OURS, Case, Result, of_figures, run_turns
 Cases = Generator[Case | Result, Any, None]
 
 COLUMNS = {
-    "signal": ColumnSpec("signal", "number", np.dtype("f4"), (43, 300)),
-    "label": ColumnSpec("label", "number", np.dtype("u1"), ()),
+    "signal": ColumnSpec("signal", ValueType("number", np.dtype("f4"), (43, 300))),
+    "label": ColumnSpec("label", ValueType("number", np.dtype("u1"))),
 }
 
 
