@@ -30,10 +30,16 @@ class Facts:
 
 def nbytes_of(value: Any) -> int:
     """Return the bytes of the arrays that a value has, those of its fields, or those of the values of a mapping."""
-    if isinstance(value, Mapping):
-        return sum(map(nbytes_of, value.values()))
-    fields = () if hasattr(value, "nbytes") else getattr(value, "__dataclass_fields__", ())
-    return sum(nbytes_of(getattr(value, name)) for name in fields) + getattr(value, "nbytes", 0)
+    held, nbytes = [value], 0
+    while held:
+        one = held.pop()
+        if (own := getattr(one, "nbytes", None)) is not None:
+            nbytes += own
+        elif isinstance(one, Mapping):
+            held.extend(one.values())
+        else:
+            held.extend(getattr(one, name) for name in getattr(one, "__dataclass_fields__", ()))
+    return nbytes
 
 
 def _is_known(value: Any) -> bool:

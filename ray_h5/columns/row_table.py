@@ -10,7 +10,7 @@ import numpy as np
 
 from ray_h5.columns.ragged.bounds import Bounds
 from ray_h5.manifest.partition import Partition
-from ray_h5.merged_facts import Facts, nbytes_of
+from ray_h5.merged_facts import Facts
 
 if TYPE_CHECKING:
     from ray_h5.columns.derived_columns import ColumnKey, Ragged
@@ -62,11 +62,6 @@ class RowTable(Facts):
     # A class of the module of the row kind, which alone reads it: a field here would be stored, merged and compared for
     # all others, too.
     of_kind: Facts | None = None
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes in memory, about."""
-        return sum(nbytes_of(getattr(self, name)) for name in self.__dataclass_fields__)
 
     def found(self, kind: type[Kind]) -> Kind:
         """Return what a row kind found out of the rows; nothing yet if it found nothing."""

@@ -629,7 +629,11 @@ def _with_absent(
 ) -> tuple[RowTable | None, ...]:
     """Return the tables of files with the columns that each lacks; empty if no file needs one."""
     # Readers without a table do not deliver None, nor rows that are arrays of their own.
-    absent = [{name: spec for name, spec in common.items() if name not in one.columns} for one in facts]
+    alike: dict[int, dict[str, ColumnSpec]] = {}  # files with equal columns share these
+    for one in facts:
+        if id(one.columns) not in alike:
+            alike[id(one.columns)] = {name: spec for name, spec in common.items() if name not in one.columns}
+    absent = [alike[id(one.columns)] for one in facts]
     if needed or any(absent):
         of_files = zip(tables, absent, counts, strict=True)
         return tuple(

@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.errors import CorruptFileError, MissingGroupError, NotHDF5Error, RayH5Error, TruncatedFileError
-from ray_h5.index.facts.file_facts import ColumnFacts, FileFacts, Question, Sources
+from ray_h5.index.facts.file_facts import FileFacts, Question, Sources
 from ray_h5.index.facts.scan_file import learn
 from ray_h5.index.stored.facts_store import FactsStore
 from ray_h5.manifest.file_state import FileState
@@ -119,15 +119,13 @@ class Lookup:
         size = max(_BATCH_FILES, _TURNS * self.scope.storage.opened_at_once)
         batches = [unknown[i : i + size] for i in range(0, len(unknown), size)]
         work = partial(answer_files, question, self.scope, self.states, begun)
-        columns: dict[tuple[tuple[str, ColumnFacts], ...], Mapping[str, ColumnFacts]] = {}
+        shared: dict[Hashable, Any] = {}
         said = time.monotonic()
         for answers in self.spread(work, batches) if len(batches) > 1 else map(work, batches):
             for facts in answers:
-                # Equal facts of many files share one object, to save memory.
-                shared = columns.setdefault(tuple(facts.columns.items()), facts.columns)
-                known[facts.path] = shared_facts = replace(facts, columns=shared)
-                store.remember(shared_facts, begun.get(facts.path))
-                store.add(shared_facts)
+                known[facts.path] = kept = facts.sharing(shared)
+                store.remember(kept, begun.get(facts.path))
+                store.add(kept)
             if time.monotonic() - said > _PROGRESS_S:
                 said = time.monotonic()
                 logger.info("index: %d of %d files", len(known), len(paths))

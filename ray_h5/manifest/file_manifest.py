@@ -51,7 +51,7 @@ class Manifest(Facts):
 
     def __bool__(self) -> bool:
         """Return whether anything is known."""
-        return self != Manifest()
+        return self is not NOTHING_KNOWN and self != NOTHING_KNOWN
 
     def copy(self) -> Manifest:
         """Return the same in mappings of its own, which may be added to."""
@@ -68,3 +68,7 @@ class Manifest(Facts):
         packed = sum(len(index.data) for column in columns for index in column.indexes)
         texts = (len(text) + _OBJECT_BYTES for array in values if array.dtype.hasobject for text in array)
         return len(columns) * LAYOUT_BYTES + packed + sum(array.nbytes for array in values) + sum(texts)
+
+
+NOTHING_KNOWN = Manifest()
+"""What is known of each local file. All of them share it, so it is copied before anything is added."""

@@ -111,11 +111,12 @@ def _search(list_folder: ListFolder, top: Entry, parts: Sequence[str], endings: 
     files = {file.path: file for file in matched if endings.take(file.path, parts[-1])}
     files |= {file.path: file for file in below if endings.take(file.path)}
     num_others = len({file.path for file in (*matched, *below)} - files.keys())
-    names: dict[str, list[Entry]] = {}
+    each_once: dict[str, Entry] = {}
     for file in files.values():
-        names.setdefault(file.real, []).append(file)
-    each_once = (same[0] if len(same) == 1 else min(same, key=_by_links) for same in names.values())
-    return FilesOfPath({file.path: file.state for file in each_once}, num_others)
+        same = each_once.setdefault(file.real, file)
+        if same is not file:
+            each_once[file.real] = min(same, file, key=_by_links)
+    return FilesOfPath({file.path: file.state for file in each_once.values()}, num_others)
 
 
 def _matches(list_folder: ListFolder, top: Entry, parts: Sequence[str]) -> tuple[list[Entry], list[Entry]]:

@@ -11,8 +11,9 @@ import pytest
 
 from ray_h5.hdf5.files import opening
 from ray_h5.index import scan_files
+from ray_h5.index.facts.file_facts import Question
 from ray_h5.index.file_options import FileOptions
-from ray_h5.index.scan_files import read_ahead
+from ray_h5.index.scan_files import Lookup, read_ahead
 from ray_h5.rows.row_kind_options import Files, Groups
 from tests.kit.files import save
 
@@ -68,6 +69,15 @@ def test_planning_leaves_no_circles_of_objects(tmp_path):
         gc.garbage.clear()
         gc.enable()
     assert kept == []
+
+
+@pytest.mark.parametrize("columns", [None, ("x",)])
+def test_files_that_are_alike_share_what_is_known_of_them(tmp_path, columns):
+    paths = [save(tmp_path / f"{number}.h5", {"x": np.zeros((3, 2)), "y": np.arange(3)}) for number in range(3)]
+    answers = Lookup().ask(paths, Question(columns))
+    for name in ("columns", "listing", "sources", "values", "known"):
+        assert len({id(getattr(facts, name)) for facts in answers}) == 1, name
+    assert [facts.path for facts in answers] == paths
 
 
 @pytest.mark.parametrize("columns", [None, ["x", "label"], ["anndata"], ["group"]])

@@ -5,9 +5,9 @@ Columns come from other files by external links, virtual datasets or external st
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -16,10 +16,10 @@ from ray_h5.columns.row_table import RowTable
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import SchemaMismatchError
-from ray_h5.manifest.file_manifest import Manifest
+from ray_h5.manifest.file_manifest import NOTHING_KNOWN, Manifest
 from ray_h5.manifest.file_state import FileState, SourceStates
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.merged_facts import Facts
+from ray_h5.merged_facts import Facts, nbytes_of
 from ray_h5.read.arguments import common_rows
 from ray_h5.storage.byte_source import Identity
 
@@ -119,7 +119,7 @@ class FileFacts(Facts):
     sought: SourceStates = ()
     values: Mapping[ColumnSpec | str, pa.Array] = field(default_factory=dict)
     table: RowTable | None = None
-    known: Manifest = field(default_factory=Manifest)
+    known: Manifest = NOTHING_KNOWN
     own_rows: int = 0
 
     @property
@@ -136,9 +136,7 @@ class FileFacts(Facts):
     def value_bytes(self) -> int:
         """Bytes in memory, about: of the values, of columns and their categories, of chunk indexes, and of the rows."""
         columns = sum(_COLUMN_BYTES + len(column.enum) * _NAME_BYTES for column in self.columns.values())
-        table = 0 if self.table is None else self.table.nbytes
-        arrays = sum(array.nbytes for array in self.values.values())
-        return columns + self.known.nbytes + table + arrays
+        return columns + self.known.nbytes + nbytes_of(self.table) + nbytes_of(self.values)
 
     def answers(self, question: Question) -> bool:
         """Return whether these facts answer `question`, so that nothing has to be read."""
@@ -204,6 +202,21 @@ class FileFacts(Facts):
             and set(self.others) >= set(other.others)
             and Facts.holds(self, other)
             and all(len(self.values[spec]) == len(values) for spec, values in other.values.items())
+        )
+
+    def sharing(self, shared: dict[Hashable, Any]) -> FileFacts:
+        """Return these facts with the objects of `shared` for what other files say, too; what is new is added to it.
+
+        A file that is like others then takes no more memory than its path and its state.
+        """
+        nothing = shared.setdefault("nothing", {})
+        return replace(
+            self,
+            columns=shared.setdefault(("columns", *self.columns.items()), self.columns),
+            listing=shared.setdefault(("listing", self.listing), self.listing),
+            sources=self.sources or nothing,
+            values=self.values or nothing,
+            known=self.known or NOTHING_KNOWN,
         )
 
     def owned(self, known: FileFacts | None) -> FileFacts:
