@@ -29,16 +29,16 @@ class Facts:
 
 
 def nbytes_of(value: Any) -> int:
-    """Return the bytes of the arrays that a value has, those of its fields, or those of the values of a mapping."""
+    """Return the bytes of the arrays that a value has, those of its fields, or those of the values of a dict."""
     held, nbytes = [value], 0
     while held:
         one = held.pop()
-        if (own := getattr(one, "nbytes", None)) is not None:
+        if isinstance(one, dict):
+            held += one.values()
+        elif (own := getattr(one, "nbytes", None)) is not None:
             nbytes += own
-        elif isinstance(one, Mapping):
-            held.extend(one.values())
-        else:
-            held.extend(getattr(one, name) for name in getattr(one, "__dataclass_fields__", ()))
+        elif fields := getattr(one, "__dataclass_fields__", ()):
+            held += [getattr(one, name) for name in fields]
     return nbytes
 
 

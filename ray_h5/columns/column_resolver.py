@@ -734,11 +734,12 @@ class Columns(ABC):
             values = Stored.of(self.source(of)) if is_stored else self.at(of, key=key)
         else:
             values = self.fields(of, of.dataset) if isinstance(of, Fields) else self._made(of, key)
-        if are_ranges(values) and self.groups is not None:
+        is_made = are_ranges(values)
+        if is_made and self.groups is not None:
             rows = self.rows[key]
             return Parts(values, rows.firsts, rows.lengths, values.array.chunk_rows)
         joined = self.joined(values)
-        if not isinstance(of, str) or not are_ranges(values):
+        if not isinstance(of, str) or not is_made:
             self.check_one_shape(name, joined, "and rows are ranges of them")
             self.check_all_have(name, joined, "says where rows are or holds their values")
         return Parts.whole(values, joined)
@@ -782,15 +783,15 @@ class Columns(ABC):
 
         What is kept are places in a part: columns with the same bounds may have other content, with other lengths.
         """
-        said, content = made.bounds_only, contents[0]
+        said, given, content = made.bounds_only, made.given, contents[0]
         if self.groups is None and isinstance(key, str):
             self.chunked[key] = said, max(part.chunk_rows for part in contents)
         if self.groups is None and said in self.bounds:
             with as_said(advice):
                 check(self.bounds[said], int(content.lengths[0]), 0)
         elif said not in self.bounds or key not in self.rows:
-            read = {option: self._read_bounds(dataset) for option, dataset in made.given.items()}
-            datasets = " and ".join(map(repr, made.given.values()))
+            read = {option: self._read_bounds(dataset) for option, dataset in given.items()}
+            datasets = " and ".join(map(repr, given.values()))
             of_parts = []
             for part, length in enumerate(content.lengths.tolist()):
                 own = {option: values[part] for option, values in read.items()}

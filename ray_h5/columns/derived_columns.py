@@ -40,7 +40,10 @@ class _OfColumn:
 
     @property
     def name(self) -> str:
-        return self.called or (self.argument if isinstance(self.argument, str) else self.argument.name)
+        if self.called:
+            return self.called
+        argument = self.argument
+        return argument if isinstance(argument, str) else argument.name
 
     def __repr__(self) -> str:
         """Return how the column is made, as the user writes it: values without their names, and options."""

@@ -41,16 +41,17 @@ _MAX_COPIED, _MAX_NAMED = 8, 40
 def warn_of_surprises(index: RowIndex, files: FileOptions) -> None:
     """Warn of columns that are likely samples, unless they were named; and of values that have to be converted."""
     notices: dict[str, Callable[[RowIndex], str]] = {}
-    if files.source.names is None and index.scope.by_axis and not index.tables:
+    scope, source = index.scope, files.source
+    if source.names is None and scope.by_axis and not index.tables:
         notices["of rows"] = partial(_of_rows, files)
     notices |= {"of no rows": _of_no_rows, "of patterns": _of_patterns, "of shapes": _of_shapes}
     notices["of packing"] = _of_packing
     if len(index.files) > 1 and ("X" in index.columns or any(name.startswith("layers/") for name in index.columns)):
         notices["of names"] = _of_names
-    if files.source.names is not None and index.scope.windows is not None:
+    if source.names is not None and scope.windows is not None:
         notices["of padding"] = _of_padding
-    rows = repr((files.source.rows, files.source.windows))  # other patterns may match nothing
-    for name in not_asked([*notices], index.scope.group, rows, *index.columns, *index.files.all_paths()):
+    rows = repr((source.rows, source.windows))  # other patterns may match nothing
+    for name in not_asked([*notices], scope.group, rows, *index.columns, *index.files.all_paths()):
         try:
             message = notices[name](index)
         except RayH5Error as exc:

@@ -225,8 +225,11 @@ class RowIndex(ComparedByContent):
         UnknownColumnError, SchemaMismatchError
             If a file lacks one, or its other columns have another number of rows.
         """
+        beside = self.columns_beside
+        if not beside and self.columns.keys() >= {*names}:  # nothing else is asked, by whoever plans and reads
+            return {name: self.columns[name] for name in names}
         virtual = {name: virtual_spec(name) for name in names if parse_virtual(name)[1]}
-        of_tables = {name: column.spec for name, column in self.columns_beside.items()}
+        of_tables = {name: column.spec for name, column in beside.items()}
         known = {**virtual, **self.found.columns, **self.columns, **of_tables}
         absent = [name for name in names if name not in known]
         if absent:
@@ -593,10 +596,12 @@ def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup
 def _check_steps_of(facts: Sequence[FileFacts], columns: tuple[str, ...] | None, scope: Scope) -> None:
     """Raise unless the steps of windows are numbered, or spaced in time, as the windows ask for."""
     rows, windows = scope.rows, scope.windows
+    if windows is None:
+        return
     paths, tables = [one.path for one in facts], tuple(one.table for one in facts)
-    if windows is not None and windows.at is not None:
+    if windows.at is not None:
         check_widths(paths, tables, windows, columns)
-    elif windows is not None and rows is not None and rows.episode:
+    elif rows is not None and rows.episode:
         check_steps(paths, tables, [name for one in facts for name in one.chosen(columns)], windows)
 
 

@@ -29,11 +29,12 @@ def data_of_rows(index: RowIndex) -> dict[str, str]:
         drawn_in = "; ".join(f"{name} {text}" for name, found in known for text in found.drawn_in)
     # Columns: how they are made, and their types with the casts of the user. H5Dataset casts types that torch lacks,
     # and Ray does not: a run may go on in the other one.
-    cast, specs = Cast(index.cast.dtypes), index.find(index.names)
+    names, cast = index.names, Cast(index.cast.dtypes)
+    specs = index.find(names)
     made = {column.name: column for column in scope.columns}
-    of_tables = sorted(index.beside.columns.keys() & {*index.names})
+    of_tables = sorted(index.beside.columns.keys() & {*names})
     data = {
-        "columns": ", ".join(f"{made.get(name, name)!r} {cast(specs[name])}" for name in sorted(index.names)),
+        "columns": ", ".join(f"{made.get(name, name)!r} {cast(specs[name])}" for name in sorted(names)),
         "group": scope.group.strip("/"),
         "rows": "" if scope.rows is None else repr(scope.rows),
         "windows": "" if scope.windows is None else scope.windows.in_steps(),

@@ -36,7 +36,11 @@ class ReadStats:
 
     def since(self, before: ReadStats) -> ReadStats:
         """Return what was counted since there were these counts."""
-        return ReadStats(*(getattr(self, name) - getattr(before, name) for name in self.__slots__))
+        return ReadStats(
+            self.requests - before.requests,
+            self.bytes_read - before.bytes_read,
+            self.chunks_decoded - before.chunks_decoded,
+        )
 
     def add(self, other: ReadStats) -> None:
         """Add the counts of `other`. Several threads may do so at the same time."""

@@ -98,7 +98,7 @@ def shown(kind: Any) -> str:
     shown_if_given = {"exclude", "by"} if getattr(kind, "by", None) is None else {one.name for one in fields(kind)}
     of = {one.name: (getattr(kind, one.name), one.default) for one in fields(kind) if one.repr}
     names = [name for name, (value, default) in of.items() if name not in shown_if_given or value != default]
-    return f"{type(kind).__name__}({', '.join(f'{name}={of[name][0]!r}' for name in names)})"
+    return f"{type(kind).__name__}({', '.join([f'{name}={of[name][0]!r}' for name in names])})"
 
 
 def as_globs(option: str, globs: Any, expected: str) -> tuple[str, ...]:

@@ -107,7 +107,7 @@ class RowView:
         self._name = name or reader.path.rpartition("/")[2]
         self.base, self.path, self.stats = reader, reader.path, reader.stats
         self._labels = {label.name: label for label in labels}
-        self._made = {column.name: column for column in columns}
+        self._made = columns_of_file.made
         self._layouts: dict[str, ColumnLayout] = {}
         self._columns: dict[str, tuple[RowColumn, ColumnLayout]] = {}  # with layouts before values become classes
         self._whole: dict[tuple[str, ...], JointColumns | None] = {}

@@ -226,7 +226,9 @@ class H5Dataset(BatchedDataset):
     @property
     def _batcher(self) -> Batcher:
         """What makes batches of samples, as the dataset is now."""
-        decoders, _ = steps_of(self.transform)
+        return self._batcher_with(steps_of(self.transform)[0])
+
+    def _batcher_with(self, decoders: tuple[DecodeImage, ...]) -> Batcher:
         return self._makes(self._source, self._specs, self._places, self._fills, decoders, type(self).__name__)
 
     def _makers(self) -> tuple[Batcher, Callable[[Mapping[str, np.ndarray]], Sequence[Any]]]:
@@ -234,8 +236,9 @@ class H5Dataset(BatchedDataset):
 
         The latter is a method of the dataset only if a subclass has its own: a batch is then made in one go.
         """
-        batcher, is_own = self._batcher, type(self).samples is not H5Dataset.samples
-        return batcher, self.samples if is_own else partial(batcher.samples, steps=steps_of(self.transform)[1])
+        decoders, steps = steps_of(self.transform)
+        batcher, is_own = self._batcher_with(decoders), type(self).samples is not H5Dataset.samples
+        return batcher, self.samples if is_own else partial(batcher.samples, steps=steps)
 
     @property
     def columns(self) -> list[str]:

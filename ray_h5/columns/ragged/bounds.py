@@ -129,8 +129,9 @@ def check_bounds(bounds: Bounds, made: Ragged, length: int, path: str) -> None:
         If rows leave out values at an end, so that another option gives other rows; or end after all values.
     """
     first, last = (int(bounds.starts[0]), int(bounds.stops[-1])) if len(bounds) else (0, 0)
-    (option, name), base, to = next(iter(made.given.items())), made.base, made.base - made.inclusive
-    is_all = {*made.given} == {"starts"} or (made.starts is None and option != "bounds")
+    given, base, to = made.given, made.base, made.base - made.inclusive
+    option, name = next(iter(given.items()))
+    is_all = {*given} == {"starts"} or (made.starts is None and option != "bounds")
     if is_all and (first, last) != (0, length):
         advice = _fitting(bounds, option, length, name, base)
         if advice or last <= length:

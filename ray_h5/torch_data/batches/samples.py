@@ -149,15 +149,15 @@ def sample_of(fills: Mapping[str, Fill], whole: Mapping[str, Any], i: int) -> Sa
 
 def with_lengths(sample: Sample) -> Sample:
     """Return a sample with the lengths of the rows that are padded later, unless a transform has set them."""
-    lengths = {}
-    for name, fill in fills_of(sample).items():
+    lengths, fills = {}, fills_of(sample)
+    for name, fill in fills.items():
         flat = _flat([sample[name]], fill) if name in sample and name + LENGTH not in sample else None
         if flat is not None:  # by shapes alone: a row may be on another device
             rows, outer, _, axes = flat
             found = lengths_of(rows, axes, fill.shape)
             lengths[name + LENGTH] = torch.from_numpy(found.reshape(*outer, *found.shape[1:]))[0]
     sample.update(lengths)
-    return padded_later(sample, fills_of(sample), lengths)
+    return padded_later(sample, fills, lengths)
 
 
 def steps_of(transform: Any) -> tuple[tuple[DecodeImage, ...], tuple[Callable[[Any], Any], ...]]:
