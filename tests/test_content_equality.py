@@ -64,7 +64,7 @@ def test_a_fill_value_that_is_no_number_equals_itself(dtype):
         one[...] = other[...] = "NaT" if one.dtype.kind == "M" else np.nan
     else:
         one["a"] = other["a"] = np.nan
-    layout = ColumnLayout("x", ValueType("number", one.dtype), 3, one.dtype, "contiguous", fill=one)
+    layout = ColumnLayout("x", ValueType("number", one.dtype), 3, fill=one)
     assert layout == replace(layout, fill=other)
     assert hash(layout) == hash(replace(layout, fill=other))
     assert layout != replace(layout, fill=np.zeros((), dtype))

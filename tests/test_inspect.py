@@ -293,8 +293,8 @@ BLOSC2 = FilterPipeline((FilterStep(32026, "blosc2"),))
 
 def layout(shape, chunk_shape=None, pipeline=GZIP, *, storage="chunked", direct=True, kind="number", dtype="f4"):
     type_ = ValueType(kind, np.dtype(dtype), shape[1:])
-    how = {"item_bytes": 4, "direct": direct}
-    return ColumnLayout("x", type_, shape[0], type_.dtype, storage, chunk_shape, pipeline, 0, **how)
+    how = {"storage": storage, "pipeline": pipeline, "offset": 0, "item_bytes": 4, "direct": direct}
+    return ColumnLayout("x", type_, shape[0], chunk_shape, **how)
 
 
 NONE = FilterPipeline()

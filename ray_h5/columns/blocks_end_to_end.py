@@ -14,7 +14,7 @@ from ray_h5.columns.stored_values import Stored
 from ray_h5.columns.values import Decoded, Reading, Taken, Values
 from ray_h5.manifest.indices import Indices
 from ray_h5.manifest.joined_arrays import JoinedArray
-from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.layout import ValueArray
 from ray_h5.manifest.partition import Partition
 from ray_h5.manifest.row_requests import Request, request_of
 
@@ -62,7 +62,7 @@ class BlocksEndToEnd(Values):
         return cls(lines, array.num_rows, places, at, is_whole)
 
     @property
-    def array(self) -> ColumnLayout:
+    def array(self) -> ValueArray:
         line = self.lines.array
         rows = self.places if self.is_whole else line.num_rows
         return line.with_shape((rows, len(self.at), *line.row_shape[1:]))

@@ -59,7 +59,7 @@ from ray_h5.hdf5.groups.matching_groups import MATLAB_CLASS, GroupPattern
 from ray_h5.hdf5.tree.tree import lost_fields
 from ray_h5.manifest.file_table import digest_of
 from ray_h5.manifest.indices import Along, Indices
-from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray, Paths
+from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray, JoinedValues, Paths
 from ray_h5.manifest.layout import ColumnLayout, Encoding, Form
 from ray_h5.manifest.partition import Partition
 from ray_h5.messages import near_names
@@ -97,7 +97,7 @@ class Parts:
         int64: the first unit, and the number of units, of each part.
     chunk_rows : int
         Units that are best read together.
-    joined : JoinedArray, optional
+    joined : JoinedValues, optional
         The datasets, if each part has a whole one.
     """
 
@@ -105,10 +105,10 @@ class Parts:
     starts: np.ndarray
     lengths: np.ndarray
     chunk_rows: int = 1
-    joined: JoinedArray | None = None
+    joined: JoinedValues | None = None
 
     @classmethod
-    def whole(cls, values: Values, joined: JoinedArray) -> Parts:
+    def whole(cls, values: Values, joined: JoinedValues) -> Parts:
         """Return parts of which each is a whole dataset."""
         chunk_rows = max(layout.chunk_rows for layout in joined.layouts)
         return cls(values, joined.units.firsts, joined.lengths, chunk_rows, joined)
@@ -192,7 +192,7 @@ class Columns(ABC):
         """Return what attributes of these names say of datasets, and which of that each dataset has."""
 
     @abstractmethod
-    def joined(self, values: Values) -> JoinedArray:
+    def joined(self, values: Values) -> JoinedValues:
         """Return the datasets that have values, one of each part."""
 
     def is_range(self, name: str) -> bool:
@@ -225,7 +225,7 @@ class Columns(ABC):
         except UnsupportedColumnError:
             return True
 
-    def datasets(self, name: str) -> tuple[Values, JoinedArray]:
+    def datasets(self, name: str) -> tuple[Values, JoinedValues]:
         """Return the values of a column, and the datasets that have them, of which each part has a whole one."""
         values = self.values(name)
         return values, self.joined(values)
@@ -744,7 +744,7 @@ class Columns(ABC):
             self.check_all_have(name, joined, "says where rows are or holds their values")
         return Parts.whole(values, joined)
 
-    def check_one_shape(self, name: str, joined: JoinedArray, why: str, instead: str = "leave the column out") -> None:
+    def check_one_shape(self, name: str, joined: JoinedValues, why: str, instead: str = "leave the column out") -> None:
         """Raise if groups differ in the shape of a value; `why` says what needs one shape, `instead` what to do."""
         if joined.unit_shape is None:
             raise UnsupportedColumnError(
@@ -753,7 +753,7 @@ class Columns(ABC):
                 f"with the pattern, or {instead}."
             )
 
-    def check_all_have(self, name: str, joined: JoinedArray, why: str, instead: str = "leave the column out") -> None:
+    def check_all_have(self, name: str, joined: JoinedValues, why: str, instead: str = "leave the column out") -> None:
         """Raise if a group lacks a column; `why` says what the column has or does, `instead` what to do."""
         if self.groups is not None and not joined.is_there.all():
             raise SchemaMismatchError(
@@ -853,6 +853,6 @@ def of_one_kind(values: Values) -> Values:
     return replace(values, is_column=False) if isinstance(values, Ranges) else values
 
 
-def are_single_values(joined: JoinedArray) -> bool:
+def are_single_values(joined: JoinedValues) -> bool:
     """Return whether each part has a single value of a column."""
     return joined.single or not joined.shapes.shape[1]

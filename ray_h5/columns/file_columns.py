@@ -19,7 +19,7 @@ from ray_h5.errors import RayH5Error, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.groups.matching_groups import GroupPattern
 from ray_h5.likely_rows.alike import pattern_of
 from ray_h5.likely_rows.length_errors import groups_with
-from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray, Paths, Texts
+from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray, JoinedValues, Paths, Texts
 from ray_h5.manifest.layout import ColumnLayout, Encoding, FileLayout, Form
 from ray_h5.per_process import cached_property
 from ray_h5.read.reader import FileReader
@@ -36,10 +36,10 @@ class FileColumns(Columns):
     ) -> None:
         super().__init__(reader, columns, table, **options)
         self._listed: Listing | None = None
-        self._layout: FileLayout | None = None
+        self._layout: FileLayout[ColumnLayout] | None = None
         self._singles: dict[str, JoinedArray | None] = {}
         whole = None if table is None else table.groups
-        self.as_arrays: dict[str, JoinedArray] = {} if whole is None else dict(whole.columns)
+        self.as_arrays: dict[str, JoinedValues] = {} if whole is None else dict(whole.made)
 
     @cached_property
     def form(self) -> Form:
@@ -106,12 +106,11 @@ class FileColumns(Columns):
 
     # The one part that a file is ------------------------------------------------------------------
 
-    def joined(self, values: Values) -> JoinedArray:
+    def joined(self, values: Values) -> JoinedValues:
         array = values.array
-        shapes, none = np.array([array.shape], np.int64), np.array([-1])
-        return JoinedArray(array.name, THE_FILE, (array,), np.zeros(1, np.int32), shapes, none)
+        return JoinedValues(array.name, THE_FILE, (array,), np.zeros(1, np.int32), np.array([array.shape], np.int64))
 
-    def datasets(self, name: str) -> tuple[Values, JoinedArray]:
+    def datasets(self, name: str) -> tuple[Values, JoinedValues]:
         single, one = self.single(name), self._without_axes(name)
         values, joined = super().datasets(name) if one is None else (self.decoded(one), one)
         if single is None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.errors import CastError, OptionError
-from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.layout import ValueArray
 from ray_h5.manifest.partition import Partition
 from ray_h5.manifest.value_type import ValueType
 from ray_h5.messages import few, near_names
@@ -28,7 +28,7 @@ _VARYING = {"ragged", "list"}
 _HELD = {"string", "category", "optional", "number", "bool", *_VARYING}
 
 
-def levels_of(values: ColumnLayout | ColumnSpec) -> int:
+def levels_of(values: ValueArray | ColumnSpec) -> int:
     """Return how many levels of arrays in arrays rows of varying shape are; 0 for rows of one shape."""
     deep = len(values.type.ragged_shape) if values.kind == "list" else 1
     return max(1, deep) if values.kind in _VARYING else 0
@@ -151,8 +151,8 @@ class Classes:
             return stored.with_elements(np.dtype(np.int64))
         return ColumnSpec(stored.name, self._type_of(stored.type))
 
-    def layout(self, stored: ColumnLayout) -> ColumnLayout:
-        """Return the layout of the column as it is delivered."""
+    def layout(self, stored: ValueArray) -> ValueArray:
+        """Return the array of the column as it is delivered."""
         if stored.kind not in _VARYING:
             return stored.made(self._type_of(stored.type))
         spec = ColumnSpec.of(stored).with_elements(np.dtype(np.int64))

@@ -14,7 +14,7 @@ import pyarrow as pa
 from ray_h5.arrow_arrays import arrow_type, large_type, real_dtype, to_arrow
 from ray_h5.errors import OptionError, UnsupportedColumnError
 from ray_h5.hdf5.format.value_types import as_dtype
-from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.layout import ValueArray
 from ray_h5.manifest.value_type import Kind, ValueType
 from ray_h5.read.arguments import without_ones
 from ray_h5.read.casting import Casting
@@ -93,7 +93,7 @@ class ColumnSpec:
         return replace(self, type=replace(self.type, **changes))
 
     @classmethod
-    def of(cls, layout: ColumnLayout) -> ColumnSpec:
+    def of(cls, layout: ValueArray) -> ColumnSpec:
         held, axes = layout.type.held, len(layout.type.ragged_shape)
         # Arrays of numbers, or lists of strings.
         if layout.kind == "ragged" and not (held.kind in "biufc" or (held.kind in "SO" and axes == 1)):

@@ -16,7 +16,7 @@ from ray_h5.errors import UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.format.value_types import split_array
 from ray_h5.manifest.indices import Along, Indices, composed, lengths_of, picked
 from ray_h5.manifest.joined_arrays import JoinedArray
-from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.layout import ColumnLayout, ValueArray
 from ray_h5.manifest.row_requests import Request, request_of
 from ray_h5.manifest.takes import Take
 from ray_h5.manifest.value_type import Kind
@@ -82,8 +82,8 @@ class Stored(Values):
         return np.result_type(*(kind.newbyteorder("=") for kind, _ in types)), (len(types), *shape)
 
     @property
-    def array(self) -> ColumnLayout:
-        layout = self.layout
+    def array(self) -> ValueArray:
+        layout: ValueArray = self.layout
         if self.fields:
             dtype, axes = self._type
             kind = "struct" if dtype.names else _KINDS.get(dtype.kind, "number")
@@ -97,7 +97,7 @@ class Stored(Values):
                 enum=tuple((name.removeprefix(of_field), value) for name, value in enum),
             )
             chunk_shape = None if chunk is None else (*chunk, *axes)
-            layout = layout.made(type_, name=self.name, chunk_shape=chunk_shape, item_bytes=0, lost_fields=())
+            layout = layout.made(type_, name=self.name, chunk_shape=chunk_shape, item_bytes=0)
         if self.taken:
             lengths = lengths_of(self.layout.row_shape, self.taken)
             layout = reshaped(layout, *lengths, *layout.shape[len(self.layout.shape) :])  # fields add axes
@@ -109,7 +109,7 @@ class Stored(Values):
         assert not self.taken
         shape = (math.prod(self.layout.shape[:axes]), *self.layout.shape[axes:])
         rows = self._rows.over(axes, len(self.layout.shape))
-        flattened = self.layout.with_shape(shape, chunk_shape=None).made()
+        flattened = self.layout.with_shape(shape, chunk_shape=None, offset=None, fill=None)
         return replace(self, layout=flattened, address=rows)
 
     def take(self, taken: Indices) -> Values:

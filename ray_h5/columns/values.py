@@ -21,7 +21,7 @@ from ray_h5.errors import CastError, UnsupportedColumnError
 from ray_h5.hash_and_permute import word_at
 from ray_h5.hdf5.format.value_types import empty_record
 from ray_h5.manifest.indices import Indices, composed, lengths_of, picked
-from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.layout import ValueArray
 from ray_h5.manifest.row_requests import Request, request_of
 from ray_h5.manifest.takes import rows_in_order
 from ray_h5.manifest.value_type import Kind, ValueType
@@ -74,7 +74,7 @@ class Values:
     if TYPE_CHECKING:
 
         @property
-        def array(self) -> ColumnLayout:
+        def array(self) -> ValueArray:
             """The values as one array: its first axis is the units."""
             ...
 
@@ -135,7 +135,7 @@ class Decoded(Values):
     decode : callable
         Returns what stored values stand for, given these, their units, the dtype of the result, and `others`.
     layout : callable
-        Returns the layout of the decoded values, given that of the stored ones.
+        Returns the array of the decoded values, given that of the stored ones.
     of_each_value : bool
         Whether each stored value is decoded by itself, so that parts of a unit can be.
     mask : Values, optional
@@ -146,13 +146,13 @@ class Decoded(Values):
 
     values: Values
     decode: Callable[[np.ndarray, np.ndarray, np.dtype, Any], np.ndarray]
-    layout: Callable[[ColumnLayout], ColumnLayout]
+    layout: Callable[[ValueArray], ValueArray]
     of_each_value: bool = True
     mask: Values | None = None
     table_of: Callable[[np.ndarray], tuple[Sequence[Part], Any]] | None = None
 
     @property
-    def array(self) -> ColumnLayout:
+    def array(self) -> ValueArray:
         return self.layout(self.values.array)
 
     @property
@@ -209,7 +209,7 @@ class Taken(Values):
     entries: RowEntries | None = None
 
     @property
-    def array(self) -> ColumnLayout:
+    def array(self) -> ValueArray:
         whole = self.values.array
         shape = lengths_of(whole.row_shape, self.taken)
         if self.entries is not None:
@@ -250,13 +250,13 @@ class InMemory(Values):
 
     Attributes
     ----------
-    array : ColumnLayout
-        A layout with the type and shape of a value.
+    array : ValueArray
+        An array with the type and shape of a value.
     values_of : callable
         Returns the values of units.
     """
 
-    array: ColumnLayout
+    array: ValueArray
     values_of: Callable[[np.ndarray], np.ndarray]
 
     @classmethod
@@ -265,7 +265,7 @@ class InMemory(Values):
     ) -> InMemory:
         """Return texts, booleans or numbers, as their dtype says."""
         kind: Kind = "string" if (of := np.dtype(dtype)).hasobject else "bool" if of.kind == "b" else "number"
-        return cls(ColumnLayout(name, ValueType(kind, of, row_shape), 1, of, "contiguous", direct=True), values_of)
+        return cls(ValueArray(name, ValueType(kind, of, row_shape), 1, direct=True), values_of)
 
     @classmethod
     def constant(cls, reader: FileReader, values: Values) -> InMemory:
@@ -280,7 +280,7 @@ class InMemory(Values):
         return Reading()
 
 
-def read_dtype(array: ColumnLayout, wanted: np.dtype) -> np.dtype:
+def read_dtype(array: ValueArray, wanted: np.dtype) -> np.dtype:
     """Return the dtype in which values are read that are put into an array of dtype `wanted` later.
 
     They are cast where they are checked. Codes, and values that may be missing, are decoded in the dtype `wanted`.
@@ -294,18 +294,17 @@ class NoValues(Values):
 
     Attributes
     ----------
-    array : ColumnLayout
-        The layout of a column of the same type.
+    array : ValueArray
+        An array of the same type.
     """
 
-    array: ColumnLayout
+    array: ValueArray
 
     @classmethod
     def of(cls, spec: ColumnSpec, rows: int, path: str) -> NoValues:
         """Return the column that a file of some rows lacks; `spec` says what others have."""
         type_ = ValueType(spec.kind, np.dtype(object), element=spec.element, ragged_shape=spec.type.ragged_shape)
-        how: dict[str, Any] = {"item_bytes": 1, "direct": True, "path": path}
-        return cls(ColumnLayout(spec.name, type_, rows, type_.dtype, "contiguous", **how))
+        return cls(ValueArray(spec.name, type_, rows, item_bytes=1, direct=True, path=path))
 
     def reading(self, units: Request, out: np.ndarray) -> Reading:
         if out.dtype.kind not in "Of" and len(units):
@@ -317,13 +316,13 @@ class NoValues(Values):
         return Reading()
 
 
-def reshaped(layout: ColumnLayout, *row_shape: int) -> ColumnLayout:
-    """Return a layout of the same rows, of another shape, of whose chunks the first axis alone is known."""
+def reshaped(layout: ValueArray, *row_shape: int) -> ValueArray:
+    """Return an array of the same rows, of another shape, of whose chunks the first axis alone is known."""
     chunk = None if layout.chunk_shape is None else (layout.chunk_shape[0], *row_shape)
     return layout.with_shape((layout.num_rows, *row_shape), chunk_shape=chunk).made()
 
 
-def rows_of_chunks(layout: ColumnLayout, axes: int) -> int:
+def rows_of_chunks(layout: ValueArray, axes: int) -> int:
     """Return how many rows hold whole chunks, if the first axes of an array are rows, in C order."""
     if layout.chunk_shape is None:
         return 1

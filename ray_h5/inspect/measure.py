@@ -21,7 +21,7 @@ from ray_h5.likely_rows.suggestions import Suggestion, suggestions
 from ray_h5.likely_rows.tree import FileTree, Seen, integer_fields
 from ray_h5.manifest.chunk_index import ChunkGrid
 from ray_h5.manifest.file_state import FileState
-from ray_h5.manifest.layout import ColumnLayout, ColumnNotes
+from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, ValueArray
 from ray_h5.messages import counted, few
 from ray_h5.order.block_layout import MAX_BLOCK_BYTES, choose_block_rows
 from ray_h5.order.draws.shuffle import Shuffle, as_shuffle, balance
@@ -176,14 +176,14 @@ def _inspect_file(files: FileOptions, path: str) -> FileReport:
         left = {name: error for name, error in layout.refused.items() if not getattr(error, "is_encoded", False)}
         refused = tuple(Unreadable.of(name, error) for name, error in left.items())
         if isinstance(reader, FileReader):
-            reader.manifest([name for name, column in layout.columns.items() if column.is_decoded])
+            reader.manifest([name for name, column in reader.layout.columns.items() if column.is_decoded])
         names = _attributes(reader)
         # In a store, values may take further requests.
         values = {} if is_url(path) else _values(reader, names[:_MOST_VALUES])
         return FileReport(path, scope.group, layout.identity.size, tuple(columns), refused, names, values)
 
 
-def _referred(reader: AnyReader) -> list[ColumnLayout]:
+def _referred(reader: AnyReader) -> list[ValueArray]:
     """Return the columns whose rows are what references lead to, such as cell arrays of MATLAB."""
     if not isinstance(reader, FileReader):
         return []
@@ -215,10 +215,11 @@ def _shuffled(index: RowIndex, unit: str) -> str:
 
 
 def _column(
-    layout: ColumnLayout, stored_bytes: int | None, notes: ColumnNotes, *, is_stored: bool = True
+    layout: ValueArray, stored_bytes: int | None, notes: ColumnNotes, *, is_stored: bool = True
 ) -> ColumnReport:
     """Return the report of a column; `is_stored` if its rows are those of a dataset, with its chunks."""
     own = layout if is_stored else replace(layout, chunk_shape=None)
+    dataset = layout if isinstance(layout, ColumnLayout) else None
     is_number, varies = layout.kind in {"number", "bool"}, layout.kind in {"ragged", "sparse"}
     real_bytes = layout.num_rows * (layout.item_bytes if varies else layout.row_bytes)
     value_bytes = layout.num_rows * (layout.row_bytes if is_number else layout.item_bytes or 8)
@@ -228,22 +229,22 @@ def _column(
         dtype=_dtype(layout),
         rows=layout.num_rows,
         row_shape=layout.type.shape,
-        storage=layout.storage if is_stored else "",
+        storage=dataset.storage if dataset is not None and is_stored else "",
         chunk_shape=layout.chunk_shape,
-        pipeline=tuple(describe_filter(step) for step in layout.pipeline.steps),
+        pipeline=() if dataset is None else tuple(describe_filter(step) for step in dataset.pipeline.steps),
         stored_bytes=value_bytes if stored_bytes is None and is_stored else stored_bytes,
-        real_bytes=None if layout.stored_dtype.hasobject and not varies else real_bytes,
-        direct=layout.direct or (is_number and is_elsewhere(layout)),
+        real_bytes=None if layout.dtype.hasobject and not varies else real_bytes,
+        direct=layout.direct or (is_number and dataset is not None and is_elsewhere(dataset)),
         advice=tuple(advice(own, stored_bytes, notes)),
         enum=notes.enum,
         left_out=_left_out(layout),
         follows_cf=notes.follows_cf,
-        is_slow=bool(faults_of(own)),
+        is_slow=isinstance(own, ColumnLayout) and bool(faults_of(own)),
         integer_fields=integer_fields(layout.dtype),
     )
 
 
-def _dtype(layout: ColumnLayout) -> str:
+def _dtype(layout: ValueArray) -> str:
     if layout.kind == "ragged":
         return str(layout.element)
     if layout.kind in {"number", "bool"}:
@@ -253,7 +254,7 @@ def _dtype(layout: ColumnLayout) -> str:
     return f"list of {layout.element}" if layout.element is not None else layout.kind
 
 
-def _left_out(layout: ColumnLayout) -> str | None:
+def _left_out(layout: ValueArray) -> str | None:
     try:
         ColumnSpec.of(layout)
     except UnsupportedColumnError as exc:
@@ -264,7 +265,7 @@ def _left_out(layout: ColumnLayout) -> str | None:
 # Advice: what makes the layout of a column slow to read, and how to write it instead ---------------------
 
 
-def advice(layout: ColumnLayout, stored_bytes: int | None, notes: ColumnNotes) -> Iterator[str]:
+def advice(layout: ValueArray, stored_bytes: int | None, notes: ColumnNotes) -> Iterator[str]:
     """Yield advice for a column, one text for each problem; nothing for a good layout.
 
     `stored_bytes` are those of its values in the file, if it is one dataset.
@@ -276,16 +277,26 @@ def advice(layout: ColumnLayout, stored_bytes: int | None, notes: ColumnNotes) -
             "is a dimension of netCDF without a coordinate: it has a length and no values. Leave it out with "
             "columns=[...]."
         )
-    elif stored_bytes == 0 and layout.row_bytes and layout.storage in {"chunked", "contiguous"}:
-        yield "was never written: all of its rows are the fill value."
-    elif why := _why_slow(layout):
-        yield f"libhdf5 takes part in reading it, because {why}: one thread at a time, and slower."
+    elif isinstance(layout, ColumnLayout):
+        yield from _advice_on_reading(layout, stored_bytes)
     if notes.conversion:
         applied = ", ".join([*notes.packing, *(["units"] if notes.time else [])])
         yield f"values are delivered as stored, without applying {applied}: {notes.conversion}."
+    if isinstance(layout, ColumnLayout):
+        yield from _advice_on_chunks(layout, stored_bytes)
+
+
+def _advice_on_reading(layout: ColumnLayout, stored_bytes: int | None) -> Iterator[str]:
+    if stored_bytes == 0 and layout.row_bytes and layout.storage in {"chunked", "contiguous"}:
+        yield "was never written: all of its rows are the fill value."
+    elif why := _why_slow(layout):
+        yield f"libhdf5 takes part in reading it, because {why}: one thread at a time, and slower."
+
+
+def _advice_on_chunks(layout: ColumnLayout, stored_bytes: int | None) -> Iterator[str]:
     faults = faults_of(layout)
     yield from faults.values()
-    real = 0 if layout.stored_dtype.hasobject else layout.num_rows * layout.row_bytes
+    real = 0 if layout.dtype.hasobject else layout.num_rows * layout.row_bytes
     is_compressed = any(step.id not in UNCOMPRESSED for step in layout.pipeline.steps)
     if "tiny" not in faults and stored_bytes and is_compressed and real and stored_bytes >= _SAVED * real:
         yield f"{layout.pipeline} makes {stored_bytes} bytes of {real}: it costs its decoding and saves nothing."

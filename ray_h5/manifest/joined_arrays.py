@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
-from ray_h5.manifest.layout import LAYOUT_BYTES, ColumnLayout
+from ray_h5.manifest.layout import LAYOUT_BYTES, ColumnLayout, ValueArray
 from ray_h5.manifest.partition import Partition
 from ray_h5.merged_facts import Facts
 from ray_h5.per_process import cached_property
@@ -103,41 +103,40 @@ where the values of each end, if groups have several."""
 
 
 @dataclass(frozen=True, eq=False)
-class JoinedArray:
-    """An array whose units are those of many datasets of a file, one after the other: a column of groups.
+class JoinedValues:
+    """The values that many groups have of a column, one group after the other: how many each has, and of which type.
 
-    A *unit* is one index of the first axis of a dataset; a dataset with a single value is one unit. Units are numbered
-    through all datasets.
+    A *unit* is one index of the first axis of what a group has; a single value is one unit. Units are numbered through
+    all groups::
+
+        class_of   0   0  MISSING  1        of two classes: dtypes or shapes of a unit differ
+        shapes   (2,3) (1,3) (0,0) (2,5)
+        units     0 1    2           3 4
 
     Attributes
     ----------
     name : str
         The column.
     paths : Paths
-        The datasets, below the group that the file was opened with. A group may lack the column; see `class_of`.
-    layouts : tuple of ColumnLayout
-        One layout for each class of datasets: datasets that agree in all but their names, lengths and places. Its
-        first axis has one unit. Its sources are the file that has them, if it is the second of two read together.
+        The datasets, or the groups that have values of a column that is made of several, below the group that the file
+        was opened with. A group may lack the column; see `class_of`.
+    layouts : tuple of ValueArray
+        One array for each class: values that agree in all but their names, lengths and places. Its first axis has one
+        unit.
     class_of : numpy.ndarray
-        int32: the class of each dataset, or `MISSING`.
+        int32: the class of what each group has, or `MISSING`.
     shapes : numpy.ndarray
-        int64 of shape (datasets, axes): the shape of each dataset, with the axes of an array type.
-    offsets : numpy.ndarray
-        int64: where a contiguous dataset begins in the file, or `UNALLOCATED`.
+        int64 of shape (groups, axes): the shape of what each group has, with the axes of an array type.
     single : bool
-        Whether each dataset has a single value, and no axis.
-    chunks : PackedIndex, optional
-        Of a file in a store: the chunks of all datasets, numbered as `chunk_numbers` says.
+        Whether each group has a single value, and no axis.
     """
 
     name: str
     paths: Paths
-    layouts: tuple[ColumnLayout, ...]
+    layouts: tuple[ValueArray, ...]
     class_of: np.ndarray
     shapes: np.ndarray
-    offsets: np.ndarray
     single: bool = False
-    chunks: PackedIndex | None = None
 
     def __len__(self) -> int:
         return len(self.class_of)
@@ -149,15 +148,52 @@ class JoinedArray:
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        """int64: the units of each dataset."""
+        """int64: the units of each group."""
         if self.single:
             return self.is_there.astype(np.int64)
         return self.shapes[:, 0] if self.shapes.shape[1] else np.zeros(len(self), np.int64)
 
     @cached_property
     def units(self) -> Partition:
-        """The units of each dataset."""
+        """The units of each group."""
         return Partition.of(self.lengths)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory, about, without the paths."""
+        arrays = self.class_of, self.shapes, self.is_there, self.lengths, self.units.starts
+        return sum(array.nbytes for array in arrays) + len(self.layouts) * LAYOUT_BYTES
+
+    @cached_property
+    def unit_shape(self) -> tuple[int, ...] | None:
+        """Shape of a unit; None if groups differ in it, so that no array holds units of all."""
+        shapes = {layout.row_shape for layout in self.layouts}
+        return shapes.pop() if len(shapes) == 1 else None
+
+    @cached_property
+    def dtype(self) -> np.dtype:
+        """Dtype of an array that holds values of all groups. Texts may have several lengths."""
+        return np.result_type(*(layout.dtype for layout in self.layouts))
+
+
+@dataclass(frozen=True, eq=False)
+class JoinedArray(JoinedValues):
+    """An array whose units are those of many datasets of a file, one after the other: a column of groups.
+
+    Attributes
+    ----------
+    layouts : tuple of ColumnLayout
+        One layout for each class of datasets. Its sources are the file that has them, if it is the second of two read
+        together.
+    offsets : numpy.ndarray
+        int64: where a contiguous dataset begins in the file, or `UNALLOCATED`.
+    chunks : PackedIndex, optional
+        Of a file in a store: the chunks of all datasets, numbered as `chunk_numbers` says.
+    """
+
+    layouts: tuple[ColumnLayout, ...]
+    offsets: np.ndarray = field(kw_only=True)
+    chunks: PackedIndex | None = None
 
     @property
     def is_chunked(self) -> np.ndarray:
@@ -181,26 +217,14 @@ class JoinedArray:
     @property
     def nbytes(self) -> int:
         """Bytes in memory, about, without the paths."""
-        arrays = self.class_of, self.shapes, self.offsets, self.is_there, self.lengths, self.units.starts
         packed = 0 if self.chunks is None else len(self.chunks.data)
-        return sum(array.nbytes for array in arrays) + len(self.layouts) * LAYOUT_BYTES + packed
-
-    @cached_property
-    def unit_shape(self) -> tuple[int, ...] | None:
-        """Shape of a unit; None if datasets differ in it, so that no array holds units of all datasets."""
-        shapes = {layout.row_shape for layout in self.layouts}
-        return shapes.pop() if len(shapes) == 1 else None
+        return super().nbytes + self.offsets.nbytes + packed
 
     @property
     def unit(self) -> ColumnLayout:
         """A layout with the type of all datasets, and the shape of a unit of the first class."""
         first = self.layouts[0]
         return first.with_type(replace(first.type, dtype=self.dtype)) if len(self.layouts) > 1 else first
-
-    @cached_property
-    def dtype(self) -> np.dtype:
-        """Dtype of an array that holds values of all datasets. Texts may have several lengths."""
-        return np.result_type(*(layout.dtype for layout in self.layouts))
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,11 +239,14 @@ class GroupTable(Facts):
         Their datasets, by the name below each group.
     attributes : dict of str to numpy.ndarray or Texts
         The attributes that were asked for: one value for each group; after `LACKS`, bools of those that lack a text.
+    made : dict of str to JoinedValues
+        By column: what groups have of those that are no datasets as they are stored.
     """
 
     names: Paths
     columns: dict[str, JoinedArray]
     attributes: dict[str, np.ndarray | Texts]
+    made: dict[str, JoinedValues] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -231,5 +258,9 @@ class GroupTable(Facts):
             id(column): column.nbytes
             for column in (self.names.groups, *(c.paths.groups for c in self.columns.values()))
         }
-        held = (*self.columns.values(), *self.attributes.values())
+        held = (*self.columns.values(), *self.made.values(), *self.attributes.values())
         return sum(texts.values()) + sum(array.nbytes for array in held)
+
+    def values_of(self, name: str) -> JoinedValues | None:
+        """Return what groups have of a column, as far as it is known."""
+        return self.made.get(name, self.columns.get(name))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from ray_h5.manifest.value_type import Kind, ValueType
 from ray_h5.storage.byte_source import Identity
 
 Storage = Literal["contiguous", "chunked", "compact", "virtual", "external"]
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 LAYOUT_BYTES = 2 << 10
 """What a layout takes in memory, about (measured): caches count it."""
@@ -45,67 +48,38 @@ class FilterPipeline:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ColumnLayout(ComparedByContent):
-    """How one column is stored.
+class ValueArray(ComparedByContent):
+    """Values of one type, one after the other: those of a dataset, or what is made of some, or what is in memory.
 
     Attributes
     ----------
     name : str
-        Path of the dataset below the group.
+        The column.
     type : ValueType
         The type of a value, which is a row along the first axis.
     num_rows : int
         Length of the first axis.
-    stored_dtype : numpy.dtype
-        dtype of the bytes in the file; big-endian if the file says so.
-    storage : str
-        Layout class of the dataset.
     chunk_shape : tuple of int, optional
-        Shape of a chunk, if chunked.
-    pipeline : FilterPipeline
-        The filter pipeline.
-    offset : int, optional
-        Where contiguous data begins in the file, in bytes.
-    fill : numpy.ndarray, optional
-        0-d array of `stored_dtype`: the value of rows that were never written; None for zeros.
+        Shape of what is fetched and decoded together, if rows are not read alone.
     item_bytes : int
-        Size of a value in the file; 0 if it is not known.
-    user_block : int
-        Size of the user block, which is before the HDF5 part of the file, in bytes: addresses begin after it.
+        Size of a value in the file, of rows of varying shape in the mean; 0 if it is not known.
     sources : tuple of (str, Identity or None)
         Other files that the values come from, through external links, virtual datasets or external
         storage. None is a missing file; it is used once it exists.
     direct : bool
         Whether the stored bytes, once they are decoded, are the values, so that this package reads them without
         libhdf5.
-    file_type : bytes
-        If values are made here of stored bytes, as text and arrays of varying length are, and types that numpy lacks:
-        the size of a length and of an address in the file, a byte each, and the type as libhdf5 encodes it. Of other
-        columns that are not direct, the values are in other datasets.
-    odd_type : str
-        For numbers and booleans of a type that numpy does not have: a description of that type.
-    lost_fields : tuple of str
-        For compound values: fields of HDF5's own time, which neither h5py nor numpy has, and references.
     path : str
-        The file, for messages: layouts of two files may be equal.
+        The file, for messages: arrays of two files may be equal.
     """
 
     name: str
     type: ValueType
     num_rows: int
-    stored_dtype: np.dtype
-    storage: Storage
     chunk_shape: tuple[int, ...] | None = None
-    pipeline: FilterPipeline = FilterPipeline()
-    offset: int | None = None
-    fill: np.ndarray | None = None
     item_bytes: int = 0
-    user_block: int = 0
     sources: SourceStates = ()
     direct: bool = False
-    file_type: bytes = b""
-    odd_type: str = ""
-    lost_fields: tuple[str, ...] = ()
     path: str = field(default="", compare=False)
 
     @property
@@ -114,22 +88,12 @@ class ColumnLayout(ComparedByContent):
         return f"{self.path}: column {self.name!r}" if self.path else f"column {self.name!r}"
 
     @property
-    def fill_value(self) -> np.ndarray:
-        """The value of rows that were never written, as a 0-d array."""
-        return np.zeros((), self.stored_dtype) if self.fill is None else self.fill
-
-    @property
-    def is_decoded(self) -> bool:
-        """Whether the stored bytes are read and decoded here."""
-        return self.direct or bool(self.file_type)
-
-    @property
     def kind(self) -> Kind:
         return self.type.kind
 
     @property
     def dtype(self) -> np.dtype:
-        """Dtype of the values that a read returns: the stored one in native byte order."""
+        """Dtype of the values that a read returns."""
         return self.type.dtype
 
     @property
@@ -142,39 +106,106 @@ class ColumnLayout(ComparedByContent):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the dataset, followed by the shape of its array type if it has one."""
+        """Shape of the array: rows, and the shape of a value."""
         return (self.num_rows, *self.type.row_shape)
 
     @property
     def row_bytes(self) -> int:
-        return math.prod(self.row_shape) * self.stored_dtype.itemsize
+        return self.type.value_bytes
 
     @property
     def chunk_rows(self) -> int:
         """Rows that are fetched and decoded together; 1 if each row can be read alone."""
         return self.chunk_shape[0] if self.chunk_shape else 1
 
+    def with_shape(self, shape: tuple[int, ...], **changes: Any) -> Self:
+        """Return an array of another shape, with other fields."""
+        return replace(self, num_rows=shape[0], type=replace(self.type, row_shape=shape[1:]), **changes)
+
+    def with_type(self, type_: ValueType, **changes: Any) -> Self:
+        """Return an array of values of another type, with other fields."""
+        return replace(self, type=type_, **changes)
+
+    def made(self, type_: ValueType | None = None, **changes: Any) -> ValueArray:
+        """Return an array of values that are made of these: of another type, and with other fields.
+
+        They lie nowhere, wherever these lie.
+        """
+        known = {name: getattr(self, name) for name in _OF_VALUES}
+        return ValueArray(**{**known, "type": self.type if type_ is None else type_, **changes})
+
+
+_OF_VALUES = tuple(one.name for one in fields(ValueArray))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ColumnLayout(ValueArray):
+    """How one dataset is stored. Its shape is followed by the shape of its array type if it has one.
+
+    Attributes
+    ----------
+    storage : str
+        Layout class of the dataset.
+    file_dtype : numpy.dtype, optional
+        dtype of the bytes in the file, if it is not that of `type`: of another byte order.
+    pipeline : FilterPipeline
+        The filter pipeline.
+    offset : int, optional
+        Where contiguous data begins in the file, in bytes.
+    fill : numpy.ndarray, optional
+        0-d array of `stored_dtype`: the value of rows that were never written; None for zeros.
+    user_block : int
+        Size of the user block, which is before the HDF5 part of the file, in bytes: addresses begin after it.
+    file_type : bytes
+        If values are made here of stored bytes, as text and arrays of varying length are, and types that numpy lacks:
+        the size of a length and of an address in the file, a byte each, and the type as libhdf5 encodes it. Of other
+        columns that are not direct, the values are in other datasets.
+    odd_type : str
+        For numbers and booleans of a type that numpy does not have: a description of that type.
+    lost_fields : tuple of str
+        For compound values: fields of HDF5's own time, which neither h5py nor numpy has, and references.
+    """
+
+    storage: Storage = "contiguous"
+    file_dtype: np.dtype | None = None
+    pipeline: FilterPipeline = FilterPipeline()
+    offset: int | None = None
+    fill: np.ndarray | None = None
+    user_block: int = 0
+    file_type: bytes = b""
+    odd_type: str = ""
+    lost_fields: tuple[str, ...] = ()
+
+    @property
+    def stored_dtype(self) -> np.dtype:
+        """Dtype of the bytes in the file; big-endian if the file says so."""
+        return self.type.dtype if self.file_dtype is None else self.file_dtype
+
+    @property
+    def fill_value(self) -> np.ndarray:
+        """The value of rows that were never written, as a 0-d array."""
+        return np.zeros((), self.stored_dtype) if self.fill is None else self.fill
+
+    @property
+    def is_decoded(self) -> bool:
+        """Whether the stored bytes are read and decoded here."""
+        return self.direct or bool(self.file_type)
+
     @property
     def chunk_bytes(self) -> int:
         """Bytes of a decoded chunk."""
         return math.prod(self.chunk_shape or ()) * (self.item_bytes or self.stored_dtype.itemsize)
 
-    def with_shape(self, shape: tuple[int, ...], **changes: Any) -> ColumnLayout:
-        """Return the layout of an array of another shape, with other fields."""
-        return replace(self, num_rows=shape[0], type=replace(self.type, row_shape=shape[1:]), **changes)
+    def with_type(self, type_: ValueType, **changes: Any) -> Self:
+        is_same = type_.dtype == self.type.dtype
+        return replace(self, type=type_, file_dtype=self.file_dtype if is_same else None, **changes)
 
-    def with_type(self, type_: ValueType, **changes: Any) -> ColumnLayout:
-        """Return the layout of values of another type, with other fields."""
-        dtype = self.stored_dtype if type_.dtype == self.type.dtype else type_.dtype
-        return replace(self, type=type_, stored_dtype=dtype, **changes)
 
-    def made(self, type_: ValueType | None = None, **changes: Any) -> ColumnLayout:
-        """Return the layout of values that are made of these: they lie nowhere, and have no value that fills them."""
-        return self.with_type(self.type if type_ is None else type_, offset=None, fill=None, **changes)
+Array = TypeVar("Array", bound=ValueArray)
 
 
 @dataclass(frozen=True, slots=True)
-class FileLayout:
+class FileLayout(Generic[Array]):
     """The columns below one group of one file.
 
     Attributes
@@ -185,8 +216,8 @@ class FileLayout:
         The group that column names are relative to.
     identity : Identity
         The state of the file that was read.
-    columns : mapping of str to ColumnLayout
-        The columns that can be read.
+    columns : mapping of str to ValueArray
+        The columns that can be read; of the rows of axis 0, each is the `ColumnLayout` of a dataset.
     refused : mapping of str to Exception
         The columns that cannot be read, and the error that reading each raises.
     sought : SourceStates
@@ -197,7 +228,7 @@ class FileLayout:
     path: str
     group: str
     identity: Identity
-    columns: Mapping[str, ColumnLayout]
+    columns: Mapping[str, Array]
     refused: Mapping[str, Exception]
     sought: SourceStates = ()
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from ray_h5.manifest.indices import Along, Indices, composed, lengths_of
 from ray_h5.manifest.joined_arrays import JoinedArray
-from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.layout import Array, ColumnLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +93,10 @@ class Take:
     def layout(self, array: ColumnLayout) -> ColumnLayout:
         """Return the layout of the boxes of an array: the first axis is the corners."""
         shape = (math.prod(self.extents(array)), *self.box_shape(array.shape))
-        return array.with_shape(shape, chunk_shape=None).made()
+        return array.with_shape(shape, chunk_shape=None, offset=None, fill=None)
 
 
-def rows_in_order(layout: ColumnLayout, axes: int) -> ColumnLayout | None:
+def rows_in_order(layout: Array, axes: int) -> Array | None:
     """Return the layout of an array with its first axes as one, if rows of it follow each other in the file so.
 
     They do in chunks of one index of all of these axes but the last. The chunks keep their numbers.

@@ -66,8 +66,8 @@ def _dataset_lengths(index: RowIndex, name: str) -> np.ndarray | None:
         groups, of_file = (None, {}) if table is None else (table.groups, table.found(LengthsOfColumns).of)
         if name in of_file:
             lengths_of_files.append(np.array([of_file[name]], np.int64))
-        elif groups is None or name not in groups.columns:
+        elif groups is None or (joined := groups.values_of(name)) is None:
             return None
         else:
-            lengths_of_files.append(groups.columns[name].lengths)
+            lengths_of_files.append(joined.lengths)
     return np.concatenate(lengths_of_files) if lengths_of_files else None

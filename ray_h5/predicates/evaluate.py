@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from ray_h5.columns.schema import TENSOR_KINDS, ColumnSpec, shown_shape
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
-from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.layout import ValueArray
 from ray_h5.messages import no_column
 from ray_h5.predicates.comparisons import comparable_type, compared
 from ray_h5.predicates.time_steps import step_shape
@@ -83,7 +83,7 @@ def check_names(names: Iterable[str], columns: Mapping[str, ColumnSpec]) -> None
             raise no_scalar(name, spec.type.ragged_shape or spec.tensor_shape, are_numbers=are_numbers)
 
 
-def check_not_drawn(name: str, column: ColumnSpec | ColumnLayout) -> None:
+def check_not_drawn(name: str, column: ColumnSpec | ValueArray) -> None:
     """Raise `PredicateError` for a column whose values differ from epoch to epoch."""
     if column.type.drawn:
         raise PredicateError(

@@ -316,7 +316,7 @@ class OpenFile(ABC):
                 self.manifest = replace(self.manifest, listing=names)
         return {name: self.column(name) for name in names}
 
-    def layout(self) -> FileLayout:
+    def layout(self) -> FileLayout[ColumnLayout]:
         """Return the layout of all columns."""
         with self._lock:
             if self._refused is None:

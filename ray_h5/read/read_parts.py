@@ -10,7 +10,7 @@ import numpy as np
 
 from ray_h5.errors import CastError
 from ray_h5.manifest.joined_arrays import JoinedArray
-from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.layout import ValueArray
 from ray_h5.manifest.row_requests import Request
 from ray_h5.manifest.takes import Take
 from ray_h5.read.casting import Casting, CheckedOutput, LostValue, as_casting, checked
@@ -76,7 +76,7 @@ class FileRead:
 
 
 def outputs(
-    out: Mapping[str, np.ndarray], layouts: Mapping[str, ColumnLayout], casting: Casting | Mapping[str, Casting]
+    out: Mapping[str, np.ndarray], layouts: Mapping[str, ValueArray], casting: Casting | Mapping[str, Casting]
 ) -> dict[str, np.ndarray]:
     """Return arrays that raise for values which they cannot hold, as far as `casting` says so."""
     if not isinstance(casting, Mapping):

@@ -20,7 +20,7 @@ from ray_h5.likely_rows.length_errors import HasRows, hint_of
 from ray_h5.manifest.file_manifest import Manifest
 from ray_h5.manifest.file_state import FileState, SourceStates, check_same
 from ray_h5.manifest.joined_arrays import JoinedArray
-from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, FileLayout, Form
+from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, FileLayout, Form, ValueArray
 from ray_h5.manifest.row_requests import request_of
 from ray_h5.options import as_names, require
 from ray_h5.per_process import PerProcess
@@ -127,7 +127,7 @@ class FileReader:
         return opened
 
     @property
-    def layout(self) -> FileLayout:
+    def layout(self) -> FileLayout[ColumnLayout]:
         """The layout of every column, and the errors of those that cannot be read."""
         return self._ask(OpenFile.layout)
 
@@ -267,7 +267,7 @@ class FileReader:
         self.check_claim([layout], math.prod(layout.shape) * value_bytes)
         return self.read([name])[name]
 
-    def check_claim(self, layouts: Iterable[ColumnLayout], nbytes: int, values: str = "values") -> None:
+    def check_claim(self, layouts: Iterable[ValueArray], nbytes: int, values: str = "values") -> None:
         """Raise `OutOfMemoryError` if planning would take far more memory for columns than their files have bytes.
 
         `values` says what it takes the memory for; see `ray_h5.buffers.check_claim`.

@@ -29,8 +29,7 @@ from ray_h5.columns.stored_values import Stored, field_of
 from ray_h5.columns.values import Decoded, Values, reshaped
 from ray_h5.errors import RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.lru import LRU
-from ray_h5.manifest.chunk_index import UNALLOCATED
-from ray_h5.manifest.joined_arrays import ENDS, LACKS, MISSING, GroupTable, JoinedArray, Paths, Texts
+from ray_h5.manifest.joined_arrays import ENDS, LACKS, MISSING, GroupTable, JoinedArray, JoinedValues, Paths, Texts
 from ray_h5.manifest.layout import Encoding, EncodingKind
 from ray_h5.manifest.partition import Partition
 from ray_h5.messages import near_names
@@ -142,7 +141,7 @@ class GroupColumns(Columns):
 
     def look_at(self, paths: Iterable[str]) -> None:
         """Find out about datasets, several at once."""
-        known = {} if self._groups is None else self._groups.columns
+        known = set() if self._groups is None else self._groups.columns.keys() | self._groups.made.keys()
         unknown = [
             path for path in paths if path not in known and path not in self._absent and not self._has_references(path)
         ]
@@ -200,8 +199,7 @@ class GroupColumns(Columns):
 
     def plain(self, path: str) -> JoinedArray | None:
         self.look_at([path])
-        known = self.known.columns
-        joined = known.get(_as_stored(path)) or known.get(path)
+        joined = self.known.columns.get(path)
         if joined is None or joined.name != path:
             return None
         if not (path in self._compared or joined.is_there.all()):
@@ -294,13 +292,14 @@ class GroupColumns(Columns):
         there = [self.known.columns[part].is_there for part in parts if part in self.known.columns]
         return np.logical_or.reduce([np.zeros(len(self.groups), bool), *there])
 
-    def _note(self, name: str, joined: JoinedArray) -> None:
+    def _note(self, name: str, joined: JoinedValues) -> None:
         """Know the datasets that a column is read from by its name, too."""
-        known = self.known.columns
-        if known.get(name) is joined:
+        if self.known.values_of(name) is joined:
             return
-        stored = {_as_stored(name): known[name]} if self.is_reversed and name in known else {}
-        self._groups = replace(self.known, columns={**stored, **known, name: joined})
+        if isinstance(joined, JoinedArray):
+            self._groups = replace(self.known, columns={**self.known.columns, name: joined})
+        else:
+            self._groups = replace(self.known, made={**self.known.made, name: joined})
 
     # References in groups -------------------------------------------------------------------------
 
@@ -320,7 +319,7 @@ class GroupColumns(Columns):
         self.check_one_shape(path, joined, "and a row joins several")
         return Stored.end_to_end(path, joined)
 
-    def _of_groups(self, stored: JoinedArray) -> JoinedArray:
+    def _of_groups(self, stored: JoinedArray) -> JoinedValues:
         """Return datasets, one a group, given those that columns are stored in: a group may refer to several."""
         table = self.many.get(_followed(stored.name))
         if table is None or table.columns[stored.name] is not stored:
@@ -328,9 +327,9 @@ class GroupColumns(Columns):
         ends, lacks = (np.asarray(table.attributes[what + stored.name]) for what in (ENDS, LACKS))
         counts, unit = np.diff(ends, prepend=0), stored.layouts[0].row_shape
         shapes = np.concatenate([counts[:, None], np.broadcast_to(np.array(unit, np.int64), (len(ends), len(unit)))], 1)
-        groups, layout = replace(self.groups, below=f"/{stored.name}"), replace(stored.unit, offset=None)
+        groups = replace(self.groups, below=f"/{stored.name}")
         class_of = np.where(lacks, MISSING, 0).astype(np.int32)
-        return JoinedArray(stored.name, groups, (layout,), class_of, shapes, np.full(len(ends), UNALLOCATED))
+        return JoinedValues(stored.name, groups, (stored.unit,), class_of, shapes)
 
     def attributes(self, source: Source, names: Sequence[str]) -> tuple[Sequence[Mapping[str, Any]], np.ndarray]:
         assert isinstance(source, JoinedArray)
@@ -409,18 +408,18 @@ class GroupColumns(Columns):
         joined = self._shapes_of(made, parts[0], self.rows[key])
         return OfParts(made.name, (parts[0],), joined.units.local, of, joined=joined)
 
-    def _shapes_of(self, made: JoinedColumn, values: Values, units: Partition) -> JoinedArray:
+    def _shapes_of(self, made: JoinedColumn, values: Values, units: Partition) -> JoinedValues:
         """Return the shapes of what each group has of a column, as if it were a dataset of each."""
         layout = values.array
         unit = reshaped(replace(layout, num_rows=1), *layout.row_shape)
         widths = np.broadcast_to(np.array(layout.row_shape, np.int64), (len(units), len(layout.row_shape)))
-        shapes, none = np.concatenate([units.lengths[:, None], widths], axis=1), np.full(len(units), UNALLOCATED)
+        shapes = np.concatenate([units.lengths[:, None], widths], axis=1)
         paths = replace(self.groups, below=f"/{made.dataset}")
-        return JoinedArray(made.dataset, paths, (unit,), np.zeros(len(units), np.int32), shapes, none)
+        return JoinedValues(made.dataset, paths, (unit,), np.zeros(len(units), np.int32), shapes)
 
     # Units of columns -----------------------------------------------------------------------------
 
-    def joined(self, values: Values) -> JoinedArray:
+    def joined(self, values: Values) -> JoinedValues:
         if isinstance(values, OfParts) and values.joined is not None:
             return values.joined
         whole = values.parts[0] if isinstance(values, OfParts) else values
@@ -429,7 +428,7 @@ class GroupColumns(Columns):
         assert isinstance(stored.address, JoinedArray)
         return self._of_groups(stored.address)  # of encoded values, the codes or values
 
-    def datasets(self, name: str) -> tuple[Values, JoinedArray]:
+    def datasets(self, name: str) -> tuple[Values, JoinedValues]:
         values, joined = super().datasets(name)
         if not self._has_references(joined.name):
             self._note(name, joined)
@@ -451,11 +450,6 @@ class GroupColumns(Columns):
             _, joined = self.datasets(name)
             self.check_one_shape(name, joined, f"and {part} takes the same of each", "take the part in a transform")
         return super().parts(name)
-
-
-def _as_stored(path: str) -> str:
-    """Return the key of datasets as they are stored, whose axes are in the opposite order in the column of the path."""
-    return f"stored {path}"
 
 
 def _followed(path: str) -> ColumnKey:

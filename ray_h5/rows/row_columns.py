@@ -13,18 +13,18 @@ from ray_h5.columns.file_columns import is_of_single_value
 from ray_h5.columns.ragged.range_columns import (
     OfUnits,
     Runs,
+    array_of_ragged_rows,
+    array_of_rows,
     common_shape,
     element_of_lists,
-    layout_of_rows,
-    ragged_layout,
 )
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.schema import TENSOR_KINDS
 from ray_h5.columns.sparse_rows import Entries, SparseRow, index_dtype
 from ray_h5.columns.values import Decoded, Reading, Values
 from ray_h5.errors import UnsupportedColumnError
-from ray_h5.manifest.joined_arrays import JoinedArray
-from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.joined_arrays import JoinedValues
+from ray_h5.manifest.layout import ValueArray
 from ray_h5.manifest.row_requests import Request, request_of
 from ray_h5.per_process import cached_property
 
@@ -55,10 +55,10 @@ class RowColumn:
     chunk_rows: int | None = 1
     draws_rows: bool = False
 
-    def layout(self, num_rows: int, path: str) -> ColumnLayout:
+    def layout(self, num_rows: int, path: str) -> ValueArray:
         array = self.values.array
         if self.chunk_rows is not None:
-            array = layout_of_rows(self.name, array, (num_rows, *array.row_shape), self.chunk_rows, path)
+            array = array_of_rows(self.name, array, (num_rows, *array.row_shape), self.chunk_rows, path)
         drawn = self.draws_rows or self.values.seed is not None
         is_equal = (array.name, array.type.drawn) == (self.name, drawn)
         return array if is_equal else array.with_type(replace(array.type, drawn=drawn), name=self.name)
@@ -92,18 +92,18 @@ class Steps(OfUnits):
     episodes_of: Numbers
 
     @cached_property  # it looks at the shapes of all groups
-    def array(self) -> ColumnLayout:
+    def array(self) -> ValueArray:
         array, lead = self.content.array, () if self.width is None else (self.width,)
         if self.joined is not None:
             return self._array_of_shapes(self.joined, array, np.array(lead, np.int64))
-        layout = layout_of_rows(self.name, array, (array.num_rows, *lead, *array.row_shape), 1, self.path)
+        layout = array_of_rows(self.name, array, (array.num_rows, *lead, *array.row_shape), 1, self.path)
         if array.kind != "ragged":
             return layout
         lists = replace(layout.type, kind="list", element=element_of_lists(array), ragged_shape=())
         return layout.with_type(lists)
 
-    def _array_of_shapes(self, joined: JoinedArray, array: ColumnLayout, lead: np.ndarray) -> ColumnLayout:
-        """Return the layout of values that may differ in shape; they have the axes `lead` before those of a unit."""
+    def _array_of_shapes(self, joined: JoinedValues, array: ValueArray, lead: np.ndarray) -> ValueArray:
+        """Return the array of values that may differ in shape; they have the axes `lead` before those of a unit."""
         shapes = self.shapes_of(joined, np.broadcast_to(lead, (len(joined), len(lead))))
         shape = common_shape(shapes[joined.is_there])
         if not shape and array.kind in {"string", "category", "optional"}:
@@ -115,7 +115,7 @@ class Steps(OfUnits):
                 f"{self.path}: column {self.name!r}: {differ if shape else lacks}. Choose other columns with "
                 "columns=[...]."
             )
-        rows = ragged_layout(self.name, array, shapes.prod(axis=1, dtype=np.float64), shape)
+        rows = array_of_ragged_rows(self.name, array, shapes.prod(axis=1, dtype=np.float64), shape)
         return rows.with_type(replace(rows.type, nullable=not joined.is_there.all()))
 
     def datasets_of(self, rows: np.ndarray) -> np.ndarray:
@@ -131,9 +131,9 @@ class Steps(OfUnits):
 def sparse_steps(steps: Steps) -> Decoded:
     """Return steps that are rows of a sparse matrix as one row of one: step after step."""
 
-    def layout(_: ColumnLayout) -> ColumnLayout:
+    def layout(_: ValueArray) -> ValueArray:
         array, width = steps.content.array, steps.width or 1
-        rows = layout_of_rows(steps.name, array, array.shape, 1, steps.path)
+        rows = array_of_rows(steps.name, array, array.shape, 1, steps.path)
         type_ = replace(rows.type, ragged_shape=(width, *array.type.ragged_shape))
         return rows.with_type(type_, item_bytes=width * array.item_bytes)
 

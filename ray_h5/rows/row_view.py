@@ -21,7 +21,7 @@ from ray_h5.columns.stored_values import Stored, field_of
 from ray_h5.columns.values import InMemory, NoValues, Reading, keys_of
 from ray_h5.errors import OptionError, PredicateError, RayH5Error, UnknownColumnError
 from ray_h5.manifest.joined_arrays import JoinedArray
-from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, FileLayout
+from ray_h5.manifest.layout import ColumnNotes, FileLayout, ValueArray
 from ray_h5.messages import few, near_names
 from ray_h5.options import as_names, require
 from ray_h5.per_process import cached_property
@@ -108,8 +108,8 @@ class RowView:
         self.base, self.path, self.stats = reader, reader.path, reader.stats
         self._labels = {label.name: label for label in labels}
         self._made = columns_of_file.made
-        self._layouts: dict[str, ColumnLayout] = {}
-        self._columns: dict[str, tuple[RowColumn, ColumnLayout]] = {}  # with layouts before values become classes
+        self._layouts: dict[str, ValueArray] = {}
+        self._columns: dict[str, tuple[RowColumn, ValueArray]] = {}  # with layouts before values become classes
         self._whole: dict[tuple[str, ...], JointColumns | None] = {}
         self._times = new_times()
         self._rows: RowsOfKind
@@ -137,10 +137,10 @@ class RowView:
         return self._rows.num_rows
 
     @property
-    def layout(self) -> FileLayout:
+    def layout(self) -> FileLayout[ValueArray]:
         """The columns, and the errors of those that cannot be read."""
         listing = self._rows.listing()
-        columns: dict[str, ColumnLayout] = {}
+        columns: dict[str, ValueArray] = {}
         refused: dict[str, Exception] = dict(listing.refused)
         for name in listing.names:
             self._check_added(name)
@@ -151,16 +151,16 @@ class RowView:
         return FileLayout(self.path, self.base.group, self.identity, columns, refused, self.base.sought)
 
     @property
-    def columns(self) -> Mapping[str, ColumnLayout]:
+    def columns(self) -> Mapping[str, ValueArray]:
         return self.layout.columns
 
-    def column(self, name: str) -> ColumnLayout:
-        """Return the layout of one column."""
+    def column(self, name: str) -> ValueArray:
+        """Return the array of one column."""
         return self.find([name])[name]
 
-    def find(self, names: Sequence[str], *, missing_ok: bool = False) -> dict[str, ColumnLayout]:
-        """Return the layouts of columns, by name; `missing_ok` leaves out names that do not exist."""
-        layouts: dict[str, ColumnLayout] = {}
+    def find(self, names: Sequence[str], *, missing_ok: bool = False) -> dict[str, ValueArray]:
+        """Return the arrays of columns, by name; `missing_ok` leaves out names that do not exist."""
+        layouts: dict[str, ValueArray] = {}
         wanted = as_names(names)
         if unknown := [name for name in wanted if name not in self._layouts and name not in {EPISODE, GROUP}]:
             self._rows.prepare([name for name in unknown if name not in self._absent and not self._added_as(name)])
@@ -172,8 +172,8 @@ class RowView:
                     raise
         return layouts
 
-    def _described(self, name: str) -> ColumnLayout:
-        """Return the layout of a column that is asked for first."""
+    def _described(self, name: str) -> ValueArray:
+        """Return the array of a column that is asked for first."""
         self._check_added(name)
         asked = self._added_as(name) or name
         try:
@@ -269,7 +269,7 @@ class RowView:
             whole[name] = joined
         return None if self._labels.keys() & out.keys() else JointColumns.of_datasets(self.base.opened, whole, out)
 
-    def _rows_of(self, layouts: Mapping[str, ColumnLayout]) -> int:
+    def _rows_of(self, layouts: Mapping[str, ValueArray]) -> int:
         """Return the number of rows; columns along the first axis may differ in it."""
         return self.base.rows_of(layouts) if self._by_axis and layouts else self.num_rows
 
@@ -447,7 +447,7 @@ def _alone(path: str) -> Any:
     raise AssertionError(f"{path}: episodes of several files are known where these are listed")
 
 
-def _takes_arrays(out: object, layout: ColumnLayout) -> bool:
+def _takes_arrays(out: object, layout: ValueArray) -> bool:
     """Return whether an array takes rows of numbers or booleans, or their steps, as arrays of their own."""
     if layout.kind not in TENSOR_KINDS or not isinstance(out, np.ndarray) or out.dtype != object:
         return False

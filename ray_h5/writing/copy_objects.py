@@ -117,9 +117,10 @@ def layout_of(dataset: h5py.Dataset) -> ColumnLayout:
     name, type_ = str(dataset.name).lstrip("/"), dataset.id.get_type()
     storage: Storage = "contiguous" if dataset.chunks is None else "chunked"
     size = item_bytes(type_, widths_of(dataset.file.id).address)
-    stored = {"chunk_shape": dataset.chunks, "pipeline": pipeline_of(dataset), "item_bytes": size}
-    (num_rows, *axes), dtype = dataset.shape or (1,), np.dtype((np.void, type_.get_size()))
-    return ColumnLayout(name, ValueType("number", dtype, tuple(axes)), num_rows, dtype, storage, **stored)
+    num_rows, *axes = dataset.shape or (1,)
+    values = ValueType("number", np.dtype((np.void, type_.get_size())), tuple(axes))
+    pipeline = pipeline_of(dataset)
+    return ColumnLayout(name, values, num_rows, dataset.chunks, size, storage=storage, pipeline=pipeline)
 
 
 def copy_references(dataset: h5py.Dataset, made: h5py.Dataset) -> None:

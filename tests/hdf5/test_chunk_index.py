@@ -31,7 +31,7 @@ FILE_BYTES = 10_000
 
 def layout(shape=(10, 6), chunk_shape=(4, 3), dtype="<i4"):
     type_ = ValueType("number", np.dtype(dtype), shape[1:])
-    return ColumnLayout("x", type_, shape[0], type_.dtype, "chunked", chunk_shape)
+    return ColumnLayout("x", type_, shape[0], chunk_shape, storage="chunked")
 
 
 def chunk(corner, offset, size=48, mask=0):

@@ -94,7 +94,8 @@ def test_values_that_are_in_the_file_as_in_memory(dtype, kind, nbytes):
     assert (found.dtype, found.zero.dtype, found.zero.shape, found.array_shape) == (dtype, dtype, (), ())
     assert found.zero.tobytes() == bytes(dtype.itemsize)
     assert found.zero.dtype.metadata is None
-    assert found.stored_dtype == pickle.loads(pickle.dumps(found.stored_dtype)) == dtype
+    assert found.file_dtype == (None if dtype.isnative else dtype)
+    assert pickle.loads(pickle.dumps(found.type)) == found.type
     assert (found.item_bytes, found.odd_type, found.lost_fields) == (nbytes, "", ())
     assert found.type == ValueType(kind, dtype.newbyteorder("="))
     assert dtype_of(bytes(type_of(dtype).encode())) == dtype

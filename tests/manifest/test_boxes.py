@@ -16,7 +16,7 @@ from tests.properties import few
 def layout_of(shape, chunk_shape=None):
     storage = "contiguous" if chunk_shape is None else "chunked"
     type_ = ValueType("number", np.dtype("<i8"), tuple(shape[1:]))
-    return ColumnLayout("x", type_, shape[0], type_.dtype, storage, chunk_shape=chunk_shape, offset=8)
+    return ColumnLayout("x", type_, shape[0], chunk_shape, storage=storage, offset=8)
 
 
 @st.composite

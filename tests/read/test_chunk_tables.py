@@ -26,7 +26,7 @@ def layout_of(rows, chunk_shape=None, offset=None):
     """An array of f4 with rows of 5 values."""
     storage = "contiguous" if chunk_shape is None else "chunked"
     type_ = ValueType("number", np.dtype("<f4"), (5,))
-    return ColumnLayout("x", type_, rows, type_.dtype, storage, chunk_shape, offset=offset, direct=True)
+    return ColumnLayout("x", type_, rows, chunk_shape, direct=True, storage=storage, offset=offset)
 
 
 @few(100)

@@ -103,7 +103,7 @@ def test_a_row_of_texts_looks_at_no_other_cell(tmp_path, monkeypatch):
     matlab(tmp_path / "a.mat", {"names": [f"text {number}" for number in range(50)]})
     rows, looked_at = H5Dataset(tmp_path / "a.mat", ["names"], kept_bytes=0), []
     assert rows[3] == {"names": "text 3"}
-    for name in ("common_shape", "ragged_layout"):  # of all rows
+    for name in ("common_shape", "array_of_ragged_rows"):  # of all rows
         monkeypatch.setattr(range_columns, name, lambda *_, name=name: looked_at.append(name))
     assert [rows[at]["names"] for at in (7, 8, 49)] == ["text 7", "text 8", "text 49"]
     assert not looked_at

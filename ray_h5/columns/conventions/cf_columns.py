@@ -16,7 +16,7 @@ from ray_h5.columns.values import Decoded, Values, reshaped
 from ray_h5.errors import CastError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.hdf5.tree.attributes import CF_TIME, PACKING
 from ray_h5.manifest.joined_arrays import JoinedArray
-from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.layout import ValueArray
 from ray_h5.manifest.value_type import Kind
 from ray_h5.messages import few
 
@@ -81,7 +81,7 @@ class CF:
     def of(self, values: Stored) -> Decoded:
         """Return the values that stored ones stand for."""
 
-        def layout(array: ColumnLayout) -> ColumnLayout:
+        def layout(array: ValueArray) -> ValueArray:
             return array.made(replace(array.type, kind=self.kind, dtype=self.dtype, element=None, enum=()))
 
         return Decoded(values, lambda stored, rows, *_: self._decoded(values, stored, rows), layout)
@@ -142,7 +142,7 @@ class CF:
 def _texts_of_characters(values: Stored) -> Decoded:
     """Return texts that are stored as arrays of characters, strings of one byte, along the last axis."""
 
-    def layout(array: ColumnLayout) -> ColumnLayout:
+    def layout(array: ValueArray) -> ValueArray:
         if not array.row_shape:
             return array  # this axis is one of rows, too
         dtype = np.dtype(f"S{max(1, array.shape[-1])}")
@@ -216,7 +216,7 @@ def attributes_of_text(text: bytes) -> dict[str, Any]:
     }
 
 
-def _meaning(layout: ColumnLayout, attributes: Mapping[str, Any]) -> CF | None:
+def _meaning(layout: ValueArray, attributes: Mapping[str, Any]) -> CF | None:
     """Return what attributes say that stored values stand for; None if they say nothing."""
     if layout.kind not in {"number", "bool"} or layout.dtype.kind not in "iuf":
         return None
@@ -269,7 +269,7 @@ def _float_dtype(stored: np.dtype, scale: np.generic | None, offset: np.generic 
     return _SINGLE if offset is None and scale is not None and scale.dtype == _SINGLE else _DOUBLE
 
 
-def _unit_and_origin(layout: ColumnLayout, since: re.Match[str], calendar: str) -> tuple[int, int]:
+def _unit_and_origin(layout: ValueArray, since: re.Match[str], calendar: str) -> tuple[int, int]:
     """Return the nanoseconds of a unit, and those from 1970 to the date that times are counted from."""
     unit, units = _NANOSECONDS.get(since["unit"].lower()), since[0][:_SHOWN_CHARACTERS]
     if unit is None:
@@ -299,12 +299,12 @@ def _unit_and_origin(layout: ColumnLayout, since: re.Match[str], calendar: str) 
     return unit, ns
 
 
-def _refused(layout: ColumnLayout, what: str) -> UnsupportedColumnError:
+def _refused(layout: ValueArray, what: str) -> UnsupportedColumnError:
     """Return the error of a column that has something that is not decoded."""
     return UnsupportedColumnError(
         f"{layout.where} has {what}. Read it as it is stored, with decode_cf=False, or leave it out with columns=[...]."
     )
 
 
-def _unparsed(layout: ColumnLayout, units: str, why: str) -> UnsupportedColumnError:
+def _unparsed(layout: ValueArray, units: str, why: str) -> UnsupportedColumnError:
     return _refused(layout, f"times in {units[:_SHOWN_CHARACTERS]!r}, which cannot be parsed: {why}")

@@ -15,7 +15,7 @@ from ray_h5.columns.values import Decoded, read_units
 from ray_h5.errors import CastError, CorruptFileError, UnsupportedColumnError
 from ray_h5.manifest.file_table import digest_of
 from ray_h5.manifest.joined_arrays import JoinedArray
-from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.layout import ColumnLayout, ValueArray
 from ray_h5.manifest.partition import Partition
 from ray_h5.manifest.row_requests import Request
 from ray_h5.read.casting import cast_error, lost
@@ -84,7 +84,7 @@ def of_categories(
     texts = [value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value) for value in named]
     element = np.dtype(object) if categories.dtype.kind in "OS" else categories.dtype
 
-    def layout(array: ColumnLayout) -> ColumnLayout:
+    def layout(array: ValueArray) -> ValueArray:
         enum = tuple(zip(texts, range(len(texts)), strict=True))
         type_ = replace(array.type, kind="category", dtype=np.dtype(object), element=element, enum=enum)
         return array.made(type_, name=name, path=path, item_bytes=codes.dtype.itemsize)
@@ -154,12 +154,12 @@ def optional(reader: FileReader, name: str, values: Stored, mask: ColumnLayout |
             f"{shapes[1]}"
         )
 
-    def layout(array: ColumnLayout) -> ColumnLayout:
+    def layout(array: ValueArray) -> ValueArray:
         array = array.made(name=name, path=path)
         if array.kind == "string":
             return array.with_type(replace(array.type, dtype=np.dtype(object)))
         type_ = replace(array.type, kind="optional", dtype=np.dtype(object), element=array.dtype)
-        return array.with_type(type_, item_bytes=array.stored_dtype.itemsize)
+        return array.with_type(type_, item_bytes=array.dtype.itemsize)
 
     def decode(stored: np.ndarray, rows: np.ndarray, dtype: np.dtype, of_mask: np.ndarray) -> np.ndarray:
         is_missing = of_mask.astype(bool)

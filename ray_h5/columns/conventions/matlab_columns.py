@@ -15,8 +15,8 @@ from ray_h5.columns.values import Decoded, Values, reshaped
 from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
 from ray_h5.hdf5.groups.column_of_groups import MATLAB_EMPTY
 from ray_h5.hdf5.groups.matching_groups import MATLAB_CLASS
-from ray_h5.manifest.joined_arrays import MISSING, GroupTable, JoinedArray, Texts
-from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.joined_arrays import MISSING, GroupTable, JoinedArray, JoinedValues, Texts
+from ray_h5.manifest.layout import ColumnLayout, ValueArray
 from ray_h5.manifest.takes import Take
 from ray_h5.manifest.value_type import Kind, ValueType
 
@@ -31,7 +31,7 @@ def rearranged(
     `shape_of` returns the shape of a row, given that of a stored one. Text may be stored as units of UTF-16.
     """
 
-    def layout(array: ColumnLayout) -> ColumnLayout:
+    def layout(array: ValueArray) -> ValueArray:
         rows = reshaped(array, *shape_of(array.row_shape))
         return rows.with_type(replace(rows.type, kind=kind, dtype=dtype), name=name or array.name)
 
@@ -103,7 +103,7 @@ def reversed_axes(stored: ColumnLayout) -> Stored:
     if len(stored.shape) < 2:
         return Stored.of(stored)
     plain = stored.with_shape(stored.shape[::-1], chunk_shape=None)
-    plain = plain.made(replace(plain.type, enum=()), direct=False)
+    plain = plain.with_type(replace(plain.type, enum=()), direct=False)
     rows = Take(stored.name, (len(stored.shape) - 1,), is_reversed=True)
     return Stored(plain, rows)
 
@@ -135,7 +135,7 @@ def reversed_groups(joined: JoinedArray, said: Sequence[Mapping[str, Any]], clas
 
     def of(group: int) -> Values:
         shape, known = tuple(joined.shapes[group].tolist()), joined.layouts[joined.class_of[group]]
-        layout = known.with_shape(shape, name=joined.paths[group], chunk_shape=None).made()
+        layout = known.with_shape(shape, name=joined.paths[group], chunk_shape=None)
         return reversed_values(layout, said[class_of[group]], is_vector=is_vector)
 
     alike = np.stack([joined.class_of[there], class_of[there]])
@@ -158,7 +158,7 @@ def reversed_groups(joined: JoinedArray, said: Sequence[Mapping[str, Any]], clas
     of_group = np.full(len(joined), MISSING, np.int32)
     of_group[has] = of_shape.reshape(-1)
     layouts = tuple(reshaped(array, *unit) for unit in units.tolist())
-    whole = replace(joined, layouts=layouts, class_of=of_group, shapes=shapes, single=is_single, chunks=None)
+    whole = JoinedValues(joined.name, joined.paths, layouts, of_group, shapes, is_single)
     return OfParts(joined.name, parts, whole.units.local, of, joined=whole)
 
 
@@ -191,7 +191,7 @@ def referred_values(path: str, name: str, table: GroupTable, *, is_reversed: boo
     if not is_reversed:
         return datasets
 
-    def layout(array: ColumnLayout) -> ColumnLayout:
+    def layout(array: ValueArray) -> ValueArray:
         type_ = array.type
         turned = replace(type_, row_shape=type_.row_shape[::-1], ragged_shape=type_.ragged_shape[::-1])
         return array.with_type(turned, num_rows=len(joined))
@@ -229,11 +229,9 @@ def texts_of_letters(ranges: Ranges) -> Ranges | Decoded:
 def _texts(datasets: Ranges, text_of: Callable[[np.ndarray], bytes] = _text_of) -> Decoded:
     """Return datasets of characters as one text each, as MATLAB and netCDF write them."""
 
-    def layout(array: ColumnLayout) -> ColumnLayout:
+    def layout(array: ValueArray) -> ValueArray:
         type_, nbytes = ValueType("string", np.dtype(object)), array.item_bytes
-        return ColumnLayout(
-            array.name, type_, array.num_rows, type_.dtype, "contiguous", item_bytes=nbytes, path=array.path
-        )
+        return ValueArray(array.name, type_, array.num_rows, item_bytes=nbytes, path=array.path)
 
     def decode(stored: np.ndarray, *_: Any) -> np.ndarray:
         return objects(None if value is None else text_of(value) for value in stored)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ray_h5.columns.derived_columns import Csr
 from ray_h5.columns.ragged.bounds import Bounds
-from ray_h5.columns.ragged.range_columns import Ranges, Runs, ragged_layout, rows_a_chunk
+from ray_h5.columns.ragged.range_columns import Ranges, Runs, array_of_ragged_rows, rows_a_chunk
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.columns.sparse_rows import Entries, dense_batch, first_outside, index_dtype, rows_of
 from ray_h5.columns.stored_values import Stored
@@ -18,7 +18,7 @@ from ray_h5.columns.values import Decoded, Reading, Values, read_units
 from ray_h5.errors import CorruptFileError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.tree.encodings import matrix_shape
 from ray_h5.manifest.joined_arrays import JoinedArray
-from ray_h5.manifest.layout import ColumnLayout, Encoding
+from ray_h5.manifest.layout import Encoding, ValueArray
 from ray_h5.manifest.partition import Partition
 from ray_h5.manifest.row_requests import Request
 from ray_h5.manifest.value_type import ValueType
@@ -71,19 +71,17 @@ class SparseRows(Values):
         return self.width if self.at is None else len(self.at)
 
     @cached_property  # it sums the bounds of all rows
-    def array(self) -> ColumnLayout:
+    def array(self) -> ValueArray:
         indices, data = self.indices.array, self.data.array
         chunk = rows_a_chunk(self.bounds, max(indices.chunk_rows, data.chunk_rows))
-        entry = index_dtype(self.delivered_width).itemsize + data.stored_dtype.itemsize
+        entry = index_dtype(self.delivered_width).itemsize + data.dtype.itemsize
         share = self.delivered_width / max(self.width, 1)
         shape = (self.delivered_width,)
         type_ = ValueType("sparse", np.dtype(object), element=data.dtype, ragged_shape=shape, dense=self.dense)
-        return ColumnLayout(
+        return ValueArray(
             self.name,
             type_,
             len(self.bounds),
-            type_.dtype,
-            "contiguous" if chunk == 1 else "chunked",
             chunk_shape=None if chunk == 1 else (chunk,),
             item_bytes=max(1, round(self.bounds.total / max(len(self.bounds), 1) * entry * share)),
             sources=tuple(dict.fromkeys([*indices.sources, *data.sources])),
@@ -143,8 +141,8 @@ def dense_ranges(spans: Ranges) -> Decoded:
     """Return ranges of rows of a sparse matrix, as dense arrays of shape ``(rows, width)``."""
     spec = ColumnSpec.of(spans.content.array)
 
-    def layout(_: ColumnLayout) -> ColumnLayout:
-        return ragged_layout(
+    def layout(_: ValueArray) -> ValueArray:
+        return array_of_ragged_rows(
             spans.name,
             spans.content.array.with_type(replace(spans.content.array.type, kind="number", dense=False)),
             (spans.bounds.stops - spans.bounds.starts) * int(spec.type.ragged_shape[0] or 0),

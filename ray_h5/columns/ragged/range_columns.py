@@ -18,8 +18,8 @@ from ray_h5.columns.schema import TENSOR_KINDS
 from ray_h5.columns.values import Reading, Values, read_dtype
 from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
 from ray_h5.manifest.indices import Indices, lengths_of, picked
-from ray_h5.manifest.joined_arrays import JoinedArray
-from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.joined_arrays import JoinedValues
+from ray_h5.manifest.layout import ValueArray
 from ray_h5.manifest.partition import Partition
 from ray_h5.manifest.row_requests import Request, by_part, request_of, units_of
 from ray_h5.manifest.value_type import Kind, ValueType
@@ -144,14 +144,14 @@ class OfUnits(Values, ABC):
         The column, and its file, for messages.
     content : Values
         The values of all units.
-    joined : JoinedArray, optional
+    joined : JoinedValues, optional
         The datasets that units are of, if they may differ in shape, or a group may lack its own.
     """
 
     name: str
     path: str
     content: Values
-    joined: JoinedArray | None = field(default=None, kw_only=True)
+    joined: JoinedValues | None = field(default=None, kw_only=True)
 
     @property
     def seed(self) -> int | None:
@@ -165,7 +165,7 @@ class OfUnits(Values, ABC):
         """Return which of the joined datasets has each value; by default, each is a whole one."""
         return rows
 
-    def shapes_of(self, joined: JoinedArray, lead: np.ndarray) -> np.ndarray:
+    def shapes_of(self, joined: JoinedValues, lead: np.ndarray) -> np.ndarray:
         """Return the shape of the values of each dataset, which has the axes `lead` before those of a unit: int64."""
         content, shapes = self.content.array.row_shape, joined.shapes[:, 1:]
         is_one = joined.unit_shape is not None
@@ -237,7 +237,7 @@ class Ranges(OfUnits):
     is_column: bool = True
 
     @classmethod
-    def whole(cls, name: str, path: str, content: Values, joined: JoinedArray) -> Ranges:
+    def whole(cls, name: str, path: str, content: Values, joined: JoinedValues) -> Ranges:
         """Return values of which each is a whole dataset, such as that of a group."""
         return cls(name, path, content, Bounds(joined.units.firsts, joined.units.starts[1:]), joined=joined)
 
@@ -247,7 +247,7 @@ class Ranges(OfUnits):
         return self.content.seed if drawn is None else drawn
 
     @cached_property  # it looks at the lengths of all rows
-    def array(self) -> ColumnLayout:
+    def array(self) -> ValueArray:
         array, joined, lengths = self.content.array, self.joined, self.bounds.stops - self.bounds.starts
         if self.entries is not None:
             # A group that lacks the column has none of the entries, though they are listed.
@@ -256,20 +256,20 @@ class Ranges(OfUnits):
             lengths[there] = self.entries.counts(whole[there])
         return self._of_one_array(array, lengths) if joined is None else self._of_datasets(array, joined, lengths)
 
-    def _of_one_array(self, array: ColumnLayout, lengths: np.ndarray) -> ColumnLayout:
-        """Return the layout of ranges of one array, given how many units each has."""
+    def _of_one_array(self, array: ValueArray, lengths: np.ndarray) -> ValueArray:
+        """Return the array of ranges of one array, given how many units each has."""
         chunk_rows = 1 if self.bounds_of is not None else rows_a_chunk(self.bounds, array.chunk_rows)
         count = None if self.entries is None else self._count_of_all(self.entries, lengths)
         if count is not None and array.kind in TENSOR_KINDS:
             shape_of_all = (len(lengths), count, *array.row_shape)
-            return layout_of_rows(self.name, array, shape_of_all, chunk_rows, array.path)
+            return array_of_rows(self.name, array, shape_of_all, chunk_rows, array.path)
         if array.kind in {"list", "ragged"}:
             return lists_of_lists(self.name, array, len(lengths), chunk_rows)
         counts = lengths * math.prod(array.row_shape)
-        return ragged_layout(self.name, array, counts, (None, *array.row_shape), chunk_rows)
+        return array_of_ragged_rows(self.name, array, counts, (None, *array.row_shape), chunk_rows)
 
-    def _of_datasets(self, array: ColumnLayout, joined: JoinedArray, lengths: np.ndarray) -> ColumnLayout:
-        """Return the layout of whole datasets, or of entries of each, given how many units each has."""
+    def _of_datasets(self, array: ValueArray, joined: JoinedValues, lengths: np.ndarray) -> ValueArray:
+        """Return the array of whole datasets, or of entries of each, given how many units each has."""
         shapes = self.shapes_of(joined, lengths[:, None])
         shape = joined.layouts[0].row_shape if joined.single else common_shape(shapes[joined.is_there])
         lacks = not joined.is_there.all()
@@ -279,13 +279,15 @@ class Ranges(OfUnits):
                 "that lacks it, and a single value of numbers cannot be None. Choose other columns with columns=[...]."
             )
         if joined.single or (None not in shape and array.kind in TENSOR_KINDS and not lacks):
-            return layout_of_rows(self.name, array, (len(joined), *(int(n or 0) for n in shape)), 1, self.path)
+            return array_of_rows(self.name, array, (len(joined), *(int(n or 0) for n in shape)), 1, self.path)
         if array.kind in {"list", "ragged"}:
             raise UnsupportedColumnError(
                 f"{self.path}: column {self.name!r}: datasets of arrays of varying length, one dataset a group, are "
                 "lists of lists. Choose other columns with columns=[...]."
             )
-        rows = ragged_layout(self.name, replace(array, path=self.path), shapes.prod(axis=1, dtype=np.float64), shape)
+        rows = array_of_ragged_rows(
+            self.name, replace(array, path=self.path), shapes.prod(axis=1, dtype=np.float64), shape
+        )
         return rows.with_type(replace(rows.type, nullable=rows.type.nullable or (lacks and rows.kind == "ragged")))
 
     def _count_of_all(self, entries: RowEntries, lengths: np.ndarray) -> int | None:
@@ -330,14 +332,14 @@ class PickedRows(Values):
         return self.values.seed if drawn is None else drawn
 
     @cached_property
-    def array(self) -> ColumnLayout:
+    def array(self) -> ValueArray:
         whole, at = self.values.array, None if self.entries is None else self.entries.at
         inner = tuple(lengths_of(axes_of_entries(whole), self.inner))  # type: ignore[arg-type]
         assert whole.element is not None
         element, is_list = whole.element.base, whole.kind == "list"
         if isinstance(at, np.ndarray) and element.kind in "biufc" and len(whole.type.ragged_shape) <= 1 + len(inner):
             kind: Kind = "bool" if element.kind == "b" else "number"
-            rows = layout_of_rows(whole.name, whole, (whole.num_rows, len(at), *inner), whole.chunk_rows, whole.path)
+            rows = array_of_rows(whole.name, whole, (whole.num_rows, len(at), *inner), whole.chunk_rows, whole.path)
             numbers = replace(rows.type, kind=kind, dtype=element, element=None, ragged_shape=(), nullable=False)
             return rows.with_type(numbers)
         if is_list:
@@ -376,7 +378,7 @@ class OfParts(Values):
         Returns the part of each unit, and its number among the units of that part.
     of : callable, optional
         Returns the values of a part, which are made when they are read.
-    joined : JoinedArray, optional
+    joined : JoinedValues, optional
         The shapes of these parts, if each is a whole dataset with other axes than are stored.
     units : Partition, optional
         The units of each part, if those of one follow those of the one before.
@@ -386,7 +388,7 @@ class OfParts(Values):
     parts: tuple[Values, ...]
     part_of: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
     of: Callable[[int], Values] | None = None
-    joined: JoinedArray | None = None
+    joined: JoinedValues | None = None
     units: Partition | None = None
 
     @classmethod
@@ -414,7 +416,7 @@ class OfParts(Values):
         return self.parts[0].seed
 
     @cached_property  # it makes the layout of each part
-    def array(self) -> ColumnLayout:
+    def array(self) -> ValueArray:
         layouts = [part.array for part in self.parts]
         dtypes = {layout.dtype for layout in layouts}
         sources = dict.fromkeys(source for layout in layouts for source in layout.sources)
@@ -468,7 +470,7 @@ def _recode(out: np.ndarray, places: np.ndarray, codes: np.ndarray) -> None:
     out[places] = codes[out[places]]
 
 
-def _is_alike(one: ColumnLayout, other: ColumnLayout) -> bool:
+def _is_alike(one: ValueArray, other: ValueArray) -> bool:
     """Return whether the rows of two layouts may follow each other; arrays of one shape and of several may."""
     held = one.type.held, other.type.held
     is_text = one.kind == "string" or (one.kind == "category" and {held[0].kind, held[1].kind} <= {*"OS"})
@@ -479,16 +481,16 @@ def _is_alike(one: ColumnLayout, other: ColumnLayout) -> bool:
     return is_kind and (is_text or held[0] == held[1]) and same_shape
 
 
-def _same(one: ColumnLayout, other: ColumnLayout) -> bool:
+def _same(one: ValueArray, other: ValueArray) -> bool:
     return (one.row_shape, one.type.ragged_shape) == (other.row_shape, other.type.ragged_shape)
 
 
-def _lengths_of_axes(layout: ColumnLayout) -> tuple[int, ...]:
+def _lengths_of_axes(layout: ValueArray) -> tuple[int, ...]:
     """Return the shape of a row, with -1 for axes along which rows differ."""
     return tuple(-1 if n is None else n for n in layout.type.shape)
 
 
-def _shown(layout: ColumnLayout) -> str:
+def _shown(layout: ValueArray) -> str:
     return f"{layout.type.held} {layout.type.shape}"
 
 
@@ -503,9 +505,9 @@ def chunk_group_starts(bounds: Bounds, chunk_values: int, chunks: int) -> np.nda
     return np.concatenate([[0], np.flatnonzero(groups[1:] > groups[:-1]) + 1])
 
 
-def axes_of_fields(values: Values, joined: JoinedArray) -> tuple[int, ...]:
+def axes_of_fields(values: Values, joined: JoinedValues) -> tuple[int, ...]:
     """Return the axes that values have and their datasets lack: those of fields of compound values."""
-    return values.array.row_shape[len(joined.unit.row_shape) :]
+    return values.array.row_shape[len(joined.layouts[0].row_shape) :]
 
 
 def common_shape(shapes: np.ndarray) -> tuple[int | None, ...]:
@@ -516,15 +518,14 @@ def common_shape(shapes: np.ndarray) -> tuple[int | None, ...]:
     return tuple(int(n) if alike else None for n, alike in zip(shapes[0], same, strict=True))
 
 
-def layout_of_rows(name: str, array: ColumnLayout, shape: tuple[int, ...], chunk_rows: int, path: str) -> ColumnLayout:
-    """Return the layout of rows of one shape, which lie where `array` does, but are no dataset themselves."""
+def array_of_rows(name: str, array: ValueArray, shape: tuple[int, ...], chunk_rows: int, path: str) -> ValueArray:
+    """Return the array of rows of one shape that are made of values of `array`."""
     chunks = None if chunk_rows == 1 else (chunk_rows, *shape[1:])
     type_ = replace(array.type, row_shape=shape[1:])
-    how: dict[str, Any] = {"chunk_shape": chunks, "path": path, "user_block": 0, "lost_fields": ()}
-    return array.made(type_, name=name, num_rows=shape[0], **how)
+    return array.made(type_, name=name, num_rows=shape[0], chunk_shape=chunks, path=path)
 
 
-def axes_of_entries(array: ColumnLayout) -> tuple[int | None, ...]:
+def axes_of_entries(array: ValueArray) -> tuple[int | None, ...]:
     """Return the axes that values of varying length have after their first one; None for one that varies, too."""
     if array.kind == "ragged":
         return array.type.ragged_shape[1:]
@@ -532,7 +533,7 @@ def axes_of_entries(array: ColumnLayout) -> tuple[int | None, ...]:
     return (*array.type.ragged_shape[1:], *own)
 
 
-def element_of_lists(array: ColumnLayout) -> np.dtype:
+def element_of_lists(array: ValueArray) -> np.dtype:
     """Return the elements of arrays of varying length that are values of lists.
 
     Raises
@@ -550,18 +551,18 @@ def element_of_lists(array: ColumnLayout) -> np.dtype:
     return np.dtype((array.element, tuple(int(n or 0) for n in own)))
 
 
-def lists_of_lists(name: str, array: ColumnLayout, num_rows: int, chunk_rows: int) -> ColumnLayout:
-    """Return the layout of rows that are ranges of arrays of varying length: lists of lists."""
-    rows = layout_of_rows(name, array, (num_rows,), chunk_rows, array.path)
+def lists_of_lists(name: str, array: ValueArray, num_rows: int, chunk_rows: int) -> ValueArray:
+    """Return the array of rows that are ranges of arrays of varying length: lists of lists."""
+    rows = array_of_rows(name, array, (num_rows,), chunk_rows, array.path)
     levels = max(1, len(array.type.ragged_shape)) if array.kind == "list" else 1
     element, shape = element_of_lists(array), (None,) * (levels + 1)
     return rows.with_type(replace(rows.type, kind="list", element=element, ragged_shape=shape))
 
 
-def ragged_layout(
-    name: str, array: ColumnLayout, counts: np.ndarray, shape: tuple[int | None, ...], chunk_rows: int = 0
-) -> ColumnLayout:
-    """Return the layout of rows that are arrays of several values, given how many each has.
+def array_of_ragged_rows(
+    name: str, array: ValueArray, counts: np.ndarray, shape: tuple[int | None, ...], chunk_rows: int = 0
+) -> ValueArray:
+    """Return the array of rows that are arrays of several values, given how many each has.
 
     `chunk_rows` is how many rows a chunk of values holds; 0 for rows that are whole datasets, or steps of them.
     """
@@ -578,14 +579,12 @@ def ragged_layout(
         nullable=as_list and array.kind in {"category", "optional"},
         enum=() if is_category else array.type.enum,  # lists have values, whose codes each file may number otherwise
     )
-    return ColumnLayout(
+    return ValueArray(
         name,
         type_,
         len(counts),
-        type_.dtype,
-        "contiguous" if chunk_rows <= 1 else "chunked",
         chunk_shape=None if chunk_rows <= 1 else (chunk_rows,),
-        item_bytes=max(1, round(mean * array.stored_dtype.itemsize)),
+        item_bytes=max(1, round(mean * array.dtype.itemsize)),
         sources=array.sources,
         direct=array.direct,
         path=array.path,

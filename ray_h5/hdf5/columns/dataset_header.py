@@ -94,7 +94,7 @@ def describe_column(
         name=name,
         type=replace(values.type, row_shape=(*axes, *values.array_shape)),
         num_rows=num_rows,
-        stored_dtype=values.stored_dtype,
+        file_dtype=values.file_dtype,
         storage=storage,
         chunk_shape=properties.get_chunk() if storage == "chunked" else None,
         pipeline=pipeline,

@@ -48,8 +48,8 @@ class StoredType(NamedTuple):
         The type in the file, as `ColumnLayout.file_type` has it.
     type : ValueType
         The type of a value as it is read, without the axes of an array type.
-    stored_dtype : numpy.dtype
-        dtype of its bytes in the file; big-endian if the file says so.
+    file_dtype : numpy.dtype, optional
+        As `ColumnLayout` has it.
     item_bytes : int
         Size of a value in the file.
     odd_type : str
@@ -63,7 +63,7 @@ class StoredType(NamedTuple):
     array_shape: tuple[int, ...]
     in_file: bytes
     type: ValueType
-    stored_dtype: np.dtype
+    file_dtype: np.dtype | None
     item_bytes: int
     odd_type: str
     lost_fields: tuple[str, ...]
@@ -98,7 +98,8 @@ def value_type_of(type_id: h5py.h5t.TypeID, widths: Widths, where: str) -> Store
         odd_type = "" if is_wide and _is_as_in_memory(type_id, dtype) else "compound values that libhdf5 converts"
     elif not dtype.hasobject:
         odd_type = _odd_type_of(type_id, dtype)
-    stored_dtype = _plain_dtype(element)
+    file_dtype = _plain_dtype(element)
+    dtype_here = file_dtype.newbyteorder("=")
     stored_type = StoredType(
         dtype,
         np.zeros((), _plain_dtype(dtype)),
@@ -106,11 +107,11 @@ def value_type_of(type_id: h5py.h5t.TypeID, widths: Widths, where: str) -> Store
         bytes([widths.length, widths.address]) + bytes(type_id.encode()),
         ValueType(
             kind,
-            stored_dtype.newbyteorder("="),
+            dtype_here,
             element=np.dtype(h5py.check_vlen_dtype(element)) if kind == "list" else None,
             enum=tuple(_enum(element)),
         ),
-        stored_dtype,
+        None if file_dtype == dtype_here else file_dtype,
         stored_bytes,
         odd_type,
         lost_fields,

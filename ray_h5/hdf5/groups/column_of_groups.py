@@ -257,7 +257,7 @@ class GroupColumn:
                 "than a file can hold: its metadata is damaged"
             )
         offsets = np.array(self.offsets, np.int64)
-        return JoinedArray(self.name, paths, tuple(self.layouts), class_of, shapes, offsets, single)
+        return JoinedArray(self.name, paths, tuple(self.layouts), class_of, shapes, single, offsets=offsets)
 
 
 def is_empty_of_matlab(dataset: h5py.h5d.DatasetID) -> bool:

@@ -92,8 +92,8 @@ def _addresses(where: str, path: str, name: str, dataset: h5py.Dataset, file_byt
         raise UnsupportedColumnError(f"{where} has references with the filters {pipeline}; write them without")
     # libhdf5 would read past the end of a chunk that is too short.
     chunk = properties.get_chunk()
-    type_ = ValueType("number", dtype.newbyteorder("="), shape[1:])
-    layout = ColumnLayout(name, type_, shape[0], dtype, "chunked", chunk_shape=chunk, pipeline=pipeline, path=path)
+    type_ = ValueType("number", dtype, shape[1:])
+    layout = ColumnLayout(name, type_, shape[0], chunk, path=path, storage="chunked", pipeline=pipeline)
     index, grid = build_chunk_index(dataset, layout, path, lambda: file_bytes), ChunkGrid.of(layout)
     decoder = ChunkDecoder(pipeline, layout.chunk_bytes)
 

@@ -9,7 +9,7 @@ import numpy as np
 from ray_h5.buffers import empty, objects, zeros
 from ray_h5.columns.labels import Value, different, levels_of
 from ray_h5.errors import PredicateError
-from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.layout import ValueArray
 from ray_h5.predicates.time_steps import check_steps, rows_with_a_step
 from ray_h5.predicates.virtual_names import AnyEqual, Derived, FirstSeen, Length, RowMask
 from ray_h5.rows.row_view import AnyReader, RowView
@@ -44,7 +44,7 @@ def compute(reader: AnyReader, num_rows: int, column: str, criterion: Derived) -
     return lengths
 
 
-def _first_seen(reader: AnyReader, num_rows: int, layout: ColumnLayout) -> np.ndarray:
+def _first_seen(reader: AnyReader, num_rows: int, layout: ValueArray) -> np.ndarray:
     lists, seen = objects([()] * num_rows), set[Value | None]()
     for piece in _pieces(num_rows, [layout]):
         values = empty((piece.stop - piece.start, *layout.row_shape), layout.dtype, layout.where)
@@ -109,7 +109,7 @@ def _row_mask(reader: AnyReader, num_rows: int, column: str) -> np.ndarray:
     return is_chosen if windowed is None else is_chosen[windowed.step_numbers(np.arange(num_rows))]
 
 
-def _pieces(num_rows: int, layouts: Sequence[ColumnLayout]) -> Iterator[slice]:
+def _pieces(num_rows: int, layouts: Sequence[ValueArray]) -> Iterator[slice]:
     widest = max(layouts, key=lambda layout: layout.row_bytes)
     rows = _PIECE_BYTES // max(sum(layout.row_bytes for layout in layouts), 1)
     # Whole chunks: a chunk in two pieces would be decoded twice.

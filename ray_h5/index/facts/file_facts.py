@@ -18,7 +18,7 @@ from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import SchemaMismatchError
 from ray_h5.manifest.file_manifest import NOTHING_KNOWN, Manifest
 from ray_h5.manifest.file_state import FileState, SourceStates
-from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.layout import ValueArray
 from ray_h5.merged_facts import Facts, nbytes_of
 from ray_h5.read.arguments import common_rows
 from ray_h5.storage.byte_source import Identity
@@ -60,7 +60,7 @@ class ColumnFacts:
         return self.num_rows, *(self.spec.type.shape)
 
     @classmethod
-    def of(cls, layout: ColumnLayout) -> ColumnFacts:
+    def of(cls, layout: ValueArray) -> ColumnFacts:
         return cls(ColumnSpec.of(layout), layout.num_rows, layout.chunk_rows, layout.type.enum)
 
 
@@ -176,9 +176,7 @@ class FileFacts(Facts):
             raise SchemaMismatchError(f"{self.path}: found no column that can be delivered: {why}")
         return common_rows(self.path, chosen, sources=self.sources)
 
-    def described(
-        self, layouts: Mapping[str, ColumnLayout], known: Mapping[str, ColumnFacts] | None = None
-    ) -> FileFacts:
+    def described(self, layouts: Mapping[str, ValueArray], known: Mapping[str, ColumnFacts] | None = None) -> FileFacts:
         """Return these facts together with those of more columns: `known`, if the caller has them."""
         columns = {name: ColumnFacts.of(layout) for name, layout in layouts.items()} if known is None else known
         states = {**self.sources, **{name: layout.sources for name, layout in layouts.items()}}

@@ -19,7 +19,7 @@ from ray_h5.hdf5.tree.tree import opened_once
 from ray_h5.index.facts.computed_columns import compute
 from ray_h5.index.facts.file_facts import ColumnFacts, FileFacts, Question
 from ray_h5.manifest.file_state import FileState
-from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.layout import ValueArray
 from ray_h5.predicates.evaluate import check_not_drawn
 from ray_h5.predicates.virtual_names import Length, RowMask, parse_virtual, read_for
 from ray_h5.read.reader import OBJECT_BYTES, FileReader
@@ -94,7 +94,7 @@ def check_planned(reader: AnyReader, column: str, rows: int) -> None:
         raise StaleIndexError(wrong_index(layout, f"{rows} rows", f"{layout.num_rows}"))
 
 
-def wrong_index(layout: ColumnLayout, planned: str, found: str) -> str:
+def wrong_index(layout: ValueArray, planned: str, found: str) -> str:
     """Return the message for a column that is not what an index on disk says."""
     return (
         f"{layout.where}: planned as {planned}, found {found}, in a file that did not change. Its entry in "
@@ -156,7 +156,7 @@ def _learn_values(facts: FileFacts, reader: AnyReader, spec: ColumnSpec, columns
     return replace(facts, values={**facts.values, spec: values})
 
 
-def _check_claim(reader: AnyReader, layouts: Iterable[ColumnLayout], spec: ColumnSpec, rows: int) -> None:
+def _check_claim(reader: AnyReader, layouts: Iterable[ValueArray], spec: ColumnSpec, rows: int) -> None:
     value_bytes = OBJECT_BYTES if spec.dtype.hasobject else spec.dtype.itemsize
     reader.base.check_claim(layouts, rows * max(value_bytes, ROW_BYTES))
 

@@ -20,9 +20,9 @@ from ray_h5.index.facts.file_facts import ColumnFacts, FileFacts
 from ray_h5.manifest.chunk_index import UNALLOCATED
 from ray_h5.manifest.file_manifest import Manifest
 from ray_h5.manifest.indices import Along
-from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray, Paths, Texts
+from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray, JoinedValues, Paths, Texts
 from ray_h5.manifest.known_columns import KnownColumn, OtherColumn, PackedIndex, Redirect, num_chunks
-from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, Encoding, FilterPipeline, FilterStep
+from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, Encoding, FilterPipeline, FilterStep, ValueArray
 from ray_h5.manifest.partition import Partition
 from ray_h5.manifest.value_type import ValueType
 from ray_h5.rows.kinds.group_and_file_rows import LengthsOfColumns
@@ -32,9 +32,9 @@ from ray_h5.storage.byte_source import FileIdentity, ObjectIdentity
 
 _CLASSES: tuple[Any, ...] = (
     Along, Bounds, ColumnFacts, ColumnKey, ColumnLayout, ColumnNotes, ColumnSpec, Csr, Cut, Encoding, Fields,
-    FileIdentity, FilterPipeline, FilterStep, GroupTable, JoinedArray, JoinedColumn, KnownColumn, Manifest,
-    LengthsOfColumns, ObjectIdentity, OtherColumn, PackedIndex, Partition, PatchesFound, Paths, Ragged, Redirect,
-    RowPart, RowTable, Texts, Times, TimesOfColumns, ValueType,
+    FileIdentity, FilterPipeline, FilterStep, GroupTable, JoinedArray, JoinedColumn, JoinedValues, KnownColumn,
+    Manifest, LengthsOfColumns, ObjectIdentity, OtherColumn, PackedIndex, Partition, PatchesFound, Paths, Ragged,
+    Redirect, RowPart, RowTable, Texts, Times, TimesOfColumns, ValueArray, ValueType,
 )  # fmt: skip
 _FIELDS = {class_: tuple(one.name for one in fields(class_)) for class_ in _CLASSES}
 _NUMBERS = {class_: number for number, class_ in enumerate(_CLASSES)}
@@ -144,7 +144,8 @@ class FactsReader:
         if number == _PAIRS:
             return dict(self._value(parts[0]))
         if number != _ARRAY:
-            return _CLASSES[number](*map(self._value, parts))
+            class_ = _CLASSES[number]
+            return class_(**dict(zip(_FIELDS[class_], map(self._value, parts), strict=True)))
         kind, shape, held = self._value(parts[0]), parts[1], parts[2]
         if not kind.hasobject:
             return np.frombuffer(held, kind).reshape(shape)

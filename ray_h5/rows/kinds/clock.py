@@ -352,7 +352,7 @@ def has_steps(name: str, files: Iterable[tuple[str, RowTable]], windows: Windows
     shown: dict[bool, str] = {}
     for path, table in files:
         assert table.groups is not None
-        if (joined := table.groups.columns.get(name)) is None:
+        if (joined := table.groups.values_of(name)) is None:
             continue
         same = [joined.lengths == _entries(table, column) for column in {column.source for column in windows.columns}]
         fits = np.any(same, axis=0) & (not are_single_values(joined))
@@ -376,7 +376,11 @@ def _entries(table: RowTable, name: str) -> np.ndarray:
     """Return how many entries a column has in each group."""
     assert table.groups is not None
     rows = table.rows.get(name)
-    return table.groups.columns[name].lengths if rows is None else rows.lengths
+    if rows is not None:
+        return rows.lengths
+    joined = table.groups.values_of(name)
+    assert joined is not None
+    return joined.lengths
 
 
 def check_steps(

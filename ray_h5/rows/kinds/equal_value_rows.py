@@ -13,7 +13,7 @@ from ray_h5.columns.ragged.range_columns import Ranges
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.values import InMemory, Values, read_at, read_units
 from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
-from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.layout import ValueArray
 from ray_h5.manifest.partition import Partition
 from ray_h5.messages import counted
 from ray_h5.rows.row_columns import RowColumn, RowsOfKind, with_single_values
@@ -114,7 +114,7 @@ class EqualValueRows(RowsOfKind):
         return names_of_runs(self._columns, self._by, self.runs.firsts)
 
 
-def scalar_of_rows(columns: Columns, name: str, num_rows: int | None = None) -> ColumnLayout:
+def scalar_of_rows(columns: Columns, name: str, num_rows: int | None = None) -> ValueArray:
     """Return a column that says what rows belong to: one value for each of `num_rows` rows, or for each episode."""
     layout = columns.values(name).array
     is_one = all(length == 1 for length in layout.row_shape)  # libraries write flags of shape (steps, 1)
@@ -167,7 +167,7 @@ def lengths_of_runs(columns: Columns, name: str, num_rows: int, option: str) -> 
     return np.diff(begins, append=num_rows)
 
 
-def _check_once(values: np.ndarray, begins: np.ndarray, layout: ColumnLayout, name: str) -> None:
+def _check_once(values: np.ndarray, begins: np.ndarray, layout: ValueArray, name: str) -> None:
     """Raise if two runs, which begin in these rows, have the same value."""
     in_order = np.argsort(values, kind="stable")
     again = np.flatnonzero(values[in_order[1:]] == values[in_order[:-1]])

@@ -16,7 +16,7 @@ from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.values import InMemory, rows_of_chunks
 from ray_h5.errors import RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.globs import is_glob
-from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.layout import ValueArray
 from ray_h5.messages import few
 from ray_h5.per_process import cached_property
 from ray_h5.rows.row_columns import Episodes, RowColumn, with_single_values
@@ -95,12 +95,12 @@ class GridRows(Episodes):
             lengths = self._lengths_of(named, layouts)
         return [lengths, *sorted(self._values_of(full, lengths))]
 
-    def _full(self, layouts: Mapping[str, ColumnLayout]) -> list[ColumnLayout]:
+    def _full(self, layouts: Mapping[str, ValueArray]) -> list[ValueArray]:
         """Return the columns that may have all row axes."""
         axes, own = self._kind.axes, self._row_axes
         return [of for name, of in layouts.items() if len(of.shape) >= axes and len(own.get(name, of.shape)) >= axes]
 
-    def _lengths_of(self, full: Sequence[ColumnLayout], layouts: Mapping[str, ColumnLayout]) -> tuple[int, ...]:
+    def _lengths_of(self, full: Sequence[ValueArray], layouts: Mapping[str, ValueArray]) -> tuple[int, ...]:
         """Return the lengths of the row axes: those of the columns with the most axes."""
         axes = self._kind.axes
         if not full:
@@ -121,7 +121,7 @@ class GridRows(Episodes):
                 )
         return tuple(lengths)
 
-    def _values_of(self, full: Sequence[ColumnLayout], lengths: tuple[int, ...]) -> set[tuple[int, ...]]:
+    def _values_of(self, full: Sequence[ValueArray], lengths: tuple[int, ...]) -> set[tuple[int, ...]]:
         axes = self._kind.axes
         return {layout.shape[axes:] for layout in full if layout.shape[:axes] == lengths}
 
@@ -134,7 +134,7 @@ class GridRows(Episodes):
                 is_constant = not self._axes_of(layout)
             except RayH5Error:  # reported where the column is described
                 is_constant = False
-            nbytes = math.prod(layout.shape) * layout.stored_dtype.itemsize
+            nbytes = math.prod(layout.shape) * layout.dtype.itemsize
             if not is_constant or name.strip("/") in self._row_axes or nbytes <= _MOST_CONSTANT_BYTES:
                 columns.append(name)
                 continue
@@ -173,12 +173,12 @@ class GridRows(Episodes):
         cells, lengths = np.unravel_index(rows, self.lengths), [self.lengths[axis] for axis in axes]
         return np.asarray(np.ravel_multi_index([cells[axis] for axis in axes], lengths), np.int64)
 
-    def _axes_of(self, layout: ColumnLayout) -> tuple[int, ...]:
+    def _axes_of(self, layout: ValueArray) -> tuple[int, ...]:
         """Return the row axes that a column has: as the user says, or the one reading that fits."""
         return self._axes_in(layout, *self._lengths_and_values)
 
     def _axes_in(
-        self, layout: ColumnLayout, lengths: tuple[int, ...], value_shapes: Collection[tuple[int, ...]]
+        self, layout: ValueArray, lengths: tuple[int, ...], value_shapes: Collection[tuple[int, ...]]
     ) -> tuple[int, ...]:
         """Return the row axes that a column has, given the lengths of all, and the shapes that values may have."""
         if (named := layout.name.strip("/")) in self._row_axes:

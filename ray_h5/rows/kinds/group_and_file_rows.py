@@ -14,12 +14,12 @@ from ray_h5.buffers import empty, objects
 from ray_h5.columns.column_resolver import Parts, are_single_values
 from ray_h5.columns.conventions.matlab_columns import texts_of_characters
 from ray_h5.columns.file_columns import THE_FILE, FileColumns
-from ray_h5.columns.ragged.range_columns import Ranges, layout_of_rows
+from ray_h5.columns.ragged.range_columns import Ranges, array_of_rows
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.values import InMemory, Reading, Values, read_dtype, run_readings
 from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import ENDS, LACKS, GroupTable, Texts
-from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.layout import ValueArray
 from ray_h5.manifest.row_requests import Request
 from ray_h5.manifest.value_type import ValueType
 from ray_h5.merged_facts import Facts
@@ -73,7 +73,7 @@ class WholeRows(Episodes):
         # With windows, the lengths in all files say which columns have a value for each step.
         known = dict(self.columns.as_arrays)
         if self._windows is not None:
-            return self.columns.table(groups=GroupTable(THE_FILE, known, {}))
+            return self.columns.table(groups=GroupTable(THE_FILE, {}, {}, known))
         lengths = {name: int(joined_array.shapes[0, 0]) for name, joined_array in known.items()}
         return self.columns.table(of_kind=LengthsOfColumns(lengths))
 
@@ -270,19 +270,19 @@ class _Stack(Values):
     open_file: Callable[[str], Any]
 
     @cached_property
-    def one(self) -> ColumnLayout:
-        """The layout of the value of one file."""
+    def one(self) -> ValueArray:
+        """The array of the value of one file."""
         return self.own.layout(1, self.path)
 
     @cached_property
-    def array(self) -> ColumnLayout:
+    def array(self) -> ValueArray:
         one = self.one
         if one.kind in {"list", "ragged", "sparse"}:
             raise UnsupportedColumnError(
                 f"{one.where} has rows of {one.kind} values: with a file a step, windows are of arrays of one shape. "
                 "Leave it out of the offsets."
             )
-        return layout_of_rows(self.window.name, one, (1, len(self.window.offsets), *one.row_shape), 1, self.path)
+        return array_of_rows(self.window.name, one, (1, len(self.window.offsets), *one.row_shape), 1, self.path)
 
     def reading(self, units: Request, out: np.ndarray) -> Reading:
         places, array = units.listed().places, self.array
@@ -329,7 +329,7 @@ def _of_arrays(name: str, table: GroupTable, ends: np.ndarray) -> InMemory:
     mean = max(1, round(values.nbytes / max(len(ends), 1)))
     has_none = bool(lacks.any())
     type_ = ValueType("ragged", np.dtype(object), element=values.dtype, ragged_shape=(None,), nullable=has_none)
-    return InMemory(ColumnLayout(name, type_, 1, type_.dtype, "contiguous", item_bytes=mean, direct=True), values_of)
+    return InMemory(ValueArray(name, type_, 1, item_bytes=mean, direct=True), values_of)
 
 
 def name_column(

@@ -18,7 +18,7 @@ from ray_h5.columns.values import Decoded, Taken, Values, read_units
 from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hash_and_permute import below, mix, word_at
 from ray_h5.manifest.indices import Indices
-from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.layout import ValueArray
 from ray_h5.manifest.partition import Partition
 from ray_h5.messages import few
 from ray_h5.per_process import cached_property
@@ -134,7 +134,7 @@ class Blocks:
             return blocks
         return Taken(blocks, (*[None] * own, *taken[own:]) if taken[own:] else (), drawn)
 
-    def _part(self, name: str, array: ColumnLayout, cut: tuple[int, ...]) -> tuple[Indices, RowEntries | None]:
+    def _part(self, name: str, array: ValueArray, cut: tuple[int, ...]) -> tuple[Indices, RowEntries | None]:
         """Return the part of blocks that the user asks for: indices along axes that they have whole, and draws."""
         if (made := self.columns.part(name)) is None:
             return (), None
@@ -162,9 +162,9 @@ class Blocks:
             return single
 
     @cached_property
-    def _layouts(self) -> dict[str, ColumnLayout]:
+    def _layouts(self) -> dict[str, ValueArray]:
         """The arrays that say which blocks there are, without the axes that fields add."""
-        names, layouts = [*self.kind.shapes], dict[str, ColumnLayout]()
+        names, layouts = [*self.kind.shapes], dict[str, ValueArray]()
         if self.kind.where_any is not None and self._array_of(self.kind.where_any[0]) is None:
             names.append(self.kind.where_any[0])
         for name in names:

@@ -18,7 +18,7 @@ from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownC
 from ray_h5.lru import LRU
 from ray_h5.manifest.file_table import digest_of
 from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray
-from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.layout import ValueArray
 from ray_h5.manifest.partition import Partition
 from ray_h5.merged_facts import Facts
 from ray_h5.per_process import cached_property
@@ -369,8 +369,8 @@ class PatchRows(RowsOfKind):
         values = blocks[0] if is_one else OfParts(name, (*blocks,), positions.of_places.local, of)
         return RowColumn(name, values, positions.places, draws_rows=self._kind.is_drawn)
 
-    def _axes_alone(self, name: str) -> ColumnLayout | None:
-        """Return the layout of a dataset in the first part that has fewer axes than blocks; None for others."""
+    def _axes_alone(self, name: str) -> ValueArray | None:
+        """Return the array of a dataset in the first part that has fewer axes than blocks; None for others."""
         first = self._part(0)
         try:
             array = first.values_of(name).array
