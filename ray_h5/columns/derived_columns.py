@@ -377,24 +377,22 @@ def split_columns(columns: Any) -> tuple[list[str] | None, tuple[MadeColumn, ...
     if isinstance(columns, (str, bytes)) or not isinstance(columns, Iterable):
         return as_names(columns), ()
     listed = [_called(*column) for column in columns.items()] if isinstance(columns, Mapping) else list(columns)
-    special = tuple(column for column in listed if isinstance(column, MadeColumn))
     names = [column.name if isinstance(column, MadeColumn) else column for column in listed]
-    for column in special:
-        if names.count(column.name) > 1:
+    made = [(name, column) for name, column in zip(names, listed, strict=True) if isinstance(column, MadeColumn)]
+    for name, column in made:
+        if names.count(name) > 1:
             other = f"Pass a mapping for two columns of one dataset: columns={{'a': {column!r}, 'b': ...}}"
             if joined_in(column) is not None:
                 other = "Pass joined(..., name=) for another name"
+            raise OptionError(f"columns: {name!r} is listed more than once; a column is made in one way. {other}")
+    read = {dataset: column for _, column in made for dataset in _read_by(column)}
+    for name, column in made:
+        if name in read and name != column.dataset and joined_in(column) is None:
             raise OptionError(
-                f"columns: {column.name!r} is listed more than once; a column is made in one way. {other}"
+                f"columns: {column!r}: {name!r} is also the name of a dataset that {read[name]!r} is made of. Call the "
+                "column otherwise."
             )
-    read = {name: made for made in special for name in _read_by(made)}
-    for column in special:
-        if column.name in read and column.name != column.dataset and joined_in(column) is None:
-            raise OptionError(
-                f"columns: {column!r}: {column.name!r} is also the name of a dataset that {read[column.name]!r} is "
-                "made of. Call the column otherwise."
-            )
-    return as_names(names), special
+    return as_names(names), tuple(column for _, column in made)
 
 
 def is_of_pattern(column: MadeColumn) -> bool:

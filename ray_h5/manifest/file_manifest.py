@@ -65,6 +65,8 @@ class Manifest(Facts):
     def nbytes(self) -> int:
         """Bytes in memory, about."""
         columns, values = [*self.columns.values()], [*self.values.values()]  # other threads add to them
+        if not (columns or values):
+            return 0
         packed = sum(len(index.data) for column in columns for index in column.indexes)
         texts = (len(text) + _OBJECT_BYTES for array in values if array.dtype.hasobject for text in array)
         return len(columns) * LAYOUT_BYTES + packed + sum(array.nbytes for array in values) + sum(texts)

@@ -43,8 +43,8 @@ def address_of(identifier: h5py.h5f.FileID | h5py.h5g.GroupID | h5py.h5d.Dataset
     the whole index of its chunks, and a damaged index may end the process.
     """
     info = h5py.h5g.get_objinfo(identifier)
-    number, offset = (low | high << _LONG_BITS for low, high in (info.fileno, info.objno))
-    return number, offset
+    (number, number_high), (offset, offset_high) = info.fileno, info.objno
+    return number | number_high << _LONG_BITS, offset | offset_high << _LONG_BITS
 
 
 def gather(action: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:

@@ -216,7 +216,7 @@ class FactsStore:
             facts = None
         if facts is not None and question is not None and facts.answers(question):
             return facts
-        stored = self._stored(self._key(path))
+        stored = self._stored(self._key(path)) if self._files or self._found else None
         if stored is not None and not is_current(stored, listed, storage):
             logger.info("%s: its facts in index_dir are outdated and are found again", path)
         elif stored is not None:

@@ -250,8 +250,8 @@ def _margins(windows: Windows) -> tuple[int, int]:
     """Return how many steps at the beginning and at the end of an episode have no row."""
     if windows.at is not None:
         return 0, 0
-    first = max(0, -min(min(column.offsets) for column in windows.columns))
-    last = max(0, *(max(column.offsets) for column in windows.columns))
+    offsets = [offset for column in windows.columns for offset in column.offsets]
+    first, last = max(0, -min(offsets)), max(0, *offsets)
     return first if windows.pad[0] == "drop" else 0, last if windows.pad[1] == "drop" else 0
 
 

@@ -272,7 +272,8 @@ class Positions:
 
     def places(self, rows: np.ndarray) -> np.ndarray:
         """Return the corners of blocks as numbers: places along the axes that blocks cut, in C order."""
-        corners, groups = self.corners(rows), self.of(rows)[0]
+        groups, numbers = self.of(rows)
+        corners = self._corners_of(groups, numbers)
         places = np.zeros(len(rows), np.int64)
         for axis in range(corners.shape[1]):
             places = places * self._extents[groups, axis] + corners[:, axis]
@@ -280,7 +281,9 @@ class Positions:
 
     def corners(self, rows: np.ndarray) -> np.ndarray:
         """Return the corners of blocks: int64, of shape (rows, axes)."""
-        groups, numbers = self.of(rows)
+        return self._corners_of(*self.of(rows))
+
+    def _corners_of(self, groups: np.ndarray, numbers: np.ndarray) -> np.ndarray:
         last = self._last[groups]
         if self._kind.per_file is not None:
             return self._drawn(groups, numbers, last)

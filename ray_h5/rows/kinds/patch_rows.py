@@ -98,6 +98,7 @@ class PatchRows(RowsOfKind):
 
     def __init__(self, whole: Blocks, table: RowTable | None, name: str) -> None:
         self._whole, self._columns, self._kind, self._name = whole, whole.columns, whole.kind, name
+        self._has_groups = whole.kind.has_groups
         self._known = PatchesFound() if table is None else table.found(PatchesFound)
         self._table = None if table is None else table.groups
         self._made: LRU[Blocks] = LRU(_MOST_MADE)
@@ -143,11 +144,11 @@ class PatchRows(RowsOfKind):
 
     @property
     def _num_parts(self) -> int:
-        return len(self._groups) if self._kind.has_groups else 1
+        return len(self._groups) if self._has_groups else 1
 
     def _part(self, number: int) -> Blocks:
         """Return the arrays of one part. It is made when it is asked for: a batch has blocks of few groups."""
-        if not self._kind.has_groups:
+        if not self._has_groups:
             return self._whole
         if (part := self._made.get(number)) is None:
             group = self._groups.names[number]
@@ -165,7 +166,7 @@ class PatchRows(RowsOfKind):
         return None if chosen is None or counts is None else (chosen, Partition.of(counts))
 
     def _each(self) -> Iterator[Blocks]:
-        if self._kind.has_groups and self._columns.reader.is_fetched:  # what a store is asked of all is asked together
+        if self._has_groups and self._columns.reader.is_fetched:  # what a store is asked of all is asked together
             parts = map(self._part, range(self._num_parts))
             paths = (part.columns.path_of(array) for part in parts for array in self._kind.arrays)
             with contextlib.suppress(RayH5Error):  # reported for each group
@@ -180,7 +181,7 @@ class PatchRows(RowsOfKind):
                 values.append(of(part, name))
             except UnknownColumnError:
                 layout = self._columns.reader.layout
-                paths = {*layout.columns, *layout.refused} if self._kind.has_groups else ()
+                paths = {*layout.columns, *layout.refused} if self._has_groups else ()
                 having = (part for part in self._each() if f"{part.name}/{name.strip('/')}" in paths)
                 other = self._part(0) if values else next(having, None)
                 if other is None:
@@ -194,7 +195,7 @@ class PatchRows(RowsOfKind):
 
     def _joined(self, name: str) -> JoinedArray | None:
         """Return the datasets of a column in all groups, if they are known as one array; None if each is looked at."""
-        if not self._kind.has_groups or self._columns.decode_cf:
+        if not self._has_groups or self._columns.decode_cf:
             return None
         path, known = self._columns.dataset_of(name).strip("/"), self._groups.columns
         levels = itertools.accumulate(path.split("/"), "{}/{}".format)  # a field is below its dataset
@@ -261,7 +262,7 @@ class PatchRows(RowsOfKind):
     @cached_property
     def _positions(self) -> Positions:
         """Where the blocks of all parts are."""
-        extents, names = self._cut.extents, self._groups.names if self._kind.has_groups else [""]
+        extents, names = self._cut.extents, self._groups.names if self._has_groups else [""]
         if extents.prod(axis=1, dtype=np.float64).sum() > _MOST_PLACES:
             raise UnsupportedColumnError(
                 f"{self._columns.path}: Patches: arrays of {tuple(extents[0].tolist())} have more places for blocks "
@@ -278,12 +279,12 @@ class PatchRows(RowsOfKind):
         found = PatchesFound(drawn_in=dict(self._drawn_in()) if self._kind.is_drawn else {})
         if self._chosen is not None:
             chosen, held = self._chosen
-            found = replace(found, chosen=chosen, counts=held.lengths if self._kind.has_groups else None)
-        return self._columns.table(of_kind=found, groups=self._groups if self._kind.has_groups else None)
+            found = replace(found, chosen=chosen, counts=held.lengths if self._has_groups else None)
+        return self._columns.table(of_kind=found, groups=self._groups if self._has_groups else None)
 
     def _drawn_in(self) -> Iterator[tuple[str, int]]:
         """Yield the arrays that blocks of each part are drawn in, with their lengths, and how many are drawn."""
-        rows, names = self._positions.rows.lengths.tolist(), self._groups.names if self._kind.has_groups else [""]
+        rows, names = self._positions.rows.lengths.tolist(), self._groups.names if self._has_groups else [""]
         arrays = ", ".join(map(repr, self._kind.arrays))
         for number, (name, extents) in enumerate(zip(names, self._cut.extents.tolist(), strict=True)):
             text = f"{name}{':' * bool(name)}{arrays} of {tuple(extents)}"
@@ -297,7 +298,7 @@ class PatchRows(RowsOfKind):
         return self._positions.of(rows)[0]
 
     def episode_names(self) -> np.ndarray:
-        if not self._kind.has_groups:
+        if not self._has_groups:
             return objects([b""])
         return self._groups.names.groups.take(np.arange(len(self._groups)))
 
@@ -323,7 +324,7 @@ class PatchRows(RowsOfKind):
 
     def _names(self) -> tuple[str, ...]:
         """Return the names of what may be columns: first those of the first group."""
-        if not self._kind.has_groups:
+        if not self._has_groups:
             listing = self._columns.listing()
             return (*listing.names, *listing.refused)
         layout, first = self._columns.reader.layout, self._part(0)
@@ -342,7 +343,7 @@ class PatchRows(RowsOfKind):
         return said if name in {Patches.corner, self._kind.key} else None
 
     def has(self, name: str) -> bool:
-        if not self._kind.has_groups or name in self._columns.made:
+        if not self._has_groups or name in self._columns.made:
             return self._columns.is_there(name)
         known = self._mapping or self._table_of([name]).columns
         return name in known
@@ -352,7 +353,7 @@ class PatchRows(RowsOfKind):
             corners = InMemory.of(name, self._positions.corners, np.int64, (len(self._kind.block),))
             return RowColumn(name, corners, draws_rows=self._kind.is_drawn)
         if name == self._kind.key:
-            if not self._kind.has_groups:
+            if not self._has_groups:
                 return name_column(name, self._columns.path, self._kind, np.zeros_like)
             return RowColumn(name, InMemory.of(name, self._groups.names.groups.take, object), self.episodes_of)
         if (whole := self._single(name) or self._constant(name)) is not None:
@@ -383,7 +384,7 @@ class PatchRows(RowsOfKind):
         if self._axes_alone(name) is None:
             return None
         columns, dataset = self._columns, self._columns.dataset_of(name).strip("/")
-        if not self._kind.has_groups:
+        if not self._has_groups:
             values = self._whole.values_of(name)
             joined = columns.joined(values)
         else:
@@ -411,7 +412,7 @@ class PatchRows(RowsOfKind):
 
     def _single(self, name: str) -> Values | None:
         """Return a dataset with a single value in each part; None for others."""
-        if not self._kind.has_groups:
+        if not self._has_groups:
             return self._whole.single(name)
         dataset = self._columns.dataset_of(name).strip("/")
         known = self._groups.columns.get(dataset)
@@ -432,7 +433,7 @@ class PatchRows(RowsOfKind):
 
     def _check_alike(self, name: str, blocks: Sequence[Values], numbers: Sequence[int]) -> None:
         """Raise unless the blocks of all groups have one dtype and shape. Attributes may make others of a dtype."""
-        first, ways, names = blocks[0].array, self._cut.ways, self._groups.names if self._kind.has_groups else [""]
+        first, ways, names = blocks[0].array, self._cut.ways, self._groups.names if self._has_groups else [""]
         is_decoded = first.kind == "number" and any(isinstance(block, Decoded) for block in blocks)
         for group, column in zip(numbers, blocks, strict=True):
             other, axes, expected = column.array, ways[self._cut.way_of[group]], ways[self._cut.way_of[0]]

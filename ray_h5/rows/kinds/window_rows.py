@@ -51,6 +51,7 @@ class WindowRows(RowsOfKind):
         self._by_name = {column.name: column for column in windows.columns}
         self._sources = [*dict.fromkeys(column.source for column in windows.columns)]
         self._is_timed = windows.at is not None
+        self._known_steps: dict[str, Parts] = {}
         self._times = TimesOf(episodes.columns, windows, {} if table is None else dict(table.found(TimesOfColumns).of))
 
     # Rows: ticks of the clock ----------------------------------------------------------------
@@ -165,9 +166,11 @@ class WindowRows(RowsOfKind):
 
     def _steps(self, name: str) -> Parts:
         """Return the steps of a column, whose times are known then."""
-        if self._is_timed:
-            self._times(name)
-        return self._episodes.steps(name)
+        if name not in self._known_steps:
+            if self._is_timed:
+                self._times(name)
+            self._known_steps[name] = self._episodes.steps(name)
+        return self._known_steps[name]
 
     def _check_offsets(self, name: str) -> Parts:
         """Return where the steps of a column are; raise if it cannot have windows."""
