@@ -119,6 +119,17 @@ class Scope:
         return self.windows is None and "null" in (self.missing, getattr(self.rows, "missing", ""))
 
     @property
+    def all_windows(self) -> Windows | None:
+        """The windows, also those over files that are steps."""
+        return self.rows.windows if isinstance(self.rows, Frames) else self.windows
+
+    def with_windows(self, windows: Windows) -> Scope:
+        """Return the scope with other windows in the place of its own."""
+        if isinstance(self.rows, Frames):
+            return replace(self, rows=self.rows.with_windows(windows))
+        return replace(self, windows=windows)
+
+    @property
     def by_axis(self) -> bool:
         """Whether rows lie along the first axis."""
         return self.rows is None and self.windows is None
@@ -130,8 +141,7 @@ class Scope:
 
     def unread(self, names: Iterable[str], columns: Iterable[str]) -> set[str]:
         """Return those of `names` that are no datasets that some columns are read from, as far as names say so."""
-        windows = () if self.windows is None else self.windows.columns
-        sources = {window.source for window in windows}
+        sources = set() if self.windows is None else {*self.windows.sources}
         if self.columns:
             sources |= {column.dataset for column in self.columns}
         return {*names} - {*columns} - sources
@@ -142,7 +152,8 @@ class Scope:
             return self
         windows = () if self.windows is None else self.windows.columns
         sources = {window.name: window.source for window in windows}
-        return replace(self, rows=self.rows.naming([*(sources.get(n, n) for n in columns), *sources.values()]))
+        counted = [] if self.windows is None else self.windows.sources
+        return replace(self, rows=self.rows.naming([*(sources.get(n, n) for n in columns), *counted]))
 
     def open(
         self,
@@ -186,6 +197,7 @@ def how_opened(scope: Scope) -> str:
     """Return a text of how files are opened, and so what their facts are."""
     kind = [] if scope.by_axis else [repr((scope.rows, scope.windows))]
     kind += getattr(scope.rows, "named", ())  # of a grid
+    kind += [] if scope.all_windows is None else scope.all_windows.not_in_files
     kind += [f"{folders} folders"] if (folders := getattr(scope.rows, "_folders", 0)) else []
     kind += [repr(scope.columns)] if scope.columns else []
     kind += ["decode_cf"] if scope.decode_cf else []

@@ -38,10 +38,10 @@ class Size(NamedTuple):
     """Functions with six or more parameters, public ones apart."""
 
 
-LIMITS = Size(lines=63_100, modules=311, hidden_imports=36, lone_protocols=0, single_use=40, wide_functions=27)
+LIMITS = Size(lines=63_560, modules=312, hidden_imports=36, lone_protocols=0, single_use=40, wide_functions=27)
 """Of all packages together."""
 
-TEST_LINES = 67_100
+TEST_LINES = 67_200
 """Of all modules in tests/."""
 
 COMMENTS = 1.35

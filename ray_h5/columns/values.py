@@ -105,23 +105,27 @@ class Values:
 
     def blank(self, dtype: np.dtype) -> Any:
         """Return what stands for no value, in an array of `dtype`: zero, an empty text, None."""
-        array = self.array
-        kind, element = array.kind, array.element
-        if kind in {"category", "optional"}:
-            no_number = -1 if kind == "category" else 0
-            return None if dtype.hasobject else np.nan if dtype.kind == "f" else no_number
-        if not dtype.hasobject:
-            return (np.array("NaT", dtype) if dtype.kind == "M" else np.zeros((), dtype))[()]
-        if dtype.names is not None:
-            return empty_record(dtype)
-        if kind == "string":
-            return b""
-        if kind == "sparse":
-            indices = np.empty(0, index_dtype(array.type.ragged_shape[0] or 0))
-            return SparseRow(Entries(indices, np.empty(0, element)), 0, 0)
-        if kind == "ragged":
-            return np.empty((0, *(int(n or 0) for n in array.type.ragged_shape[1:])), element)
-        return None if element is None else np.empty(0, element)
+        return blank_of(self.array.type, dtype)
+
+
+def blank_of(value: ValueType, dtype: np.dtype) -> Any:
+    """Return what stands for no value of a type, as `Values.blank` does."""
+    kind, element = value.kind, value.element
+    if kind in {"category", "optional"}:
+        no_number = -1 if kind == "category" else 0
+        return None if dtype.hasobject else np.nan if dtype.kind == "f" else no_number
+    if not dtype.hasobject:
+        return (np.array("NaT", dtype) if dtype.kind == "M" else np.zeros((), dtype))[()]
+    if dtype.names is not None:
+        return empty_record(dtype)
+    if kind == "string":
+        return b""
+    if kind == "sparse":
+        indices = np.empty(0, index_dtype(value.ragged_shape[0] or 0))
+        return SparseRow(Entries(indices, np.empty(0, element)), 0, 0)
+    if kind == "ragged":
+        return np.empty((0, *(int(n or 0) for n in value.ragged_shape[1:])), element)
+    return None if element is None else np.empty(0, element)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

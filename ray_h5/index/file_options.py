@@ -375,7 +375,7 @@ def _of_files(index: RowIndex, asked: Classes) -> Classes:
     if spec.has_one_value and not levels_of(spec):
         column = index.values([name], stored=True)[name]
     elif (table := index.beside.columns.get(name)) is not None:
-        column = pc.list_flatten(table.of(index.files, None))
+        column = table.different(index.files)
     else:
         held = spec.dtype if spec.element is None else spec.element.base
         seen = virtual_name(name, FirstSeen("O" if held.kind in "OSU" else held.str))

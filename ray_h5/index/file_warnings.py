@@ -75,11 +75,11 @@ def _of_padding(index: RowIndex) -> str:
     windows = index.scope.windows
     if windows is None or windows.at is not None or not windows.marks_padding:
         return ""
-    marked = {column.offsets for column in windows.columns if column.name + IS_PAD in index.names}
+    marked = {column.offsets for column in windows.every if column.name + IS_PAD in index.names}
     before, after = (pad != "drop" for pad in windows.pad)
     unmarked = [
         column.name
-        for column in windows.columns
+        for column in windows.every
         if column.name in index.names and column.offsets not in marked
         if (before and min(column.offsets) < 0) or (after and max(column.offsets) > 0)
     ]

@@ -83,7 +83,7 @@ class FilesBeside(Table):
         prefix, of_columns = sidecar.prefix, [dataset_of(column) for column in of_files.scope.columns]
         unlisted = {*of_columns, *(wanted or ())}.difference(prefix + name for name in columns)
         stored = sorted(name.removeprefix(prefix) for name in unlisted if name.startswith(prefix))
-        besides = [name for name in _found(paths[0], lookup, stored) if not _in_files(of, of_files, prefix + name)]
+        besides = [name for name in _found(paths[0], lookup, stored) if not in_files(of, of_files, prefix + name)]
         made = _made_of({*columns, *besides}, prefix, of, of_files)
         lookup = replace(lookup, scope=replace(scope, columns=tuple(made.values())))
         keys = _keys_in(paths[0], columns, sidecar)
@@ -194,7 +194,7 @@ def _found(path: str, lookup: Lookup, names: Sequence[str]) -> list[str]:
     try:
         (facts,) = lookup.ask([path], Question(tuple(names)))
     except UnsupportedColumnError:  # of one of them
-        return [name for name in names if _in_files([path], lookup, name)]
+        return [name for name in names if in_files([path], lookup, name)]
     return [name for name in names if name in facts.columns]
 
 
@@ -204,7 +204,7 @@ def _made_of(columns: Collection[str], prefix: str, of: Sequence[str], lookup: L
     for column in lookup.scope.columns:
         dataset = dataset_of(column)
         is_there = dataset.startswith(prefix) and dataset.removeprefix(prefix) in columns
-        if is_there and not _is_whole(column) and not _in_files(of, lookup, dataset):
+        if is_there and not _is_whole(column) and not in_files(of, lookup, dataset):
             own: MadeColumn = with_paths(column, lambda path: path.removeprefix(prefix))
             made[column.name] = renamed(own, column.name)
     for column in made.values():
@@ -220,7 +220,7 @@ def _is_whole(column: MadeColumn) -> bool:
     return isinstance(column, RowPart) and column.is_whole
 
 
-def _in_files(paths: Sequence[str], lookup: Lookup, name: str) -> bool:
+def in_files(paths: Sequence[str], lookup: Lookup, name: str) -> bool:
     """Return whether files have something of a name."""
     try:
         (facts,) = lookup.ask(paths[:1], Question((name,)))

@@ -39,8 +39,11 @@ from ray_h5.manifest.partition import Partition
 from ray_h5.messages import few, near_names
 from ray_h5.options import as_names
 from ray_h5.predicates.evaluate import check_names, evaluate
+from ray_h5.predicates.time_steps import check_steps as check_time_steps
+from ray_h5.predicates.time_steps import rows_with_a_step
 from ray_h5.predicates.virtual_names import (
     AnyEqual,
+    Derived,
     Fold,
     Length,
     RowMask,
@@ -229,7 +232,7 @@ class RowIndex(ComparedByContent):
         if not beside and self.columns.keys() >= {*names}:  # nothing else is asked, by whoever plans and reads
             return {name: self.columns[name] for name in names}
         virtual = {name: virtual_spec(name) for name in names if parse_virtual(name)[1]}
-        of_tables = {name: column.spec for name, column in beside.items()}
+        of_tables = {name: column.row_spec for name, column in beside.items()}
         known = {**virtual, **self.found.columns, **self.columns, **of_tables}
         absent = [name for name in names if name not in known]
         if absent:
@@ -256,7 +259,9 @@ class RowIndex(ComparedByContent):
 
         One of several names may be of the files: it is asked for again.
         """
-        for column in {id(column.table): column for column in self.beside.columns.values()}.values():
+        # Of lines of windows, it would have windows, too, which nobody asked for.
+        of_rows = [column for column in self.beside.columns.values() if column.lines.around is None]
+        for column in {id(column.table): column for column in of_rows}.values():
             found = {name: there for name in names if (there := column.table.find(name)) is not None}
             more = {name: TableColumn(column.table, *there, column.lines) for name, there in found.items()}
             if more:
@@ -323,7 +328,9 @@ class RowIndex(ComparedByContent):
             column = self._beside(spec)
             if column is not None or isinstance(criterion, Fold):
                 self.check_claim()
-            if column is not None:
+            if column is not None and column.lines.around is not None and criterion is not None:
+                values[spec] = pa.chunked_array([self._in_windows(column, criterion, spec.name)])
+            elif column is not None:
                 of_rows = column.cast(spec, column.of(self.files, None))
                 nothing = False if spec.kind == "bool" else 0  # of a row without a line: no occurrence, and no length
                 values[spec] = pa.chunked_array([of_rows if criterion is None else of_rows.fill_null(nothing)])
@@ -339,7 +346,7 @@ class RowIndex(ComparedByContent):
         name, criterion = parse_virtual(spec.name)
         known = self.columns_beside
         column = known.get(name)
-        if column is None or criterion is None:
+        if column is None or criterion is None or column.lines.around is not None:
             return column
         if not column.table.is_in_files or not isinstance(criterion, (AnyEqual, Length)):
             return None
@@ -352,6 +359,26 @@ class RowIndex(ComparedByContent):
             casts = tuple((known[one].stored, dtype, how) for one, dtype, how in criterion.casts if one in known)
             criterion = replace(criterion, valid=None if valid is None else valid.stored, casts=casts)
         return replace(column, stored=virtual_name(column.stored, criterion), spec=spec)
+
+    def _in_windows(self, column: TableColumn, criterion: Derived, name: str) -> pa.Array:
+        """Return whether a value occurs in the steps of a table that rows have."""
+        named = parse_virtual(name)[0]
+        where = f"{column.table.name}: any_equal: column {named!r}"
+        if not isinstance(criterion, AnyEqual) or (column.table.is_in_files and not column.spec.is_scalar):
+            raise PredicateError(f"{where} has windows of a table of {column.spec}; expected one number a line")
+        columns = {one: self.columns_beside.get(one) for one in (named, criterion.valid) if one is not None}
+        there = {one: of for one, of in columns.items() if of is not None and of.lines.is_like(column.lines)}
+        if len(there) < len(columns):
+            raise PredicateError(
+                f"{where}: expected valid= with the same offsets in this table, found {criterion.valid!r}"
+            )
+        made = {one: of.with_row_spec(self.cast(of.row_spec)) for one, of in there.items()}
+        check_time_steps(where, [(of.spec.kind, of.row_spec.row_shape) for of in made.values()], criterion)
+        of_lines = {one: of.of_lines(there[one])[:, None] for one, of in made.items()}
+        hits = rows_with_a_step(of_lines[named], of_lines.get(criterion.valid or ""), criterion.value)
+        # Those of steps that are padded with zeros, and of no line; see `Lines.have`.
+        blank = made[named].spec.is_scalar and criterion.value == 0 and criterion.valid is None
+        return pa.array(column.lines.have(self.files, None, np.concatenate([hits, [blank, False]])))
 
     def select(
         self, predicate: pc.Expression, added: Mapping[str, pa.Array] | None = None, *, stored: bool = False
@@ -432,7 +459,7 @@ class RowIndex(ComparedByContent):
         return virtual_spec(virtual_name(column, replace(criterion, casts=casts)))
 
     def _of_files(self, columns: Sequence[ColumnSpec]) -> dict[ColumnSpec, pa.ChunkedArray]:
-        names = [*self.columns]
+        names = [*self.columns] or [name for spec in columns for name in read_for(spec.name)]
         if self.scope.may_lack:  # the rows of a file are those of what it has
             in_rows = [spec.name for spec in columns if not isinstance(parse_virtual(spec.name)[1], RowMask)]
             names += [name for column in in_rows for name in read_for(column)]

@@ -16,18 +16,23 @@ from ray_h5.columns.derived_columns import MadeColumn, RowPart, dataset_of
 from ray_h5.columns.schema import Cast, ColumnSpec, is_text
 from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.index.facts.file_facts import Question
-from ray_h5.index.files_beside import FilesBeside
+from ray_h5.index.files_beside import FilesBeside, in_files
 from ray_h5.index.row_index import RowIndex, build_index, columns_beside
-from ray_h5.index.scan_files import Lookup
+from ray_h5.index.scan_files import UNREADABLE, Found, Lookup
 from ray_h5.manifest.partition import Partition
 from ray_h5.manifest.value_type import ValueType
 from ray_h5.messages import counted, few
 from ray_h5.options import as_names, require
-from ray_h5.rows.row_view import GROUP
+from ray_h5.rows.frames_option import Frames
+from ray_h5.rows.kinds.steps_around import Around, FilesAround, StepsAround, pieces
+from ray_h5.rows.row_kind_options import Grid
+from ray_h5.rows.row_view import EPISODE, GROUP, RowView
+from ray_h5.rows.windows_option import IS_PAD, WindowColumn, Windows
+from ray_h5.scope import Scope
 from ray_h5.tables.keys import LENGTH, RowKeys, Slices, by_tables, lines_by_number, lines_of, slices_of
 from ray_h5.tables.sidecar import Sidecar
 from ray_h5.tables.table_bytes import TableFiles
-from ray_h5.tables.table_columns import Lines, TableColumn, TableColumns, one_array, spec_of
+from ray_h5.tables.table_columns import Lines, TableColumn, TableColumns, one_array, spec_of, spec_of_steps
 from ray_h5.tables.table_files import Table, open_table
 
 logger = logging.getLogger(__name__)
@@ -36,6 +41,7 @@ _STEPS = " Numbers of steps are on='step', or on=['path', 'step'] of files: thos
 
 _PLACES = ("path", "row", "row_id", "step")
 _MAX_LISTED, _MAX_SHOWN = 10, 1000
+_STEPS_AT_ONCE = 1 << 20
 
 
 @dataclass(slots=True)
@@ -117,9 +123,11 @@ def index_with_tables(
         If a table cannot be read or joined.
     """
     wanted = None if columns is None else list(dict.fromkeys(as_names(columns)))
-    tables = [_Beside.of(sidecar, paths, lookup, wanted) for sidecar in sidecars]
+    alone, sources = _not_in_files(paths, lookup)
+    asked = None if wanted is None else [*dict.fromkeys([*wanted, *sources])]
+    tables = [_Beside.of(sidecar, paths, alone if sources else lookup, asked) for sidecar in sidecars]
     stored_names = [name for table in tables for name in table.columns]
-    lookup, attrs, renamed = _with_names(lookup, tables, attrs, wanted or ())
+    lookup, attrs, renamed = _with_names(lookup, tables, attrs, asked or ())
     lookup.scope.check_rows_of_rows()
     lengths = [name + LENGTH for table in tables if table.slices for name in table.slices.columns_of(wanted or ())]
     named = [name for table in tables for name in table.columns if name not in table.hidden] + [*attrs, *lengths]
@@ -128,12 +136,16 @@ def index_with_tables(
             f"sidecar: the columns {few([repr(name) for name in twice])} are in more than one table or in attrs=; pass "
             "Sidecar(..., prefix='...') for different names"
         )
+    of_windows = [name for name in sources if name in named]
+    windows = [window for window in _windows_of(lookup.scope) if window.source in of_windows]
+    named += [window.name for window in windows if window.name not in named]
     try:
         # If no column of the files is wanted, one that is a key says what rows are.
         joining = [key for table in tables if table.slices is None for key in table.sidecar.row_keys]
         keys = [key for key in joining if key not in (*_PLACES, GROUP)]
         made = {column.name for column in lookup.scope.columns}
         of_files = [] if wanted is None else [name for name in wanted if name not in named or name in made] or keys[:1]
+        lookup = _apart_from(lookup, of_windows, of_files)
         index = build_index(paths, of_files or None, lookup, cast)
     except UnknownColumnError as exc:
         if (error := _used_as_dataset(lookup, {*named, *stored_names})) is not None:
@@ -150,21 +162,14 @@ def index_with_tables(
             f"{few([one.table.name for one in tables]) or 'attrs='}. Give those of the table other names: "
             "Sidecar(..., prefix='table/'), or attrs={'new name': 'attribute'}."
         )
-    of_tables, defaults, rows = _joined(index, tables, named)
-    of_attributes = _of_attributes(index, attrs) if attrs else {}
+    of_tables, defaults, rows = _joined(index, tables, named, windows)
+    of_attributes = _of_attributes(index, attrs, windows) if attrs else {}
     names = tuple(wanted) if wanted is not None else (*index.columns, *defaults, *of_attributes)
     return replace(index, beside=TableColumns(of_tables | of_attributes, rows), chosen=names)
 
 
 def _used_as_dataset(lookup: Lookup, beside: Collection[str]) -> OptionError | None:
     """Return the error of a column of a table, or an attribute, where a dataset is expected; None if there is none."""
-    windows = () if lookup.scope.windows is None else lookup.scope.windows.columns
-    if sources := [window.source for window in windows if window.source in beside]:
-        return OptionError(
-            f"Windows: {sources[0]!r} is a column of a table or an attribute, which has one value for each row: "
-            "that of its step, file or group. Leave it out of the offsets; for the values of several steps, write "
-            "it to the files as a dataset."
-        )
     if made := [column for column in lookup.scope.columns if dataset_of(column) in beside]:
         return OptionError(
             f"columns: {made[0]}: {dataset_of(made[0])!r} is a column of a table or an attribute, which "
@@ -174,8 +179,54 @@ def _used_as_dataset(lookup: Lookup, beside: Collection[str]) -> OptionError | N
     return None
 
 
+def _windows_of(scope: Scope) -> tuple[WindowColumn, ...]:
+    return () if scope.all_windows is None else scope.all_windows.columns
+
+
+def _not_in_files(paths: Sequence[str], lookup: Lookup) -> tuple[Lookup, list[str]]:
+    """Return the columns with offsets that the first file lacks, which tables may have; it is read without windows."""
+    rows = lookup.scope.rows
+    kind = rows.files if isinstance(rows, Frames) else rows
+    alone = replace(lookup, scope=replace(lookup.scope, rows=kind, windows=None))
+    sources = [*dict.fromkeys(window.source for window in _windows_of(lookup.scope))]
+    try:
+        return alone, [name for name in sources if not in_files(paths, alone, name)]
+    except UNREADABLE:  # it is left out, or reported where it is read
+        return alone, []
+
+
+def _apart_from(lookup: Lookup, sources: Sequence[str], of_files: Sequence[str]) -> Lookup:
+    """Return how files are read that lack some columns with offsets, since tables have these.
+
+    `of_files` are columns of theirs: one counts the steps if no other one has offsets.
+    """
+    windows, rows = lookup.scope.all_windows, lookup.scope.rows
+    if windows is None or not sources:
+        return lookup
+    if windows.at is not None:
+        raise OptionError(
+            f"Windows: at=: {sources[0]!r} is a column of a table or an attribute, which has no times of its own. "
+            "Leave it out of the offsets: each row then has the value of its time."
+        )
+    # The lengths of episodes are those of columns with offsets; a grid has them from its axes, and files are steps.
+    counted = [""]
+    if not {*sources}.issuperset(window.source for window in windows.columns) or isinstance(rows, (Grid, Frames)):
+        pass
+    elif rows is not None:
+        counted = [*windows.per_step]
+    else:
+        episode = [windows.episode] if isinstance(windows.episode, str) else []
+        counted = [*windows.episode_flags, *episode, *of_files]
+    if not counted:
+        raise OptionError(
+            f"Windows: {few([repr(name) for name in sources])}: no column of the files has offsets, and these say how "
+            "many steps an episode has. Name one that has a value for each step with per_step=[...], or in columns=."
+        )
+    return replace(lookup, scope=lookup.scope.with_windows(windows.apart_from(sources, counted[0])))
+
+
 def _joined(
-    index: RowIndex, tables: Sequence[_Beside], named: Collection[str]
+    index: RowIndex, tables: Sequence[_Beside], named: Collection[str], windows: Sequence[WindowColumn]
 ) -> tuple[dict[str, TableColumn], list[str], np.ndarray | None]:
     """Join the lines of tables to rows.
 
@@ -187,15 +238,115 @@ def _joined(
     by_name, defaults, kept = dict[str, TableColumn](), list[str](), list[np.ndarray]()
     for table in tables:
         table.columns = {name: column for name, column in table.columns.items() if name not in table.hidden & taken}
-        lines, of_slices = _lines_of_table(index, table)
+        mine = [window for window in windows if window.source in table.columns]
+        of_slices, of_windows = dict[str, TableColumn](), dict[str, Lines]()
+        if mine:
+            lines, of_windows = _lines_of_steps(index, table, mine)
+        else:
+            lines, of_slices = _lines_of_table(index, table)
         by_name |= {name: TableColumn(table.table, *column, lines) for name, column in table.columns.items()}
-        by_name |= of_slices
-        defaults += [*table.defaults, *of_slices]
+        by_name |= of_slices | {
+            name: _windowed(by_name[source], name, of_windows[name])
+            for name, source in {window.name: window.source for window in mine}.items()
+        }
+        defaults += [*dict.fromkeys([*table.defaults, *of_slices, *of_windows])]
         if table.sidecar.missing == "drop":
             index.check_claim()
-            kept.append(np.flatnonzero(lines.of(index.files, None) >= 0))
+            lacks = [each.have(index.files, None) for each in (lines, *of_windows.values())]
+            kept.append(np.flatnonzero(~np.logical_or.reduce(lacks)))
     rows = reduce(lambda one, other: np.intersect1d(one, other, assume_unique=True), kept) if kept else None
     return by_name, defaults, None if rows is None or len(rows) == index.num_rows else rows
+
+
+def _windowed(column: TableColumn, name: str, lines: Lines) -> TableColumn:
+    """Return windows of a column of a table; raise an `UnsupportedColumnError` if there can be none."""
+    spec_of_steps(column.spec, lines.width)
+    return replace(column, spec=replace(column.spec, name=name), lines=lines)
+
+
+def _lines_of_steps(
+    index: RowIndex, beside: _Beside, windows: Sequence[WindowColumn]
+) -> tuple[Lines, dict[str, Lines]]:
+    """Return the line of each row, and those of the steps around it by the names of windows.
+
+    Lines are looked up once for each step; which steps are around a row is known where it is read.
+    """
+    steps, sidecar, table = _index_of_steps(index), beside.sidecar, beside.table
+    _check_of_steps(index, steps, sidecar, table.name, windows[0].source)
+    numbers = _lines(steps, sidecar, table).of(steps.files, None)
+    now, by_offsets = _around(index, (0,)), {window.offsets: _around(index, window.offsets) for window in windows}
+    # Steps without a window, or that no window reaches, need no line.
+    is_used = np.zeros(len(numbers), bool)
+    for around in (now, *by_offsets.values()):
+        for row_ids in pieces(index.num_rows, None, _STEPS_AT_ONCE // len(around.column.offsets)):
+            reached, side = around.of(index.files, row_ids)
+            is_used[reached[~around.windows.is_blank(side)]] = True
+    _check_missing(steps, sidecar, table, Lines(np.where(is_used, numbers, 0) if len(numbers) else numbers))
+    of_rows = [now.of(index.files, row_ids)[0][:, 0] for row_ids in pieces(index.num_rows, None, _STEPS_AT_ONCE)]
+    lines = Lines(numbers[np.concatenate([*of_rows, np.empty(0, np.int64)])])
+    lines_by = {offsets: Lines(numbers, around=around) for offsets, around in by_offsets.items()}
+    return lines, {window.name: lines_by[window.offsets] for window in windows}
+
+
+def _around(index: RowIndex, offsets: tuple[int, ...]) -> Around:
+    rows, windows, window = index.scope.rows, index.scope.windows, WindowColumn("", "", offsets)
+    if isinstance(rows, Frames):
+        return FilesAround(index.files, rows, window)
+    assert windows is not None
+    return StepsAround(index.tables, windows, window)
+
+
+def _index_of_steps(index: RowIndex) -> RowIndex:
+    """Return the index of the same files whose rows are all steps, without windows."""
+    # No file is scanned: the lengths of episodes are known. Keys of steps are read as keys of rows are.
+    scope, rows, windows = index.scope, index.scope.rows, index.scope.windows
+    index.check_claim()
+    if isinstance(rows, Frames):
+        starts, scope = np.arange(len(index.files) + 1), replace(scope, rows=rows.files)
+        columns = dict[str, ColumnSpec]()
+    else:
+        assert windows is not None
+        own = StepsAround(index.tables, windows, windows.every[0])
+        starts, scope = own.in_files.starts, replace(scope, windows=windows.single_steps())
+        marks = {window.name + IS_PAD for window in windows.every}
+        columns = {name: spec for name, spec in index.columns.items() if name not in marks}
+    return replace(
+        index,
+        files=replace(index.files, starts=starts),
+        lookup=replace(index.lookup, scope=scope),
+        columns=columns,
+        found=Found(),
+        beside=TableColumns(),
+        chosen=(),
+    )
+
+
+def _check_of_steps(index: RowIndex, steps: RowIndex, sidecar: Sidecar, table: str, source: str) -> None:
+    """Raise unless each step of an episode has a line of its own."""
+    rows, windows = index.scope.rows, index.scope.windows
+    said = f"Windows: {source!r} is a column of {table}, joined by {few([repr(name) for name in sidecar.row_keys])}, "
+    if "row_id" in sidecar.row_keys and steps.num_rows != index.num_rows:
+        raise OptionError(
+            f"{said}the numbers of windows, and not each step has one. Join it by the numbers of steps, on='step' or "
+            "on=['path', 'step'], or leave it out of the offsets."
+        )
+    if isinstance(rows, Frames) or windows is None:
+        return
+    if all(_is_constant(steps, name, windows) for name in sidecar.row_keys):
+        raise OptionError(
+            f"{said}which has one value for each episode: it is the same at each step. Leave it out of the offsets: "
+            "each row then has the value of its episode. Of a table with a line for each step, join by the step, too: "
+            "on=['path', 'step']."
+        )
+
+
+def _is_constant(steps: RowIndex, name: str, windows: Windows) -> bool:
+    """Return whether a key has one value for each episode."""
+    part = _row_keys(steps, name)
+    if part.kind != "value" or name in {EPISODE, windows.episode}:
+        return part.kind != "number"
+    with steps.open(0) as reader:
+        return isinstance(reader, RowView) and reader.is_constant(name)
 
 
 def _with_names(
@@ -446,7 +597,9 @@ def _shown(key: Sequence[pa.Scalar]) -> str:
     return repr(parts[0] if len(parts) == 1 else parts)
 
 
-def _of_attributes(index: RowIndex, attrs: Mapping[str, str]) -> dict[str, TableColumn]:
+def _of_attributes(
+    index: RowIndex, attrs: Mapping[str, str], windows: Sequence[WindowColumn]
+) -> dict[str, TableColumn]:
     """Return attributes of the files: columns of a table with a line for each file, in types that hold all values."""
     wanted = tuple(dict.fromkeys(attrs.values()))
     facts = index.lookup.ask(index.files.all_paths(), Question(tuple(index.columns), wanted))
@@ -474,4 +627,14 @@ def _of_attributes(index: RowIndex, attrs: Mapping[str, str]) -> dict[str, Table
         columns[name] = pa.chunked_array([pa.array(np.concatenate([array.astype(dtype) for _, array in arrays]))])
     table = Table.of("attributes of the files", columns)
     specs, lines = {name: spec_of(name, kind) for name, kind in table.types.items()}, Lines(np.arange(len(facts)), True)
-    return {name: TableColumn(table, name, spec, lines) for name, spec in specs.items() if spec is not None}
+    made = {name: TableColumn(table, name, spec, lines) for name, spec in specs.items() if spec is not None}
+    for window in (window for window in windows if window.source in made):
+        if not isinstance(index.scope.rows, Frames):
+            raise OptionError(
+                f"Windows: {window.source!r} is an attribute of the files, which is the same at each step. Leave it "
+                "out of the offsets: each row then has the value of its file."
+            )
+        made[window.name] = _windowed(
+            made[window.source], window.name, replace(lines, around=_around(index, window.offsets))
+        )
+    return made

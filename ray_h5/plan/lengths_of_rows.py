@@ -38,7 +38,7 @@ def _of_shapes(index: RowIndex, name: str) -> np.ndarray | None:
         if row_lengths is not None:
             return row_lengths
     # A window has the same number of steps in each row: what varies is the shape of a step.
-    is_window = windows is not None and windows.at is None and name in {column.name for column in windows.columns}
+    is_window = windows is not None and windows.at is None and name in {column.name for column in windows.every}
     if spec.kind not in {"ragged", "list"} or spec.row_shape or is_window:
         return None
     row_lengths = _range_lengths(index, name) if index.scope.has_ranges else None

@@ -11,6 +11,7 @@ import numpy as np
 
 from ray_h5.buffers import objects
 from ray_h5.columns.schema import TENSOR_KINDS, Cast, ColumnSpec
+from ray_h5.columns.values import blank_of
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import OptionError, SchemaMismatchError, StaleIndexError
 from ray_h5.index.facts.file_facts import SourceTable
@@ -28,17 +29,21 @@ from ray_h5.plan.data_of_rows import data_of_rows
 from ray_h5.plan.order_of_files import make_order
 from ray_h5.predicates.virtual_names import read_for
 from ray_h5.rows.frames_option import Frames
-from ray_h5.rows.kinds.clock import Clock
+from ray_h5.rows.kinds.steps_around import FilesAround, StepsAround, pieces
 from ray_h5.rows.windows_option import IS_PAD, WindowColumn
 from ray_h5.scope import Scope
 from ray_h5.storage.storage_of_path import storage_of
-from ray_h5.tables.table_columns import Lines, TableColumns
+from ray_h5.tables.table_columns import ABSENT, Lines, TableColumns
 
 if TYPE_CHECKING:
     from ray_h5.columns.row_table import RowTable
     from ray_h5.index.files_beside import FilesBeside  # it imports readers of tables, which take long
     from ray_h5.manifest.file_manifest import Manifest
     from ray_h5.rows.row_view import AnyReader
+
+
+_STEPS_AT_ONCE = 1 << 20
+"""Steps of windows whose numbers are looked up together."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -75,7 +80,7 @@ class RowsBeside(ComparedByContent):
         `read` returns the columns of some rows of the other files, each of which it gets once, ascending.
         """
         lines = self.lines.of(files, row_ids)
-        has_line = lines >= 0
+        has_line, is_blank = lines >= 0, lines < ABSENT
         numbers, places = np.unique(lines[has_line], return_inverse=True)
         numbers = numbers.astype(np.int64)
         if not out:
@@ -85,10 +90,19 @@ class RowsBeside(ComparedByContent):
         for name, array in out.items():
             found = values[self.names[name]][places]
             # Tensors of which some are missing are objects, each an array.
-            array[has_line] = objects(list(found)) if found.ndim > array.ndim else found
-            if not has_line.all():
-                where = partial(files.where, int(row_ids[int(np.argmin(has_line))]))
-                array[~has_line] = self.no_value(name, array.dtype, where)
+            array[has_line] = objects(list(found)) if found.ndim > array.ndim - lines.ndim + 1 else found
+            if is_blank.any():
+                array[is_blank] = self._blank(name, array.dtype)
+            if (lacks := lines == ABSENT).any():
+                where = partial(files.where, int(row_ids[int(np.argmax(lacks)) // self.lines.width]))
+                array[lacks] = self.no_value(name, array.dtype, where)
+
+    def _blank(self, name: str, dtype: np.dtype) -> np.ndarray:
+        """Return what a step that is padded with zeros has in an array of a column."""
+        (spec,) = [spec for spec in self.plan.columns if spec.name == self.names[name]]
+        nothing = np.empty((), dtype)
+        nothing[()] = blank_of(spec.type, dtype)
+        return nothing
 
     def _check_unchanged(self, numbers: np.ndarray) -> None:
         """Raise if one of the files that have some rows changed: their values decided which rows are selected."""
@@ -111,7 +125,9 @@ class RowsBeside(ComparedByContent):
         """Return the error for a row without a value in a column whose arrays cannot say so."""
         (spec,) = [spec for spec in self.plan.columns if spec.name == self.names[name]]
         leave_out = (
-            f"or leave such rows out with the predicate ~where(**{{{name!r}: None}}), " if spec.is_scalar else ""
+            f"or leave such rows out with the predicate ~where(**{{{name!r}: None}}), "
+            if spec.is_scalar and self.lines.around is None
+            else ""
         )
         return SchemaMismatchError(
             f"{where}: column {name!r} of {self.plan.files.path(0)} has no row for this row, and {spec} cannot say "
@@ -121,7 +137,7 @@ class RowsBeside(ComparedByContent):
 
     def first_without(self, files: FileTable, selection: np.ndarray | None) -> int | None:
         """Return the first selected row without a row there."""
-        places = np.flatnonzero(self.lines.of(files, selection) < 0)[:1].tolist()
+        places = np.flatnonzero(self.lines.have(files, selection))[:1].tolist()
         return None if not places else places[0] if selection is None else int(selection[places[0]])
 
     def with_none(self, columns: Sequence[ColumnSpec], where: Callable[[], str]) -> list[ColumnSpec]:
@@ -132,7 +148,7 @@ class RowsBeside(ComparedByContent):
                 try:
                     self.no_value(spec.name, spec.dtype, where)
                 except SchemaMismatchError:
-                    if (with_none := spec.with_none) is None:
+                    if (with_none := spec.with_none) is None or self.lines.around is not None:
                         raise
                     made[place] = with_none
         return made
@@ -207,34 +223,21 @@ class Neighbours(ComparedByContent):
     ) -> None:
         """Fill arrays of columns as `RowsBeside.fill` does; `read` returns the columns of some files."""
         of_rows = files.files_of(row_ids)
-        around = {name: self._around(of_rows, self.windows[name]) for name in out}
+        around = {name: self._around.around(of_rows, self.windows[name]) for name in out}
         wanted = [numbers for name, (numbers, _) in around.items() if self.names[name]]
         distinct = np.unique(np.concatenate([*(numbers.reshape(-1) for numbers in wanted), np.empty(0, np.int64)]))
         values = read(distinct) if wanted else {}
-        before, after = (pad == "zero" for pad in self.kind.windows.pad)
         for name, array in out.items():
             numbers, side = around[name]
             if not (source := self.names[name]):
                 array[:] = side != 0
                 continue
             np.take(values[source], np.searchsorted(distinct, numbers), axis=0, out=array, mode="clip")
-            array[(before & (side < 0)) | (after & (side > 0))] = 0
-
-    def _around(self, files: np.ndarray, window: WindowColumn) -> tuple[np.ndarray, np.ndarray]:
-        """Return the files of the windows around some files, and which are before (-1) or after (1) the episode."""
-        in_order, episodes, place = self._episodes
-        of = episodes.spread(np.arange(len(episodes)))[place[files]]
-        first, length = episodes.firsts[of][:, None], episodes.lengths[of][:, None]
-        steps = place[files][:, None] - first + np.array(window.offsets, np.int64)
-        side = (steps >= length).astype(np.int64) - (steps < 0)
-        return in_order[first + np.clip(steps, 0, length - 1)], side
+            array[self.kind.windows.is_blank(side)] = 0
 
     @cached_property
-    def _episodes(self) -> tuple[np.ndarray, Partition, np.ndarray]:
-        """The files, one episode after the other; the episodes; and where each file is among these."""
-        listed = self.kind.episodes_of_files(self.plan.files.all_paths())
-        in_order = np.array([file for episode in listed for file in episode], np.int64)
-        return in_order, Partition.of(np.array([len(episode) for episode in listed], np.int64)), np.argsort(in_order)
+    def _around(self) -> FilesAround:
+        return FilesAround(self.plan.files, self.kind, self.kind.windows.every[0])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -519,14 +522,19 @@ def _files_beside(index: RowIndex, columns: Sequence[ColumnSpec], named: Iterabl
     beside, planned = index.columns_beside, []
     wanted = [spec for spec in columns if spec.name in beside and beside[spec.name].table.is_in_files]
     used = [*(spec.name for spec in wanted), *(name for each in named for name in read_for(each) if name in beside)]
-    for column in {id(beside[name].table): beside[name] for name in used if beside[name].table.is_in_files}.values():
+    in_files = [beside[name] for name in used if beside[name].table.is_in_files]
+    for column in {(id(column.table), id(column.lines)): column for column in in_files}.values():
         table, lines = cast("FilesBeside", column.table), column.lines
-        mine = {spec.name: spec for spec in wanted if beside[spec.name].table is table}
+        mine = {
+            spec.name: spec for spec in wanted if beside[spec.name].lines is lines and beside[spec.name].table is table
+        }
         names = {name: beside[name].stored for name in mine}
         labels = tuple(replace(label, name=names[label.name]) for label in index.labels if label.name in names)
-        specs = [replace(spec, name=names[name]) for name, spec in mine.items()]
+        specs = {
+            names[name]: replace(beside[name].with_row_spec(spec).spec, name=names[name]) for name, spec in mine.items()
+        }
         small = lines.numbers.astype(np.min_scalar_type(-max(1, table.index.num_rows)))
-        plan = make_plan(replace(table.index, labels=labels), specs)
+        plan = make_plan(replace(table.index, labels=labels), [*specs.values()])
         rows = RowsBeside(plan, names, replace(lines, numbers=small))
         planned.append(rows)
     return tuple(planned)
@@ -563,34 +571,27 @@ def steps_plan(plan: ReadPlan, names: Collection[str]) -> ReadPlan:
     """
     windows = plan.scope.windows
     assert windows is not None
-    (offsets,) = {column.offsets for column in windows.columns if column.name in names}
-    column = WindowColumn("", "", offsets)
-    # Zeros are no values of the file. The first and last step, which stand for padding otherwise, are.
-    before, after = (pad == "zero" for pad in windows.pad)
-    tables = [RowTable() if table is None else table for table in plan.tables]
-    of_files = [Partition.of(table.lengths) for table in tables]
-    in_files = Partition.of(np.array([episodes.num_units for episodes in of_files], np.int64))
+    (offsets,) = {column.offsets for column in windows.every if column.name in names}
+    around = StepsAround(plan.tables, windows, WindowColumn("", "", offsets))
     numbers = [np.empty(0, np.int64)]
-    for file, in_episodes in enumerate(of_files):
-        start, stop = plan.files.starts[file : file + 2].tolist()
-        if plan.selection is None:
-            rows = np.arange(stop - start)
-        else:
-            rows = plan.selection[slice(*np.searchsorted(plan.selection, [start, stop]))] - start
-        episodes, steps, side = Clock.of_steps(tables[file], windows).samples(column, rows)
-        is_held = ~((before & (side < 0)) | (after & (side > 0)))
-        numbers.append(np.unique((in_episodes.firsts[episodes][:, None] + steps)[is_held]) + in_files.starts[file])
-    steps = np.concatenate(numbers)
-    columns = tuple(
-        spec.with_type(row_shape=(1, *spec.row_shape[1:])) if spec.name in names else spec for spec in plan.of_files
-    )
+    for row_ids in pieces(plan.files.num_rows, plan.selection, _STEPS_AT_ONCE // len(offsets)):
+        steps, side = around.of(plan.files, row_ids)
+        numbers.append(np.unique(steps[~windows.is_blank(side)]))  # zeros are no values; a first step for others is
+    steps, single = np.unique(np.concatenate(numbers)), windows.single_steps()
+
+    def of_step(spec: ColumnSpec) -> ColumnSpec:
+        return spec.with_type(row_shape=(1, *spec.row_shape[1:])) if spec.name in names else spec
+
+    of_tables = {name: column for name, column in plan.beside.columns.items() if name in names}
+    beside = {name: replace(column, lines=column.lines.of_steps(single)) for name, column in of_tables.items()}
+    rows = [rows for rows in plan.files_beside if isinstance(rows, RowsBeside) and rows.names.keys() & {*names}]
     return replace(
         plan,
-        files=replace(plan.files, starts=in_files.starts),
-        columns=columns,
-        scope=replace(plan.scope, windows=windows.single_steps()),
+        files=replace(plan.files, starts=around.in_files.starts),
+        columns=tuple(of_step(spec) for spec in plan.columns if spec in plan.of_files or spec.name in names),
+        scope=replace(plan.scope, windows=single),
         selection=steps,
         order=Order(len(steps)),
-        beside=TableColumns(),
-        files_beside=(),
+        beside=replace(plan.beside, columns=beside),
+        files_beside=tuple(replace(each, lines=each.lines.of_steps(single)) for each in rows),
     )

@@ -245,14 +245,15 @@ class H5Datasource(Datasource):
     def _offsets(self) -> dict[str, tuple[int, ...]]:
         """Return the offsets of the columns of windows, by name."""
         windows = self._index.scope.windows
-        columns = () if windows is None or windows.at is not None else windows.columns
+        columns = () if windows is None or windows.at is not None else windows.every
         return {column.name: column.offsets for column in columns if column.name in self._columns}
 
     def steps_once(self, names: Sequence[str]) -> H5Datasource:
         """Return a datasource that reads each step of some columns of windows once, though windows overlap."""
         clone = self.rows_once()
         clone._shuffle, clone._steps_of = None, tuple(names)
-        clone.names = tuple(name for name in clone.names if name not in self._index.beside.columns)
+        of_tables = self._index.beside.columns.keys() - {*names}
+        clone.names = tuple(name for name in clone.names if name not in of_tables)
         return clone
 
     def for_workers(self, world_size: int, is_resumable: bool) -> H5Datasource:

@@ -55,6 +55,13 @@ class Frames(RowKind):
         """The column with the episode of each file, if its values were not looked up."""
         return self.episodes if isinstance(self.episodes, str) and self.episodes != FOLDER else None
 
+    def with_windows(self, windows: Windows) -> Frames:
+        """Return the same kind with other windows."""
+        kind = replace(self, windows=windows)
+        object.__setattr__(kind, "_episodes", self._episodes)
+        object.__setattr__(kind, "_known", self._known)
+        return kind
+
     def of_files(self, paths: Sequence[str]) -> Frames:
         """Return the kind that knows the episodes of files, given these in the order of their steps."""
         folders = {path: path.rpartition("/")[0] for path in paths}
@@ -118,8 +125,8 @@ class Frames(RowKind):
     def has_row(self, path: str) -> bool:
         """Return whether there is a window around a file."""
         _, files, at = self._at(path)
-        low = min(column.ends[0] for column in self.windows.columns)
-        high = max(column.ends[1] for column in self.windows.columns)
+        low = min(column.ends[0] for column in self.windows.every)
+        high = max(column.ends[1] for column in self.windows.every)
         before, after = self.windows.pad
         # Steps that fit, and of these each `stride`-th, counted in the episode: as windows in one file are.
         first = max(0, -low) if before == "drop" else 0

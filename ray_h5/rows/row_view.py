@@ -368,6 +368,11 @@ class RowView:
         """Whether rows are windows of steps."""
         return self._steps is not None
 
+    def is_constant(self, name: str) -> bool:
+        """Return whether a column has one value for each episode, and none for each step."""
+        self.find([name])
+        return self._steps is not None and self._steps.is_constant(name)
+
     def step_numbers(self, rows: np.ndarray) -> np.ndarray:
         """Return what masks and tables name, and row keys are made from: the step in the file, or the row itself."""
         return rows if self._steps is None else self._steps.step_numbers(rows)

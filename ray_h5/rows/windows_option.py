@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast
+
+import numpy as np
 
 from ray_h5.errors import OptionError
 from ray_h5.options import as_integer, is_integer, is_number, names_options, require
@@ -52,9 +54,9 @@ class Windows:
     ----------
     offsets : mapping of str to sequence of int or float
         The offsets of each column: ``{"obs/image": range(-1, 1), "actions": range(0, 16)}``. Such a column has the
-        shape ``(len(offsets), *row_shape)``. Another name for it: ``{"input": ("u", range(0, 4))}``. Columns without
-        offsets have their value at t, or the constant of the episode; see `per_step`. Floats are seconds, and need
-        `fps`.
+        shape ``(len(offsets), *row_shape)``. It may be of a `Sidecar` with a line for each step. Another name for it:
+        ``{"input": ("u", range(0, 4))}``. Columns without offsets have their value at t, or the constant of the
+        episode; see `per_step`. Floats are seconds, and need `fps`.
     stride : int
         Steps from one row to the next in an episode, from its first valid t on.
     pad : {"edge", "zero", "drop"}, or a pair of them
@@ -157,6 +159,9 @@ class Windows:
             _window_column(name, *pair, fps) if at is None else _timed_column(name, *pair)
             for name, pair in pairs.items()
         )
+        self.of_tables: tuple[WindowColumn, ...] = ()
+        """Columns of tables beside the files: these have none of them; see `apart_from`."""
+        self._counted = ""
         self._check_columns()
         self._said = {name: said if source == name else (source, said) for name, (source, said) in pairs.items()}
 
@@ -211,15 +216,47 @@ class Windows:
         """Whether there are columns ``<column>_is_pad``."""
         return self.pad != ("drop", "drop")
 
+    @property
+    def every(self) -> tuple[WindowColumn, ...]:
+        """The columns of the files and of tables: a row is a step at which all of them have their offsets."""
+        return self.columns + self.of_tables
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The columns of the files that say which steps there are."""
+        own = tuple(dict.fromkeys(column.source for column in self.columns))
+        return own or ((self._counted,) if self._counted else ())
+
+    def apart_from(self, of_tables: Collection[str], counted: str) -> Windows:
+        """Return the same windows of files that lack some columns with offsets: tables have these.
+
+        The steps are those of `counted`, a column of the files, if no other one has offsets.
+        """
+        made = copy.copy(self)
+        made.columns = tuple(column for column in self.columns if column.source not in of_tables)
+        made.of_tables = tuple(column for column in self.columns if column.source in of_tables)
+        made._counted = "" if made.columns else counted
+        return made
+
+    @property
+    def not_in_files(self) -> tuple[str, ...]:
+        """What the repr does not say of how files are opened: the columns of tables, and the one that counts steps."""
+        return (*(column.source for column in self.of_tables), *(() if self.columns else self.sources))
+
     def single_steps(self) -> Windows:
         """Return windows with each step of each episode as a row of its own."""
-        return Windows(
-            {column.name: (column.source, [0]) for column in self.columns},
-            **self.episodes,
-            episode_length=self.episode_length,
-            per_step=self.per_step,
-            constants=self.constants,
-        )
+        made = copy.copy(self)
+        made.stride, made.pad, made.of_tables = 1, ("edge", "edge"), ()
+        made._counted = "" if self.columns else self._counted
+        made.columns = tuple(WindowColumn(column.name, column.source, (0,)) for column in self.columns)
+        same = {column.name for column in made.columns if column.name == column.source}
+        made._said = {c.name: [0] if c.name in same else (c.source, [0]) for c in made.columns}
+        return made
+
+    def is_blank(self, side: np.ndarray) -> np.ndarray:
+        """Return which steps are zeros, given those that are before (-1) or after (1) their episode."""
+        before, after = (pad == "zero" for pad in self.pad)
+        return (before & (side < 0)) | (after & (side > 0))
 
     def of_episode(self, name: str | None) -> Windows:
         """Return the same windows of episodes that are equal values of a column; None for episodes that rows are."""
@@ -234,7 +271,15 @@ class Windows:
         return self.at if isinstance(self.at, str) else dict(self.at).get(column, "")
 
     def _key(self) -> tuple[Any, ...]:
-        values = (self.columns, self.stride, self.pad, repr(self.episodes), self.episode_length)
+        values = (
+            self.columns,
+            self.of_tables,
+            self._counted,
+            self.stride,
+            self.pad,
+            repr(self.episodes),
+            self.episode_length,
+        )
         return (*values, self.per_step, self.constants, self.at, self.holds, self.fps if self.at is not None else None)
 
     def __eq__(self, other: object) -> bool:
@@ -250,7 +295,7 @@ class Windows:
     def in_steps(self) -> str:
         """Return what rows are, as text: the same for offsets that are the same steps, however they are written."""
         # With times, the first column says which rows there are.
-        columns = self.columns if self.at is not None else sorted(self.columns, key=lambda column: column.name)
+        columns = self.columns if self.at is not None else sorted(self.every, key=lambda column: column.name)
         offsets = {column.name: (column.source, column.span or column.offsets) for column in columns}
         return self._text(offsets, {"fps": (self.fps, None)} if self.at is not None else {})
 

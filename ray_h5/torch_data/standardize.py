@@ -105,7 +105,7 @@ class Standardize(Standardization):
             windows, offsets = plan.scope.windows, dict[str, tuple[int, ...]]()
             reduces_steps = self.axis is None or 1 in (self.axis if isinstance(self.axis, tuple) else (self.axis,))
             if windows is not None and windows.at is None and reduces_steps:
-                offsets = {column.name: column.offsets for column in windows.columns}
+                offsets = {column.name: column.offsets for column in windows.every}
             groups: dict[tuple[int, ...] | None, list[str]] = {}
             for name in self.columns:
                 groups.setdefault(offsets.get(name), []).append(name)

@@ -841,10 +841,13 @@ def test_columns_of_tables_and_attributes_under_other_names(tmp_path):
                 OptionError, match=f"'{name}' is a column of a table or an attribute, which is delivered"
             ):
                 H5Dataset(tmp_path, asked, **options | {"sidecar": tables[1]})
-        with pytest.raises(OptionError, match=f"Windows: '{name}' is a column of a table or an attribute"):
-            H5Dataset(
-                tmp_path, ["x", name], windows=Windows({"x": [0], name: [0, 1]}), **options | {"sidecar": tables[1]}
-            )
+    pq.write_table(pa.table({"path": ["0.h5", "1.h5"], "score": [7, 8]}), tmp_path / "files.parquet")
+    both = {"windows": Windows({"x": [0], "subject": [0, 1]}), **options}
+    with pytest.raises(OptionError, match="'subject' is an attribute of the files, which is the same at each step"):
+        H5Dataset(tmp_path, ["x", "subject"], **both)
+    both["windows"] = Windows({"x": [0], "score": [0, 1]})
+    with pytest.raises(OptionError, match=r"'score' is .* joined by 'path', which has one value for each episode"):
+        H5Dataset(tmp_path, ["x", "score"], **both)
 
 
 def _plain(value):

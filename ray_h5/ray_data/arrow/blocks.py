@@ -105,7 +105,9 @@ def _to_arrow(plan: ReadPlan, block: Block, spec: ColumnSpec | None, name: str) 
         values = plan.beside.array(name, plan.files, rows.row_ids)
         if spec.kind == "ragged":
             return ragged_array(values, spec, where)
-        return ArrowTensorArray.from_numpy(values, column_name=name)
+        if spec.is_tensor:
+            return ArrowTensorArray.from_numpy(values, column_name=name)
+        return scalar_to_arrow(values, spec, where)
     if spec is not None and spec.name in rows.arrays:
         if spec.kind == "ragged":
             return ragged_array(rows.arrays[name], spec, where)

@@ -250,8 +250,8 @@ def _margins(windows: Windows) -> tuple[int, int]:
     """Return how many steps at the beginning and at the end of an episode have no row."""
     if windows.at is not None:
         return 0, 0
-    offsets = [offset for column in windows.columns for offset in column.offsets]
-    first, last = max(0, -min(offsets)), max(0, *offsets)
+    offsets = [0, *(offset for column in windows.every for offset in column.offsets)]
+    first, last = -min(offsets), max(offsets)
     return first if windows.pad[0] == "drop" else 0, last if windows.pad[1] == "drop" else 0
 
 
@@ -259,16 +259,16 @@ def _own_entries(table: RowTable, windows: Windows) -> dict[str, np.ndarray]:
     """Return how many entries columns with offsets have in each episode, if these may be more than it has steps."""
     if windows.episode_length is None or table.groups is None:
         return {}
-    return {column.source: _entries(table, column.source) for column in windows.columns}
+    return {source: _entries(table, source) for source in windows.sources}
 
 
 def _rows_of_steps(table: RowTable, windows: Windows) -> Bounds:
     """Return the first step of each episode that has a row, and the one after the last."""
     (first, last), own = _margins(windows), _own_entries(table, windows)
     stops = table.lengths if own or windows.at is not None else table.lengths - last
-    for column in windows.columns if own and windows.pad[1] == "drop" else ():
+    for column in windows.every if own and windows.pad[1] == "drop" else ():
         # The observation after the last action is the one at its next step: the action has a row.
-        stops = np.minimum(stops, own[column.source] - max(0, *column.offsets))
+        stops = np.minimum(stops, own.get(column.source, table.lengths) - max(0, *column.offsets))
     return Bounds(np.full_like(stops, first), stops)
 
 
@@ -354,12 +354,12 @@ def has_steps(name: str, files: Iterable[tuple[str, RowTable]], windows: Windows
         assert table.groups is not None
         if (joined := table.groups.values_of(name)) is None:
             continue
-        same = [joined.lengths == _entries(table, column) for column in {column.source for column in windows.columns}]
+        same = [joined.lengths == _entries(table, column) for column in windows.sources]
         fits = np.any(same, axis=0) & (not are_single_values(joined))
         for answer in {True, False} - shown.keys():
             if (fits[joined.is_there] == answer).any():
                 group = int(np.argmax((fits == answer) & joined.is_there))
-                counts = (_entries(table, column)[group] for column in (name, windows.columns[0].source))
+                counts = (_entries(table, column)[group] for column in (name, windows.sources[0]))
                 where = f"{table.groups.names[group]!r} of {path}" if table.groups.names[group] else path
                 shown[answer] = "{} entries for {} steps in {}".format(*counts, where)
     if len(shown) > 1:

@@ -86,7 +86,7 @@ class AxisRows(Episodes):
             bounds = self._bounds_in(self._windows.episode_bounds)
             where = f"{self.columns.path}: {self._windows.episode_bounds!r}"
             with as_said(_OF_BOUNDS):
-                check_inside(bounds, num_rows, where, self._windows.columns[0].source)
+                check_inside(bounds, num_rows, where, self._windows.sources[0])
             return bounds.stops - bounds.starts
         for option, name in self._windows.episodes.items():
             return self._follow_each_other(option, name, num_rows)
@@ -150,7 +150,7 @@ class AxisRows(Episodes):
         if self._is_timed:
             return self.columns.parts(name)
         assert self._known is not None
-        values, names = self.columns.values(name), (name, self._windows.columns[0].source)
+        values, names = self.columns.values(name), (name, self._windows.sources[0])
         if self._windows.episode_bounds is not None or values.array.num_rows != self._known.sum():
             try:
                 self._rows_of(names)

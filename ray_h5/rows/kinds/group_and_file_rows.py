@@ -124,6 +124,12 @@ class WholeRows(Episodes):
     def lengths_of(self, names: Iterable[str]) -> np.ndarray:
         assert self._windows is not None
         names = list(names)
+        own = self.columns.own if isinstance(self.columns, GroupColumns) else {}
+        if same := [name for name in names if name in own or name == self._kind.key]:
+            raise UnsupportedColumnError(
+                f"{self.columns.path}: Windows: column {same[0]!r} is a name or an attribute, which is the same at "
+                "each step. Leave it out of the offsets: each row then has the value of its episode."
+            )
         self.prepare(names)
         times = {name: self._time_of(name) for name in names}
         first, lengths = next(iter(times.items()))
@@ -215,6 +221,7 @@ class FrameRows(RowsOfKind):
     def __init__(self, own: WholeRows, kind: Frames, open_file: Callable[[str], Any]) -> None:
         self._own, self._kind, self._open, self._path = own, kind, open_file, own.columns.path
         self._by_name = {column.name: column for column in kind.windows.columns}
+        self._marked = {column.name: column for column in (kind.windows.every if kind.windows.marks_padding else ())}
 
     @property
     def num_rows(self) -> int:
@@ -226,7 +233,7 @@ class FrameRows(RowsOfKind):
 
     def listing(self) -> Listing:
         listing = self._own.listing()
-        marks = [name + IS_PAD for name in self._by_name] if self._kind.windows.marks_padding else []
+        marks = [name + IS_PAD for name in self._marked]
         return replace(listing, names=tuple(dict.fromkeys([*listing.names, *self._by_name, *marks])))
 
     def adds(self, name: str) -> str | None:
@@ -240,8 +247,7 @@ class FrameRows(RowsOfKind):
 
     def _padded(self, name: str) -> WindowColumn | None:
         """Return the window whose padding a column marks."""
-        marks = self._kind.windows.marks_padding and name.endswith(IS_PAD)
-        return self._by_name.get(name.removesuffix(IS_PAD)) if marks else None
+        return self._marked.get(name.removesuffix(IS_PAD)) if name.endswith(IS_PAD) else None
 
     def column(self, name: str) -> RowColumn:
         if (window := self._by_name.get(name)) is not None:
@@ -290,13 +296,12 @@ class _Stack(Values):
         at: dict[str, list[int]] = {}
         for step, path in enumerate(files):
             at.setdefault(path, []).append(step)
-        before, after = (pad == "zero" for pad in self.kind.windows.pad)
 
         # Once the file of the row was read: its reader has one file, and few files are open at a time.
         def finish() -> None:
             window = empty(array.row_shape, read_dtype(array, out.dtype), array.where)
             run_readings([partial(self._planned, path, window, np.array(steps)) for path, steps in at.items()])
-            for step in np.flatnonzero((before & (side < 0)) | (after & (side > 0))).tolist():
+            for step in np.flatnonzero(self.kind.windows.is_blank(side)).tolist():
                 window[step] = self.own.values.blank(window.dtype)
             for place in places.tolist():
                 out[place] = window

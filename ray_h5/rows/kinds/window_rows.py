@@ -49,7 +49,8 @@ class WindowRows(RowsOfKind):
         self._episodes = episodes
         self._windows = windows
         self._by_name = {column.name: column for column in windows.columns}
-        self._sources = [*dict.fromkeys(column.source for column in windows.columns)]
+        self._marked = {column.name: column for column in (windows.every if windows.marks_padding else ())}
+        self._sources = [*windows.sources]
         self._is_timed = windows.at is not None
         self._known_steps: dict[str, Parts] = {}
         self._times = TimesOf(episodes.columns, windows, {} if table is None else dict(table.found(TimesOfColumns).of))
@@ -99,8 +100,8 @@ class WindowRows(RowsOfKind):
     def listing(self) -> Listing:
         listing, windows = self._episodes.listing(), self._windows.columns
         others = [column.name for column in windows if column.name != column.source]
-        padded = windows if self._windows.marks_padding else ()
-        others += [column.name + IS_PAD for column in padded if width_of(column, self._times) is not None]
+        marked = self._marked.values()
+        others += [column.name + IS_PAD for column in marked if width_of(column, self._times) is not None]
         names = [*listing.names, *self._by_name]
         if self._is_timed:
             times = self._times.datasets - {_TIME}
@@ -109,7 +110,7 @@ class WindowRows(RowsOfKind):
         return Listing(tuple(dict.fromkeys([*names, *others])), listing.refused)
 
     def prepare(self, names: Iterable[str]) -> None:
-        own = {*self._by_name, *(name + IS_PAD for name in self._by_name), *([_TIME] if self._is_timed else [])}
+        own = {*self._by_name, *(name + IS_PAD for name in self._marked), *([_TIME] if self._is_timed else [])}
         self._episodes.prepare(dict.fromkeys([*self._sources, *(name for name in names if name not in own)]))
 
     def adds(self, name: str) -> str | None:
@@ -125,9 +126,13 @@ class WindowRows(RowsOfKind):
     def has(self, name: str) -> bool:
         return self._episodes.has(name)
 
+    def is_constant(self, name: str) -> bool:
+        """Return whether a column has one value for each episode."""
+        return self._by_name.get(name) is None and self._episodes.constant(name) is not None
+
     def _padded(self, name: str) -> WindowColumn | None:
         """Return the window whose padding a column marks."""
-        of = self._by_name.get(name.removesuffix(IS_PAD)) if self._windows.marks_padding else None
+        of = self._marked.get(name.removesuffix(IS_PAD))
         return of if of is not None and name != of.name and width_of(of, self._times) is not None else None
 
     # Columns ---------------------------------------------------------------------------------
@@ -137,7 +142,8 @@ class WindowRows(RowsOfKind):
         if name in self._by_name:
             return self._windowed(self._by_name[name])
         if (of := self._padded(name)) is not None:
-            self._check_offsets(of.source)
+            if of.name in self._by_name:
+                self._check_offsets(of.source)
             width = width_of(of, self._times) or 0
             marks = InMemory.of(name, lambda rows: clock.samples(of, rows)[2] != 0, bool, (width,))
             return RowColumn(name, marks)
@@ -201,7 +207,6 @@ class WindowRows(RowsOfKind):
 
     def _of_steps(self, window: WindowColumn, steps: Parts, width: int | None, chunk_rows: int) -> RowColumn:
         """Return a column of the steps at some offsets; of one, without an axis, if `width` is None."""
-        before, after = (pad == "zero" and width is not None for pad in self._windows.pad)
         clock, starts, joined = self._clock, steps.starts, steps.joined
         if self._is_timed:
             is_there = True if joined is None else joined.is_there
@@ -214,7 +219,7 @@ class WindowRows(RowsOfKind):
 
         def units_of(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             recordings, samples, side = clock.samples(window, rows)
-            return starts[recordings][:, None] + samples, (before & (side < 0)) | (after & (side > 0))
+            return starts[recordings][:, None] + samples, self._windows.is_blank(side)
 
         if joined is not None and joined.unit_shape is not None and (width is not None or joined.is_there.all()):
             joined = None
