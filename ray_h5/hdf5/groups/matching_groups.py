@@ -219,6 +219,8 @@ class _Walk:
         self._widths = widths_of(self.root.file.id) if self.sources else tree.widths
         self._pattern = pattern
         self._wanted = wanted
+        # Of each group; no listing has other names.
+        self._asked = [path for path in sorted(wanted or ()) if {"", "."}.isdisjoint(path.split("/"))]
         self.path = self._trail.path
         self.file_bytes = next((state.size for _, state in self.sources if state is not None), file_bytes)
         self._builders: dict[str, GroupColumn] = {}
@@ -592,9 +594,7 @@ class _Walk:
 
     def _named(self, row: h5py.Group) -> Iterator[tuple[str, Found, Trail]]:
         """Yield what the columns that are asked for by name are below a group; not those that it lacks."""
-        for path in sorted(self._wanted or ()):
-            if not {"", "."}.isdisjoint(path.split("/")):
-                continue  # no listing has such a name
+        for path in self._asked:
             trail = self._trail.branch()
             try:
                 yield path, trail.follow(row, path), trail
