@@ -38,7 +38,7 @@ class Size(NamedTuple):
     """Functions with six or more parameters, public ones apart."""
 
 
-LIMITS = Size(lines=63_560, modules=312, hidden_imports=36, lone_protocols=0, single_use=40, wide_functions=27)
+LIMITS = Size(lines=63_700, modules=312, hidden_imports=36, lone_protocols=0, single_use=40, wide_functions=27)
 """Of all packages together."""
 
 TEST_LINES = 67_200

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -76,6 +76,9 @@ class TorchCollate(ArrowBatchCollateFn):
     SchemaMismatchError
         When it is called: if a value is missing in another column of integers or booleans.
     """
+
+    in_order: ClassVar = False
+    """Whether batches come in order, one after the other: they may come in threads, several at a time."""
 
     def __init__(
         self,
@@ -248,9 +251,7 @@ class TorchCollate(ArrowBatchCollateFn):
                     "leave it out of dtypes, and it stays a numpy array"
                 )
             return values
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=_READ_ONLY)
-            tensor = torch.as_tensor(values)
+        tensor = _view_of(values)
         if name in self._of_bits:  # what they are is not said once a function has returned arrays of NumPy
             tensor = tensor.view(torch.bfloat16)
             return self._pinned(tensor if (dtype := self._dtype_of(name, tensor)) is None else tensor.to(dtype))
@@ -264,6 +265,14 @@ class TorchCollate(ArrowBatchCollateFn):
 
     def _pinned(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.pin_memory() if self._pin else tensor
+
+
+def _view_of(values: np.ndarray) -> torch.Tensor:
+    if values.flags.writeable:  # fast path: to change the filters of warnings costs more than the tensor
+        return torch.as_tensor(values)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=_READ_ONLY)
+        return torch.as_tensor(values)
 
 
 def _without_steps(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, list[int]]:
