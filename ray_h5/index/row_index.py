@@ -328,8 +328,8 @@ class RowIndex(ComparedByContent):
             column = self._beside(spec)
             if column is not None or isinstance(criterion, Fold):
                 self.check_claim()
-            if column is not None and column.lines.around is not None and criterion is not None:
-                values[spec] = pa.chunked_array([self._in_windows(column, criterion, spec.name)])
+            if column is not None and criterion is not None and column.is_of_lines:
+                values[spec] = pa.chunked_array([self._in_lines(column, criterion, spec.name)])
             elif column is not None:
                 of_rows = column.cast(spec, column.of(self.files, None))
                 nothing = False if spec.kind == "bool" else 0  # of a row without a line: no occurrence, and no length
@@ -348,7 +348,9 @@ class RowIndex(ComparedByContent):
         column = known.get(name)
         if column is None or criterion is None or column.lines.around is not None:
             return column
-        if not column.table.is_in_files or not isinstance(criterion, (AnyEqual, Length)):
+        if not column.table.is_in_files:
+            return column if isinstance(criterion, AnyEqual) else None
+        if not isinstance(criterion, (AnyEqual, Length)):
             return None
         if isinstance(criterion, AnyEqual):
             valid = None if criterion.valid is None else known.get(criterion.valid)
@@ -360,8 +362,8 @@ class RowIndex(ComparedByContent):
             criterion = replace(criterion, valid=None if valid is None else valid.stored, casts=casts)
         return replace(column, stored=virtual_name(column.stored, criterion), spec=spec)
 
-    def _in_windows(self, column: TableColumn, criterion: Derived, name: str) -> pa.Array:
-        """Return whether a value occurs in the steps of a table that rows have."""
+    def _in_lines(self, column: TableColumn, criterion: Derived, name: str) -> pa.Array:
+        """Return whether a value occurs in the line of a table that each row has, or in those of its steps."""
         named = parse_virtual(name)[0]
         where = f"{column.table.name}: any_equal: column {named!r}"
         if not isinstance(criterion, AnyEqual) or (column.table.is_in_files and not column.spec.is_scalar):
@@ -374,8 +376,11 @@ class RowIndex(ComparedByContent):
             )
         made = {one: of.with_row_spec(self.cast(of.row_spec)) for one, of in there.items()}
         check_time_steps(where, [(of.spec.kind, of.row_spec.row_shape) for of in made.values()], criterion)
-        of_lines = {one: of.of_lines(there[one])[:, None] for one, of in made.items()}
+        of_lines = {one: of.of_lines(there[one]) for one, of in made.items()}
+        if column.lines.around is not None:
+            of_lines = {one: values[:, None] for one, values in of_lines.items()}
         hits = rows_with_a_step(of_lines[named], of_lines.get(criterion.valid or ""), criterion.value)
+        hits &= column.values.is_valid().to_numpy(zero_copy_only=False)
         # Those of steps that are padded with zeros, and of no line; see `Lines.have`.
         blank = made[named].spec.is_scalar and criterion.value == 0 and criterion.valid is None
         return pa.array(column.lines.have(self.files, None, np.concatenate([hits, [blank, False]])))

@@ -19,6 +19,7 @@ from ray_h5.index.facts.file_facts import Question
 from ray_h5.index.files_beside import FilesBeside, in_files
 from ray_h5.index.row_index import RowIndex, build_index, columns_beside
 from ray_h5.index.scan_files import UNREADABLE, Found, Lookup
+from ray_h5.manifest.file_state import FileState
 from ray_h5.manifest.partition import Partition
 from ray_h5.manifest.value_type import ValueType
 from ray_h5.messages import counted, few
@@ -145,7 +146,7 @@ def index_with_tables(
         keys = [key for key in joining if key not in (*_PLACES, GROUP)]
         made = {column.name for column in lookup.scope.columns}
         of_files = [] if wanted is None else [name for name in wanted if name not in named or name in made] or keys[:1]
-        lookup = _apart_from(lookup, of_windows, of_files)
+        lookup = _apart_from(lookup, of_windows, of_files or _of_one_length(paths[0], alone))
         index = build_index(paths, of_files or None, lookup, cast)
     except UnknownColumnError as exc:
         if (error := _used_as_dataset(lookup, {*named, *stored_names})) is not None:
@@ -189,10 +190,16 @@ def _not_in_files(paths: Sequence[str], lookup: Lookup) -> tuple[Lookup, list[st
     kind = rows.files if isinstance(rows, Frames) else rows
     alone = replace(lookup, scope=replace(lookup.scope, rows=kind, windows=None))
     sources = [*dict.fromkeys(window.source for window in _windows_of(lookup.scope))]
-    try:
-        return alone, [name for name in sources if not in_files(paths, alone, name)]
-    except UNREADABLE:  # it is left out, or reported where it is read
-        return alone, []
+    absent = []
+    for name in sources:
+        try:
+            is_there = in_files(paths, alone, name)
+        except UNREADABLE:  # it is left out, or reported where it is read
+            is_there = True
+        except SchemaMismatchError:  # groups that differ are listed for the error of a name that none has
+            is_there = False
+        absent += [] if is_there else [name]
+    return alone, absent
 
 
 def _apart_from(lookup: Lookup, sources: Sequence[str], of_files: Sequence[str]) -> Lookup:
@@ -218,11 +225,22 @@ def _apart_from(lookup: Lookup, sources: Sequence[str], of_files: Sequence[str])
         episode = [windows.episode] if isinstance(windows.episode, str) else []
         counted = [*windows.episode_flags, *episode, *of_files]
     if not counted:
+        where = "columns=[...]" if rows is None else "Windows(..., per_step=[...])"
         raise OptionError(
             f"Windows: {few([repr(name) for name in sources])}: no column of the files has offsets, and these say how "
-            "many steps an episode has. Name one that has a value for each step with per_step=[...], or in columns=."
+            f"many steps an episode has. Name one that has a value for each step with {where}."
         )
     return replace(lookup, scope=lookup.scope.with_windows(windows.apart_from(sources, counted[0])))
+
+
+def _of_one_length(path: str, alone: Lookup) -> list[str]:
+    """Return the columns of a file if all have one number of rows: each counts its steps."""
+    if alone.scope.rows is not None:
+        return []
+    state = FileState(alone.states[path]) if path in alone.states else None
+    with alone.scope.open(path, state) as reader:
+        columns = reader.layout.columns
+        return [*columns] if len({column.num_rows for column in columns.values()}) == 1 else []
 
 
 def _joined(

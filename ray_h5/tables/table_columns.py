@@ -169,6 +169,11 @@ class TableColumn(ComparedByContent):
         """The column as rows have it."""
         return self.spec if self.lines.around is None else spec_of_steps(self.spec, self.lines.width)
 
+    @property
+    def is_of_lines(self) -> bool:
+        """Whether predicates look at values of lines: of windows, and of tables in memory."""
+        return self.lines.around is not None or not self.table.is_in_files
+
     def with_row_spec(self, spec: ColumnSpec) -> TableColumn:
         """Return the same column, of which rows are delivered so."""
         return replace(self, spec=spec if self.lines.around is None else spec_of_line(spec, self.spec))

@@ -16,6 +16,7 @@ from typing import Any
 
 import h5py
 import numpy as np
+import pyarrow as pa
 import torch
 
 from ray_h5 import (
@@ -26,6 +27,7 @@ from ray_h5 import (
     H5Dataset,
     Patches,
     RayH5Error,
+    Sidecar,
     Windows,
     csr,
     fields,
@@ -213,6 +215,14 @@ def _stacked(values, *names):
     return np.stack([values[name].astype("f8") for name in names], -1)
 
 
+TABLE = {
+    "sidecar": Sidecar(
+        pa.table({"s": range(100), "num": [2 * s % 7 for s in range(100)], "word": [f"w{s % 9}" for s in range(100)]}),
+        on="s",
+    )
+}
+"""Columns of a table beside the files: each row has the line of its `s`."""
+
 R, CF, REV, IMG = {"offsets": "ro"}, {"decode_cf": True}, {"axes": "reversed"}, {"transform": DecodeImage}
 
 SPECS = {
@@ -319,6 +329,8 @@ SPECS = {
     "csr of reversed": Spec(csr("X"), lambda d: d.X, REV),
     "category of reversed": Spec("cat", lambda d: d.cat, REV),
     "reversed of decode_cf": Spec("cfx", lambda d: d.cfx, REV | CF),
+    "column of a table": Spec("num", lambda d: 2 * d.s % 7, TABLE),
+    "text of a table": Spec("word", lambda d: np.array([f"w{s % 9}" for s in d.s], object), TABLE),
     "images of vlen": Spec("img", lambda d: d.img, IMG),
     "images of rows filled up": Spec("imgp", lambda d: d.img, IMG),
     "images of opaque values": Spec("imgo", lambda d: d.img, IMG),

@@ -15,7 +15,7 @@ from tests.golden.__main__ import API, DRAWS, FOLDER, MAKERS, TASKS, USES, diffe
 from tests.golden.api import names_text
 from tests.golden.draws import DRAWN
 from tests.golden.layouts import LAYOUTS
-from tests.golden.makers import CF, IMG, IN_RAY, REV, SPECS, files, table_of, wrong_in_ray
+from tests.golden.makers import CF, IMG, IN_RAY, REV, SPECS, TABLE, files, table_of, wrong_in_ray
 from tests.golden.orders import dataset_of, ids_of, long, rows_of_files, short, shuffles, values_of
 from tests.golden.tasks import PINNED, delivered, ranks_of, read_tasks
 
@@ -120,7 +120,7 @@ def assert_right_in_ray(kind):
     cells = (line.split(" | ") for line in (FOLDER / MAKERS).read_text().splitlines())
     names = [name for name, of, said in cells if (of, said) == (kind, "ok") and "dense=False" not in name]
     with files() as (folder, held):
-        for options in ({}, CF, REV, IMG):
+        for options in ({}, CF, REV, IMG, TABLE):
             chosen = [name for name in names if SPECS[name].options == options]
             assert not chosen or wrong_in_ray(kind, options, chosen, folder, held) == {}
 

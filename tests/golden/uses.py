@@ -46,7 +46,7 @@ class Use:
         return np.datetime64(int(value), "ns") if self.spec.column == "cft" else value
 
     def dataset(self, columns=None, **more):
-        return H5Dataset(self.paths, columns or [self.spec.column], **self.options, **more)
+        return H5Dataset(self.paths, columns or [self.spec.column], **{**self.options, **more})
 
     def rows_of(self, columns=None, **more):
         """Return the rows of a dataset with more options."""
@@ -155,6 +155,8 @@ def _labels_auto(use):
 
 
 def _sidecar(use):
+    if "sidecar" in use.options:
+        return None
     keys = list(dict.fromkeys(map(str, use.rows)))
     values = [use.as_user(next(row for row in use.rows if str(row) == key)) for key in keys]
     is_nested = isinstance(values[0], list)

@@ -196,6 +196,14 @@ def test_predicates_and_moments(episodes):
     path, table = episodes
     kept = read(path, table, "i", pad="zero", predicate=where(w=any_equal(0)))
     assert [plain(row["x"]) for row in kept] == [0, 1, 4]  # the last one begins with a zero
+    without = table.set_column(1, "i", pc.if_else(pc.equal(table["i"], 4), None, table["i"]))
+    for lines in (table, without):
+        of_rows = H5Dataset(path, ["x"], where(i=any_equal(4)), sidecar=Sidecar(table, on="id"))
+        assert [plain(row["x"]) for row in of_rows] == [4]
+        kept = read(path, lines, "i", predicate=where(w=any_equal(0)))
+        assert [plain(row["x"]) for row in kept] == [0, 1]  # an empty entry is no zero
+    by_step = Sidecar(table.drop_columns("id"), on="step")
+    assert len(H5Dataset(path, ["i"], windows=Windows({"i": [-1, 0]}), sidecar=by_step)) == 8
     with pytest.raises(RayH5Error, match=r"write where\(\*\*{'w': any_equal\(value\)}\)"):
         read(path, table, "i", predicate=where(w=2))
     with pytest.raises(RayH5Error, match="holds an array"):
