@@ -295,7 +295,7 @@ def _lines_of_steps(
     now, by_offsets = _around(index, (0,)), {window.offsets: _around(index, window.offsets) for window in windows}
     # Steps without a window, or that no window reaches, need no line.
     is_used = np.zeros(len(numbers), bool)
-    for around in (now, *by_offsets.values()):
+    for around in (now, *by_offsets.values()) if (numbers < 0).any() else ():
         for row_ids in pieces(index.num_rows, None, _STEPS_AT_ONCE // len(around.column.offsets)):
             reached, side = around.of(index.files, row_ids)
             is_used[reached[~around.windows.is_blank(side)]] = True

@@ -74,6 +74,8 @@ class Lines(ComparedByContent):
 
         The last two entries of `is_wanted` are for steps of zeros, and for no line.
         """
+        if is_wanted is None and not (self.numbers < 0).any():
+            return np.zeros(files.num_rows if row_ids is None else len(row_ids), bool)
         found = []
         for some in pieces(files.num_rows, row_ids, _HASHED_AT_ONCE // self.width):
             lines = self.of(files, some)
@@ -111,7 +113,9 @@ def renumbered(
 
     All of `total` lines stay where most are used. `lines` are of one table, and may be of steps around rows.
     """
-    is_used = np.logical_or.reduce([each.used(files, row_ids, total) for each in lines])
+    # Windows around all rows reach nearly all steps: which they miss is not worth the look.
+    those = [replace(each, around=None) if row_ids is None else each for each in lines]
+    is_used = np.logical_or.reduce([each.used(files, row_ids, total) for each in those])
     used = np.arange(total) if 2 * int(is_used.sum()) >= total else np.flatnonzero(is_used)
     numbers = np.full(total + 1, -1, np.min_scalar_type(-max(total, 1)))  # the last entry is for rows without one
     numbers[used] = np.arange(len(used))
