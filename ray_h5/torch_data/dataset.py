@@ -226,10 +226,7 @@ class H5Dataset(BatchedDataset):
     @property
     def _batcher(self) -> Batcher:
         """What makes batches of samples, as the dataset is now."""
-        return self._batcher_with(steps_of(self.transform)[0])
-
-    def _batcher_with(self, decoders: tuple[DecodeImage, ...]) -> Batcher:
-        return self._makes(self._source, self._specs, self._places, self._fills, decoders, type(self).__name__)
+        return self._makers()[0]
 
     def _makers(self) -> tuple[Batcher, Callable[[Mapping[str, np.ndarray]], Sequence[Any]]]:
         """Return what reads batches, and what makes samples of their arrays, with the transform as it is now.
@@ -237,7 +234,8 @@ class H5Dataset(BatchedDataset):
         The latter is a method of the dataset only if a subclass has its own: a batch is then made in one go.
         """
         decoders, steps = steps_of(self.transform)
-        batcher, is_own = self._batcher_with(decoders), type(self).samples is not H5Dataset.samples
+        batcher = self._makes(self._source, self._specs, self._places, self._fills, decoders, type(self).__name__)
+        is_own = type(self).samples is not H5Dataset.samples
         return batcher, self.samples if is_own else partial(batcher.samples, steps=steps)
 
     @property
