@@ -51,6 +51,8 @@ class FilterPipeline:
 class ValueArray(ComparedByContent):
     """Values of one type, one after the other: those of a dataset, or what is made of some, or what is in memory.
 
+    `RowReader.columns` has one for each column, with what users ask of its type.
+
     Attributes
     ----------
     name : str
@@ -103,6 +105,14 @@ class ValueArray(ComparedByContent):
     @property
     def row_shape(self) -> tuple[int, ...]:
         return self.type.row_shape
+
+    @property
+    def ragged_shape(self) -> tuple[int | None, ...]:
+        return self.type.ragged_shape
+
+    @property
+    def enum(self) -> tuple[tuple[str, int], ...]:
+        return self.type.enum
 
     @property
     def shape(self) -> tuple[int, ...]:
