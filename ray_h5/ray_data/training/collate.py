@@ -77,7 +77,7 @@ class TorchCollate(ArrowBatchCollateFn):
         When it is called: if a value is missing in another column of integers or booleans.
     """
 
-    in_order: ClassVar = False
+    _in_order: ClassVar = False
     """Whether batches come in order, one after the other: they may come in threads, several at a time."""
 
     def __init__(

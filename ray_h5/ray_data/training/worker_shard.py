@@ -298,7 +298,7 @@ class WorkerShard(DataIterator):
 
         # Functions of users are called one after the other, in order, in a thread of their own. Tensors are made in the
         # thread that reads: to hand a batch from thread to thread costs more.
-        in_order = self.functions or vars(type(finish)).get("in_order", True)  # a subclass says it for itself
+        in_order = self.functions or vars(type(finish)).get("_in_order", True)  # a subclass says it for itself
         return iter(
             BatchReader(
                 self._source,
