@@ -360,6 +360,7 @@ def test_columns_that_it_cannot_use_are_named(example, tmp_path):
 def test_a_run_without_ray_goes_on_with_the_epoch_after_the_one_that_it_has_ended(tmp_path):
     torchrun = [
         str(Path(sys.executable).with_name("torchrun")),
+        "--standalone",  # on a free port
         "--nproc-per-node",
         "2",
         str(EXAMPLES / "ddp_plain.py"),
@@ -368,6 +369,7 @@ def test_a_run_without_ray_goes_on_with_the_epoch_after_the_one_that_it_has_ende
         words = ["--rows", "300", "--epochs", str(epochs), "--save", "run.pt"]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         done = subprocess.run(
-            torchrun + words, check=True, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+            torchrun + words, check=False, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
         )
+        assert done.returncode == 0, done.stderr[-4000:]
         assert [int(number) for number in re.findall(r"^epoch (\d+):", done.stdout, re.MULTILINE)] == expected
