@@ -285,6 +285,14 @@ def test_the_command_imports_no_more_than_it_needs():
     assert done.stdout.strip() == "[]"
 
 
+def test_the_filters_of_groups_are_shown(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name in "ab":
+            file.create_dataset(f"{name}/x", data=np.zeros((8, 3)), chunks=(4, 3), compression="gzip")
+    (report,) = inspect_files(FileOptions.of(str(tmp_path / "a.h5"), rows=Groups("*"))).files
+    assert [(column.name, column.pipeline) for column in report.columns] == [("x", ("deflate 4",))]
+
+
 # Advice ------------------------------------------------------------------------------------------
 
 GZIP = FilterPipeline((FilterStep(1, "deflate", (4,)),))

@@ -231,7 +231,7 @@ def _column(
         row_shape=layout.type.shape,
         storage=dataset.storage if dataset is not None and is_stored else "",
         chunk_shape=layout.chunk_shape,
-        pipeline=() if dataset is None else tuple(describe_filter(step) for step in dataset.pipeline.steps),
+        pipeline=tuple(describe_filter(step) for step in layout.pipeline.steps),
         stored_bytes=value_bytes if stored_bytes is None and is_stored else stored_bytes,
         real_bytes=None if layout.dtype.hasobject and not varies else real_bytes,
         direct=layout.direct or (is_number and dataset is not None and is_elsewhere(dataset)),
@@ -262,6 +262,9 @@ def _left_out(layout: ValueArray) -> str | None:
     return None
 
 
+_WRITTEN = frozenset({"chunked", "contiguous"})
+"""Storage that takes bytes of the file once rows are written."""
+
 # Advice: what makes the layout of a column slow to read, and how to write it instead ---------------------
 
 
@@ -270,6 +273,7 @@ def advice(layout: ValueArray, stored_bytes: int | None, notes: ColumnNotes) -> 
 
     `stored_bytes` are those of its values in the file, if it is one dataset.
     """
+    dataset = layout if isinstance(layout, ColumnLayout) else None
     if not layout.num_rows:
         return
     if notes.bare_dimension:
@@ -277,24 +281,14 @@ def advice(layout: ValueArray, stored_bytes: int | None, notes: ColumnNotes) -> 
             "is a dimension of netCDF without a coordinate: it has a length and no values. Leave it out with "
             "columns=[...]."
         )
-    elif isinstance(layout, ColumnLayout):
-        yield from _advice_on_reading(layout, stored_bytes)
-    if notes.conversion:
-        applied = ", ".join([*notes.packing, *(["units"] if notes.time else [])])
-        yield f"values are delivered as stored, without applying {applied}: {notes.conversion}."
-    if isinstance(layout, ColumnLayout):
-        yield from _advice_on_chunks(layout, stored_bytes)
-
-
-def _advice_on_reading(layout: ColumnLayout, stored_bytes: int | None) -> Iterator[str]:
-    if stored_bytes == 0 and layout.row_bytes and layout.storage in {"chunked", "contiguous"}:
+    elif stored_bytes == 0 and layout.row_bytes and dataset is not None and dataset.storage in _WRITTEN:
         yield "was never written: all of its rows are the fill value."
     elif why := _why_slow(layout):
         yield f"libhdf5 takes part in reading it, because {why}: one thread at a time, and slower."
-
-
-def _advice_on_chunks(layout: ColumnLayout, stored_bytes: int | None) -> Iterator[str]:
-    faults = faults_of(layout)
+    if notes.conversion:
+        applied = ", ".join([*notes.packing, *(["units"] if notes.time else [])])
+        yield f"values are delivered as stored, without applying {applied}: {notes.conversion}."
+    faults = {} if dataset is None else faults_of(dataset)
     yield from faults.values()
     real = 0 if layout.dtype.hasobject else layout.num_rows * layout.row_bytes
     is_compressed = any(step.id not in UNCOMPRESSED for step in layout.pipeline.steps)
@@ -302,14 +296,17 @@ def _advice_on_chunks(layout: ColumnLayout, stored_bytes: int | None) -> Iterato
         yield f"{layout.pipeline} makes {stored_bytes} bytes of {real}: it costs its decoding and saves nothing."
 
 
-def _why_slow(layout: ColumnLayout) -> str:
-    if layout.kind not in {"number", "bool"} or is_elsewhere(layout):
+def _why_slow(layout: ValueArray) -> str:
+    dataset = layout if isinstance(layout, ColumnLayout) else None
+    if layout.kind not in {"number", "bool"} or (dataset is not None and is_elsewhere(dataset)):
         return ""
     if not decodes(layout.pipeline):
         return f"it went through {layout.pipeline}"
-    if layout.odd_type:
-        return f"its type in the file is {layout.odd_type}"
-    return "" if layout.is_decoded else f"its {layout.storage} values have no address of their own in the file"
+    if dataset is None:
+        return ""
+    if dataset.odd_type:
+        return f"its type in the file is {dataset.odd_type}"
+    return "" if dataset.is_decoded else f"its {dataset.storage} values have no address of their own in the file"
 
 
 def is_elsewhere(layout: ColumnLayout) -> bool:

@@ -71,6 +71,8 @@ class ValueArray(ComparedByContent):
     direct : bool
         Whether the stored bytes, once they are decoded, are the values, so that this package reads them without
         libhdf5.
+    pipeline : FilterPipeline
+        The filters of the dataset, or of the first one of those that values are made of.
     path : str
         The file, for messages: arrays of two files may be equal.
     """
@@ -82,6 +84,7 @@ class ValueArray(ComparedByContent):
     item_bytes: int = 0
     sources: SourceStates = ()
     direct: bool = False
+    pipeline: FilterPipeline = FilterPipeline()
     path: str = field(default="", compare=False)
 
     @property
@@ -158,8 +161,6 @@ class ColumnLayout(ValueArray):
         Layout class of the dataset.
     file_dtype : numpy.dtype, optional
         dtype of the bytes in the file, if it is not that of `type`: of another byte order.
-    pipeline : FilterPipeline
-        The filter pipeline.
     offset : int, optional
         Where contiguous data begins in the file, in bytes.
     fill : numpy.ndarray, optional
@@ -178,7 +179,6 @@ class ColumnLayout(ValueArray):
 
     storage: Storage = "contiguous"
     file_dtype: np.dtype | None = None
-    pipeline: FilterPipeline = FilterPipeline()
     offset: int | None = None
     fill: np.ndarray | None = None
     user_block: int = 0
