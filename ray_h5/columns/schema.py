@@ -15,7 +15,7 @@ from ray_h5.arrow_arrays import arrow_type, large_type, real_dtype, to_arrow
 from ray_h5.errors import OptionError, UnsupportedColumnError
 from ray_h5.hdf5.format.value_types import as_dtype
 from ray_h5.manifest.layout import ValueArray
-from ray_h5.manifest.value_type import Kind, ValueType
+from ray_h5.manifest.value_type import HasType, Kind, ValueType
 from ray_h5.read.arguments import without_ones
 from ray_h5.read.casting import Casting
 
@@ -45,7 +45,7 @@ _BFLOAT16 = ("bfloat16", "torch.bfloat16")
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnSpec:
+class ColumnSpec(HasType):
     """One column as it is delivered, the same in every file.
 
     Attributes
@@ -71,22 +71,6 @@ class ColumnSpec:
     as_bytes: bool = False
     casting: Casting = "checked"
     as_bfloat16: bool = False
-
-    @property
-    def kind(self) -> Kind:
-        return self.type.kind
-
-    @property
-    def dtype(self) -> np.dtype:
-        return self.type.dtype
-
-    @property
-    def row_shape(self) -> tuple[int, ...]:
-        return self.type.row_shape
-
-    @property
-    def element(self) -> np.dtype | None:
-        return self.type.element
 
     def with_type(self, **changes: Any) -> ColumnSpec:
         """Return the column with a type of which some fields are others."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.manifest.file_state import SourceStates
-from ray_h5.manifest.value_type import Kind, ValueType
+from ray_h5.manifest.value_type import HasType, ValueType
 from ray_h5.storage.byte_source import Identity
 
 Storage = Literal["contiguous", "chunked", "compact", "virtual", "external"]
@@ -48,7 +48,7 @@ class FilterPipeline:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ValueArray(ComparedByContent):
+class ValueArray(HasType, ComparedByContent):
     """Values of one type, one after the other: those of a dataset, or what is made of some, or what is in memory.
 
     `RowReader.columns` has one for each column, with what users ask of its type.
@@ -91,23 +91,6 @@ class ValueArray(ComparedByContent):
     def where(self) -> str:
         """File and column, for the beginning of a message."""
         return f"{self.path}: column {self.name!r}" if self.path else f"column {self.name!r}"
-
-    @property
-    def kind(self) -> Kind:
-        return self.type.kind
-
-    @property
-    def dtype(self) -> np.dtype:
-        """Dtype of the values that a read returns."""
-        return self.type.dtype
-
-    @property
-    def element(self) -> np.dtype | None:
-        return self.type.element
-
-    @property
-    def row_shape(self) -> tuple[int, ...]:
-        return self.type.row_shape
 
     @property
     def ragged_shape(self) -> tuple[int | None, ...]:

@@ -100,3 +100,27 @@ class ValueType:
     def has_nullable_items(self) -> bool:
         """Whether values are lists whose items may be missing: they are not padded."""
         return self.nullable and self.kind == "list"
+
+
+class HasType:
+    """Base of what has values of a type: what is mostly asked of the type is asked of it."""
+
+    __slots__ = ()
+    type: ValueType
+
+    @property
+    def kind(self) -> Kind:
+        return self.type.kind
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Dtype of the values that a read returns."""
+        return self.type.dtype
+
+    @property
+    def element(self) -> np.dtype | None:
+        return self.type.element
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        return self.type.row_shape

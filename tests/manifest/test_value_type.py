@@ -42,7 +42,7 @@ def test_what_is_made_lies_nowhere(dtype, shape):
     assert layout.row_bytes == np.zeros(shape[1:], dtype).nbytes
     made = layout.made(name="y")
     assert type(made) is ValueArray
-    assert {one.name for one in fields(made)} & {"storage", "offset", "fill", "pipeline", "file_dtype"} == set()
+    assert {one.name for one in fields(made)} & {"storage", "offset", "fill", "file_dtype"} == set()
     assert (made.name, made.type, made.num_rows, made.path) == ("y", type_, shape[0], "a.h5")
     assert layout.with_type(ValueType("number", np.dtype("i8"), shape[1:])).stored_dtype == "i8"
     assert layout.with_shape((1, *shape)).stored_dtype == dtype
